@@ -1,0 +1,87 @@
+"""Whoever answers a prompt with a reply: over A2A, or in process.
+
+Named agents of the entry-point group ``netarena.agents`` are factories ``(brief) -> Agent``. They
+run in process, or are served on loopback; either way they know an episode only by its context id,
+and regenerate the queries from the seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Protocol
+
+from netarena.errors import ConfigError
+from netarena.model import AgentInfo, Reply
+
+if TYPE_CHECKING:
+    from netarena.application import Application
+    from netarena.config import Config
+
+AGENT_GROUP = "netarena.agents"
+
+
+class Agent(Protocol):
+    """The agent under test."""
+
+    @property
+    def info(self) -> AgentInfo: ...
+
+    async def open(self, *, timeout_s: float) -> None:
+        """Get ready to be asked (fetch the card); asked once. Raises AgentFailed."""
+        ...
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        """Send one prompt and return the whole reply.
+
+        All turns of an episode share one ``context_id``. Raises AgentFailed, also with reason
+        ``timeout`` when there is no whole reply after ``timeout_s``.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections; asked once, at the end of the assessment."""
+        ...
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What a named agent is started with: enough to draw the same queries again."""
+
+    application: Application
+    config: Config
+    seed: int
+    role: str
+
+
+AgentFactory = Callable[[Brief], Agent]
+
+
+def context_id(  # noqa: PLR0913 -- these six are what an episode's identity is made of
+    seed: int, *, application: str, shape_hash: str, index: int, role: str, attempt: int
+) -> str:
+    """The A2A context id of one try of one episode: a UUID that tells an agent nothing.
+
+    HMAC-SHA256 under the seed over application, config, query index, role and attempt.
+    """
+    message = "\0".join((application, shape_hash, str(index), role, str(attempt)))
+    digest = hmac.digest(str(seed).encode(), message.encode(), hashlib.sha256)
+    return str(uuid.UUID(bytes=digest[:16], version=4))
+
+
+def agent_names() -> list[str]:
+    """Names of the agents that are installed."""
+    return sorted({point.name for point in entry_points(group=AGENT_GROUP)})
+
+
+def load_agent(name: str, brief: Brief) -> Agent:
+    """Start a named agent. Raises ConfigError if there is none of that name."""
+    for point in entry_points(group=AGENT_GROUP):
+        if point.name == name:
+            factory: AgentFactory = point.load()
+            return factory(brief)
+    raise ConfigError("agent", f"{name!r} is neither a URL nor one of {', '.join(agent_names())}")

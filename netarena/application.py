@@ -1,0 +1,219 @@
+"""The two interfaces that make an application: a pure ``Application`` and its live ``Environment``.
+
+An application is a state space (JSON values), an action space with effects (its table of
+``Action`` kinds), a seeded query generator with a reference solution, a prompt, a parser of
+replies, a judge, and one environment. Everything but the environment is pure: same arguments,
+same result, on every machine and Python version.
+
+The interface serves constructive applications that are over after one reply (``one_shot``) and
+reactive ones whose live worlds take time to build and break. ``netarena.testing`` holds the
+contract that every application must pass.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import ClassVar, Self
+
+from netarena.config import Config
+from netarena.errors import ConfigError
+from netarena.model import (
+    Action,
+    Check,
+    Episode,
+    Execution,
+    JsonValue,
+    Judgement,
+    Move,
+    Query,
+    State,
+    Step,
+)
+from netarena.prompts import PromptParts
+
+APPLICATION_GROUP = "netarena.applications"
+#: extras of this distribution, to say what to install when an application is missing
+_OWN_EXTRAS = ("malt", "route", "k8s")
+
+
+class Environment(ABC):
+    """The live world of one query; the only impure thing an application has.
+
+    The engine calls ``open`` once, then ``execute`` and ``observe`` in turns, then ``close``
+    always, exactly once, shielded from cancellation, also when ``open`` failed half-way.
+    """
+
+    @abstractmethod
+    async def open(self) -> State:
+        """Build the world, verify that it is healthy, apply the query's actions where they make
+        the initial state, verify their effect, and return the first settled state.
+
+        Raises EnvironmentFailed when the world cannot be built or an effect does not show.
+        """
+
+    @abstractmethod
+    async def execute(self, move: Move) -> Execution:
+        """Run what an agent asked for, inside a sandbox, within this application's own limits.
+
+        Raises EnvironmentFailed when the world broke. A move that fails is no error: its output
+        says so.
+        """
+
+    @abstractmethod
+    async def observe(self) -> State:
+        """The settled state. Observing an unchanged world again gives an equal value.
+
+        Raises EnvironmentFailed when the world can no longer be measured.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Tear the world down and leave nothing behind: no process, file, link or namespace."""
+
+
+class Application(ABC):
+    """One subject of examination. Stateless but for what ``async with`` holds open."""
+
+    #: entry-point name
+    name: ClassVar[str]
+    #: version of the generator: part of each query's id, raised whenever a seed would draw
+    #: something else
+    version: ClassVar[str]
+    #: the participant's role in the outside contract
+    role: ClassVar[str]
+    #: one line, and a paragraph, for the agent card
+    title: ClassVar[str]
+    summary: ClassVar[str]
+    #: true if one reply decides; ``max_iterations`` then does not matter
+    one_shot: ClassVar[bool] = False
+    #: configuration of this application
+    config_type: ClassVar[type[Config]] = Config
+
+    async def __aenter__(self) -> Self:
+        """Start what all episodes share (warm processes, servers). Entered once per process."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop what ``__aenter__`` started."""
+
+    @abstractmethod
+    def generate(self, config: Config, seed: int) -> Iterator[Query]:
+        """Draw all queries of ``config``, ``config.num_queries`` per label, index from 0.
+
+        Query ``i`` must be drawn from ``self.rng(config, seed, i)`` alone. Raises ConfigError
+        when the config cannot be drawn.
+        """
+
+    @abstractmethod
+    def solve(self, query: Query) -> Sequence[str]:
+        """The reference solution: the replies, one a turn, as an agent would send them."""
+
+    @abstractmethod
+    def distract(self, query: Query, rng: random.Random) -> str:
+        """A reply that is plausible, well-formed and wrong (the ``random`` agent sends it)."""
+
+    @abstractmethod
+    def attacks(self) -> Sequence[str]:
+        """Replies that attack the sandbox or the grader (the ``hostile`` agent sends them)."""
+
+    @abstractmethod
+    def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
+        """The replies, one a turn, that do best unseen on ``answers``: queries of one label drawn
+        from another seed, with ground truth at hand (the ``blanket`` agent sends them)."""
+
+    @abstractmethod
+    def describe(self, action: Action) -> str:
+        """One action in words."""
+
+    @abstractmethod
+    def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
+        """The parts of the next prompt: complete in itself, and without anything hidden.
+
+        ``state`` is the last settled state, ``steps`` the turns so far.
+        """
+
+    @abstractmethod
+    def parse(self, reply: str) -> Move:
+        """Read a reply. Raises ReplyRefused with a reason that helps the agent."""
+
+    @abstractmethod
+    def environment(self, query: Query, config: Config) -> Environment:
+        """A new, unopened world for ``query``."""
+
+    @abstractmethod
+    def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
+        """Judge one step: the first state of the episode, the state before the step, and after.
+
+        Pure, so that ``netarena regrade`` can repeat it from the journal.
+        """
+
+    @abstractmethod
+    def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
+        """This application's keys of the result record (the outside contract names them)."""
+
+    @abstractmethod
+    def measures(self, episode: Episode | None, config: Config) -> dict[str, float]:
+        """Numbers that the summary averages as ``avg_<key>``, beside the rates.
+
+        None stands for an episode that was never asked and counts as a failure; keys left out
+        are left out of the average.
+        """
+
+    def diagnose(self) -> Sequence[Check]:
+        """What this machine can and cannot do for this application (``netarena doctor``)."""
+        return ()
+
+    def check(self, config: Config) -> None:
+        """Refuse a config that this machine cannot run: ConfigError says why and what helps."""
+
+    # what every application shares
+
+    def turns(self, config: Config) -> int:
+        """How many replies an episode may take."""
+        return 1 if self.one_shot else config.max_iterations
+
+    def rng(self, config: Config, seed: int, index: int) -> random.Random:
+        """The only source of randomness for query ``index``.
+
+        Seeded by text through SHA-512 (the ``random`` module's version 2 seeding), so that it
+        does not depend on Python's hash seed.
+        """
+        return random.Random(self.query_id(config, seed, index))  # noqa: S311 -- not for secrets
+
+    def query_id(self, config: Config, seed: int, index: int) -> str:
+        """Application, generator version, hash of what shapes queries, seed, index."""
+        return f"{self.name}-{self.version}-{config.shape_hash()}-{seed}-{index}"
+
+
+def application_names() -> list[str]:
+    """Names of the applications that are installed."""
+    return sorted({point.name for point in entry_points(group=APPLICATION_GROUP)})
+
+
+def load(name: str) -> Application:
+    """Load an application by its entry-point name.
+
+    Raises ConfigError when there is none, or when its extra is not installed.
+    """
+    for point in entry_points(group=APPLICATION_GROUP):
+        if point.name == name:
+            try:
+                kind: type[Application] = point.load()
+            except ModuleNotFoundError as error:
+                raise ConfigError(
+                    "application",
+                    f"{name} needs {error.name}, which is not installed: "
+                    f'pip install "netarena[{name}]"',
+                ) from None
+            return kind()
+    known = ", ".join(application_names()) or ", ".join(_OWN_EXTRAS)
+    raise ConfigError("application", f"{name!r} is not one of {known}")

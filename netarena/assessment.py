@@ -1,0 +1,405 @@
+"""From a config and agents to result files: what ``run`` and a served task have in common.
+
+A run's folder holds ``config.json`` (what was asked, the seed included), ``queries.jsonl``,
+``journal.jsonl`` (the truth) and ``results.json`` (what the stock AgentBeats client writes). With
+several participants each has a folder ``<role>/`` with its own journal and results. A folder that
+is used again without ``resume`` keeps its earlier run below ``earlier-N/``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from netarena.agent import Agent
+from netarena.application import Application
+from netarena.config import SEED_BITS, Config
+from netarena.engine import Run, clock, finish
+from netarena.errors import AgentFailed, AssessmentFailed, ConfigError
+from netarena.journal import JOURNAL_NAME, Header, Journal, Past, lock_folder, read_journal
+from netarena.model import Episode, Query, write_jsonl
+from netarena.stats import summarise
+
+CONFIG_NAME = "config.json"
+QUERIES_NAME = "queries.jsonl"
+RESULTS_NAME = "results.json"
+OWN_NAMES = (CONFIG_NAME, QUERIES_NAME, RESULTS_NAME, JOURNAL_NAME)
+#: live worlds of one process when nobody says otherwise
+MAX_EPISODES = 8
+#: a participant's role names a folder, an output file a file
+ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+log = logging.getLogger(__name__)
+
+
+class Reporter(Protocol):
+    """Who is told while an assessment runs. Calls come in order; a slow reporter is waited for at
+    the end only."""
+
+    async def planned(self, role: str, total: int) -> None:
+        """So many episodes will be graded for ``role``."""
+        ...
+
+    async def graded(self, role: str, record: dict[str, Any]) -> None:
+        """An episode was graded, and is in the journal already."""
+        ...
+
+    async def summarised(self, role: str, summary: dict[str, Any]) -> None:
+        """The last word on ``role``."""
+        ...
+
+
+class _Silent:
+    async def planned(self, role: str, total: int) -> None:
+        pass
+
+    async def graded(self, role: str, record: dict[str, Any]) -> None:
+        pass
+
+    async def summarised(self, role: str, summary: dict[str, Any]) -> None:
+        pass
+
+
+def make_record(application: Application, query: Query, episode: Episode) -> dict[str, Any]:
+    """The result record of one episode: the application's keys and those that all share."""
+    return {
+        **application.record(query, episode),
+        "id": query.id,
+        "outcome": episode.outcome.value,
+        "level": episode.level,
+        "agent_time_s": episode.agent_time_s,
+        "execution_time_s": episode.execution_time_s,
+    }
+
+
+def results_document(agents: Mapping[str, str], results: Sequence[Any]) -> dict[str, Any]:
+    """The content of ``results.json``: ``agents`` maps a role to the agent's id."""
+    return {"participants": dict(agents), "results": list(results)}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file so that a reader sees the old content or the new, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    _replace(path, [text])
+
+
+def _replace(path: Path, parts: Iterable[str]) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.writelines(parts)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise
+
+
+def load_queries(path: Path) -> list[Query]:
+    """Read a JSONL file of queries. Raises ConfigError that names the line."""
+    queries = []
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    queries.append(Query.model_validate_json(line))
+                except ValidationError as error:
+                    first = error.errors(include_url=False)[0]
+                    where = ".".join(map(str, first["loc"])) or "JSON"
+                    raise ConfigError(
+                        "benchmark_path", f"{path.name}, line {number}: {where}: {first['msg']}"
+                    ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("benchmark_path", f"{path.name} cannot be read: {error}") from None
+    return queries
+
+
+def choose_queries(
+    application: Application, config: Config, fallback_seed: int | None = None
+) -> tuple[list[Query], int]:
+    """The queries of ``config`` in order of index, and their seed.
+
+    They are drawn, or read from ``benchmark_path`` where that exists and is not to be regenerated;
+    else they are written there. ``start_index`` and ``end_index`` (exclusive) select by index. A
+    seed not given is taken from the file, else from ``fallback_seed``, else drawn: 64 bits.
+    Raises ConfigError when the file is broken or was made with other keys or another seed.
+    """
+    path = Path(config.benchmark_path) if config.benchmark_path else None
+    if path is not None and path.exists() and not config.regenerate:
+        queries = load_queries(path)
+        seed = _check_file(application, config, path.name, queries)
+    else:
+        seed = next(
+            given
+            for given in (config.seed, fallback_seed, secrets.randbits(SEED_BITS))
+            if given is not None
+        )
+        queries = list(application.generate(config, seed))
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _replace(path, write_jsonl(queries))
+            except OSError as error:
+                raise ConfigError(
+                    "benchmark_path", f"{path.name} cannot be written: {error.strerror}"
+                ) from None
+    start = config.start_index or 0
+    end = len(queries) if config.end_index is None else config.end_index
+    chosen = [query for query in queries if start <= query.index < end]
+    if not chosen:
+        raise ConfigError(
+            "start_index", f"{start} to {end} selects none of the {len(queries)} queries"
+        )
+    return chosen, seed
+
+
+def _check_file(application: Application, config: Config, name: str, queries: list[Query]) -> int:
+    if not queries:
+        raise ConfigError("benchmark_path", f"{name} holds no query; set regenerate_query to redraw")
+    seed = queries[0].seed
+    if config.seed is not None and config.seed != seed:
+        raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {name}")
+    for query in queries:
+        if query.id != application.query_id(config, seed, query.index):
+            raise ConfigError(
+                "benchmark_path",
+                f"{name} was made with other keys, another seed or version (query {query.id}; "
+                f"expected {application.query_id(config, seed, query.index)}); use the keys it was "
+                "made with, or set regenerate_query",
+            )
+    return seed
+
+
+def _stored_seed(application: Application, config: Config, out: Path) -> int | None:
+    """The seed of the run that ``out`` holds; None if there is none.
+
+    Raises ConfigError when that run asked for something else.
+    """
+    path = out / CONFIG_NAME
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        same = (stored["application"], stored["version"], stored["shape"])
+        seed = int(stored["seed"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError("resume", f"{path.name} cannot be read: {error!r}") from None
+    wanted = (application.name, application.version, config.shape())
+    for name, old, new in zip(("application", "version", "config"), same, wanted, strict=True):
+        if old != new:
+            raise ConfigError("resume", f"the run there has {name} {old}, not {new}")
+    if config.seed is not None and config.seed != seed:
+        raise ConfigError("resume", f"the run there has seed {seed}, not {config.seed}")
+    return seed
+
+
+def _keep_earlier(out: Path) -> None:
+    """Move what an earlier run left into ``earlier-N/``: nothing is lost, nothing is mixed."""
+    path = out / CONFIG_NAME
+    if not path.exists():
+        return
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        others = [*earlier["roles"], earlier["config"]["output_file"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        others = []
+    own = {*OWN_NAMES, *(name for name in others if isinstance(name, str) and ROLE.fullmatch(name))}
+    number = 1
+    while (out / f"earlier-{number}").exists():
+        number += 1
+    target = out / f"earlier-{number}"
+    target.mkdir()
+    for name in sorted(own):
+        if (out / name).exists():
+            (out / name).rename(target / name)
+
+
+class _Pump:
+    """Tells the reporter in order, beside the assessment; an unwell reporter harms nobody."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter: Reporter | None = reporter
+        self._calls: asyncio.Queue[tuple[str, str, Any] | None] = asyncio.Queue()
+
+    def tell(self, what: str, role: str, value: Any) -> None:
+        self._calls.put_nowait((what, role, value))
+
+    def end(self) -> None:
+        self._calls.put_nowait(None)
+
+    async def run(self) -> None:
+        while (call := await self._calls.get()) is not None:
+            if self._reporter is None:
+                continue
+            what, role, value = call
+            try:
+                await getattr(self._reporter, what)(role, value)
+            except Exception:
+                log.exception("the reporter failed; the assessment goes on without it")
+                self._reporter = None
+
+
+@dataclass
+class _Part:
+    """One participant's share of an assessment."""
+
+    role: str
+    agent: Agent
+    folder: Path
+    journal: Journal
+    past: Past
+
+
+async def conduct(  # noqa: PLR0913 -- the parties of an assessment
+    application: Application,
+    config: Config,
+    agents: Mapping[str, Agent],
+    *,
+    out: Path,
+    slots: asyncio.Semaphore | None = None,
+    reporter: Reporter | None = None,
+    fallback_seed: int | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """Run every query of ``config`` against each agent; ``application`` is entered already.
+
+    ``slots`` bounds live worlds over all calls that share it. The agents are closed at the end.
+    Returns, by role, the records with the summary last. Raises ConfigError before any agent is
+    asked, and AssessmentFailed when an agent was never there or no query could be graded: what
+    was graded is then in the journal, and other participants' results are written.
+    """
+    deadline = None if config.time_budget_s is None else clock() + config.time_budget_s
+    for role in agents:
+        if not ROLE.fullmatch(role):
+            raise ConfigError("participants", f"the role {role!r} must match {ROLE.pattern}")
+    if config.output_file in OWN_NAMES:
+        raise ConfigError("config.output_file", f"must be none of {', '.join(OWN_NAMES)}")
+    application.check(config)
+    with ExitStack() as held:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            held.enter_context(lock_folder(out))
+            stored = _stored_seed(application, config, out) if config.resume else None
+            if stored is None:
+                _keep_earlier(out)
+            else:
+                config = config.model_copy(update={"seed": stored})
+            queries, seed = await asyncio.to_thread(
+                choose_queries, application, config, fallback_seed
+            )
+            config = config.model_copy(update={"seed": seed})
+            parts = _lay_out(application, config, agents, queries, out, held)
+        except OSError as error:
+            raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None
+        slots = slots or asyncio.Semaphore(MAX_EPISODES)
+        pump = _Pump(reporter or _Silent())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pump.run())
+            tasks = [
+                group.create_task(
+                    _conduct_one(application, config, queries, part, slots, pump, deadline)
+                )
+                for part in parts
+            ]
+            await asyncio.wait(tasks)
+            pump.end()
+    results = {part.role: task.result() for part, task in zip(parts, tasks, strict=True)}
+    for result in results.values():
+        if isinstance(result, AssessmentFailed):
+            raise result
+    return {role: result for role, result in results.items() if isinstance(result, list)}
+
+
+def _lay_out(  # noqa: PLR0913 -- what goes into the folder
+    application: Application,
+    config: Config,
+    agents: Mapping[str, Agent],
+    queries: Sequence[Query],
+    out: Path,
+    held: ExitStack,
+) -> list[_Part]:
+    """Write what is known before the first ask; open (or reopen) a journal per participant."""
+    public = config.model_dump(mode="json", exclude={"agent_client_configs"})
+    header = {
+        "application": application.name,
+        "version": application.version,
+        "seed": config.seed,
+        "shape": config.shape(),
+        "config": public,
+    }
+    write_json(out / CONFIG_NAME, {**header, "roles": sorted(agents)})
+    _replace(out / QUERIES_NAME, write_jsonl(queries))
+    parts = []
+    for role, agent in agents.items():
+        folder = out / role if len(agents) > 1 else out
+        journal = held.enter_context(Journal(folder / JOURNAL_NAME))
+        past = read_journal(journal.path, slim=False)
+        if past.header is None:
+            own = Header.model_validate({**header, "role": role})
+            journal.append("assessment", header=own.model_dump(mode="json"))
+        parts.append(_Part(role, agent, folder, journal, past))
+    return parts
+
+
+async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
+    application: Application,
+    config: Config,
+    queries: Sequence[Query],
+    part: _Part,
+    slots: asyncio.Semaphore,
+    pump: _Pump,
+    deadline: float | None,
+) -> list[dict[str, Any]] | AssessmentFailed:
+    """One participant from the card to ``results.json``; its failure is returned, not raised."""
+    agent, role = part.agent, part.role
+    results: list[dict[str, Any]] = []
+
+    async def report(query: Query, episode: Episode) -> None:
+        results.append(make_record(application, query, episode))
+        pump.tell("graded", role, results[-1])
+
+    try:
+        pump.tell("planned", role, len(queries))
+        left = config.agent_timeout_s if deadline is None else max(0.0, deadline - clock())
+        try:
+            await agent.open(timeout_s=min(config.agent_timeout_s, left))
+        except AgentFailed as error:
+            name = agent.info.name
+            raise AssessmentFailed(f"the agent {name} could not be reached: {error}") from None
+        assert config.seed is not None
+        run = Run(
+            application, config, config.seed, agent, role,
+            journal=part.journal, past=part.past, slots=slots, report=report,
+        )
+        graded = await run.grade(queries, deadline)
+    except AssessmentFailed as error:
+        part.journal.append("end", complete=False, failed=str(error))
+        return error
+    finally:
+        await finish(agent.aclose())
+    summary = summarise(application, config, config.seed, graded.episodes, graded.not_run)
+    part.journal.append("end", complete=not graded.not_run)
+    pump.tell("summarised", role, summary)
+    info = agent.info
+    name = info.name if info.base_url == "in-process" else info.base_url
+    document = results_document({role: name}, [*results, summary])
+    await asyncio.to_thread(write_json, part.folder / RESULTS_NAME, document)
+    if config.output_file:
+        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in results)
+        await asyncio.to_thread(_replace, part.folder / config.output_file, lines)
+    return [*results, summary]

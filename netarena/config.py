@@ -1,0 +1,118 @@
+"""The configuration of an assessment: the keys that all applications share.
+
+An application subclasses ``Config`` and adds its own. Unknown keys are errors that list the known
+ones. Keys marked ``shapes`` decide which queries are drawn; their values make the hash that is
+part of each query's id, and a file of queries is refused when they differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, ClassVar, Self
+
+from pydantic import ConfigDict, Field, ValidationError, field_validator
+
+from netarena.errors import ConfigError
+from netarena.model import JsonValue, Record
+from netarena.prompts import PromptStyle
+
+SEED_BITS = 64
+
+
+def shapes(**kwargs: Any) -> Any:
+    """A pydantic field whose value decides which queries are drawn."""
+    return Field(json_schema_extra={"shapes": True}, **kwargs)
+
+
+class Config(Record):
+    """Keys of every application; all optional. Limits are refused, never silently clipped."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    #: levels that this application has; the default of ``complexity_level`` is the first three
+    LEVELS: ClassVar[tuple[str, ...]] = ("level1", "level2", "level3")
+
+    prompt_type: PromptStyle = PromptStyle.ZEROSHOT_BASE
+    num_queries: int = shapes(default=1, ge=1, le=100_000, description="per label or error type")
+    max_iterations: int = Field(default=10, ge=1, le=1000)
+    seed: int | None = Field(default=None, ge=0, lt=2**SEED_BITS)
+    complexity_level: tuple[str, ...] = shapes(default=("level1", "level2", "level3"))
+    concurrency: int = Field(default=1, ge=1, le=256)
+    agent_timeout_s: float = Field(default=280.0, gt=0, le=86_400, description="per reply, s")
+    time_budget_s: float | None = Field(
+        default=None, gt=0, le=864_000, description="whole assessment, s"
+    )
+    output_dir: str | None = None
+    #: a file name in the output folder: the records alone, one JSON line each
+    output_file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
+    benchmark_path: str | None = None
+    regenerate_query: bool = False
+    regenerate_benchmark: bool = False
+    regenerate_config: bool = False
+    start_index: int | None = Field(default=None, ge=0)
+    end_index: int | None = Field(default=None, ge=0, description="exclusive")
+    resume: bool = False
+    #: comes from old local files; accepted and ignored with a warning
+    agent_client_configs: JsonValue = None
+
+    @field_validator("complexity_level", mode="before")
+    @classmethod
+    def _levels(cls, value: Any) -> Any:
+        levels = [value] if isinstance(value, str) else value
+        if not isinstance(levels, list | tuple) or not levels:
+            raise ValueError(f"a list of {', '.join(cls.LEVELS)}")
+        if unknown := [level for level in levels if level not in cls.LEVELS]:
+            raise ValueError(f"{unknown[0]!r} is not one of {', '.join(cls.LEVELS)}")
+        return tuple(level for level in cls.LEVELS if level in levels)
+
+    @property
+    def regenerate(self) -> bool:
+        """Whether ``benchmark_path`` is written anew; one key, three historical names."""
+        return self.regenerate_query or self.regenerate_benchmark or self.regenerate_config
+
+    @classmethod
+    def parse(cls, values: Any) -> Self:
+        """Validate what a request or a command line gave.
+
+        Raises ConfigError, one line that names the first wrong key and what is allowed.
+        """
+        if not isinstance(values, dict):
+            raise ConfigError("config", f"must be a JSON object, not {type(values).__name__}")
+        known = sorted(cls.model_fields)
+        for key in values:
+            if key not in known:
+                raise ConfigError(f"config.{key}", f"unknown key; known are {', '.join(known)}")
+        try:
+            config = cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in ("config", *first["loc"]))
+            message = str(first["msg"]).removeprefix("Value error, ")
+            raise ConfigError(where, f"{message}, not {_short(first['input'])}") from None
+        if (
+            config.start_index is not None
+            and config.end_index is not None
+            and config.end_index <= config.start_index
+        ):
+            raise ConfigError("config.end_index", "must be greater than start_index (exclusive)")
+        return config
+
+    def shape(self) -> dict[str, JsonValue]:
+        """The keys that decide which queries are drawn, JSON values, sorted by key."""
+        data = self.model_dump(mode="json")
+        return {
+            key: data[key]
+            for key, field in sorted(type(self).model_fields.items())
+            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("shapes")
+        }
+
+    def shape_hash(self) -> str:
+        """Eight hex digits over ``shape()``."""
+        text = json.dumps(self.shape(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,581 @@
+"""The only loop: queries × one agent → graded episodes, several at once, each with deadlines.
+
+The parts, from the inside out:
+
+- ``run_episode`` plays one opened world against the agent and returns a verdict, whatever happens.
+- ``Run`` keeps ``config.concurrency`` episodes going; while an agent thinks, the next world of its
+  lane is prepared. A world, prepared or played, holds one of the service's ``slots``.
+
+What goes wrong becomes data: an ``EnvironmentFailed`` (or any error of our own code around the
+world) is ours before a reply was executed, and gets one more try; afterwards it is the agent's
+doing unless evidence from outside the sandbox shows ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import traceback
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from netarena.agent import Agent, context_id
+from netarena.application import Application, Environment
+from netarena.config import Config
+from netarena.errors import (
+    AgentFailed,
+    AssessmentFailed,
+    EnvironmentFailed,
+    FailureReason,
+    ReplyRefused,
+)
+from netarena.journal import Journal, Past
+from netarena.model import (
+    Episode,
+    Finding,
+    JsonValue,
+    Judgement,
+    Move,
+    Outcome,
+    Query,
+    Reply,
+    State,
+    Step,
+)
+from netarena.prompts import render
+
+#: a failure of ours is tried once more as it is, then reported
+TRIES = 2
+#: asks that must fail at the endpoint, from the first on, before an agent counts as absent
+ABSENT_AFTER = 5
+
+clock = time.monotonic
+T = TypeVar("T")
+Report = Callable[[Query, Episode], Awaitable[None]]
+Answered = Callable[[AgentFailed | None], None]
+log = logging.getLogger(__name__)
+
+
+async def finish(work: Coroutine[object, object, T]) -> T:
+    """Await ``work`` to its end even if the caller is cancelled; the cancellation comes after."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except Exception:  # noqa: BLE001, S110 -- raised below, by task.result()
+            pass
+    if cancelled is not None:
+        with suppress(Exception):
+            task.result()
+        raise cancelled
+    return task.result()
+
+
+def order_queries(queries: Sequence[Query], seed: int) -> list[Query]:
+    """A seeded order balanced over labels, so that what a run grades first is a fair sample."""
+    rng = random.Random(f"order-{seed}")  # noqa: S311 -- not for secrets
+    by_label: dict[str, list[Query]] = {}
+    for query in queries:
+        by_label.setdefault(query.label, []).append(query)
+    piles = [by_label[label] for label in sorted(by_label)]
+    rng.shuffle(piles)
+    for pile in piles:
+        rng.shuffle(pile)
+    rounds = max(map(len, piles), default=0)
+    return [pile[number] for number in range(rounds) for pile in piles if number < len(pile)]
+
+
+def scrub(text: str) -> str:
+    """Text that can be written as UTF-8: lone surrogates become question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _ours(error: Exception) -> EnvironmentFailed:
+    """Any error around the world as an EnvironmentFailed; a bug of ours brings its traceback."""
+    if isinstance(error, EnvironmentFailed):
+        return error
+    trace = "".join(traceback.format_exception(error, limit=-8))
+    return EnvironmentFailed(f"{type(error).__name__}: {error}", evidence={"traceback": trace})
+
+
+@dataclass
+class World:
+    """An environment on its way: opened, or failed while opening."""
+
+    query: Query
+    environment: Environment
+    state: State = None
+    failed: EnvironmentFailed | None = None
+    #: building it
+    world_s: float = 0.0
+    #: waiting for a slot before that
+    queue_s: float = 0.0
+
+
+@dataclass
+class _Turn:
+    """A step as it grows; ``done`` freezes it."""
+
+    prompt: str
+    reply: Reply | None = None
+    refused: str | None = None
+    move: Move = None
+    output: str = ""
+    executed: bool = False
+    state: State = None
+    judgement: Judgement | None = None
+    agent_s: float = 0.0
+    execution_s: float = 0.0
+    own_s: float = 0.0
+    queue_s: float = 0.0
+
+    def done(self) -> Step:
+        return Step(**vars(self))
+
+
+class _Play:
+    """One try of one episode: turns until solved, out of turns or time, or somebody fails."""
+
+    def __init__(
+        self, application: Application, config: Config, world: World, deadline: float | None
+    ) -> None:
+        self.application = application
+        self.config = config
+        self.world = world
+        self.deadline = deadline
+        self.state = world.state
+        self.steps: list[Step] = []
+        #: a reply could be read
+        self.usable = False
+        #: a reply was handed to the world
+        self.executed = False
+        self.correct = False
+        self.safe = True
+        self.failure: AgentFailed | None = None
+        self.out_of_time = False
+        self.broken: EnvironmentFailed | None = None
+
+    async def run(self, agent: Agent, context: str, answered: Answered) -> None:
+        """Take the turns. Never raises but for cancellation and what ``answered`` raises."""
+        for _ in range(self.application.turns(self.config)):
+            begin = clock()
+            try:
+                turn = _Turn(self._prompt())
+            except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+                self.broken = _ours(error)
+                return
+            turn.own_s = clock() - begin
+            if self._left() <= 0:
+                self.out_of_time = True
+                return
+            await self._ask(agent, context, turn)
+            if self.failure is None:
+                await self._take(turn)
+            self.steps.append(turn.done())
+            answered(self.failure)
+            if self.correct or self.failure or self.broken or self.out_of_time:
+                return
+
+    def _left(self) -> float:
+        return float("inf") if self.deadline is None else self.deadline - clock()
+
+    def _prompt(self) -> str:
+        parts = self.application.prompt(self.world.query, self.state, self.steps)
+        refused = self.steps[-1].refused if self.steps else None
+        return render(self.config.prompt_type, parts, refused=refused)
+
+    async def _ask(self, agent: Agent, context: str, turn: _Turn) -> None:
+        begin = clock()
+        timeout_s = min(self.config.agent_timeout_s, self._left())
+        try:
+            async with asyncio.timeout(timeout_s):
+                reply = await agent.ask(turn.prompt, context_id=context, timeout_s=timeout_s)
+            turn.reply = reply.model_copy(update={"text": scrub(reply.text)})
+        except AgentFailed as error:
+            self.failure = error
+        except TimeoutError:
+            self.failure = AgentFailed(
+                FailureReason.TIMEOUT, f"no whole reply within {timeout_s:.3g} s"
+            )
+        except Exception as error:  # noqa: BLE001 -- an agent in process may raise anything
+            self.failure = AgentFailed(
+                FailureReason.TASK_FAILED, scrub(f"{type(error).__name__}: {error}")
+            )
+        turn.agent_s = clock() - begin
+        self.out_of_time = self.failure is not None and self._left() <= 0
+
+    async def _take(self, turn: _Turn) -> None:
+        """Parse, execute, observe and judge what was replied."""
+        assert turn.reply is not None
+        begin = clock()
+        try:
+            turn.move = await asyncio.to_thread(self.application.parse, turn.reply.text)
+        except ReplyRefused as error:
+            turn.refused = scrub(str(error))
+        except Exception as error:  # noqa: BLE001 -- a reply that breaks the parser earns nothing
+            turn.refused = f"The reply could not be read ({type(error).__name__})."
+        turn.own_s += clock() - begin
+        if turn.refused is not None:
+            return
+        # from here on a world that breaks is the agent's doing, unless proven ours
+        self.usable = self.executed = True
+        try:
+            async with asyncio.timeout(None if self.deadline is None else self._left()):
+                await self._execute(turn)
+        except TimeoutError:
+            self.out_of_time = True
+            turn.output = turn.output or "The assessment's time ended while this was running."
+        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+            self.broken = _ours(error)
+            finding = Finding(
+                rule="world_broken", element=self.world.query.id, detail=self.broken.detail
+            )
+            turn.judgement = Judgement(
+                correct=False, findings=(finding,), reason=self.broken.detail
+            )
+            self.safe = False
+
+    async def _execute(self, turn: _Turn) -> None:
+        environment, query = self.world.environment, self.world.query
+        begin = clock()
+        turn.executed = True
+        try:
+            execution = await environment.execute(turn.move)
+        finally:
+            turn.execution_s = clock() - begin
+        turn.executed = execution.executed
+        turn.output = scrub(execution.output)
+        turn.queue_s = execution.queued_s
+        turn.execution_s = max(0.0, turn.execution_s - execution.queued_s)
+        self.executed = execution.executed or any(step.executed for step in self.steps)
+        if not execution.executed:
+            return
+        begin = clock()
+        try:
+            turn.state = await environment.observe()
+            turn.judgement = await asyncio.to_thread(
+                self.application.judge, query, self.world.state, self.state, turn.state
+            )
+        finally:
+            turn.own_s += clock() - begin
+        self.state = turn.state
+        self.correct = turn.judgement.correct
+        self.safe = self.safe and turn.judgement.safe
+
+    @property
+    def ours(self) -> EnvironmentFailed | None:
+        """Why this try does not count, if it does not."""
+        if self.broken and (self.broken.proven_ours or not self.executed):
+            return self.broken
+        return None
+
+    def verdict(self) -> dict[str, Any]:
+        """The fields of the Episode that this try decides."""
+        turns = self.application.turns(self.config)
+        failure = self.failure
+        if failure is None and not self.usable:
+            failure = (
+                AgentFailed(FailureReason.TIME_BUDGET, "no usable reply before the time ended")
+                if self.out_of_time
+                else AgentFailed(FailureReason.NO_REPLY, "every reply of the episode was refused")
+            )
+        if failure is not None and not (self.out_of_time and self.usable):
+            return {
+                "outcome": Outcome.AGENT_FAILED,
+                "iterations": turns,
+                "reason": failure.reason,
+                "detail": failure.detail,
+            }
+        judgements = [step.judgement for step in self.steps if step.judgement]
+        reason = FailureReason.TIME_BUDGET if self.out_of_time else ""
+        return {
+            "outcome": Outcome.SOLVED if self.correct else Outcome.UNSOLVED,
+            "correct": self.correct,
+            "safe": self.safe and self.executed,
+            "iterations": len(self.steps) if self.correct else turns,
+            "reason": "world_broken" if self.broken else reason,
+            "detail": judgements[-1].reason if judgements else "",
+            "evidence": (self.broken.evidence,) if self.broken else (),
+        }
+
+
+@dataclass
+class Graded:
+    """What a run came to: verdicts (slim) in the order of grading, and what was never asked."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    not_run: list[Query] = field(default_factory=list)
+
+
+class Run:
+    """All episodes of one agent in one assessment."""
+
+    def __init__(  # noqa: PLR0913 -- the parties of an assessment
+        self,
+        application: Application,
+        config: Config,
+        seed: int,
+        agent: Agent,
+        role: str,
+        *,
+        journal: Journal,
+        past: Past,
+        slots: asyncio.Semaphore,
+        report: Report,
+    ) -> None:
+        self.application = application
+        self.config = config
+        self.seed = seed
+        self.agent = agent
+        self.role = role
+        self.journal = journal
+        self.past = past
+        self.slots = slots
+        self.report = report
+        self.deadline: float | None = None
+        self._todo: deque[Query] = deque()
+        self._graded = Graded()
+        # an agent that was never there makes no rows: its first episodes wait here
+        self._held: list[tuple[Query, Episode]] = []
+        self._absent = 0
+        self._absent_after = ABSENT_AFTER
+        self._reached = False
+
+    async def grade(self, queries: Iterable[Query], deadline: float | None) -> Graded:
+        """Grade what the journal does not hold yet; stop asking at ``deadline`` (monotonic, s).
+
+        Raises AssessmentFailed when the agent cannot be reached from the start, or when no query
+        could be graded.
+        """
+        self.deadline = deadline
+        ordered = order_queries(list(queries), self.seed)
+        past = self.past.episodes
+        for query in ordered:
+            if query.id in past:
+                self._reached = True
+                self._graded.episodes.append(past[query.id])
+                await self.report(query, past[query.id])
+        self._todo.extend(query for query in ordered if query.id not in past)
+        self._absent_after = min(ABSENT_AFTER, len(self._todo))
+        lanes = min(self.config.concurrency, len(self._todo))
+        absent: list[BaseException] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(lanes):
+                    group.create_task(self._lane())
+        except* AssessmentFailed as failed:
+            absent.extend(failed.exceptions)
+        if absent:
+            raise absent[0]
+        if self._held and not self._reached:
+            raise self._never_there(self._held[0][1].detail)
+        await self._flush()
+        graded = {episode.query_id for episode in self._graded.episodes}
+        self._graded.not_run = [query for query in ordered if query.id not in graded]
+        if all(episode.outcome is Outcome.INVALID for episode in self._graded.episodes):
+            first = next(iter(self._graded.episodes), None)
+            why = f"the first failed so: {first.detail}" if first else "the time ended before"
+            raise AssessmentFailed(f"no query could be graded; {why}")
+        return self._graded
+
+    async def _lane(self) -> None:
+        """One episode after the other; the next world is prepared while the agent thinks."""
+        upcoming = self._prepare_next()
+        try:
+            while upcoming is not None:
+                world, upcoming = await self._await_world(upcoming), None
+                if world is None:
+                    return
+                upcoming = self._prepare_next()
+                try:
+                    await self._grade(world)
+                finally:
+                    self.slots.release()
+        finally:
+            if upcoming is not None:
+                await finish(self._discard(upcoming))
+
+    def _prepare_next(self) -> asyncio.Task[World] | None:
+        if not self._todo or self._left() <= 0:
+            return None
+        return asyncio.create_task(self._prepare(self._todo.popleft()))
+
+    async def _await_world(self, pending: asyncio.Task[World]) -> World | None:
+        """The prepared world, or None when the time ended first."""
+        try:
+            done, _ = await asyncio.wait({pending}, timeout=max(0.0, self._left()))
+        except asyncio.CancelledError:
+            await finish(self._discard(pending))
+            raise
+        if done and self._left() > 0:
+            return pending.result()
+        await finish(self._discard(pending))
+        return None
+
+    async def _discard(self, pending: asyncio.Task[World]) -> None:
+        pending.cancel()
+        with suppress(asyncio.CancelledError):
+            world = await pending
+            await self._close(world)
+            self.slots.release()
+
+    def _left(self) -> float:
+        return float("inf") if self.deadline is None else self.deadline - clock()
+
+    async def _prepare(self, query: Query) -> World:
+        """A world that holds a slot."""
+        begin = clock()
+        await self.slots.acquire()
+        queue_s = clock() - begin
+        try:
+            world = await self._build(query)
+        except BaseException:
+            self.slots.release()
+            raise
+        world.queue_s = queue_s
+        return world
+
+    async def _build(self, query: Query) -> World:
+        begin = clock()
+        world = World(query, self.application.environment(query, self.config))
+        try:
+            world.state = await world.environment.open()
+        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+            world.failed = _ours(error)
+        except BaseException:
+            await finish(self._close(world))
+            raise
+        world.world_s = clock() - begin
+        return world
+
+    async def _close(self, world: World) -> None:
+        begin = clock()
+        try:
+            await world.environment.close()
+        except Exception:
+            log.exception("tearing down the world of %s failed", world.query.id)
+        world.world_s += clock() - begin
+
+    async def _grade(self, world: World) -> None:
+        """Play, once more if it was our failure, and commit the verdict. The slot is held."""
+        query = world.query
+        interrupted = self.past.interrupted(query.id)
+        evidence: list[JsonValue] = []
+        episode = await self._try(world, interrupted, evidence)
+        while episode is None:
+            spent_s, queue_s = world.world_s, world.queue_s
+            world = await self._build(query)
+            world.world_s += spent_s
+            world.queue_s = queue_s
+            episode = await self._try(world, interrupted, evidence)
+        await self._commit(query, episode)
+
+    async def _try(
+        self, world: World, interrupted: int, evidence: list[JsonValue]
+    ) -> Episode | None:
+        """Play one world and close it; None if that was our failure and another try is due."""
+        query = world.query
+        attempt = self.past.starts[query.id]
+        play = _Play(self.application, self.config, world, self.deadline)
+        try:
+            if world.failed is None:
+                self.past.starts[query.id] += 1
+                self.journal.append("start", query_id=query.id, attempt=attempt)
+                await play.run(self.agent, self._context(query, attempt), self._answered)
+        finally:
+            await finish(self._close(world))
+        failed = world.failed or play.ours
+        if failed is None:
+            return self._episode(world, play, attempt, interrupted, evidence, play.verdict())
+        asked = world.failed is None
+        self.past.retries[query.id] += asked
+        evidence.append({"detail": failed.detail, "evidence": failed.evidence})
+        self.journal.append("retry", query_id=query.id, asked=asked, evidence=evidence[-1])
+        if len(evidence) < TRIES and self._left() > 0:
+            return None
+        verdict = {
+            "outcome": Outcome.INVALID,
+            "iterations": self.application.turns(self.config),
+            "detail": failed.detail,
+        }
+        return self._episode(world, play, attempt, interrupted, evidence, verdict)
+
+    def _episode(  # noqa: PLR0913 -- an episode's parts
+        self,
+        world: World,
+        play: _Play,
+        attempt: int,
+        interrupted: int,
+        evidence: list[JsonValue],
+        verdict: dict[str, Any],
+    ) -> Episode:
+        steps = tuple(play.steps)
+        return Episode(
+            query_id=world.query.id,
+            index=world.query.index,
+            label=world.query.label,
+            level=world.query.level,
+            role=self.role,
+            agent=self.agent.info,
+            prompt_type=self.config.prompt_type,
+            attempt=attempt,
+            interrupted=interrupted,
+            initial_state=world.state,
+            steps=steps,
+            agent_time_s=sum(step.agent_s for step in steps),
+            execution_time_s=sum(step.execution_s for step in steps),
+            own_time_s=sum(step.own_s for step in steps),
+            world_s=world.world_s,
+            queue_s=world.queue_s + sum(step.queue_s for step in steps),
+            **{**verdict, "evidence": (*evidence, *verdict.get("evidence", ()))},
+        )
+
+    def _context(self, query: Query, attempt: int) -> str:
+        return context_id(
+            self.seed,
+            application=self.application.name,
+            shape_hash=self.config.shape_hash(),
+            index=query.index,
+            role=self.role,
+            attempt=attempt,
+        )
+
+    def _answered(self, failure: AgentFailed | None) -> None:
+        """Count how an ask ended; raises AssessmentFailed when the agent was never there."""
+        if failure is None or failure.reason is not FailureReason.ENDPOINT:
+            self._reached = True
+            return
+        self._absent += 1
+        if not self._reached and self._absent >= self._absent_after:
+            raise self._never_there(failure.detail)
+
+    def _never_there(self, detail: str) -> AssessmentFailed:
+        return AssessmentFailed(
+            f"the agent {self.agent.info.name} could not be reached: "
+            f"{FailureReason.ENDPOINT}: {detail}"
+        )
+
+    async def _commit(self, query: Query, episode: Episode) -> None:
+        """Journal first, then report; what an absent agent left waits until it answers."""
+        self._held.append((query, episode))
+        if self._reached or episode.reason != FailureReason.ENDPOINT:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        held, self._held = self._held, []
+        for query, episode in held:
+            # to the end, even when cancelled: the file must not be closed under the thread
+            await finish(asyncio.to_thread(self.journal.episode, episode))
+            slim = episode.slim()
+            self._graded.episodes.append(slim)
+            await self.report(query, episode)

@@ -1,0 +1,79 @@
+"""Whose fault is it: every exception that crosses a module boundary names the one at fault.
+
+Four kinds, and nothing else decides what an episode or a command becomes:
+
+=====================  ===========================  ====================================
+exception              at fault                     becomes
+=====================  ===========================  ====================================
+``ConfigError``        who asked for the run        exit status 2, a rejected task
+``ReplyRefused``       the agent, this turn only    the turn is spent, the prompt says why
+``AgentFailed``        the agent or its endpoint    outcome ``agent_failed``
+``EnvironmentFailed``  we                           one retry, then outcome ``invalid``
+=====================  ===========================  ====================================
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+
+class NetArenaError(Exception):
+    """Parent of all errors that this project raises on purpose."""
+
+
+class ConfigError(NetArenaError):
+    """The caller asked for something that cannot be: one line that says what and what is allowed.
+
+    >>> str(ConfigError("num_queries", "must be at least 1, not 0"))
+    'num_queries: must be at least 1, not 0'
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}" if field else problem)
+        self.field = field
+        self.problem = problem
+
+
+class ReplyRefused(NetArenaError):
+    """A reply that we decline to execute; the text is shown to the agent in its next prompt."""
+
+
+class FailureReason(StrEnum):
+    """Why an agent failed an episode (``Episode.reason``)."""
+
+    TIMEOUT = "timeout"  # no whole reply within agent_timeout_s
+    ENDPOINT = "endpoint"  # not reachable, connection lost, HTTP error
+    TOO_LARGE = "too_large"  # more bytes than a reply may have
+    MALFORMED = "malformed"  # not the protocol: broken JSON, no text, a card that lies
+    TASK_FAILED = "task_failed"  # the agent's task ended failed, rejected or cancelled
+    NO_REPLY = "no_usable_reply"  # every reply of the episode was refused
+    TIME_BUDGET = "time_budget"  # the assessment ended before there was a usable reply
+
+
+class AgentFailed(NetArenaError):
+    """The agent gave no answer that we could read."""
+
+    def __init__(self, reason: FailureReason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+class EnvironmentFailed(NetArenaError):
+    """The world broke, or a fault did not show.
+
+    ``evidence`` is kept in the record. ``proven_ours`` says that evidence from outside the
+    sandbox shows our failure; without it a world that breaks after a reply was executed is the
+    agent's doing.
+    """
+
+    def __init__(self, detail: str, *, evidence: Any = None, proven_ours: bool = False) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.evidence = evidence
+        self.proven_ours = proven_ours
+
+
+class AssessmentFailed(NetArenaError):
+    """An assessment that yields no summary: the agent was never there, or nothing was graded."""

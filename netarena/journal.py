@@ -1,0 +1,173 @@
+"""The journal: an append-only JSONL file that is the truth about an assessment.
+
+One line per event, each written whole by one system call before anything is reported:
+
+- ``assessment``: application, version, role, seed and config; the first line
+- ``start``: an episode's agent is about to be asked for the first time (query id, attempt)
+- ``retry``: a try failed through our fault, with its evidence
+- ``episode``: a graded episode, with all its steps
+- ``end``: the assessment ran to its end; ``complete`` says whether every query was graded
+
+A process that is killed in the middle of a line leaves a torn last line: it is cut off when the
+journal is opened again, and ignored by readers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from netarena.errors import ConfigError
+from netarena.model import Episode, JsonValue, Record
+
+JOURNAL_NAME = "journal.jsonl"
+LOCK_NAME = ".lock"
+
+
+class Header(Record):
+    """What the first line says."""
+
+    application: str
+    version: str
+    role: str
+    seed: int
+    shape: dict[str, JsonValue]
+    config: dict[str, JsonValue]
+
+
+@dataclass
+class Past:
+    """What a journal holds: verdicts in the order of grading, and tries that led to none."""
+
+    header: Header | None = None
+    #: by query id, the texts and states left out unless asked for
+    episodes: dict[str, Episode] = field(default_factory=dict)
+    #: by query id: how often an agent was asked anew
+    starts: Counter[str] = field(default_factory=Counter)
+    #: by query id: how many of those ended through our fault
+    retries: Counter[str] = field(default_factory=Counter)
+    complete: bool = False
+
+    def interrupted(self, query_id: str) -> int:
+        """How many tries of an ungraded query a killed process left half done."""
+        return self.starts[query_id] - self.retries[query_id]
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a journal; a torn last line is left out.
+
+    Raises ConfigError, with the line number, for a line that is broken but not torn.
+    """
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                event = json.loads(line)
+                event["event"]
+            except (ValueError, TypeError, KeyError):
+                raise ConfigError(f"{path.name}, line {number}", "is not a journal event") from None
+            yield event
+
+
+def read_journal(path: Path, *, slim: bool = True) -> Past:
+    """Read a journal; ``slim`` leaves prompts, replies, outputs and states out.
+
+    Raises ConfigError when the file is not a journal.
+    """
+    past = Past()
+    for event in read_events(path):
+        query_id = event.get("query_id", "")
+        try:
+            match event["event"]:
+                case "assessment":
+                    past.header = Header.model_validate(event["header"])
+                case "start":
+                    past.starts[query_id] += 1
+                case "retry":
+                    past.retries[query_id] += bool(event["asked"])
+                case "episode":
+                    episode = Episode.model_validate(event["episode"])
+                    past.episodes[episode.query_id] = episode.slim() if slim else episode
+                case "end":
+                    past.complete = bool(event["complete"])
+        except (ValueError, KeyError) as error:
+            raise ConfigError(path.name, f"holds a broken {event['event']} event: {error}") from None
+    return past
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold a run's folder. Raises ConfigError while another assessment holds it."""
+    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(
+            "output_dir", f"{folder.name} is in use by an assessment that is running"
+        ) from None
+    else:
+        yield
+    finally:
+        os.close(handle)
+
+
+class Journal:
+    """An open journal; whoever opens it holds the folder (``lock_folder``)."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create; cut a torn last line off."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._cut_torn_line()
+
+    def _cut_torn_line(self) -> None:
+        end = os.fstat(self._fd).st_size
+        position = end
+        while position > 0:
+            start = max(0, position - 65_536)
+            newline = os.pread(self._fd, position - start, start).rfind(b"\n")
+            if newline >= 0:
+                position = start + newline + 1
+                break
+            position = start
+        if position != end:
+            os.ftruncate(self._fd, position)
+
+    def append(self, event: str, **values: Any) -> None:
+        """Write one event."""
+        self._write(json.dumps({"event": event, **values}, allow_nan=False).encode())
+
+    def episode(self, episode: Episode) -> None:
+        """Write a verdict, and see it on the disk."""
+        self._write(b'{"event": "episode", "episode": ' + episode.model_dump_json().encode() + b"}")
+        os.fdatasync(self._fd)
+
+    def _write(self, line: bytes) -> None:
+        rest = memoryview(line + b"\n")
+        while rest:  # one call, unless the disk is full or a signal comes
+            rest = rest[os.write(self._fd, rest) :]
+
+    def close(self) -> None:
+        """Let others have it."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

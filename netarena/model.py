@@ -1,0 +1,251 @@
+"""The records: frozen data that is written, read and compared, with no behaviour of its own.
+
+Every record survives ``Record.model_validate_json(record.model_dump_json())`` unchanged. Times
+are seconds as floats, taken from a monotonic clock. ``State`` and ``Move`` are plain JSON values
+whose form belongs to the application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+__all__ = [
+    "Action",
+    "AgentInfo",
+    "Check",
+    "Episode",
+    "Execution",
+    "Finding",
+    "JsonValue",
+    "Judgement",
+    "Move",
+    "Outcome",
+    "Query",
+    "Record",
+    "Reply",
+    "Severity",
+    "State",
+    "Step",
+    "read_jsonl",
+    "write_jsonl",
+]
+
+#: One observation of the world.
+State = JsonValue
+#: What a reply asks us to execute, as the application's parser understood it.
+Move = JsonValue
+
+
+class Record(BaseModel):
+    """Parent of all records: immutable, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+R = TypeVar("R", bound=Record)
+
+
+class Action(Record):
+    """An atomic operation a(θ), as data: a name from the application's table, and θ.
+
+    ``Application.describe`` gives its words, the application's table its effect.
+    """
+
+    kind: str
+    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Query(Record):
+    """One task, reproducible from (application, version, config, seed, index)."""
+
+    id: str
+    application: str
+    version: str
+    seed: int
+    index: int
+    #: what results are grouped by: the label (malt) or error type (route, k8s)
+    label: str
+    #: ``level1`` …
+    level: str
+    #: the task in words, as the agent reads it
+    text: str
+    #: how the initial state differs from the application's standard world
+    initial: JsonValue = None
+    #: hidden: what turns the initial state into the target (constructive) or broke it (reactive)
+    actions: tuple[Action, ...]
+
+    def public(self) -> dict[str, Any]:
+        """The query without its hidden part."""
+        return self.model_dump(mode="json", exclude={"actions"})
+
+
+class Finding(Record):
+    """One safety violation: which rule, at which element, in one sentence."""
+
+    rule: str
+    element: str
+    detail: str
+
+
+class Judgement(Record):
+    """What one step came to. Safe means that there are no findings.
+
+    ``reason`` is one sentence that says which element is wrong, empty when ``correct``.
+    ``detail`` is the application's own (pairs that broke and healed, differences, …).
+    """
+
+    correct: bool
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    detail: JsonValue = None
+
+    @property
+    def safe(self) -> bool:
+        return not self.findings
+
+
+class Execution(Record):
+    """What executing one move gave.
+
+    ``executed`` is false when nothing was run after all; ``queued_s`` is the part of the time
+    spent waiting for a place of ours.
+    """
+
+    output: str
+    executed: bool = True
+    queued_s: float = 0.0
+
+
+class AgentInfo(Record):
+    """Who answered: ``base_url`` is the URL as given, or ``in-process``."""
+
+    name: str
+    base_url: str = "in-process"
+
+
+class Reply(Record):
+    """An agent's answer; ``metadata`` is what it tells about itself (tokens, cost), unverified."""
+
+    text: str
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Step(Record):
+    """One turn: prompt, reply, move, output, state after, judgement, times.
+
+    ``move`` and ``state`` are null when the reply was refused (``refused`` says why) or the
+    agent gave none (``reply`` is null too).
+    """
+
+    prompt: str
+    reply: Reply | None = None
+    refused: str | None = None
+    move: Move = None
+    output: str = ""
+    executed: bool = False
+    state: State = None
+    judgement: Judgement | None = None
+    #: from asking to the whole reply
+    agent_s: float = 0.0
+    #: running what the reply asked for
+    execution_s: float = 0.0
+    #: our own work: prompting, parsing, observing, judging
+    own_s: float = 0.0
+    #: waiting for a place of ours
+    queue_s: float = 0.0
+
+
+class Outcome(StrEnum):
+    """How an episode ended (see CONTRACT: what counts)."""
+
+    SOLVED = "solved"
+    UNSOLVED = "unsolved"
+    AGENT_FAILED = "agent_failed"
+    INVALID = "invalid"
+
+
+class Episode(Record):
+    """One query × one agent: its steps and its verdict."""
+
+    query_id: str
+    index: int
+    label: str
+    level: str
+    role: str
+    agent: AgentInfo
+    prompt_type: str
+    #: 0 for the first try; a failure of ours or a killed run makes a new one
+    attempt: int = 0
+    #: earlier tries that a killed process left half done
+    interrupted: int = 0
+    outcome: Outcome
+    correct: bool = False
+    safe: bool = False
+    iterations: int = 0
+    #: for agent_failed a FailureReason, for a run out of time ``time_budget``; else empty
+    reason: str = ""
+    #: one sentence for people
+    detail: str = ""
+    #: for invalid: what was seen, one entry per try
+    evidence: tuple[JsonValue, ...] = ()
+    #: the state that the agent met
+    initial_state: State = None
+    steps: tuple[Step, ...] = ()
+    #: sums over the steps
+    agent_time_s: float = 0.0
+    execution_time_s: float = 0.0
+    own_time_s: float = 0.0
+    #: building, verifying and tearing down the world
+    world_s: float = 0.0
+    #: waiting for places of ours, before the world was built and during the steps
+    queue_s: float = 0.0
+
+    def slim(self) -> Episode:
+        """The same verdict and times without the texts and states, which the journal keeps."""
+        steps = tuple(
+            step.model_copy(
+                update={"prompt": "", "reply": None, "move": None, "output": "", "state": None}
+            )
+            for step in self.steps
+        )
+        return self.model_copy(update={"steps": steps, "initial_state": None})
+
+
+class Severity(StrEnum):
+    """What a failed check prevents."""
+
+    SANDBOX = "sandbox"  # serving: agent code would run with less protection
+    RUN = "run"  # tasks of this application: they are rejected with the remedy
+    NOTE = "note"  # nothing, but somebody should know
+
+
+class Check(Record):
+    """One finding of ``netarena doctor`` about this machine."""
+
+    name: str
+    ok: bool
+    severity: Severity
+    #: what was found
+    detail: str
+    #: what to do about it, empty when ok
+    remedy: str = ""
+
+
+def write_jsonl(records: Iterable[Record]) -> Iterator[str]:
+    """Yield one line, newline included, per record."""
+    for record in records:
+        yield record.model_dump_json() + "\n"
+
+
+def read_jsonl(kind: type[R], lines: Iterable[str]) -> Iterator[R]:
+    """Parse what ``write_jsonl`` wrote; blank lines are skipped.
+
+    Raises pydantic.ValidationError on the first line that is not such a record.
+    """
+    for line in lines:
+        if line.strip():
+            yield kind.model_validate_json(line)

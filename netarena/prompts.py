@@ -1,0 +1,98 @@
+"""Prompt styles and the one renderer: applications supply the parts, this puts them together.
+
+Each prompt is complete in itself: rules, examples where the style has them, the task, what
+happened so far, and why the last reply could not be used, if it could not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class PromptStyle(StrEnum):
+    """The five styles of the outside contract (config key ``prompt_type``)."""
+
+    ZEROSHOT_BASE = "zeroshot_base"
+    ZEROSHOT_COT = "zeroshot_cot"
+    FEWSHOT_BASE = "fewshot_base"
+    FEWSHOT_COT = "fewshot_cot"
+    REACT = "react"
+
+    @property
+    def has_examples(self) -> bool:
+        return self in {PromptStyle.FEWSHOT_BASE, PromptStyle.FEWSHOT_COT}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A worked example: a task that can never be drawn, the thought, and a full reply."""
+
+    task: str
+    thought: str
+    reply: str
+
+
+@dataclass(frozen=True)
+class PromptParts:
+    """What an application says; empty parts are left out."""
+
+    #: who the agent is, what the world is, and what it must not do
+    rules: str
+    #: the form that a reply must have
+    reply_format: str
+    #: what is asked now
+    task: str
+    #: the state as the agent may see it
+    situation: str = ""
+    #: earlier turns, each with what was sent and what came of it, oldest first
+    history: tuple[str, ...] = ()
+    examples: tuple[Example, ...] = ()
+
+
+_METHOD = {
+    PromptStyle.ZEROSHOT_BASE: "",
+    PromptStyle.FEWSHOT_BASE: "",
+    PromptStyle.ZEROSHOT_COT: (
+        "Think step by step before you answer: write your reasoning first, then the reply in the "
+        "form given above."
+    ),
+    PromptStyle.FEWSHOT_COT: (
+        "Think step by step as the examples do: write your reasoning first, then the reply in the "
+        "form given above."
+    ),
+    PromptStyle.REACT: (
+        "Answer in two parts. Start with a line 'Thought:' that says what you know, what is still "
+        "unknown and what you do next; then a line 'Action:' followed by the reply in the form "
+        "given above. What your action leads to is shown to you as the observation of the next "
+        "turn, where there is one."
+    ),
+}
+
+
+def render(style: PromptStyle, parts: PromptParts, *, refused: str | None = None) -> str:
+    """Compose one prompt; ``refused`` is why the previous reply was not executed."""
+    with_thought = style is PromptStyle.FEWSHOT_COT
+    sections = [("", parts.rules), ("Form of the reply", parts.reply_format)]
+    if style.has_examples:
+        sections += [
+            (f"Example {number}", _render_example(example, with_thought=with_thought))
+            for number, example in enumerate(parts.examples, start=1)
+        ]
+    sections += [("Method", _METHOD[style])]
+    sections += [("Earlier turns", "\n\n".join(parts.history))]
+    if refused is not None:
+        sections += [("Your last reply was not executed", refused)]
+    sections += [("Situation", parts.situation), ("Task", parts.task)]
+    return "\n\n".join(
+        f"## {title}\n{body.strip()}" if title else body.strip()
+        for title, body in sections
+        if body.strip()
+    )
+
+
+def _render_example(example: Example, *, with_thought: bool) -> str:
+    lines = [f"Task: {example.task}"]
+    if with_thought:
+        lines.append(f"Reasoning: {example.thought}")
+    return "\n".join([*lines, "Reply:", example.reply])

@@ -1,0 +1,310 @@
+"""The contract that every application must pass, as a test of five lines.
+
+    from netarena.testing import ApplicationContract
+
+    class TestToy(ApplicationContract):
+        application = "toy"
+        config = {"num_queries": 2}
+
+The tests meet the real environment: what it cannot do on a machine is skipped by the application's
+own test module, never here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from netarena.agent import Agent, Brief, context_id
+from netarena.application import Application, load
+from netarena.assessment import conduct
+from netarena.config import Config
+from netarena.errors import ReplyRefused
+from netarena.journal import JOURNAL_NAME, read_journal
+from netarena.model import AgentInfo, Episode, Outcome, Query, Reply
+from netarena.prompts import PromptStyle, render
+
+T = TypeVar("T")
+
+#: replies that mean nothing to any application
+GARBAGE: tuple[str, ...] = (
+    "",
+    " \n\t ",
+    "I am sorry, I cannot help with that.",
+    "```",
+    "``````",
+    "```\n```",
+    "{}",
+    "[]",
+    "null",
+    '{"machine": 1}',
+    "\x00\x01\x02",
+    "\u202e\ufeff\U0001f600",
+    "{" * 10_000,
+    "`" * 10_000,
+    "```python\n" * 2_000,
+    "a" * 200_000,
+)
+
+_DRAW = """
+import json, sys
+from netarena.application import load
+application = load(sys.argv[1])
+config = application.config_type.parse(json.loads(sys.argv[2]))
+for query in application.generate(config, int(sys.argv[3])):
+    print(query.model_dump_json())
+"""
+
+
+class Recorded:
+    """An agent in process whose replies come from a function of (query, turn)."""
+
+    def __init__(self, brief: Brief, reply: Callable[[Query, int], str]) -> None:
+        self._reply = reply
+        self._turns: dict[str, int] = {}
+        self._queries = {
+            context_id(
+                brief.seed,
+                application=brief.application.name,
+                shape_hash=brief.config.shape_hash(),
+                index=query.index,
+                role=brief.role,
+                attempt=attempt,
+            ): query
+            for query in brief.application.generate(brief.config, brief.seed)
+            for attempt in range(2)
+        }
+
+    @property
+    def info(self) -> AgentInfo:
+        return AgentInfo(name="recorded")
+
+    async def open(self, *, timeout_s: float) -> None:
+        pass
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        turn = self._turns.get(context_id, 0)
+        self._turns[context_id] = turn + 1
+        return Reply(text=self._reply(self._queries[context_id], turn))
+
+    async def aclose(self) -> None:
+        pass
+
+
+def belongings() -> dict[str, list[str]]:
+    """What this process has about it: children, open files, temporary files, links, threads."""
+    children: list[str] = []
+    for task in Path("/proc/self/task").iterdir():
+        children += (task / "children").read_text().split()
+    descriptors = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(entry)
+        except FileNotFoundError:
+            continue
+        if not target.startswith(("anon_inode:", "/dev/urandom", "/proc/")):
+            descriptors.append(target)
+    return {
+        "children": sorted(children),
+        "descriptors": sorted(descriptors),
+        "temporary files": sorted(os.listdir(tempfile.gettempdir())),
+        "network links": sorted(os.listdir("/sys/class/net")),
+        "threads": sorted(
+            t.name for t in threading.enumerate() if not t.name.startswith("asyncio_")
+        ),
+    }
+
+
+class ApplicationContract:
+    """Subclass it in a test module and name the application and a small config."""
+
+    application: ClassVar[str]
+    config: ClassVar[Mapping[str, Any]] = {}
+    seed: ClassVar[int] = 7
+    #: how many queries meet the live environment; they are drawn evenly over all
+    live: ClassVar[int] = 24
+
+    # what the tests use
+
+    def load(self) -> tuple[Application, Config, list[Query]]:
+        """The application, its config, and the queries of ``seed``."""
+        application = load(self.application)
+        config = application.config_type.parse({**self.config, "seed": self.seed})
+        return application, config, list(application.generate(config, self.seed))
+
+    def play(self, reply: Callable[[Application, Query, int], str]) -> list[Episode]:
+        """Play the live sample against an agent and return the episodes with all their steps."""
+        application, config, queries = self.load()
+        stride = max(1, len(queries) // self.live)
+        chosen = {query.index for query in queries[::stride]}
+        brief = Brief(application, config, self.seed, application.role)
+        agent: Agent = Recorded(brief, lambda query, turn: reply(application, query, turn))
+
+        async def run(out: Path) -> None:
+            async with application:
+                with tempfile.TemporaryDirectory() as folder:
+                    path = Path(folder) / "queries.jsonl"
+                    path.write_text(
+                        "".join(q.model_dump_json() + "\n" for q in queries if q.index in chosen)
+                    )
+                    chosen_config = config.model_copy(update={"benchmark_path": str(path)})
+                    await conduct(application, chosen_config, {application.role: agent}, out=out)
+
+        with tempfile.TemporaryDirectory() as folder:
+            asyncio.run(run(Path(folder)))
+            past = read_journal(Path(folder) / JOURNAL_NAME, slim=False)
+        assert len(past.episodes) == len(chosen)
+        return list(past.episodes.values())
+
+    def inspect(self, look: Callable[[Application, Query, Any], Awaitable[T]]) -> list[T]:
+        """Open an environment for a few queries and look at each."""
+        application, config, queries = self.load()
+        stride = max(1, len(queries) // min(self.live, 6))
+
+        async def run() -> list[T]:
+            seen = []
+            async with application:
+                for query in queries[::stride]:
+                    environment = application.environment(query, config)
+                    try:
+                        await environment.open()
+                        seen.append(await look(application, query, environment))
+                    finally:
+                        await environment.close()
+            return seen
+
+        return asyncio.run(run())
+
+    # queries
+
+    def test_same_seed_gives_same_queries_in_any_process(self) -> None:
+        _, _, queries = self.load()
+        here = [query.model_dump(mode="json") for query in queries]
+        arguments = [self.application, json.dumps(dict(self.config)), str(self.seed)]
+        for hash_seed in ("0", "4242"):
+            drawn = subprocess.run(  # noqa: S603 -- our own interpreter and text
+                [sys.executable, "-c", _DRAW, *arguments],
+                env={**os.environ, "PYTHONHASHSEED": hash_seed},
+                capture_output=True,
+                check=True,
+                text=True,
+            )
+            assert [json.loads(line) for line in drawn.stdout.splitlines()] == here
+
+    def test_another_seed_gives_other_queries(self) -> None:
+        application, config, queries = self.load()
+        other = list(application.generate(config, self.seed + 1))
+        assert [(q.text, q.actions) for q in other] != [(q.text, q.actions) for q in queries]
+
+    def test_a_query_depends_on_its_index_alone(self) -> None:
+        application, config, queries = self.load()
+        assert [query.index for query in queries] == list(range(len(queries)))
+        assert [query.id for query in queries] == [
+            application.query_id(config, self.seed, query.index) for query in queries
+        ]
+
+    def test_every_query_says_something_and_has_a_level(self) -> None:
+        application, _, queries = self.load()
+        for query in queries:
+            assert query.text.strip()
+            assert query.actions
+            assert query.level in application.config_type.LEVELS
+            assert all(application.describe(action).strip() for action in query.actions)
+            assert "actions" not in query.public()
+
+    def test_records_survive_a_json_round_trip(self) -> None:
+        _, _, queries = self.load()
+        for query in queries:
+            assert Query.model_validate_json(query.model_dump_json()) == query
+        for episode in self.play(lambda app, query, turn: _nth(app.solve(query), turn)):
+            assert Episode.model_validate_json(episode.model_dump_json()) == episode
+
+    # replies
+
+    def test_the_reference_solves_every_query_safely(self) -> None:
+        for episode in self.play(lambda app, query, turn: _nth(app.solve(query), turn)):
+            assert episode.outcome is Outcome.SOLVED, (episode.detail, episode.evidence)
+            assert episode.safe, [step.judgement for step in episode.steps]
+
+    def test_doing_nothing_solves_nothing(self) -> None:
+        for episode in self.play(lambda app, query, turn: "I would rather not."):
+            assert episode.outcome is Outcome.AGENT_FAILED
+            assert not episode.correct
+            assert not episode.safe
+
+        async def judge_start(application: Application, query: Query, environment: Any) -> bool:
+            state = await environment.observe()
+            return application.judge(query, state, state, state).correct
+
+        assert not any(self.inspect(judge_start))
+
+    def test_garbage_is_only_ever_refused(self) -> None:
+        application, _, _ = self.load()
+        rng = random.Random(self.seed)  # noqa: S311 -- not for secrets
+        noise = ["".join(map(chr, rng.choices(range(32, 1000), k=200))) for _ in range(200)]
+        for reply in [*GARBAGE, *noise]:
+            try:
+                move = application.parse(reply)
+            except ReplyRefused as refused:
+                assert str(refused).strip(), "a refusal must say why"
+            else:
+                raise AssertionError(f"{reply[:60]!r} was read as {move!r}")
+
+    def test_a_refused_reply_leaves_the_state_unchanged(self) -> None:
+        async def refuse(application: Application, query: Query, environment: Any) -> bool:
+            before = await environment.observe()
+            for reply in GARBAGE:
+                try:
+                    application.parse(reply)
+                except ReplyRefused:
+                    continue
+            return bool(await environment.observe() == before)
+
+        assert all(self.inspect(refuse))
+
+    def test_observing_changes_nothing(self) -> None:
+        async def look(application: Application, query: Query, environment: Any) -> bool:
+            first = await environment.observe()
+            return all([await environment.observe() == first for _ in range(3)])
+
+        assert all(self.inspect(look))
+
+    def test_prompts_tell_nothing_hidden(self) -> None:
+        async def check(application: Application, query: Query, environment: Any) -> None:
+            parts = application.prompt(query, await environment.observe(), [])
+            for style in PromptStyle:
+                prompt = render(style, parts)
+                assert query.text in prompt
+                assert query.id not in prompt
+                assert str(query.seed) not in prompt or query.seed < 2**16  # noqa: PLR2004
+                for reply in application.solve(query):
+                    assert reply not in prompt
+
+        self.inspect(check)
+
+    # the world
+
+    def test_tear_down_leaves_nothing_behind(self) -> None:
+        usual = tempfile.gettempdir()
+        with tempfile.TemporaryDirectory() as private:
+            tempfile.tempdir = private  # where no other process leaves files meanwhile
+            try:
+                self.play(lambda app, query, turn: _nth(app.solve(query), turn))  # imports, caches
+                before = belongings()
+                self.play(lambda app, query, turn: _nth(app.solve(query), turn))
+                assert belongings() == before
+            finally:
+                tempfile.tempdir = usual
+
+
+def _nth(replies: Sequence[str], turn: int) -> str:
+    return replies[turn] if turn < len(replies) else "I have nothing more to do."
