@@ -1,0 +1,221 @@
+"""From a config to result files: seeds, files of queries, resuming, folders used again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from netarena_toy import Toy
+from stage import Scripted, assess, open_all
+
+from netarena.assessment import conduct, write_json
+from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureReason
+from netarena.journal import read_events
+
+
+def verdicts(results: list[dict[str, Any]]) -> dict[str, Any]:
+    return {record["id"]: record["outcome"] for record in results[:-1]}
+
+
+def test_the_folder_holds_what_the_contract_says(tmp_path: Path) -> None:
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path, output_file="records.jsonl")
+    document = json.loads((tmp_path / "results.json").read_text())
+    assert document == {"participants": {"toy_operator": "scripted"}, "results": results}
+    assert len((tmp_path / "queries.jsonl").read_text().splitlines()) == 3
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 7
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == results[:-1]
+    events = [event["event"] for event in read_events(tmp_path / "journal.jsonl")]
+    assert events == ["assessment", *(["start", "episode"] * 3), "end"]
+
+
+def test_a_seed_is_drawn_shown_and_enough_to_repeat(tmp_path: Path) -> None:
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", seed=None)
+    seed = first[-1]["seed"]
+    assert seed > 2**32
+    second, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", seed=seed)
+    assert verdicts(first) == verdicts(second)
+
+
+def test_a_folder_used_again_keeps_the_earlier_run_and_nothing_foreign(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    for seed in (1, 2, 3):
+        assess(Toy(), Scripted(open_all), tmp_path, seed=seed, output_file="o.jsonl")
+    for number, seed in ((1, 1), (2, 2)):
+        earlier = tmp_path / f"earlier-{number}"
+        assert json.loads((earlier / "config.json").read_text())["seed"] == seed
+        assert {path.name for path in earlier.iterdir()} == {
+            "config.json", "queries.jsonl", "journal.jsonl", "results.json", "o.jsonl",
+        }  # fmt: skip
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_resume_grades_only_what_is_missing(tmp_path: Path) -> None:
+    toy, config = Toy(), Toy.config_type.parse({"num_queries": 3, "seed": 7})
+
+    async def cancelled_on_the_way() -> None:
+        caller = asyncio.current_task()
+        asked: list[int] = []
+
+        def answer(prompt: str, turn: int) -> str:
+            asked.append(turn)
+            if len(asked) == 20 and caller is not None:
+                caller.cancel()
+            return open_all(prompt, turn)
+
+        await conduct(toy, config, {toy.role: Scripted(answer)}, out=tmp_path)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled_on_the_way())
+    agent = Scripted(open_all)
+    results, episodes = assess(Toy(), agent, tmp_path, num_queries=3, seed=None, resume=True)
+    whole, _ = assess(Toy(), Scripted(open_all), tmp_path / "whole", num_queries=3)
+    assert verdicts(results) == verdicts(whole)
+    assert len(set(agent.contexts)) < 9
+    assert [episode.interrupted for episode in episodes].count(1) == 1
+    assert all(record.get("success") for record in results[:-1])
+
+
+def test_resuming_a_finished_run_asks_nobody(tmp_path: Path) -> None:
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path)
+    agent = Scripted(open_all)
+    second, _ = assess(Toy(), agent, tmp_path, resume=True)
+    assert second[:-1] == first[:-1]
+    assert second[-1]["outcomes"] == first[-1]["outcomes"]
+    assert not agent.contexts
+
+
+@pytest.mark.parametrize(
+    "values", [{"seed": 8}, {"num_queries": 2}, {"complexity_level": ["level1"]}]
+)
+def test_resume_refuses_another_question(values: dict[str, Any], tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path)
+    with pytest.raises(ConfigError, match="resume: the run there has"):
+        assess(Toy(), Scripted(open_all), tmp_path, resume=True, **values)
+
+
+def test_a_file_of_queries_is_written_and_read(tmp_path: Path) -> None:
+    path = str(tmp_path / "sub" / "q.jsonl")
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
+    second, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", seed=None, benchmark_path=path)
+    assert second[-1]["seed"] == 7
+    assert verdicts(first) == verdicts(second)
+    third, _ = assess(
+        Toy(), Scripted(open_all), tmp_path / "c", seed=9, benchmark_path=path,
+        regenerate_query=True,
+    )  # fmt: skip
+    assert third[-1]["seed"] == 9
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_queries": 2}, "made with other keys"),
+        ({"seed": 8}, "differs from 7"),
+        ({"start_index": 5}, "selects none of the 3"),
+    ],
+)
+def test_a_file_of_queries_made_with_other_keys_is_refused(
+    values: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "q.jsonl")
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
+    with pytest.raises(ConfigError, match=message):
+        assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=path, **values)
+
+
+def test_keys_that_do_not_shape_queries_may_differ(tmp_path: Path) -> None:
+    path = str(tmp_path / "q.jsonl")
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
+    results, _ = assess(
+        Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=path,
+        prompt_type="react", concurrency=2, max_iterations=9, start_index=1, end_index=2,
+    )  # fmt: skip
+    assert len(results) == 2
+
+
+@pytest.mark.parametrize("content", ["", "{}\n", "junk\n", '{"id": 1}\n'])
+def test_a_broken_file_of_queries_is_named(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"q\.jsonl"):
+        assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    async def planned(self, role: str, total: int) -> None:
+        self.heard.append((role, f"planned {total}"))
+
+    async def graded(self, role: str, record: dict[str, Any]) -> None:
+        self.heard.append((role, record["outcome"]))
+
+    async def summarised(self, role: str, summary: dict[str, Any]) -> None:
+        self.heard.append((role, "summary"))
+
+
+def test_the_reporter_hears_everything_in_order(tmp_path: Path) -> None:
+    listener = Listener()
+    assess(Toy(), Scripted(open_all), tmp_path, reporter=listener)
+    words = [word for _, word in listener.heard]
+    assert words == ["planned 3", "solved", "solved", "solved", "summary"]
+
+
+def test_a_reporter_that_fails_harms_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unwell(Listener):
+        async def graded(self, role: str, record: dict[str, Any]) -> None:
+            raise OSError("gone")
+
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path, reporter=Unwell())
+    assert results[-1]["outcomes"]["solved"] == 3
+    assert "goes on without it" in caplog.text
+
+
+def test_several_participants_get_the_same_queries_and_a_folder_each(tmp_path: Path) -> None:
+    toy = Toy()
+    config = toy.config_type.parse({"seed": 7})
+    agents = {
+        "good": Scripted(open_all),
+        "absent": Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "x")),
+    }
+
+    async def run() -> None:
+        await conduct(toy, config, agents, out=tmp_path)
+
+    with pytest.raises(AssessmentFailed, match="could not be reached"):
+        asyncio.run(run())
+    document = json.loads((tmp_path / "good" / "results.json").read_text())
+    assert document["results"][-1]["outcomes"]["solved"] == 3
+    assert not (tmp_path / "absent" / "results.json").exists()
+    assert not set(agents["good"].contexts) & set(agents["absent"].contexts)
+
+
+@pytest.mark.parametrize("role", ["../up", "", ".hidden", "a/b", "x" * 65])
+def test_a_role_that_is_no_folder_name_is_refused(role: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        await conduct(Toy(), Toy().config_type.parse({}), {role: Scripted(open_all)}, out=tmp_path)
+
+    with pytest.raises(ConfigError, match="role"):
+        asyncio.run(run())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="output_dir: cannot be written"):
+        assess(Toy(), Scripted(open_all), tmp_path / "file" / "sub")
+
+
+def test_write_json_leaves_the_old_content_when_it_fails(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"old": 1})
+    with pytest.raises(ValueError, match="Out of range"):
+        write_json(tmp_path / "a.json", {"new": float("nan")})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"old": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

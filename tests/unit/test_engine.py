@@ -1,0 +1,338 @@
+"""The loop: whose failure is whose, deadlines, concurrency, and what is counted where."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from netarena_toy import VALVES, Toy
+from stage import Fragile, Scripted, assess, fail_at, never, open_all
+
+from netarena.engine import finish, order_queries, scrub
+from netarena.errors import AgentFailed, AssessmentFailed, FailureReason
+from netarena.model import Outcome, Query
+
+
+async def forever() -> str:
+    await asyncio.Event().wait()
+    return ""
+
+
+def test_a_solved_episode_is_safe_and_counts_its_turns(tmp_path: Path) -> None:
+    results, episodes = assess(Toy(), Scripted(open_all), tmp_path, num_queries=2)
+    assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 6
+    assert all(episode.safe and episode.correct for episode in episodes)
+    for episode in episodes:
+        closed = re.findall(r"v\d", " ".join(v for v, ok in episode.initial_state.items() if not ok))
+        assert episode.iterations == len(episode.steps) == max(int(v[1]) for v in closed)
+    assert results[-1]["avg_solved_safely"] == 1.0
+    assert results[-1]["complete"]
+
+
+def test_prompts_are_complete_and_say_why_a_reply_was_refused(tmp_path: Path) -> None:
+    agent = Scripted(lambda prompt, turn: "open v1" if turn == 1 else "rubbish")
+    _, episodes = assess(Toy(), agent, tmp_path, max_iterations=3, complexity_level=["level3"])
+    steps = episodes[0].steps
+    assert [step.refused is not None for step in steps] == [True, False, True]
+    assert steps[0].refused in steps[1].prompt
+    assert steps[0].refused not in steps[2].prompt
+    assert "open v1: v1 is open" in steps[2].prompt
+    assert episodes[0].outcome is Outcome.UNSOLVED
+    assert episodes[0].iterations == 3
+
+
+def test_turns_of_an_episode_share_a_context_and_episodes_do_not(tmp_path: Path) -> None:
+    agent = Scripted(open_all)
+    _, episodes = assess(Toy(), agent, tmp_path, num_queries=3)
+    assert len(set(agent.contexts)) == len(episodes) == 9
+    again = Scripted(open_all)
+    assess(Toy(), again, tmp_path / "again", num_queries=3)
+    assert again.contexts == agent.contexts
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda p, t: AgentFailed(FailureReason.MALFORMED, "x"), FailureReason.MALFORMED),
+        (lambda p, t: RuntimeError("\ud800 crash"), FailureReason.TASK_FAILED),
+        (lambda p, t: forever(), FailureReason.TIMEOUT),
+        (lambda p, t: "nothing of use", FailureReason.NO_REPLY),
+        (lambda p, t: "", FailureReason.NO_REPLY),
+    ],
+    ids=["malformed", "crash", "silence", "rubbish", "empty"],
+)
+def test_silence_crash_and_rubbish_count_against_the_agent(
+    answer: object, reason: FailureReason, tmp_path: Path
+) -> None:
+    results, episodes = assess(Toy(), Scripted(answer), tmp_path, agent_timeout_s=0.2)
+    for episode in episodes:
+        assert episode.outcome is Outcome.AGENT_FAILED
+        assert episode.reason == reason
+        assert (episode.correct, episode.safe, episode.iterations) == (False, False, 10)
+    assert results[-1]["avg_correctness"] == results[-1]["avg_safety"] == 0
+
+
+def test_an_agent_that_fails_after_a_good_start_has_failed(tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: "open v1" if t == 0 else AgentFailed(FailureReason.TIMEOUT, "x"))
+    _, episodes = assess(Toy(), agent, tmp_path, complexity_level=["level3"])
+    assert episodes[0].outcome is Outcome.AGENT_FAILED
+    assert not episodes[0].safe
+
+
+def test_a_world_that_fails_once_before_anything_ran_is_tried_again(tmp_path: Path) -> None:
+    results, episodes = assess(Fragile(fail_at("open", tries=1)), Scripted(open_all), tmp_path)
+    assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 3
+    assert all(episode.evidence[0]["evidence"] == {"try": 0} for episode in episodes)
+    assert all(episode.interrupted == 0 for episode in episodes)
+
+
+def test_a_world_that_fails_twice_is_invalid_with_its_evidence(tmp_path: Path) -> None:
+    toy = Fragile(lambda q, n, now: fail_at("open", tries=2)(q, n, now) if q.index == 0 else None)
+    results, episodes = assess(toy, Scripted(open_all), tmp_path)
+    invalid = [episode for episode in episodes if episode.outcome is Outcome.INVALID]
+    assert [episode.index for episode in invalid] == [0]
+    assert [entry["evidence"] for entry in invalid[0].evidence] == [{"try": 0}, {"try": 1}]
+    assert results[-1]["outcomes"] == {"solved": 2, "unsolved": 0, "agent_failed": 0, "invalid": 1}
+    assert [entry["id"] for entry in results[-1]["invalid"]] == [invalid[0].query_id]
+    assert results[-1]["avg_correctness"] == 1.0
+
+
+@pytest.mark.parametrize("moment", ["execute", "observe"])
+def test_a_world_that_breaks_after_a_reply_is_the_agents_doing(moment: str, tmp_path: Path) -> None:
+    def plan(query: Query, number: int, now: str) -> None:
+        # the first observation belongs to the opening
+        if now == moment and (moment == "execute" or query.id in opened):
+            raise OSError("broke")
+        if now == "observe":
+            opened.add(query.id)
+
+    opened: set[str] = set()
+    toy = Fragile(plan)
+    _, episodes = assess(toy, Scripted(open_all), tmp_path)
+    for episode in episodes:
+        assert episode.outcome is Outcome.UNSOLVED
+        assert not episode.safe
+        assert episode.reason == "world_broken"
+        assert "OSError: broke" in episode.detail
+    assert toy.built == 3, "not tried again"
+
+
+def test_a_world_that_breaks_for_a_proven_reason_of_ours_is_tried_again(tmp_path: Path) -> None:
+    toy = Fragile(fail_at("execute", tries=1, proven_ours=True))
+    agent = Scripted(open_all)
+    _, episodes = assess(toy, agent, tmp_path)
+    assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 3
+    assert [episode.attempt for episode in episodes] == [1, 1, 1]
+    assert len(set(agent.contexts)) == 6, "a new try is a new conversation"
+
+
+def test_an_agent_cannot_break_its_way_out_of_the_denominator(tmp_path: Path) -> None:
+    results, episodes = assess(Toy(), Scripted(lambda p, t: "smash v1"), tmp_path)
+    assert [episode.outcome for episode in episodes] == [Outcome.UNSOLVED] * 3
+    assert results[-1]["avg_safety"] == 0
+    assert results[-1]["graded"] == 3
+
+
+def test_unsafe_steps_stay_unsafe_even_when_undone(tmp_path: Path) -> None:
+    moves = ["close v1", *(f"open {valve}" for valve in VALVES)]
+    agent = Scripted(lambda p, t: moves[t])
+    _, episodes = assess(Toy(), agent, tmp_path, num_queries=8, complexity_level=["level1"])
+    touched = [episode for episode in episodes if episode.initial_state["v1"]]
+    assert touched
+    for episode in touched:
+        assert episode.outcome is Outcome.SOLVED
+        assert not episode.safe
+
+
+def test_concurrency_bounds_conversations_and_worlds(tmp_path: Path) -> None:
+    toy = Fragile(never)
+    agent = Scripted(lambda p, t: _soon(f"open v{t + 1}"))
+    assess(toy, agent, tmp_path, num_queries=5, concurrency=3, slots=asyncio.Semaphore(4))
+    assert agent.most_asking == 3
+    assert toy.most_live <= 4
+    assert toy.live == 0
+    assert agent.closed == 1
+
+
+async def _soon(text: str) -> str:
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return text
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_few_slots_never_lock_up_even_when_worlds_fail(slots: int, tmp_path: Path) -> None:
+    toy = Fragile(fail_at("open", tries=1))
+    results, _ = assess(
+        toy, Scripted(open_all), tmp_path, num_queries=3, concurrency=4,
+        slots=asyncio.Semaphore(slots),
+    )  # fmt: skip
+    assert results[-1]["outcomes"]["solved"] == 9
+    assert toy.most_live <= slots
+
+
+def test_the_next_world_is_prepared_while_the_agent_thinks(tmp_path: Path) -> None:
+    toy = Fragile(never)
+
+    async def wait_for_the_next() -> str:
+        async with asyncio.timeout(10):
+            while toy.live < 2:  # noqa: ASYNC110 -- a condition with a deadline
+                await asyncio.sleep(0.01)
+        return "rubbish"
+
+    first: list[int] = []
+
+    def answer(prompt: str, turn: int) -> object:
+        first.append(turn)
+        return wait_for_the_next() if len(first) == 1 else "rubbish"
+
+    _, episodes = assess(toy, Scripted(answer), tmp_path, max_iterations=1)
+    assert {episode.reason for episode in episodes} == {FailureReason.NO_REPLY}
+
+
+def test_when_the_time_ends_what_was_graded_is_summarised(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def answer(prompt: str, turn: int) -> object:
+        if turn == 0:
+            seen.append(prompt)
+        return open_all(prompt, turn) if len(seen) == 1 else forever()
+
+    results, episodes = assess(Toy(), Scripted(answer), tmp_path, num_queries=2, time_budget_s=2)
+    assert [episode.outcome for episode in episodes] == [Outcome.SOLVED, Outcome.AGENT_FAILED]
+    summary = results[-1]
+    assert len(results) == 3
+    assert summary["not_run"] == 4
+    assert summary["complete"] is False
+    # waiting for the agent used up the time: what was never asked counts as failed
+    assert summary["avg_correctness"] == pytest.approx(1 / 6)
+
+
+def test_an_episode_cut_off_by_the_time_is_judged_on_its_last_state(tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: "open v1" if t == 0 else forever())
+    _, episodes = assess(
+        Toy(), agent, tmp_path, complexity_level=["level3"], time_budget_s=1.5
+    )  # fmt: skip
+    assert episodes[0].outcome is Outcome.UNSOLVED
+    assert episodes[0].reason == FailureReason.TIME_BUDGET
+    assert episodes[0].iterations == 10
+    assert episodes[0].safe
+
+
+def test_an_agent_that_is_not_there_fails_the_assessment_without_rows(tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "refused"))
+    with pytest.raises(AssessmentFailed, match="could not be reached.*refused"):
+        assess(Toy(), agent, tmp_path, num_queries=4)
+    assert len(agent.contexts) == 5
+    assert agent.closed == 1
+    assert not (tmp_path / "results.json").exists()
+    again = Scripted(open_all)
+    results, _ = assess(Toy(), again, tmp_path, num_queries=4, resume=True)
+    assert results[-1]["outcomes"]["solved"] == 12
+
+
+def test_fewer_than_five_asks_that_all_fail_are_enough(tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "refused"))
+    with pytest.raises(AssessmentFailed, match="could not be reached"):
+        assess(Toy(), agent, tmp_path)
+
+
+def test_an_endpoint_that_comes_back_keeps_its_failures(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def answer(prompt: str, turn: int) -> object:
+        asked.append(turn)
+        return AgentFailed(FailureReason.ENDPOINT, "x") if len(asked) < 5 else f"open v{turn + 1}"
+
+    results, episodes = assess(Toy(), Scripted(answer), tmp_path, num_queries=4)
+    assert [episode.outcome for episode in episodes[:4]] == [Outcome.AGENT_FAILED] * 4
+    assert results[-1]["outcomes"] == {"solved": 8, "unsolved": 0, "agent_failed": 4, "invalid": 0}
+
+
+def test_nothing_gradable_is_a_failed_assessment(tmp_path: Path) -> None:
+    toy = Fragile(fail_at("open", tries=99))
+    with pytest.raises(AssessmentFailed, match="no query could be graded.*broke"):
+        assess(toy, Scripted(open_all), tmp_path)
+
+
+def test_times_are_measured_apart(tmp_path: Path) -> None:
+    class Slow(Toy):
+        def judge(self, *args: object) -> object:
+            _spin(0.05)
+            return super().judge(*args)  # type: ignore[arg-type]
+
+    agent = Scripted(lambda p, t: _wait(0.1, f"open v{t + 1}"))
+    _, episodes = assess(Slow(), agent, tmp_path, complexity_level=["level1"])
+    for step in episodes[0].steps:
+        assert step.agent_s >= 0.1
+        assert step.own_s >= 0.05
+        assert step.execution_s < step.own_s
+    assert episodes[0].agent_time_s == pytest.approx(sum(s.agent_s for s in episodes[0].steps))
+    assert episodes[0].world_s > 0
+
+
+async def _wait(seconds: float, text: str) -> str:
+    await asyncio.sleep(seconds)
+    return text
+
+
+def _spin(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def test_waiting_for_a_place_is_queueing_and_nobodys_time(tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: _wait(0.05, "rubbish"))
+    _, episodes = assess(
+        Toy(), agent, tmp_path, num_queries=2, concurrency=6, max_iterations=2,
+        slots=asyncio.Semaphore(1),
+    )  # fmt: skip
+    last = max(episodes, key=lambda episode: episode.queue_s)
+    assert last.queue_s > 0.3
+    assert last.agent_time_s < 0.3
+
+
+def test_order_is_seeded_and_balanced_over_labels() -> None:
+    toy = Toy()
+    config = toy.config_type.parse({"num_queries": 10, "seed": 3})
+    queries = list(toy.generate(config, 3))
+    ordered = order_queries(queries, 3)
+    assert sorted(q.index for q in ordered) == list(range(30))
+    assert ordered != order_queries(queries, 4)
+    for start in range(0, 30, 3):
+        assert len({query.label for query in ordered[start : start + 3]}) == 3
+
+
+def test_scrub_makes_text_writable() -> None:
+    assert scrub("a\ud800b") == "a?b"
+
+
+def test_finish_runs_to_the_end_before_the_cancellation() -> None:
+    async def main() -> list[str]:
+        log: list[str] = []
+        started, release = asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            started.set()
+            await release.wait()
+            log.append("worked")
+
+        async def caller() -> None:
+            try:
+                await finish(work())
+            except asyncio.CancelledError:
+                log.append("cancelled")
+                raise
+
+        task = asyncio.create_task(caller())
+        await started.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return log
+
+    assert asyncio.run(main()) == ["worked", "cancelled"]

@@ -1,0 +1,79 @@
+"""The journal survives torn lines, and says clearly when it is not one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena.errors import ConfigError
+from netarena.journal import Journal, lock_folder, read_events, read_journal
+from netarena.model import AgentInfo, Episode, Outcome, Reply, Step
+
+
+def episode(query_id: str, **values: object) -> Episode:
+    fields = {
+        "query_id": query_id, "index": 0, "label": "a", "level": "level1", "role": "r",
+        "agent": AgentInfo(name="x"), "prompt_type": "react", "outcome": Outcome.SOLVED,
+    }  # fmt: skip
+    return Episode.model_validate({**fields, **values})
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    step = Step(prompt="p", reply=Reply(text="é\n"), state={"a": [1, 2.5, None]}, agent_s=0.5)
+    with Journal(tmp_path / "j") as journal:
+        journal.append("start", query_id="q", attempt=0)
+        journal.append("retry", query_id="q", asked=True, evidence=None)
+        journal.append("start", query_id="q", attempt=1)
+        journal.append("start", query_id="other", attempt=0)
+        journal.episode(episode("q", steps=(step,)))
+        journal.append("end", complete=True)
+    past = read_journal(tmp_path / "j", slim=False)
+    assert past.episodes["q"].steps == (step,)
+    assert past.interrupted("q") == 1
+    assert past.interrupted("other") == 1
+    assert past.complete
+    slim = read_journal(tmp_path / "j").episodes["q"].steps[0]
+    assert (slim.prompt, slim.reply, slim.state, slim.agent_s) == ("", None, None, 0.5)
+
+
+@given(cut=st.integers(min_value=0, max_value=400))
+def test_a_torn_last_line_is_cut_off_wherever_it_tore(
+    cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("torn") / "j"
+    with Journal(path) as journal:
+        for number in range(4):
+            journal.append("start", query_id=f"q{number}", attempt=0)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:cut])
+    kept = list(read_events(path))
+    assert len(kept) == whole[:cut].count(b"\n")
+    with Journal(path) as journal:
+        journal.append("end", complete=False)
+    assert list(read_events(path)) == [*kept, {"event": "end", "complete": False}]
+
+
+def test_a_long_torn_line_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(b'{"event": "end", "complete": true}\n' + b"x" * 200_000)
+    with Journal(path):
+        pass
+    assert path.read_bytes() == b'{"event": "end", "complete": true}\n'
+
+
+@pytest.mark.parametrize("line", ["{}", "nonsense", "[1]", '{"event": "episode"}'])
+def test_a_file_that_is_no_journal_is_refused_by_line(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(ConfigError, match=r"journal\.jsonl"):
+        read_journal(path)
+
+
+def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+    with lock_folder(tmp_path), pytest.raises(ConfigError, match="in use"), lock_folder(tmp_path):
+        pass
+    with lock_folder(tmp_path):
+        pass
