@@ -171,7 +171,7 @@ def choose_queries(
 
 def _check_file(application: Application, config: Config, name: str, queries: list[Query]) -> int:
     if not queries:
-        raise ConfigError("benchmark_path", f"{name} holds no query; set regenerate_query to redraw")
+        raise ConfigError("benchmark_path", f"{name} holds no query; set regenerate_query")
     seed = queries[0].seed
     if config.seed is not None and config.seed != seed:
         raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {name}")
@@ -292,7 +292,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     application.check(config)
     with ExitStack() as held:
         try:
-            out.mkdir(parents=True, exist_ok=True)
+            out.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 -- a few local calls
             held.enter_context(lock_folder(out))
             stored = _stored_seed(application, config, out) if config.resume else None
             if stored is None:
@@ -303,7 +303,9 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
                 choose_queries, application, config, fallback_seed
             )
             config = config.model_copy(update={"seed": seed})
-            parts = _lay_out(application, config, agents, queries, out, held)
+            parts = _lay_out(
+                application, config, agents=agents, queries=queries, out=out, held=held
+            )
         except OSError as error:
             raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None
         slots = slots or asyncio.Semaphore(MAX_EPISODES)
@@ -312,7 +314,16 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
             group.create_task(pump.run())
             tasks = [
                 group.create_task(
-                    _conduct_one(application, config, queries, part, slots, pump, deadline)
+                    _conduct_one(
+                        application,
+                        config,
+                        seed,
+                        part,
+                        queries=queries,
+                        slots=slots,
+                        pump=pump,
+                        deadline=deadline,
+                    )
                 )
                 for part in parts
             ]
@@ -328,6 +339,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
 def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     application: Application,
     config: Config,
+    *,
     agents: Mapping[str, Agent],
     queries: Sequence[Query],
     out: Path,
@@ -359,8 +371,10 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
 async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     application: Application,
     config: Config,
-    queries: Sequence[Query],
+    seed: int,
     part: _Part,
+    *,
+    queries: Sequence[Query],
     slots: asyncio.Semaphore,
     pump: _Pump,
     deadline: float | None,
@@ -381,10 +395,16 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         except AgentFailed as error:
             name = agent.info.name
             raise AssessmentFailed(f"the agent {name} could not be reached: {error}") from None
-        assert config.seed is not None
         run = Run(
-            application, config, config.seed, agent, role,
-            journal=part.journal, past=part.past, slots=slots, report=report,
+            application,
+            config,
+            seed,
+            agent,
+            role,
+            journal=part.journal,
+            past=part.past,
+            slots=slots,
+            report=report,
         )
         graded = await run.grade(queries, deadline)
     except AssessmentFailed as error:
@@ -392,7 +412,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         return error
     finally:
         await finish(agent.aclose())
-    summary = summarise(application, config, config.seed, graded.episodes, graded.not_run)
+    summary = summarise(application, config, seed, graded.episodes, graded.not_run)
     part.journal.append("end", complete=not graded.not_run)
     pump.tell("summarised", role, summary)
     info = agent.info

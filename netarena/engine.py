@@ -179,8 +179,8 @@ class _Play:
                 self.out_of_time = True
                 return
             await self._ask(agent, context, turn)
-            if self.failure is None:
-                await self._take(turn)
+            if turn.reply is not None:
+                await self._take(turn, turn.reply)
             self.steps.append(turn.done())
             answered(self.failure)
             if self.correct or self.failure or self.broken or self.out_of_time:
@@ -214,12 +214,11 @@ class _Play:
         turn.agent_s = clock() - begin
         self.out_of_time = self.failure is not None and self._left() <= 0
 
-    async def _take(self, turn: _Turn) -> None:
+    async def _take(self, turn: _Turn, reply: Reply) -> None:
         """Parse, execute, observe and judge what was replied."""
-        assert turn.reply is not None
         begin = clock()
         try:
-            turn.move = await asyncio.to_thread(self.application.parse, turn.reply.text)
+            turn.move = await asyncio.to_thread(self.application.parse, reply.text)
         except ReplyRefused as error:
             turn.refused = scrub(str(error))
         except Exception as error:  # noqa: BLE001 -- a reply that breaks the parser earns nothing
@@ -496,7 +495,14 @@ class Run:
             await finish(self._close(world))
         failed = world.failed or play.ours
         if failed is None:
-            return self._episode(world, play, attempt, interrupted, evidence, play.verdict())
+            return self._episode(
+                world,
+                play,
+                attempt=attempt,
+                interrupted=interrupted,
+                evidence=evidence,
+                verdict=play.verdict(),
+            )
         asked = world.failed is None
         self.past.retries[query.id] += asked
         evidence.append({"detail": failed.detail, "evidence": failed.evidence})
@@ -508,12 +514,20 @@ class Run:
             "iterations": self.application.turns(self.config),
             "detail": failed.detail,
         }
-        return self._episode(world, play, attempt, interrupted, evidence, verdict)
+        return self._episode(
+            world,
+            play,
+            attempt=attempt,
+            interrupted=interrupted,
+            evidence=evidence,
+            verdict=verdict,
+        )
 
     def _episode(  # noqa: PLR0913 -- an episode's parts
         self,
         world: World,
         play: _Play,
+        *,
         attempt: int,
         interrupted: int,
         evidence: list[JsonValue],

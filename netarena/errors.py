@@ -18,6 +18,16 @@ from enum import StrEnum
 from typing import Any
 
 
+def one_line(text: str, limit: int = 2000) -> str:
+    r"""Text that is safe to print as one line: what is not printable is escaped, the rest cut.
+
+    >>> one_line("a\\nb")
+    'a\\\\nb'
+    """
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: limit + 1])
+    return shown if len(text) <= limit else f"{shown[:limit]}…"
+
+
 class NetArenaError(Exception):
     """Parent of all errors that this project raises on purpose."""
 
@@ -30,7 +40,7 @@ class ConfigError(NetArenaError):
     """
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}" if field else problem)
+        super().__init__(one_line(f"{field}: {problem}" if field else problem))
         self.field = field
         self.problem = problem
 

@@ -100,7 +100,8 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
                 case "end":
                     past.complete = bool(event["complete"])
         except (ValueError, KeyError) as error:
-            raise ConfigError(path.name, f"holds a broken {event['event']} event: {error}") from None
+            problem = f"holds a broken {event['event']} event: {error}"
+            raise ConfigError(path.name, problem) from None
     return past
 
 

@@ -92,6 +92,7 @@ class Recorded:
         pass
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        del prompt, timeout_s  # it knows the query
         turn = self._turns.get(context_id, 0)
         self._turns[context_id] = turn + 1
         return Reply(text=self._reply(self._queries[context_id], turn))
@@ -108,7 +109,7 @@ def belongings() -> dict[str, list[str]]:
     descriptors = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(entry)
+            target = str(entry.readlink())
         except FileNotFoundError:
             continue
         if not target.startswith(("anon_inode:", "/dev/urandom", "/proc/")):
@@ -116,8 +117,8 @@ def belongings() -> dict[str, list[str]]:
     return {
         "children": sorted(children),
         "descriptors": sorted(descriptors),
-        "temporary files": sorted(os.listdir(tempfile.gettempdir())),
-        "network links": sorted(os.listdir("/sys/class/net")),
+        "temporary files": _names(tempfile.gettempdir()),
+        "network links": _names("/sys/class/net"),
         "threads": sorted(
             t.name for t in threading.enumerate() if not t.name.startswith("asyncio_")
         ),
@@ -236,7 +237,7 @@ class ApplicationContract:
             assert episode.safe, [step.judgement for step in episode.steps]
 
     def test_doing_nothing_solves_nothing(self) -> None:
-        for episode in self.play(lambda app, query, turn: "I would rather not."):
+        for episode in self.play(lambda *_: "I would rather not."):
             assert episode.outcome is Outcome.AGENT_FAILED
             assert not episode.correct
             assert not episode.safe
@@ -252,27 +253,19 @@ class ApplicationContract:
         rng = random.Random(self.seed)  # noqa: S311 -- not for secrets
         noise = ["".join(map(chr, rng.choices(range(32, 1000), k=200))) for _ in range(200)]
         for reply in [*GARBAGE, *noise]:
-            try:
-                move = application.parse(reply)
-            except ReplyRefused as refused:
-                assert str(refused).strip(), "a refusal must say why"
-            else:
-                raise AssertionError(f"{reply[:60]!r} was read as {move!r}")
+            assert _refusal(application, reply).strip(), "a refusal must say why"
 
     def test_a_refused_reply_leaves_the_state_unchanged(self) -> None:
-        async def refuse(application: Application, query: Query, environment: Any) -> bool:
+        async def refuse(application: Application, _: Query, environment: Any) -> bool:
             before = await environment.observe()
             for reply in GARBAGE:
-                try:
-                    application.parse(reply)
-                except ReplyRefused:
-                    continue
+                _refusal(application, reply)
             return bool(await environment.observe() == before)
 
         assert all(self.inspect(refuse))
 
     def test_observing_changes_nothing(self) -> None:
-        async def look(application: Application, query: Query, environment: Any) -> bool:
+        async def look(_: Application, __: Query, environment: Any) -> bool:
             first = await environment.observe()
             return all([await environment.observe() == first for _ in range(3)])
 
@@ -285,7 +278,7 @@ class ApplicationContract:
                 prompt = render(style, parts)
                 assert query.text in prompt
                 assert query.id not in prompt
-                assert str(query.seed) not in prompt or query.seed < 2**16  # noqa: PLR2004
+                assert str(query.seed) not in prompt or query.seed < 2**16
                 for reply in application.solve(query):
                     assert reply not in prompt
 
@@ -304,6 +297,19 @@ class ApplicationContract:
                 assert belongings() == before
             finally:
                 tempfile.tempdir = usual
+
+
+def _refusal(application: Application, reply: str) -> str:
+    """Why ``reply`` was refused. Raises AssertionError if it was not."""
+    try:
+        move = application.parse(reply)
+    except ReplyRefused as refused:
+        return str(refused)
+    raise AssertionError(f"{reply[:60]!r} was read as {move!r}")
+
+
+def _names(folder: str) -> list[str]:
+    return sorted(path.name for path in Path(folder).iterdir())
 
 
 def _nth(replies: Sequence[str], turn: int) -> str:

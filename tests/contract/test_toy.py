@@ -1,8 +1,10 @@
 """The toy application of a distribution of its own passes the published contract."""
 
+from typing import ClassVar
+
 from netarena.testing import ApplicationContract
 
 
 class TestToy(ApplicationContract):
     application = "toy"
-    config = {"num_queries": 3}
+    config: ClassVar = {"num_queries": 3}

@@ -34,7 +34,9 @@ from netarena.prompts import PromptParts
 
 VALVES = tuple(f"v{number}" for number in range(1, 9))
 COMMAND = re.compile(r"(open|close|smash) (v\d)")
-TURNER = 'while read -r word name; do if [ "$word" = smash ]; then exit 1; fi; echo "$word" > "$name"; echo done; done'
+TURNER = (
+    "while read -r word name; do [ $word != smash ] || exit 1; echo $word >$name; echo done; done"
+)
 
 
 class Waterworks(Environment):
@@ -61,12 +63,10 @@ class Waterworks(Environment):
         return state
 
     async def turn(self, word: str, valve: str) -> None:
-        assert self.turner is not None and self.turner.stdin and self.turner.stdout
-        try:
-            self.turner.stdin.write(f"{word} {valve}\n".encode())
-            await self.turner.stdin.drain()
-        except ConnectionError:
-            raise EnvironmentFailed("the turner has gone") from None
+        assert self.turner is not None
+        assert self.turner.stdin is not None
+        assert self.turner.stdout is not None
+        self.turner.stdin.write(f"{word} {valve}\n".encode())
         if await self.turner.stdout.readline() != b"done\n":
             raise EnvironmentFailed("the turner has died")
 
@@ -132,7 +132,8 @@ class Toy(Application):
         return Waterworks(query)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        assert isinstance(before, dict) and isinstance(after, dict)
+        assert isinstance(before, dict)
+        assert isinstance(after, dict)
         shut = [valve for valve, is_open in after.items() if not is_open]
         broke = [valve for valve in shut if before[valve]]
         return Judgement(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from pathlib import Path
 
@@ -26,8 +25,8 @@ def test_a_solved_episode_is_safe_and_counts_its_turns(tmp_path: Path) -> None:
     assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 6
     assert all(episode.safe and episode.correct for episode in episodes)
     for episode in episodes:
-        closed = re.findall(r"v\d", " ".join(v for v, ok in episode.initial_state.items() if not ok))
-        assert episode.iterations == len(episode.steps) == max(int(v[1]) for v in closed)
+        last = max(int(valve[1]) for valve, is_open in episode.initial_state.items() if not is_open)
+        assert episode.iterations == len(episode.steps) == last
     assert results[-1]["avg_solved_safely"] == 1.0
     assert results[-1]["complete"]
 
@@ -83,7 +82,7 @@ def test_an_agent_that_fails_after_a_good_start_has_failed(tmp_path: Path) -> No
 
 
 def test_a_world_that_fails_once_before_anything_ran_is_tried_again(tmp_path: Path) -> None:
-    results, episodes = assess(Fragile(fail_at("open", tries=1)), Scripted(open_all), tmp_path)
+    _, episodes = assess(Fragile(fail_at("open", tries=1)), Scripted(open_all), tmp_path)
     assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 3
     assert all(episode.evidence[0]["evidence"] == {"try": 0} for episode in episodes)
     assert all(episode.interrupted == 0 for episode in episodes)
@@ -224,7 +223,7 @@ def test_an_episode_cut_off_by_the_time_is_judged_on_its_last_state(tmp_path: Pa
 
 def test_an_agent_that_is_not_there_fails_the_assessment_without_rows(tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "refused"))
-    with pytest.raises(AssessmentFailed, match="could not be reached.*refused"):
+    with pytest.raises(AssessmentFailed, match=r"could not be reached.*refused"):
         assess(Toy(), agent, tmp_path, num_queries=4)
     assert len(agent.contexts) == 5
     assert agent.closed == 1
@@ -254,7 +253,7 @@ def test_an_endpoint_that_comes_back_keeps_its_failures(tmp_path: Path) -> None:
 
 def test_nothing_gradable_is_a_failed_assessment(tmp_path: Path) -> None:
     toy = Fragile(fail_at("open", tries=99))
-    with pytest.raises(AssessmentFailed, match="no query could be graded.*broke"):
+    with pytest.raises(AssessmentFailed, match=r"no query could be graded.*broke"):
         assess(toy, Scripted(open_all), tmp_path)
 
 

@@ -1,0 +1,72 @@
+"""Keys of every application: unknown ones, wrong ones, and what shapes queries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena.config import Config
+from netarena.errors import ConfigError
+from netarena.prompts import PromptStyle
+
+
+def test_every_key_has_the_contracts_default() -> None:
+    config = Config.parse({})
+    assert config.prompt_type is PromptStyle.ZEROSHOT_BASE
+    assert (config.num_queries, config.max_iterations, config.concurrency) == (1, 10, 1)
+    assert (config.seed, config.agent_timeout_s, config.time_budget_s) == (None, 280, None)
+    assert config.complexity_level == ("level1", "level2", "level3")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "config: must be a JSON object, not list"),
+        ({"num_querys": 3}, "config.num_querys: unknown key; known are"),
+        ({"num_queries": 0}, "config.num_queries: .*greater than or equal to 1, not 0"),
+        ({"num_queries": "many"}, "config.num_queries: .*'many'"),
+        ({"num_queries": 1.5}, "config.num_queries"),
+        ({"prompt_type": "zero"}, "config.prompt_type: .*'zeroshot_base'.*'react'"),
+        ({"seed": -1}, "config.seed"),
+        ({"seed": 2**64}, "config.seed"),
+        ({"complexity_level": ["level9"]}, "'level9' is not one of level1, level2, level3"),
+        ({"complexity_level": []}, "a list of level1"),
+        ({"complexity_level": 1}, "a list of level1"),
+        ({"time_budget_s": 0}, "config.time_budget_s"),
+        ({"agent_timeout_s": float("nan")}, "config.agent_timeout_s"),
+        ({"end_index": 0, "start_index": 0}, "config.end_index: must be greater"),
+        ({"output_file": "../up"}, "config.output_file"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(values: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        Config.parse(values)
+    assert "\n" not in str(caught.value)
+
+
+def test_levels_are_a_filter_in_canonical_order() -> None:
+    assert Config.parse({"complexity_level": "level2"}).complexity_level == ("level2",)
+    levels = ["level3", "level1", "level1"]
+    assert Config.parse({"complexity_level": levels}).complexity_level == ("level1", "level3")
+
+
+def test_only_what_draws_queries_shapes_them() -> None:
+    plain = Config.parse({})
+    same = {"seed": 5, "concurrency": 3, "prompt_type": "react", "output_dir": "x", "resume": True}
+    assert Config.parse(same).shape_hash() == plain.shape_hash()
+    assert Config.parse({"num_queries": 2}).shape_hash() != plain.shape_hash()
+    assert set(plain.shape()) == {"num_queries", "complexity_level"}
+
+
+@given(st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.text(max_size=8)))
+def test_any_junk_is_accepted_or_one_line(values: dict[str, Any]) -> None:
+    try:
+        Config.parse(values)
+    except ConfigError as error:
+        shown = str(error)
+    else:
+        shown = ""
+    assert shown.isprintable()
