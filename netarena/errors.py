@@ -21,8 +21,8 @@ from typing import Any
 def one_line(text: str, limit: int = 2000) -> str:
     r"""Text that is safe to print as one line: what is not printable is escaped, the rest cut.
 
-    >>> one_line("a\\nb")
-    'a\\\\nb'
+    >>> one_line("a\nb")
+    'a\\nb'
     """
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: limit + 1])
     return shown if len(text) <= limit else f"{shown[:limit]}…"

@@ -1,0 +1,1 @@
+"""Baseline purple agents: scripted ones, in process or served over A2A."""

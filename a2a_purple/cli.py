@@ -1,0 +1,128 @@
+"""``netarena-purple``: serves a baseline agent over A2A.
+
+Exit status: 0 stopped, 2 bad arguments, with one line that says what and what is allowed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from netarena.cli.option import SEED, read_pairs
+from netarena.errors import ConfigError
+
+#: scripted agents by name, each a class of ``a2a_purple.scripted``
+STRATEGIES = ("oracle", "noop", "random", "hostile", "blanket")
+
+
+def _choose_application(name: str | None) -> str:
+    from netarena.application import application_names
+
+    if name is not None:
+        return name
+    installed = application_names()
+    if len(installed) != 1:
+        raise ConfigError("--application", f"must be one of {', '.join(installed) or 'none'}")
+    return installed[0]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--host", default="127.0.0.1", envvar="NETARENA_HOST", show_default=True, help="Address."
+)
+@click.option(
+    "--port",
+    default=9009,
+    type=click.IntRange(0, 65535),
+    show_default=True,
+    help="Port; 0 takes a free one. The URL is printed once the agent can be reached.",
+)
+@click.option("--card-url", metavar="URL", help="URL that the agent card names.")
+@click.option("--model", envvar="MODEL_NAME", help="A language model (none yet in this version).")
+@click.option("--strategy", metavar="S", help=f"What to serve: {', '.join(STRATEGIES)}.")
+@click.option("--application", metavar="APP", help="Needed where several are installed.")
+@click.option("--role", help="The participant's role, if not the application's own.")
+@click.option(
+    "--seed",
+    type=SEED,
+    metavar="S",
+    help="The assessment's seed: a scripted agent draws the same queries from it.",
+)
+@click.option(
+    "--set",
+    "pairs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A key of the assessment's config; repeatable.",
+)
+def command(**options: Any) -> None:
+    """Serve a baseline agent over A2A, for NetArena's green agents to examine."""
+    _serve(**options)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    given = None if arguments is None else list(arguments)
+    try:
+        command.main(args=given, prog_name="netarena-purple", standalone_mode=False)
+    except (click.ClickException, ConfigError) as error:
+        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        click.echo(f"netarena-purple: error: {text}", err=True)
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    return 0
+
+
+def _serve(  # noqa: PLR0913 -- one argument per option
+    *,
+    host: str,
+    port: int,
+    card_url: str | None,
+    model: str | None,
+    strategy: str | None,
+    application: str | None,
+    role: str | None,
+    seed: int | None,
+    pairs: tuple[str, ...],
+) -> None:
+    known = ", ".join(STRATEGIES)
+    if strategy is None and model is not None:
+        raise ConfigError(
+            "--model", f"this version serves no language model; --strategy may be one of {known}"
+        )
+    if strategy not in STRATEGIES:
+        given = "none given" if strategy is None else f"not {strategy!r}"
+        raise ConfigError("--strategy", f"must be one of {known}; {given}")
+    # an agent that knows queries is useless without the seed that they were drawn from
+    if seed is None and strategy not in {"noop", "hostile"}:
+        raise ConfigError(
+            "--seed", f"{strategy} needs the assessment's seed, the one in its summary"
+        )
+    config = read_pairs(pairs)
+
+    # imported late, so that --help and a wrong argument answer at once
+    from netarena.a2a.purple import serve_agent
+    from netarena.agent import Brief, load_agent
+    from netarena.application import load
+
+    app = load(_choose_application(application))
+    brief = Brief(
+        application=app, config=app.config_type.parse(config), seed=seed or 0, role=role or app.role
+    )
+    serve_agent(
+        load_agent(strategy, brief),
+        host=host,
+        port=port,
+        card_url=card_url,
+        name=f"netarena-{strategy}",
+        description=f"The scripted {strategy} agent for {app.title}.",
+        ready=click.echo,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""Scripted agents: the end points of every scale, in process or served over A2A.
+
+========  ===============================================  =============================
+agent     sends                                            shows that
+========  ===============================================  =============================
+oracle    the reference solution                           every query can be solved
+noop      polite text that holds no usable reply           doing nothing scores nothing
+random    plausible, well-formed, wrong replies            a guess scores next to nothing
+hostile   the application's attacks, one after another     nothing can be forged or broken
+blanket   per label, what did best on another seed         nothing can be had unseen
+========  ===============================================  =============================
+
+They know of an episode what any agent knows: its context id. Being started with the seed and the
+config, they draw the same queries and look up whose context id it is; what a prompt says is never
+read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import random
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from netarena.agent import Brief, context_id
+from netarena.errors import AgentFailed, FailureReason
+from netarena.model import AgentInfo, Query, Reply
+
+#: tries of one episode that are looked up: the first, and what crashes and retries may add
+_ATTEMPTS = 10
+#: queries per label that the blanket agent learns from
+_LESSONS = 100
+_NOTHING = "Thank you for asking. I would rather leave everything as it is."
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One prompt's place: which query, and the how-manieth prompt of its episode, from 0."""
+
+    query: Query
+    number: int
+
+
+class Register:
+    """Finds the query behind a context id and counts the prompts of each episode.
+
+    Memory is bounded by the config: contexts that belong to none of its queries leave no trace.
+    """
+
+    def __init__(self, brief: Brief) -> None:
+        self._brief = brief
+        self._queries: list[Query] | None = None
+        self._indices: dict[str, int] = {}
+        self._attempts = 0
+        self._asked: Counter[str] = Counter()
+
+    def next_turn(self, context: str) -> Turn | None:
+        """Count one more prompt of ``context``; None when it is no episode of this assessment."""
+        query = self._find(context)
+        if query is None:
+            return None
+        # a context that is over starts again when the same assessment is repeated
+        number = self._asked[context] % self._brief.application.turns(self._brief.config)
+        self._asked[context] += 1
+        return Turn(query, number)
+
+    def _find(self, context: str) -> Query | None:
+        if self._queries is None:
+            self._queries = list(
+                self._brief.application.generate(self._brief.config, self._brief.seed)
+            )
+        while context not in self._indices and self._attempts < _ATTEMPTS:
+            self._index_attempt(self._queries)
+        index = self._indices.get(context)
+        return None if index is None else self._queries[index]
+
+    def _index_attempt(self, queries: Sequence[Query]) -> None:
+        brief = self._brief
+        shape_hash = brief.config.shape_hash()
+        for place, query in enumerate(queries):
+            known = context_id(
+                brief.seed,
+                application=brief.application.name,
+                shape_hash=shape_hash,
+                index=query.index,
+                role=brief.role,
+                attempt=self._attempts,
+            )
+            self._indices[known] = place
+        self._attempts += 1
+
+
+class _Scripted(ABC):
+    """What the scripted agents share: nothing to open, nothing to release, an answer at once."""
+
+    def __init__(self, brief: Brief) -> None:
+        self._brief = brief
+
+    @property
+    def info(self) -> AgentInfo:
+        return AgentInfo(name=type(self).__name__.lower())
+
+    async def open(self, *, timeout_s: float) -> None:
+        """Nothing to get ready: queries are drawn when the first prompt comes."""
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        """Reply to one prompt. Raises AgentFailed with reason ``timeout``.
+
+        Drawing queries may take seconds, so it happens beside the event loop.
+        """
+        del prompt
+        try:
+            async with asyncio.timeout(timeout_s):
+                return Reply(text=await asyncio.to_thread(self._answer, context_id))
+        except TimeoutError:
+            detail = f"no reply within {timeout_s:g} s"
+            raise AgentFailed(FailureReason.TIMEOUT, detail) from None
+
+    @abstractmethod
+    def _answer(self, context: str) -> str:
+        """What to say in this conversation; called from several threads."""
+
+
+class Noop(_Scripted):
+    """Changes nothing: its text holds no usable reply in any application."""
+
+    def _answer(self, context: str) -> str:
+        del context
+        return _NOTHING
+
+
+class _Informed(_Scripted):
+    """An agent that knows which query it is asked."""
+
+    def __init__(self, brief: Brief) -> None:
+        super().__init__(brief)
+        self._register = Register(brief)
+        self._lock = threading.Lock()
+
+    def _answer(self, context: str) -> str:
+        with self._lock:
+            turn = self._register.next_turn(context)
+            return self._stranger(context) if turn is None else self._reply(turn)
+
+    @abstractmethod
+    def _reply(self, turn: Turn) -> str:
+        """What to say to one prompt of a known episode; called by one thread at a time."""
+
+    def _stranger(self, context: str) -> str:
+        """What to say in a conversation that is no episode of the assessment."""
+        brief = self._brief
+        return (
+            f"The {self.info.name} agent does not know the context {context}: it was started for "
+            f"{brief.application.name}, role {brief.role}, config {brief.config.shape()}, and a "
+            "seed that must be the assessment's."
+        )
+
+
+class Oracle(_Informed):
+    """Sends the reference solution, from its start again when it was not enough."""
+
+    def _reply(self, turn: Turn) -> str:
+        replies = self._brief.application.solve(turn.query)
+        return replies[turn.number % len(replies)]
+
+
+class Random(_Informed):
+    """Sends plausible but wrong replies, the same ones in each try of an episode."""
+
+    def _reply(self, turn: Turn) -> str:
+        rng = random.Random(f"random-{turn.query.id}-{turn.number}")  # noqa: S311 -- no secret
+        return self._brief.application.distract(turn.query, rng)
+
+
+class Hostile(_Informed):
+    """Sends attacks in turn: as many episodes as there are attacks meet all of them."""
+
+    def _reply(self, turn: Turn) -> str:
+        return self._attack(turn.query.index + turn.number)
+
+    def _stranger(self, context: str) -> str:
+        """An assessment of another seed is attacked all the same."""
+        return self._attack(int(hashlib.sha256(context.encode()).hexdigest(), 16))
+
+    def _attack(self, number: int) -> str:
+        attacks = self._brief.application.attacks()
+        return attacks[number % len(attacks)]
+
+
+class Blanket(_Informed):
+    """Sends, without looking, what does best on queries of the same label from another seed."""
+
+    def __init__(self, brief: Brief) -> None:
+        super().__init__(brief)
+        self._lessons: dict[str, list[Query]] | None = None
+        self._replies: dict[str, Sequence[str]] = {}
+
+    def _reply(self, turn: Turn) -> str:
+        label = turn.query.label
+        if label not in self._replies:
+            self._replies[label] = self._brief.application.blanket(self._learn()[label])
+        replies = self._replies[label]
+        return replies[turn.number % len(replies)]
+
+    def _learn(self) -> dict[str, list[Query]]:
+        """The same kind of queries from a seed that has nothing to do with the assessment's."""
+        if self._lessons is None:
+            brief = self._brief
+            digest = hmac.digest(str(brief.seed).encode(), b"blanket", hashlib.sha256)
+            config = brief.config.model_copy(update={"num_queries": _LESSONS})
+            self._lessons = defaultdict(list)
+            for query in brief.application.generate(config, int.from_bytes(digest[:8])):
+                self._lessons[query.label].append(query)
+        return self._lessons

@@ -1,0 +1,356 @@
+"""The action space: six operations on the network, as data with words and an effect.
+
+==========  ==============================================================  ===================
+kind        parameters                                                      effect
+==========  ==============================================================  ===================
+``add``     ``Addition``: new nodes, each with what it contains             changes the graph
+``remove``  ``Removal``: names                                              changes the graph
+``update``  ``Update``: which ports, and their new capacity                 changes the graph
+``count``   ``Question``: which nodes                                       an integer
+``list``    ``Question``: which nodes                                       a list of names
+``rank``    ``Question``: which nodes                                       [name, bps] rows
+==========  ==============================================================  ===================
+
+Which nodes an operation is about is a ``Selection`` in every operation, so that whatever later
+runs operations under a condition, or once per node, has one way to speak of nodes. Texts and
+effects are read off the same parameters: what the words leave out, the effect cannot depend on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
+
+from pydantic import Field, model_validator
+
+from netarena.model import Action, JsonValue, Record
+from netarena_malt.edit import apply_edits, descendants
+from netarena_malt.topology import (
+    CAPACITY,
+    EK_PORT,
+    NODE_KINDS,
+    RK_CONTAINS,
+    RK_CONTROLS,
+    Graph,
+)
+
+AnswerType: TypeAlias = Literal["graph", "text", "list", "table"]
+Scope: TypeAlias = Literal["self", "children", "descendants"]
+
+
+class Selection(Record):
+    """A set of nodes: a node itself, what it contains directly, or all that it contains.
+
+    ``kind`` keeps nodes whose ``type`` list contains it; the bounds keep nodes by total port
+    capacity (of a port, its own), in bps.
+    """
+
+    name: str
+    scope: Scope = "self"
+    kind: str | None = None
+    at_least_bps: float | None = None
+    below_bps: float | None = None
+
+
+class NewNode(Record):
+    """A node to add, its parents (the node around it in ``contents`` left out), its contents."""
+
+    name: str
+    #: first entry of its ``type`` list
+    kind: str
+    attributes: dict[str, JsonValue] = Field(default_factory=dict)
+    parents: tuple[str, ...] = ()
+    contents: tuple[NewNode, ...] = ()
+
+
+class Addition(Record):
+    """Parameters of ``add``."""
+
+    nodes: tuple[NewNode, ...]
+
+
+class Removal(Record):
+    """Parameters of ``remove``; what a removed node contains goes with it."""
+
+    names: tuple[str, ...]
+
+
+class Update(Record):
+    """Parameters of ``update``: the capacity of ports, set or multiplied."""
+
+    select: Selection
+    to_bps: float | None = None
+    times: float | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.to_bps is None) == (self.times is None):
+            raise ValueError("exactly one of to_bps and times")
+        return self
+
+
+class Question(Record):
+    """Parameters of ``count``, ``list`` and ``rank``."""
+
+    select: Selection
+
+
+P = TypeVar("P", bound=Record)
+
+
+@dataclass(frozen=True)
+class Operation(Generic[P]):
+    """One kind of action: its parameters, its words, its effect, and what answers it."""
+
+    parameters: type[P]
+    #: an imperative sentence that says all that the effect depends on
+    describe: Callable[[P], str]
+    #: changes the graph in place, or returns the answer of a question
+    effect: Callable[[Graph, P], JsonValue | None]
+    answer_type: AnswerType
+    #: what the answer's ``data`` must be, as the end of a sentence
+    answer_form: str
+
+
+def effect(graph: Graph, action: Action) -> JsonValue | None:
+    """Execute ``action``: change ``graph`` in place and return None, or return the answer.
+
+    ``count`` gives an int, ``list`` a list of names, ``rank`` a list of [name, total port
+    capacity in bps] rows. Raises KeyError if a node that it names is not in ``graph``.
+    """
+    operation = OPERATIONS[action.kind]
+    return operation.effect(graph, operation.parameters.model_validate(action.parameters))
+
+
+def describe(action: Action) -> str:
+    """``action`` as a sentence in the imperative, or several."""
+    operation = OPERATIONS[action.kind]
+    return operation.describe(operation.parameters.model_validate(action.parameters))
+
+
+def act(kind: str, parameters: Record) -> Action:
+    """The action of ``kind``; parameters at their defaults are left out."""
+    return Action(kind=kind, parameters=parameters.model_dump(mode="json", exclude_defaults=True))
+
+
+# what the effects are made of
+
+
+def total_port_capacity(graph: Graph, name: str) -> float:
+    """Sum over all ports that ``name`` contains, directly or through others, in bps.
+
+    Of a port, its own capacity.
+    """
+    nodes = graph.nodes
+    within = (name, *descendants(graph, name))
+    return float(sum(nodes[node][CAPACITY] for node in within if EK_PORT in nodes[node]["type"]))
+
+
+def select(graph: Graph, selection: Selection) -> list[str]:
+    """Names of the selected nodes. Raises KeyError if ``selection.name`` is not in ``graph``."""
+    names: Iterable[str]
+    if selection.scope == "descendants":
+        names = descendants(graph, selection.name)
+    elif selection.scope == "children":
+        edges = graph.adj[selection.name].items()
+        names = [child for child, edge in edges if edge["type"] == RK_CONTAINS]
+    else:
+        graph.nodes[selection.name]
+        names = (selection.name,)
+    if selection.kind is not None:
+        names = [name for name in names if selection.kind in graph.nodes[name]["type"]]
+    low, high = selection.at_least_bps, selection.below_bps
+    if low is None and high is None:
+        return list(names)
+    return [
+        name
+        for name in names
+        if (low or 0.0) <= total_port_capacity(graph, name)
+        and (high is None or total_port_capacity(graph, name) < high)
+    ]
+
+
+def _add(graph: Graph, addition: Addition) -> None:
+    def flat(node: NewNode, around: tuple[str, ...]) -> Iterable[list[Any]]:
+        attributes = {"type": list(NODE_KINDS[node.kind].types), **node.attributes}
+        yield [node.name, attributes, [*around, *node.parents]]
+        for inner in node.contents:
+            yield from flat(inner, (node.name,))
+
+    apply_edits(graph, {"add": [entry for node in addition.nodes for entry in flat(node, ())]})
+
+
+def _remove(graph: Graph, removal: Removal) -> None:
+    apply_edits(graph, {"remove": removal.names})
+
+
+def _update(graph: Graph, update: Update) -> None:
+    for name in select(graph, update.select):
+        attributes = graph.nodes[name]
+        attributes[CAPACITY] = (
+            attributes[CAPACITY] * update.times if update.to_bps is None else update.to_bps
+        )
+
+
+def _count(graph: Graph, question: Question) -> JsonValue:
+    return len(select(graph, question.select))
+
+
+def _list(graph: Graph, question: Question) -> JsonValue:
+    return list[JsonValue](sorted(select(graph, question.select)))
+
+
+def _rank(graph: Graph, question: Question) -> JsonValue:
+    rows = [(name, total_port_capacity(graph, name)) for name in select(graph, question.select)]
+    return [[name, bps] for name, bps in sorted(rows, key=lambda row: (-row[1], row[0]))]
+
+
+# words
+
+_CAPACITY_RULE = (
+    "total port capacity (the sum of physical_capacity_bps over all ports that a node contains, "
+    "directly or through other nodes; of a port, its own physical_capacity_bps)"
+)
+
+
+def _series(items: Iterable[str]) -> str:
+    *head, last = items
+    return f"{', '.join(head)} and {last}" if head else last
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return _series([repr(name) for name in names])
+
+
+def _noun(kind: str, number: int = 1) -> str:
+    noun = NODE_KINDS[kind].noun
+    return (
+        noun
+        if number == 1
+        else "switches".join(noun.rsplit("switch", 1))
+        if (noun.endswith("switch"))
+        else f"{noun}s"
+    )
+
+
+def _selected(selection: Selection) -> str:
+    """A noun phrase for ``selection``."""
+    if selection.scope == "self":
+        return f"the node {selection.name!r}"
+    what = "nodes" if selection.kind is None else f"nodes of kind {selection.kind}"
+    how = "directly" if selection.scope == "children" else "directly or through other nodes"
+    text = f"all {what} that {selection.name!r} contains {how}"
+    measure = CAPACITY if selection.kind == EK_PORT else _CAPACITY_RULE
+    bounds = []
+    if selection.at_least_bps is not None:
+        bounds.append(f"at least {selection.at_least_bps!r}")
+    if selection.below_bps is not None:
+        bounds.append(f"below {selection.below_bps!r}")
+    return f"{text} and whose {measure} is {_series(bounds)} bps" if bounds else text
+
+
+def _describe_add(addition: Addition) -> str:
+    return " ".join(_describe_new(node) for node in _alike(addition.nodes))
+
+
+def _alike(nodes: tuple[NewNode, ...]) -> list[list[NewNode]]:
+    """Group nodes that differ in nothing but the name and contain nothing, in order."""
+    groups: dict[str, list[NewNode]] = {}
+    for node in nodes:
+        key = node.name if node.contents else node.model_copy(update={"name": ""}).model_dump_json()
+        groups.setdefault(key, []).append(node)
+    return list(groups.values())
+
+
+def _describe_new(nodes: list[NewNode], around: str | None = None) -> str:
+    """Sentences for nodes that differ in the name only, inside the new node ``around``."""
+    first, number = nodes[0], len(nodes)
+    kind = NODE_KINDS[first.kind]
+    names = _quoted(node.name for node in nodes)
+    values = {"type": list(kind.types), **first.attributes}
+    told = ["name (its key)", *(f"{key} {value!r}" for key, value in values.items())]
+    parents = [*([around] if around else []), *first.parents]
+    text = (
+        f"Add the {_noun(first.kind, number)} {names}, {'each ' if number > 1 else ''}"
+        f"with {_series(told)}"
+    )
+    if parents:
+        source = repr(parents[0]) if len(parents) == 1 else "each of them"
+        edges = f"one {RK_CONTAINS} edge from {source}{' to each' if number > 1 else ''}"
+        text += f", contained in {_quoted(parents)} ({edges})"
+    if kind.controls_itself:
+        text += f", with one {RK_CONTROLS} edge from {'each' if number > 1 else 'it'} to itself"
+    sentences = [f"{text}."]
+    for node in nodes:
+        sentences += [_describe_new(group, node.name) for group in _alike(node.contents)]
+    return " ".join(sentences)
+
+
+def _describe_remove(removal: Removal) -> str:
+    return (
+        f"Remove {_quoted(removal.names)}, everything that {_removed(removal)} contains directly "
+        "or through other nodes, and every edge from or to a removed node. Nothing else goes: a "
+        "block, rack or control domain that loses its last switch stays."
+    )
+
+
+def _removed(removal: Removal) -> str:
+    return "it" if len(removal.names) == 1 else "each of them"
+
+
+def _describe_update(update: Update) -> str:
+    which = _selected(update.select)
+    if update.to_bps is not None:
+        return f"Set {CAPACITY} to {update.to_bps!r} on {which}."
+    return f"Multiply {CAPACITY} by {update.times!r} on {which}."
+
+
+def _describe_count(question: Question) -> str:
+    return f"Count {_selected(question.select)}."
+
+
+def _describe_list(question: Question) -> str:
+    return f"List the names of {_selected(question.select)}."
+
+
+def _describe_rank(question: Question) -> str:
+    return (
+        f"Rank {_selected(question.select)} by {_CAPACITY_RULE}, largest first; nodes of equal "
+        "total by name, ascending, as Python compares strings."
+    )
+
+
+def _operation(
+    parameters: type[P],
+    words: Callable[[P], str],
+    does: Callable[[Graph, P], JsonValue | None],
+    answer: tuple[AnswerType, str] = ("graph", "the changed network"),
+) -> Operation[Any]:
+    return Operation(parameters, words, does, *answer)
+
+
+#: kind of action -> all there is to know about it
+OPERATIONS: Mapping[str, Operation[Any]] = MappingProxyType(
+    {
+        "add": _operation(Addition, _describe_add, _add),
+        "remove": _operation(Removal, _describe_remove, _remove),
+        "update": _operation(Update, _describe_update, _update),
+        "count": _operation(
+            Question, _describe_count, _count, ("text", "the number of these nodes")
+        ),
+        "list": _operation(
+            Question,
+            _describe_list,
+            _list,
+            ("list", "a list of the names, each once, in any order"),
+        ),
+        "rank": _operation(
+            Question,
+            _describe_rank,
+            _rank,
+            ("table", "a list of rows [name, total port capacity in bps] in that order"),
+        ),
+    }
+)

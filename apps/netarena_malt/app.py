@@ -1,0 +1,162 @@
+"""MALT capacity planning as an application: the wiring, and the keys of its records."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import ClassVar, Self
+
+from netarena.application import Application, Environment
+from netarena.config import Config
+from netarena.errors import EnvironmentFailed
+from netarena.model import (
+    Action,
+    Check,
+    Episode,
+    JsonValue,
+    Judgement,
+    Move,
+    Query,
+    State,
+    Step,
+)
+from netarena.prompts import PromptParts
+from netarena.sandbox import python as sandbox
+from netarena_malt import action, prompt, query, solution, state
+from netarena_malt.environment import LIMITS, MaltEnvironment, make_sandbox
+from netarena_malt.reply import extract_code
+
+_TOLD_LIMITS = prompt.Limits(
+    cpu_s=round(LIMITS.cpu_s),
+    memory_mib=LIMITS.memory_bytes >> 20,
+    wall_s=round(LIMITS.wall_s),
+    result_mib=LIMITS.result_bytes >> 20,
+)
+
+
+class Malt(Application):
+    """Constructive and over after one reply: a program that turns the network into the target."""
+
+    name: ClassVar[str] = query.APPLICATION
+    version: ClassVar[str] = query.VERSION
+    role: ClassVar[str] = "malt_operator"
+    title: ClassVar[str] = "NetArena MALT: data-centre capacity planning"
+    summary: ClassVar[str] = (
+        "Examines an agent that plans the capacity of a data-centre network. Each task asks for "
+        "a Python program that changes, or answers a question about, a network of some 5,500 "
+        "switches, ports and blocks, which varies from task to task. The program is run in a "
+        "sandbox and judged for correctness and for safety."
+    )
+    one_shot: ClassVar[bool] = True
+    config_type: ClassVar[type[Config]] = query.MaltConfig
+
+    def __init__(self, *, unsandboxed: bool = False) -> None:
+        """``unsandboxed``: run also where the machine lacks a protection; those it has apply."""
+        self.unsandboxed = unsandboxed
+        self._sandbox: sandbox.PythonSandbox | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start the sandbox. Raises EnvironmentFailed where it cannot protect."""
+        self._sandbox = make_sandbox(unsandboxed=self.unsandboxed)
+        await self._sandbox.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._sandbox is not None:
+            await self._sandbox.close()
+            self._sandbox = None
+
+    def generate(self, config: Config, seed: int) -> Iterator[Query]:
+        return query.generate(
+            config,
+            seed,
+            lambda index: self.rng(config, seed, index),
+            lambda index: self.query_id(config, seed, index),
+        )
+
+    def solve(self, query: Query) -> Sequence[str]:
+        return [solution.reference_code(query)]
+
+    def distract(self, query: Query, rng: random.Random) -> str:
+        return solution.distract(query, rng)
+
+    def attacks(self) -> Sequence[str]:
+        return solution.attacks()
+
+    def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
+        return [solution.blanket(answers)]
+
+    def describe(self, action_: Action) -> str:
+        return action.describe(action_)
+
+    def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
+        """One prompt: the network itself is what the program gets."""
+        del state, steps
+        return prompt.prompt_parts(query, _TOLD_LIMITS)
+
+    def parse(self, reply: str) -> Move:
+        return {"code": extract_code(reply)}
+
+    def environment(self, query: Query, config: Config) -> Environment:
+        del config
+        if self._sandbox is None:
+            raise EnvironmentFailed("the application is not entered", proven_ours=True)
+        return MaltEnvironment(query, self._sandbox)
+
+    def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
+        """The state after tells all: it holds differences from the query's own network."""
+        del initial, before
+        return state.judge(query, after)
+
+    def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
+        step = episode.steps[-1] if episode.steps else None
+        move = step.move if step is not None else None
+        judgement = step.judgement if step is not None else None
+        record: dict[str, JsonValue] = {
+            "Query": query.text,
+            "Label": query.label,
+            "Result-Correctness": _passed(episode.correct),
+            "Result-Safety": _passed(episode.safe),
+            # the solution is verified to be safe before a query is asked
+            "GT-Result-Safety": _passed(True),
+            "Result-Latency": _latency_s(episode),
+            "LLM code": move["code"] if isinstance(move, dict) else "",
+            "agent_info": {
+                "base_url": episode.agent.base_url,
+                "name": episode.agent.name,
+                "prompt_type": episode.prompt_type,
+            },
+        }
+        if not episode.correct:
+            reason = judgement.reason if judgement is not None else ""
+            record["Error"] = reason or episode.detail or "The episode gave no answer."
+        if not episode.safe:
+            findings = judgement.findings if judgement is not None else ()
+            record["Verifier-Error"] = (
+                " ".join(finding.detail for finding in findings)
+                or episode.detail
+                or "Nothing was executed."
+            )
+        return record
+
+    def measures(self, episode: Episode | None, config: Config) -> dict[str, float]:
+        del config
+        return {} if episode is None else {"latency_s": _latency_s(episode)}
+
+    def diagnose(self) -> Sequence[Check]:
+        return sandbox.diagnose()
+
+
+def _passed(passed: bool) -> str:  # noqa: FBT001 -- a word for a verdict
+    return "Pass" if passed else "Fail"
+
+
+def _latency_s(episode: Episode) -> float:
+    """From asking to the answer's execution ended, without our queueing and grading."""
+    return episode.agent_time_s + episode.execution_time_s

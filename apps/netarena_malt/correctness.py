@@ -1,0 +1,158 @@
+"""Whether an answer is right: its data by value, its graph by what it changed.
+
+Each check gives a sentence that says which node, edge, row or value is wrong, and is empty where
+all is right. The sentences go into records, so they never tell the number that is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from netarena.model import JsonValue
+from netarena_malt.network import Attributes, Changes, Network, arrow, equal, short
+
+#: two sums of the same capacities may differ so much by the order of the additions
+RELATIVE_TOLERANCE = 1e-12
+
+
+def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str) -> str:
+    """The first element at which ``initial`` with ``changes`` is not ``initial`` with ``target``.
+
+    ``where`` names the graph in the answer.
+    """
+    for name, attributes in target.nodes.items():
+        if name not in changes.nodes:
+            return f"In {where}, node {name!r} {_undone(attributes, initial.node(name))}."
+        if not equal(changes.nodes[name], attributes):
+            return f"In {where}, node {name!r} {_differs(changes.nodes[name], attributes)}."
+    for edge, edge_attributes in target.edges.items():
+        if not equal(changes.edges.get(edge), edge_attributes):
+            return f"In {where}, edge {arrow(edge)} is not as the task leaves it."
+    for name in changes.nodes:
+        if name not in target.nodes:
+            return f"In {where}, node {name!r} was changed, which the task does not ask for."
+    for edge in changes.edges:
+        if edge not in target.edges:
+            return f"In {where}, edge {arrow(edge)} was changed, which the task does not ask for."
+    return ""
+
+
+def _undone(target: Attributes | None, initial: Attributes | None) -> str:
+    if target is None:
+        return "should have been removed"
+    return "is missing" if initial is None else "was left as it was"
+
+
+def _differs(found: Attributes | None, target: Attributes | None) -> str:
+    if found is None:
+        return "was removed"
+    if target is None:
+        return "should have been removed"
+    wrong = [key for key in {**target, **found} if not _has_equal(found, target, key)]
+    return f"has a wrong value, too much or nothing at {', '.join(wrong[:5])}"
+
+
+def _has_equal(found: Attributes, target: Attributes, key: str) -> bool:
+    return key in found and key in target and equal(found[key], target[key])
+
+
+def wrong_data(kind: str, truth: JsonValue, data: JsonValue) -> str:
+    """Why ``data`` is not ``truth``, an answer of type ``kind`` (text, list or table)."""
+    return _CHECKS[kind](truth, data)
+
+
+def _value(data: JsonValue) -> tuple[str, Any]:
+    r"""Text and numbers by value: 15, "15", 15.0 and "15\n" are one and the same."""
+    if isinstance(data, bool) or data is None:
+        return "other", data
+    if isinstance(data, int | float):
+        return "number", data
+    if isinstance(data, str):
+        text = data.strip()
+        if len(text) <= 40 and text[-1:].isdigit():
+            try:
+                return "number", int(text)
+            except ValueError:
+                pass
+            try:
+                return "number", float(text)
+            except ValueError:
+                pass
+        return "text", text
+    return "other", repr(data)
+
+
+def _agrees(data: JsonValue, truth: JsonValue) -> bool:
+    kind, value = _value(data)
+    true_kind, true_value = _value(truth)
+    if kind == true_kind == "number":
+        return math.isclose(value, true_value, rel_tol=RELATIVE_TOLERANCE)
+    return (kind, value) == (true_kind, true_value)
+
+
+def _wrong_text(truth: Any, data: JsonValue) -> str:
+    if isinstance(data, dict | list) or data is None:
+        return "The data is no number."
+    return "" if _agrees(data, truth) else f"The data, {short(data)}, is not the right number."
+
+
+def _wrong_list(truth: Any, data: JsonValue) -> str:
+    if not isinstance(data, list):
+        return "The data is not a list."
+    expected, found = Counter(map(_value, truth)), Counter(map(_value, data))
+    for surplus in found - expected:
+        twice = " more often than" if surplus in expected else ", which does not belong to"
+        return f"The list holds {short(surplus[1])}{twice} what the task asks for."
+    for missing in expected - found:
+        return f"The list leaves out {short(missing[1])}."
+    return ""
+
+
+def _wrong_table(truth: Any, data: JsonValue) -> str:
+    rows = _rows(data)
+    if rows is None:
+        return "The data is not a list of rows [name, value]."
+    if len(rows) == len(truth) + 1 and _is_header(rows[0], truth):
+        rows = rows[1:]
+    for number, (row, expected) in enumerate(zip(rows, truth, strict=False), start=1):
+        if not _agrees(row[0], expected[0]):
+            return f"Row {number} names {short(row[0])}, which is not the node of that rank."
+        if not _agrees(row[1], expected[1]):
+            return f"Row {number} gives {short(row[0])} a wrong value, {short(row[1])}."
+    if len(rows) > len(truth):
+        return f"Row {len(truth) + 1}, {short(rows[len(truth)][0])}, is one too many."
+    if len(rows) < len(truth):
+        return f"The table leaves out {short(truth[len(rows)][0])}."
+    return ""
+
+
+def _rows(data: JsonValue) -> list[list[JsonValue]] | None:
+    """Rows of two, from a list of pairs, of one-row objects, or an object in order."""
+    if isinstance(data, dict):
+        return [[name, value] for name, value in data.items()]
+    if not isinstance(data, list):
+        return None
+    rows: list[list[JsonValue]] = []
+    for row in data:
+        cells = list(row.values()) if isinstance(row, dict) else row
+        if not isinstance(cells, list) or len(cells) != 2:
+            return None
+        rows.append(cells)
+    return rows
+
+
+def _is_header(row: list[JsonValue], truth: Any) -> bool:
+    return all(_value(cell)[0] == "text" for cell in row) and row[0] not in {
+        name for name, _ in truth
+    }
+
+
+#: type of the true answer -> why data is wrong
+_CHECKS: Mapping[str, Callable[[Any, JsonValue], str]] = {
+    "text": _wrong_text,
+    "list": _wrong_list,
+    "table": _wrong_table,
+}

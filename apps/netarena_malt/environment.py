@@ -1,0 +1,125 @@
+"""The world of one query: nothing lives but the sandbox that all queries share.
+
+An answer is run once, on a copy of the query's network inside the sandbox; what is observed
+afterwards is what the guest claims that it returned. The sandbox gets the program and how the
+network differs from the released one, which the agent may know; nothing that grades goes there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.resources import files
+from typing import Any
+
+from netarena.application import Environment
+from netarena.errors import EnvironmentFailed
+from netarena.model import Execution, JsonValue, Move, Query, State
+from netarena.sandbox.python import Limits, PythonSandbox, SandboxResult, Status
+from netarena_malt import guest
+from netarena_malt.network import released_graph, short
+from netarena_malt.query import initial_changes
+from netarena_malt.state import UNANSWERED, failed, read_claim, verify
+
+#: of every answer; the prompt tells them
+LIMITS = Limits()
+
+_IMPORT_OF_EDIT = "from netarena_malt.edit import apply_edits\n"
+_FUTURE = "from __future__ import annotations\n"
+
+
+def guest_source() -> str:
+    """The program of the sandbox: the texts of ``edit`` and ``guest`` as one module.
+
+    Nothing of this project can be imported in there, so what joins them is left out.
+    """
+    edit, own = (
+        (files("netarena_malt") / f"{name}.py").read_text(encoding="utf-8")
+        for name in ("edit", "guest")
+    )
+    head, found, body = own.partition(_IMPORT_OF_EDIT)
+    if not found:
+        raise AssertionError("guest.py imports something else from edit than is put before it")
+    return "\n".join((edit, head.replace(_FUTURE, ""), body))
+
+
+def make_sandbox(*, unsandboxed: bool = False, parallel: int | None = None) -> PythonSandbox:
+    """The sandbox that runs answers, not started; see ``PythonSandbox`` for the arguments."""
+    return PythonSandbox(
+        guest_source(),
+        guest.dump(released_graph()),
+        limits=LIMITS,
+        parallel=parallel,
+        unsandboxed=unsandboxed,
+    )
+
+
+class MaltEnvironment(Environment):
+    """A question about a network, and one answer to it."""
+
+    def __init__(self, query: Query, sandbox: PythonSandbox) -> None:
+        self._query = query
+        self._sandbox = sandbox
+        self._state: State = dict(UNANSWERED)
+
+    async def open(self) -> State:
+        """Compute the truth and verify the networks; some 50 ms, in a thread.
+
+        Raises EnvironmentFailed for a query that cannot be asked.
+        """
+        try:
+            fault = await asyncio.to_thread(verify, self._query)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # a file of queries may hold anything
+            fault = f"its truth cannot be computed: {type(error).__name__}: {error}"
+        if fault:
+            raise EnvironmentFailed(f"query {self._query.id}: {fault}", proven_ours=True)
+        return self._state
+
+    async def execute(self, move: Move) -> Execution:
+        """Run the program. Raises EnvironmentFailed if the sandbox, not the program, failed."""
+        if not isinstance(move, dict) or not isinstance(move.get("code"), str):
+            raise TypeError('a move of malt is {"code": text}')
+        request: JsonValue = {"code": move["code"], "edits": initial_changes(self._query)}
+        result = await self._sandbox.run(request)
+        self._state = await asyncio.to_thread(_observed, result)
+        return Execution(output=_told(self._state), queued_s=result.queued_s)
+
+    async def observe(self) -> State:
+        return self._state
+
+    async def close(self) -> None:
+        self._state = dict(UNANSWERED)
+
+
+#: how an answer ended without a result -> its beginning in words
+_ENDED = {
+    Status.RAISED: "the result cannot be read",
+    Status.CPU: "the program used too much processor time",
+    Status.MEMORY: "the program needs too much memory",
+    Status.WALL: "the program took too long",
+    Status.TOO_LARGE: "the result is too large",
+    Status.CRASHED: "the program's process ended without a result",
+}
+
+
+def _observed(result: SandboxResult) -> State:
+    if result.status is Status.OK:
+        return read_claim(result.value)
+    return failed(f"{_ENDED[result.status]}: {result.error}")
+
+
+def _told(state: Any) -> str:
+    """The state in a line or two, as the output of what was executed."""
+    if "error" in state:
+        return str(state["error"])
+    lines = [f"type {state['type']}"]
+    if state["data_graph"] is None:
+        lines.append(f"data {short(state['data'], 2000)}")
+    for where, key in (("data", "data_graph"), ("updated_graph", "updated")):
+        changes = state[key]
+        if changes == "same":
+            lines.append(f"{where}: the updated graph")
+        elif changes is not None:
+            counts = ", ".join(f"{len(found)} {kind}" for kind, found in changes.items())
+            lines.append(f"{where}, changes: {counts.replace('_', ' ')}")
+    return "\n".join(lines)

@@ -1,0 +1,219 @@
+"""Many networks that differ little: one released model, and layers of changes on top of it.
+
+A graph of the released size takes some 10 MB and 15 ms to build; judging an answer needs three of
+them (the initial one, the target, the answer's), for each of several episodes at once. A
+``Network`` holds what differs from the released graph and looks up the rest there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from netarena.model import JsonValue
+from netarena_malt.topology import RK_CONTAINS, RK_CONTROLS, Graph, build
+
+Attributes: TypeAlias = Mapping[str, Any]
+Edge: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """From one graph to another: attributes of what was added or altered, None for what is gone.
+
+    Edges of a node that is gone are not listed.
+    """
+
+    nodes: Mapping[str, Attributes | None] = field(default_factory=dict)
+    edges: Mapping[Edge, Attributes | None] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.nodes) + len(self.edges)
+
+    @classmethod
+    def from_json(cls, data: Any) -> Changes:
+        """Read what ``guest.difference`` gives; its form has been checked."""
+        nodes: dict[str, Attributes | None] = dict(data["nodes"])
+        nodes.update(dict.fromkeys(data["removed_nodes"]))
+        edges: dict[Edge, Attributes | None] = {
+            (source, target): attributes for source, target, attributes in data["edges"]
+        }
+        edges.update(((source, target), None) for source, target in data["removed_edges"])
+        return cls(nodes, edges)
+
+
+class Network:
+    """A directed graph by name, read only; ``changed`` makes another."""
+
+    __slots__ = ("_above", "_below", "_nodes", "_root", "touched_edges", "touched_nodes")
+
+    def __init__(self, graph: Graph) -> None:
+        """A network that is ``graph``, which must not change any more."""
+        # the dicts themselves: networkx's views cost more than all that is done here
+        self._root: tuple[Any, Any, Any] = (graph._node, graph._succ, graph._pred)  # noqa: SLF001
+        self._nodes: dict[str, Attributes | None] = {}
+        self._below: dict[str, dict[str, Attributes]] = {}
+        self._above: dict[str, dict[str, Attributes]] = {}
+        #: all that may differ from the first graph
+        self.touched_nodes: frozenset[str] = frozenset()
+        self.touched_edges: frozenset[Edge] = frozenset()
+
+    def names(self) -> list[str]:
+        """Names of all nodes."""
+        return [name for name in {**self._root[0], **self._nodes} if self.node(name) is not None]
+
+    def node(self, name: str) -> Attributes | None:
+        """Attributes of a node; None if it is not there."""
+        if name in self._nodes:
+            return self._nodes[name]
+        found: Attributes | None = self._root[0].get(name)
+        return found
+
+    def below(self, name: str) -> Mapping[str, Attributes]:
+        """Targets of the edges from ``name``, each with the edge's attributes."""
+        found: Mapping[str, Attributes] | None = self._below.get(name)
+        return self._root[1].get(name, {}) if found is None else found
+
+    def above(self, name: str) -> Mapping[str, Attributes]:
+        """Sources of the edges to ``name``, each with the edge's attributes."""
+        found: Mapping[str, Attributes] | None = self._above.get(name)
+        return self._root[2].get(name, {}) if found is None else found
+
+    def edge(self, edge: Edge) -> Attributes | None:
+        """Attributes of an edge; None if it is not there."""
+        return self.below(edge[0]).get(edge[1])
+
+    def containers(self, name: str) -> set[str]:
+        """All that contain ``name``, directly or through others; itself if in a cycle."""
+        return self._closure(self.above, name)
+
+    def contents(self, name: str) -> set[str]:
+        """All that ``name`` contains, directly or through others; itself if in a cycle."""
+        return self._closure(self.below, name)
+
+    @staticmethod
+    def _closure(step: Any, name: str) -> set[str]:
+        found: set[str] = set()
+        pending = [name]
+        while pending:
+            for other, attributes in step(pending.pop()).items():
+                if attributes.get("type") == RK_CONTAINS and other not in found:
+                    found.add(other)
+                    pending.append(other)
+        return found
+
+    def changed(self, changes: Changes) -> Network:
+        """Another network: this one with ``changes``."""
+        other = object.__new__(Network)
+        other._root = self._root
+        other._nodes = self._nodes | dict(changes.nodes)
+        # rows are shared with this network until _row copies one
+        other._below = dict(self._below)
+        other._above = dict(self._above)
+        below: set[str] = set()
+        above: set[str] = set()
+        edges = set(changes.edges)
+        for name, attributes in changes.nodes.items():
+            if attributes is not None or self.node(name) is None:
+                continue
+            edges.update((name, target) for target in other.below(name))
+            edges.update((source, name) for source in other.above(name))
+            for target in list(other.below(name)):
+                other._row(other._above, other.above, above, target).pop(name, None)
+            for source in list(other.above(name)):
+                other._row(other._below, other.below, below, source).pop(name, None)
+            other._below[name] = {}
+            other._above[name] = {}
+            below.add(name)
+            above.add(name)
+        for (source, target), attributes in changes.edges.items():
+            out = other._row(other._below, other.below, below, source)
+            into = other._row(other._above, other.above, above, target)
+            if attributes is None:
+                out.pop(target, None)
+                into.pop(source, None)
+            else:
+                out[target] = into[source] = attributes
+        other.touched_nodes = self.touched_nodes | frozenset(changes.nodes)
+        other.touched_edges = self.touched_edges | edges
+        return other
+
+    @staticmethod
+    def _row(
+        rows: dict[str, dict[str, Attributes]], read: Any, owned: set[str], name: str
+    ) -> dict[str, Attributes]:
+        if name not in owned:
+            owned.add(name)
+            rows[name] = dict(read(name))
+        return rows[name]
+
+    def edited(self, edits: Mapping[str, Any]) -> Network:
+        """This network with edits, to the same effect as ``edit.apply_edits`` has on a graph."""
+        nodes: dict[str, Attributes | None] = {}
+        edges: dict[Edge, Attributes | None] = {}
+        for name in edits.get("remove", ()):
+            nodes.update(dict.fromkeys((name, *self.contents(name))))
+        for name, attributes, parents in edits.get("add", ()):
+            nodes[name] = {"name": name, **attributes}
+            if "EK_CONTROL_POINT" in attributes["type"]:
+                edges[name, name] = {"type": RK_CONTROLS}
+            edges.update(((parent, name), {"type": RK_CONTAINS}) for parent in parents)
+        for name, attribute, value in edits.get("set", ()):
+            nodes[name] = {**(nodes.get(name) or self.node(name) or {}), attribute: value}
+        return self.changed(Changes(nodes, edges))
+
+
+def compare(
+    before: Network, after: Network, nodes: Iterable[str], edges: Iterable[Edge]
+) -> Changes:
+    """What really differs of the elements given; equal values and edges of removed nodes do not."""
+    changed_nodes: dict[str, Attributes | None] = {}
+    changed_edges: dict[Edge, Attributes | None] = {}
+    for name in nodes:
+        attributes = after.node(name)
+        if not equal(before.node(name), attributes):
+            changed_nodes[name] = attributes
+    for edge in edges:
+        attributes = after.edge(edge)
+        if equal(before.edge(edge), attributes):
+            continue
+        gone = [end for end in edge if after.node(end) is None and before.node(end) is not None]
+        if attributes is not None or not gone:
+            changed_edges[edge] = attributes
+    return Changes(changed_nodes, changed_edges)
+
+
+def equal(one: JsonValue | Attributes, other: JsonValue | Attributes) -> bool:
+    """Whether two attribute values are equal: numbers by value, truth values are no numbers."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one == other
+
+
+def arrow(edge: Edge) -> str:
+    """An edge as reasons and findings name it."""
+    return f"{edge[0]!r} -> {edge[1]!r}"
+
+
+def short(value: Any, limit: int = 80) -> str:
+    """A value as reasons and findings show it."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+@lru_cache(maxsize=1)
+def released_graph() -> Graph:
+    """The released model, built once per process; it must not be changed."""
+    return build()
+
+
+@lru_cache(maxsize=1)
+def released() -> Network:
+    """The released model as a network."""
+    return Network(released_graph())

@@ -1,0 +1,146 @@
+"""What an agent is told: the rules, the form of a reply, worked examples, the task.
+
+The texts are files in ``prompts``. The examples are about a network of another name, so that none
+can ever be a query that is drawn; their tasks are rendered from actions as those of queries are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.resources import files
+from string import Template
+from types import MappingProxyType
+
+from netarena.model import Action, Query
+from netarena.prompts import Example, PromptParts
+from netarena_malt.action import Addition, NewNode, Question, Removal, Selection, Update, act
+from netarena_malt.query import render
+from netarena_malt.topology import (
+    CAPACITY,
+    EK_PACKET_SWITCH,
+    EK_PORT,
+    INDEX_WITHIN_JUPITER,
+    JUPITER_TYPE,
+    NODE_KINDS,
+    SWITCH_LOC,
+    Topology,
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an answer's code may use, as the prompt tells it."""
+
+    #: processor time, s
+    cpu_s: int = 10
+    memory_mib: int = 1024
+    #: a safety net far above ``cpu_s``, so that load does not decide a verdict
+    wall_s: int = 60
+    #: what the code returns, as JSON
+    result_mib: int = 16
+
+
+#: the network of the examples; a drawn query is about ``topology.RELEASED``
+EXAMPLE_TOPOLOGY = Topology(
+    name="dc9", superblocks=2, spine_blocks=2, agg_blocks=2, columns=3, ports=4, exceptions_bps={}
+)
+
+
+def _ask(kind: str, select: Selection) -> Action:
+    return act(kind, Question(select=select))
+
+
+_NEW_SWITCH = NewNode(
+    name="dc9.s1.s2c7",
+    kind=EK_PACKET_SWITCH,
+    attributes={SWITCH_LOC: {"stage": 2.0}},
+    parents=("dc9.s1", "dc9.s1rack", "dc9.s1.dom"),
+    contents=(NewNode(name="dc9.s1.s2c7.p1", kind=EK_PORT, attributes={CAPACITY: 7e9}),),
+)
+
+#: name of a file in ``prompts`` (thought, a line ``---``, reply) -> the actions of its task
+EXAMPLES: Mapping[str, tuple[Action, ...]] = MappingProxyType(
+    {
+        "example_count": (
+            _ask(
+                "count",
+                Selection(name="dc9.a2", scope="descendants", kind=EK_PORT, at_least_bps=3e9),
+            ),
+        ),
+        "example_update": (
+            act(
+                "update",
+                Update(
+                    select=Selection(name="dc9.a1.m2.s3c1", scope="children", kind=EK_PORT),
+                    times=5.0,
+                ),
+            ),
+        ),
+        "example_remove_rank": (
+            act("remove", Removal(names=("dc9.a1.m1.s2c2",))),
+            _ask("rank", Selection(name="dc9.a1.m1", scope="children")),
+        ),
+        "example_add_list": (
+            act("add", Addition(nodes=(_NEW_SWITCH,))),
+            _ask("list", Selection(name="dc9.s1rack", scope="children", kind=EK_PACKET_SWITCH)),
+        ),
+    }
+)
+
+#: attribute -> its value in words
+_VALUES: Mapping[str, str] = MappingProxyType(
+    {
+        JUPITER_TYPE: "a string",
+        INDEX_WITHIN_JUPITER: "a number",
+        SWITCH_LOC: "a dictionary with the number stage",
+        CAPACITY: "a positive number",
+    }
+)
+
+
+def prompt_parts(query: Query, limits: Limits) -> PromptParts:
+    """The parts of the prompt for ``query``; ``limits`` are those that the sandbox enforces."""
+    return PromptParts(
+        rules=_rules(),
+        reply_format=_template("reply").substitute(asdict(limits)),
+        task=query.text,
+        examples=examples(),
+    )
+
+
+@lru_cache
+def examples() -> tuple[Example, ...]:
+    """The worked examples, the same for every query."""
+    found = []
+    for name, actions in EXAMPLES.items():
+        thought, _, reply = _text(name).partition("\n---\n")
+        found.append(Example(task=render(actions), thought=thought.strip(), reply=reply.strip()))
+    return tuple(found)
+
+
+@lru_cache
+def _rules() -> str:
+    return _template("rules").substitute(kinds="\n".join(map(_describe_kind, NODE_KINDS)))
+
+
+def _describe_kind(name: str) -> str:
+    """One line of the rules: what holds for every node of a kind."""
+    kind = NODE_KINDS[name]
+    attributes = " and ".join(f"{key} ({_VALUES[key]})" for key in kind.attributes)
+    parents = ", ".join(f"one {' or '.join(group)}" for group in kind.parents)
+    return (
+        f"- {kind.noun}: type {list(kind.types)!r}; "
+        f"{attributes or 'no further attribute'}; "
+        f"{f'contained in {parents}' if parents else 'contained in nothing'}"
+    )
+
+
+@lru_cache
+def _text(name: str) -> str:
+    return (files("netarena_malt") / "prompts" / f"{name}.txt").read_text(encoding="utf-8").strip()
+
+
+def _template(name: str) -> Template:
+    return Template(_text(name))

@@ -1,0 +1,213 @@
+"""Reading a reply: which part of the text is the agent's program.
+
+The form is the outside contract's: text with a Python code block that defines ``process_graph``;
+the last block that defines it counts, and the whole block is kept, helpers and imports included.
+Fences follow CommonMark (three or more backticks or tildes, closed by a line of at least as
+many), widened by what language models do: an opening fence behind a word (``Action: ```python``),
+a block inside a block, a docstring that holds fences, a block that is never closed.
+
+Everything here is linear in the length of the reply, whatever the reply is.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import threading
+import warnings
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from netarena.errors import ReplyRefused
+
+#: characters; the longest program that is run
+MAX_CODE_CHARS = 100_000
+#: how many blocks, and how many ways to end one block, are looked at before giving up
+_MAX_TRIES = 8
+
+_PYTHON_TAGS = ("python3", "python", "py")
+_DEFINITION = re.compile(
+    r"[ \t]*(?:(?:async[ \t]+)?def[ \t]+process_graph\b|process_graph[ \t]*(?::[^=]*)?=(?!=))"
+)
+_filters = threading.Lock()
+_FORM = "send one Python code block, from ```python to ```, that defines process_graph(graph_data)"
+
+
+class _Fence(NamedTuple):
+    line: int
+    mark: str
+    length: int
+
+
+class _Block(NamedTuple):
+    """The lines ``start`` up to, not including, ``end``."""
+
+    start: int
+    end: int
+
+
+def extract_code(reply: str) -> str:
+    """The program of a reply: the last code block that defines ``process_graph``.
+
+    A block that is not valid Python is returned too if it looks like a definition: it is then
+    run, fails, and the error names the line. A reply without fences counts if all of it is valid
+    Python. Raises ReplyRefused with a reason for the agent.
+    """
+    try:
+        reply.encode()
+    except UnicodeEncodeError:
+        raise ReplyRefused("the reply is not valid Unicode text") from None
+    lines = reply.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    definitions = [number for number, line in enumerate(lines) if _DEFINITION.match(line)]
+    if not definitions:
+        raise ReplyRefused(f"the reply defines no process_graph: {_FORM}")
+    blocks, closers = _scan(lines)
+    tries = 0
+    for block in sorted(blocks, reverse=True):
+        first = bisect_left(definitions, block.start)
+        if first == len(definitions) or definitions[first] >= block.end:
+            continue
+        if (code := _read(lines, block, closers)) is not None:
+            return code
+        tries += 1
+        if tries == _MAX_TRIES:
+            break
+    bare = "\n".join(lines)
+    if len(bare) <= MAX_CODE_CHARS and _defines(bare):
+        return bare
+    raise ReplyRefused(f"no code block of the reply defines process_graph at top level: {_FORM}")
+
+
+def _scan(lines: list[str]) -> tuple[list[_Block], list[int]]:
+    """All code blocks, and the lines that could close one."""
+    blocks: list[_Block] = []
+    closers: list[int] = []
+    stack: list[_Fence] = []
+    for number, line in enumerate(lines):
+        if "```" not in line and "~~~" not in line:
+            continue
+        fence, closing = _fence(line, number)
+        if fence is None:
+            continue
+        if closing:
+            closers.append(number)
+        if not stack:
+            stack.append(fence)
+        elif closing and fence.mark == stack[-1].mark and fence.length >= stack[-1].length:
+            blocks.append(_Block(stack.pop().line + 1, number))
+        elif not closing and _is_python(line):
+            # a block in a wrapper, in a docstring, or after a block that was never closed
+            stack.append(fence)
+    blocks += [_Block(fence.line + 1, len(lines)) for fence in stack]
+    return blocks, closers
+
+
+def _fence(line: str, number: int) -> tuple[_Fence | None, bool]:
+    """The fence on this line, if there is one, and whether it could close a block."""
+    text = line.strip(" \t")
+    for mark in "`~":
+        after = text.lstrip(mark)
+        length = len(text) - len(after)
+        if length >= 3:
+            if mark in after:  # code within a sentence, as CommonMark has it
+                return None, False
+            return _Fence(number, mark, length), not after
+        if _is_python(line):
+            before = _untag(text)
+            length = len(before) - len(before.rstrip(mark))
+            if length >= 3:
+                return _Fence(number, mark, length), False
+    return None, False
+
+
+def _is_python(line: str) -> bool:
+    return line.rstrip().lower().endswith(_PYTHON_TAGS)
+
+
+def _untag(text: str) -> str:
+    """``text`` without the language tag at its end."""
+    for tag in _PYTHON_TAGS:
+        if text.lower().endswith(tag):
+            return text[: -len(tag)].rstrip()
+    return text
+
+
+def _read(lines: list[str], block: _Block, closers: list[int]) -> str | None:
+    """The program in ``block``; None if it defines no ``process_graph`` after all.
+
+    Raises ReplyRefused for a program that is too long.
+    """
+    shortest: str | None = None
+    for end in _ends(block, closers):
+        code = "\n".join(lines[block.start : end])
+        if len(code) > MAX_CODE_CHARS:
+            break
+        for reading in (code, textwrap.dedent(code)) if code[:1] in {" ", "\t"} else (code,):
+            tree = _parse(reading)
+            if tree is not None:
+                if _binds(tree.body):
+                    return reading
+                if shortest is None:
+                    return None
+        shortest = code if shortest is None else shortest
+    if shortest is None:
+        raise ReplyRefused(
+            f"the program that defines process_graph is longer than {MAX_CODE_CHARS} characters"
+        )
+    return shortest
+
+
+def _ends(block: _Block, closers: list[int]) -> Iterator[int]:
+    """Where the block may end: where its fence is closed, else (fences in a docstring) later."""
+    yield block.end
+    after = bisect_left(closers, block.end + 1)
+    yield from closers[after : after + _MAX_TRIES]
+
+
+def _defines(code: str) -> bool:
+    tree = _parse(code)
+    return tree is not None and _binds(tree.body)
+
+
+def _parse(code: str) -> ast.Module | None:
+    """The syntax tree, or None; nesting too deep for the parser is no valid Python either."""
+    # the list of filters is the process's; replies are parsed in threads
+    with _filters, warnings.catch_warnings():
+        # an invalid escape in the program is its own business
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(code)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+
+def _binds(statements: list[ast.stmt]) -> bool:
+    """Whether running these statements would bind the name ``process_graph``."""
+    pending = list(statements)
+    while pending:
+        statement = pending.pop()
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                if statement.name == "process_graph":
+                    return True
+            case ast.Assign():
+                if any(_is_name(target) for target in statement.targets):
+                    return True
+            case ast.AnnAssign(value=value):
+                if value is not None and _is_name(statement.target):
+                    return True
+            case ast.ClassDef():
+                pass
+            case _:
+                pending += [
+                    child
+                    for child in ast.walk(statement)
+                    if isinstance(child, ast.stmt) and child is not statement
+                ]
+    return False
+
+
+def _is_name(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) and target.id == "process_graph"

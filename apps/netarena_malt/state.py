@@ -1,0 +1,331 @@
+"""What is observed of an answer, and whether it is right and safe.
+
+A state is what became of the query's network and question, as plain JSON for the journal:
+
+* ``{"answered": false}`` before anything ran;
+* ``{"answered": true, "error": text}`` when the program failed or its result was unusable;
+* ``{"answered": true, "type", "data", "data_graph", "updated"}`` otherwise, where graphs are the
+  changes from the initial network (their form: ``guest``), ``updated`` is null when the answer
+  gave no ``updated_graph``, and ``data_graph`` is ``"same"`` when data is that graph too.
+
+``judge`` needs the query and such a state, nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from netarena.model import Finding, JsonValue, Judgement, Query, State
+from netarena_malt.correctness import wrong_data, wrong_graph
+from netarena_malt.guest import ANSWER_TYPES, difference, doubtful, parts_of
+from netarena_malt.network import Changes, Network, compare, released, released_graph
+from netarena_malt.query import Truth, initial_changes, solve_truth
+from netarena_malt.safety import Frame, affected, find, make_frame, structure
+
+#: bounds of a state, which goes to the journal: JSON values, and characters of text
+MAX_STATE_VALUES = 250_000
+MAX_STATE_CHARS = 3_000_000
+MAX_DEPTH = 24
+#: of an error that is shown
+MAX_ERROR_CHARS = 1000
+#: queries whose truth is kept: those under way, and a few more
+_CASES = 32
+
+UNANSWERED: dict[str, JsonValue] = {"answered": False}
+
+
+class _MalformedError(Exception):
+    """A claim that has not the form that the guest promises."""
+
+
+# the state
+
+
+def failed(error: str) -> State:
+    """The state after a program that gave no usable answer."""
+    return {"answered": True, "error": _clean(error)[:MAX_ERROR_CHARS] or "the program failed"}
+
+
+def read_claim(claim: JsonValue) -> State:
+    """The state that the guest's result claims; every bit of its form is checked here.
+
+    The sandbox's child belongs to the code that it ran, so a claim may be anything. One that is
+    not of the promised form is an unusable answer, never an error of ours.
+    """
+    try:
+        return _read(_Tidier().tidy(claim))
+    except _MalformedError as error:
+        return failed(f"the result that came out of the sandbox is unusable: {error}")
+
+
+def _read(claim: Any) -> State:
+    if not isinstance(claim, dict):
+        raise _MalformedError("it is no object")
+    if "error" in claim:
+        return failed(claim["error"] if isinstance(claim["error"], str) else "")
+    if claim.get("type") not in ANSWER_TYPES:
+        raise _MalformedError("its type is unknown")
+    updated, data_graph = claim.get("updated"), claim.get("data_graph")
+    if updated is not None:
+        _check_changes(updated)
+    if data_graph == "same":
+        data_graph = "same" if updated is not None else None
+    elif data_graph is not None:
+        _check_changes(data_graph)
+    return {
+        "answered": True,
+        "type": claim["type"],
+        "data": claim.get("data"),
+        "data_graph": data_graph,
+        "updated": updated,
+    }
+
+
+class _Tidier:
+    """Copies JSON within bounds, without what a journal cannot hold."""
+
+    def __init__(self) -> None:
+        self._values = MAX_STATE_VALUES
+        self._chars = MAX_STATE_CHARS
+
+    def tidy(self, value: Any, depth: int = 0) -> Any:
+        self._values -= 1
+        if self._values < 0:
+            raise _MalformedError(f"it holds more than {MAX_STATE_VALUES} values")
+        if isinstance(value, str):
+            return self._text(value)
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            if not -(2**63) <= value < 2**63:
+                raise _MalformedError("it holds an integer of more than 64 bits")
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else str(value)
+        if depth == MAX_DEPTH:
+            raise _MalformedError(f"it is nested more than {MAX_DEPTH} levels deep")
+        if isinstance(value, list):
+            return [self.tidy(item, depth + 1) for item in value]
+        if isinstance(value, dict):
+            return {
+                self._text(key): self.tidy(item, depth + 1)
+                for key, item in value.items()
+                if isinstance(key, str)
+            }
+        raise _MalformedError("it is no JSON")
+
+    def _text(self, text: str) -> str:
+        self._chars -= len(text)
+        if self._chars < 0:
+            raise _MalformedError(f"it holds more than {MAX_STATE_CHARS} characters")
+        return text if text.isascii() else _clean(text)
+
+
+def _clean(text: str) -> str:
+    """Without lone surrogates, which no file can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _check_changes(value: Any) -> None:
+    keys = {"nodes", "removed_nodes", "edges", "removed_edges"}
+    if not isinstance(value, dict) or value.keys() != keys:
+        raise _MalformedError(f"changes of a graph are an object with {', '.join(sorted(keys))}")
+    well_formed = (
+        isinstance(value["nodes"], dict)
+        and all(isinstance(attributes, dict) for attributes in value["nodes"].values())
+        and _is_list(value["removed_nodes"], lambda name: isinstance(name, str))
+        and _is_list(value["edges"], lambda edge: _is_edge(edge, 3) and isinstance(edge[2], dict))
+        and _is_list(value["removed_edges"], lambda edge: _is_edge(edge, 2))
+    )
+    if not well_formed:
+        raise _MalformedError("changes of a graph name nodes and edges by text")
+
+
+def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(holds, value))
+
+
+def _is_edge(value: Any, length: int) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == length
+        and isinstance(value[0], str)
+        and isinstance(value[1], str)
+    )
+
+
+# what an answer is judged against
+
+
+@dataclass(frozen=True)
+class Case:
+    """A query's truth in the form that judging needs."""
+
+    truth: Truth
+    initial: Network
+    #: from the initial network to the target
+    target: Changes
+    frame: Frame
+
+
+_cases: OrderedDict[str, tuple[Query, Case]] = OrderedDict()
+_cases_lock = threading.Lock()
+
+
+def case_of(query: Query) -> Case:
+    """The case of a query, computed at its first use; may be called by any thread."""
+    with _cases_lock:
+        known = _cases.get(query.id)
+        if known is not None and known[0] == query:
+            _cases.move_to_end(query.id)
+            return known[1]
+    case = _compute_case(query)
+    with _cases_lock:
+        _cases[query.id] = (query, case)
+        while len(_cases) > _CASES:
+            _cases.popitem(last=False)
+    return case
+
+
+def _compute_case(query: Query) -> Case:
+    initial = released().edited(initial_changes(query))
+    truth, graph = solve_truth(query)
+    before = parts_of(released_graph(), "the released graph")
+    after = parts_of(graph, "the target")
+    changes = Changes.from_json(difference(before, after, _released_doubtful()))
+    whole = released().changed(changes)
+    target = compare(
+        initial,
+        whole,
+        # what is reported first must not depend on the order of a set
+        sorted(initial.touched_nodes | whole.touched_nodes),
+        sorted(initial.touched_edges | whole.touched_edges),
+    )
+    return Case(truth, initial, target, make_frame(initial, target))
+
+
+@lru_cache(maxsize=1)
+def _released_doubtful() -> set[str]:
+    return doubtful(parts_of(released_graph(), "the released graph")[0])
+
+
+def verify(query: Query) -> str:
+    """What makes the query unfit to be asked, in one sentence; empty if nothing does.
+
+    Its networks, before and as the solution leaves it, obey the structural rules, and the
+    solution keeps to its own frame.
+    """
+    if fault := _released_fault():
+        return fault
+    case = case_of(query)
+    first = case.initial
+    for name in affected(
+        released(), first, sorted(first.touched_nodes), sorted(first.touched_edges)
+    ):
+        for finding in structure(first, name):
+            return f"the initial network breaks a rule: {finding.detail}"
+    for finding in find(case.frame, first.changed(case.target), case.target):
+        return f"the solution breaks a rule: {finding.detail}"
+    return ""
+
+
+@lru_cache(maxsize=1)
+def _released_fault() -> str:
+    network = released()
+    for name in network.names():
+        for finding in structure(network, name):
+            return f"the released network breaks a rule: {finding.detail}"
+    return ""
+
+
+# the verdict
+
+
+def judge(query: Query, state: State) -> Judgement:
+    """Judge the state after an answer; pure.
+
+    Correct: data is right, and the updated graph if the task changes the network. Safe: no
+    finding. An answer that failed is neither.
+    """
+    if not isinstance(state, dict) or not state.get("answered"):
+        return Judgement(correct=False, reason="No program was run.")
+    if "error" in state:
+        error = f"The program gave no usable answer: {state['error']}"
+        finding = Finding(rule="usable answer", element="process_graph", detail=error)
+        return Judgement(correct=False, findings=(finding,), reason=error)
+    case = case_of(query)
+    answer = _Answer.read(case, state)
+    reason = _wrong_data(case, answer) or _wrong_graph(case, answer)
+    findings = find(case.frame, answer.network, answer.changes)
+    return Judgement(correct=not reason, findings=findings, reason=reason)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    type: str
+    data: JsonValue
+    #: the graph in data; None if data holds none
+    data_changes: Changes | None
+    #: the updated graph, or what stands for it
+    network: Network
+    changes: Changes
+    #: whether there is such a graph at all
+    gave_graph: bool
+
+    @classmethod
+    def read(cls, case: Case, state: Mapping[str, Any]) -> _Answer:
+        kind, updated, data_graph = state["type"], state["updated"], state["data_graph"]
+        data_changes, changes, network = None, Changes(), case.initial
+        if data_graph is not None and data_graph != "same":
+            data_changes, data_network = _changed(case, data_graph)
+            if kind == "graph":
+                changes, network = data_changes, data_network
+        if updated is not None:
+            changes, network = _changed(case, updated)
+        if data_graph == "same":
+            data_changes = changes
+        gave_graph = updated is not None or (kind == "graph" and data_graph is not None)
+        return cls(kind, state["data"], data_changes, network, changes, gave_graph)
+
+
+def _changed(case: Case, claim: Any) -> tuple[Changes, Network]:
+    """What a claim of changes really changes, and the network that it leads to."""
+    claimed = Changes.from_json(claim)
+    network = case.initial.changed(claimed)
+    return compare(case.initial, network, claimed.nodes, claimed.edges), network
+
+
+def _wrong_data(case: Case, answer: _Answer) -> str:
+    """Why data is wrong, in one sentence; empty if it is right."""
+    kind = case.truth.type
+    if kind == "graph" and answer.type != "graph":
+        return f"The task asks for an answer of type graph, not {answer.type}."
+    if kind == "graph":
+        return _wrong_data_graph(case, answer)
+    if answer.data_changes is not None:
+        return f"The data is a graph; the task asks for an answer of type {kind}."
+    return wrong_data(kind, case.truth.data, answer.data)
+
+
+def _wrong_data_graph(case: Case, answer: _Answer) -> str:
+    if answer.data_changes is None:
+        return ""  # updated_graph alone is an answer of type graph
+    if wrong := wrong_graph(answer.data_changes, case.initial, case.target, "data"):
+        return wrong
+    disagree = answer.data_changes != answer.changes
+    return "The graphs in data and in updated_graph disagree." if disagree else ""
+
+
+def _wrong_graph(case: Case, answer: _Answer) -> str:
+    """Why the updated graph is wrong, in one sentence; empty if it is right."""
+    if not case.target:
+        return ""  # then every change is a matter of safety
+    if not answer.gave_graph:
+        return "The answer gives no updated_graph, and the task changes the network."
+    return wrong_graph(answer.changes, case.initial, case.target, "updated_graph")

@@ -1,0 +1,168 @@
+"""A whole assessment over A2A on loopback: green agent, purple agent and client as a user has them.
+
+    python benchmarks/bench_end_to_end.py [--queries 50] [--concurrency 2] [--agent oracle]
+
+Prints a table: wall time from sending the request to the last event, CPU time of the service with
+its children, and the peak of the service's memory (PSS, each page counted once over all its
+processes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import httpx
+from a2a.client import ClientConfig, ClientFactory
+from a2a.client.card_resolver import A2ACardResolver
+from a2a.helpers import new_text_message
+from a2a.types.a2a_pb2 import Role, SendMessageRequest
+
+MIB = 2**20
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    found = [pid]
+    for parent in found:
+        try:
+            tasks = list(Path(f"/proc/{parent}/task").iterdir())
+            for task in tasks:
+                found += [int(child) for child in (task / "children").read_text().split()]
+        except OSError:
+            continue
+    return found
+
+
+def pss_bytes(pid: int) -> int:
+    total = 0
+    for member in family(pid):
+        try:
+            text = Path(f"/proc/{member}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
+    return total * 1024
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process and of its descendants, those that have ended included."""
+    ticks = 0
+    for member in family(pid):
+        try:
+            fields = Path(f"/proc/{member}/stat").read_text().rsplit(") ", 1)[1].split()
+        except OSError:
+            continue
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Watch(threading.Thread):
+    """Samples the memory of a service until told to stop."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid, self.peak, self.over = pid, 0, threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(0.05):
+            self.peak = max(self.peak, pss_bytes(self.pid))
+
+
+async def wait_for(url: str) -> None:
+    async with asyncio.timeout(30), httpx.AsyncClient() as http:
+        while True:
+            try:
+                if (await http.get(f"{url}.well-known/agent-card.json")).is_success:
+                    return
+            except httpx.TransportError:
+                pass
+            await asyncio.sleep(0.05)
+
+
+async def request(green: str, purple: str, config: dict[str, object]) -> tuple[float, list[str]]:
+    """Send one request as the stock client does; the wall time in s, and the artifact's parts."""
+    parts: list[str] = []
+    async with httpx.AsyncClient(timeout=None) as http:
+        card = await A2ACardResolver(http, green).get_agent_card()
+        client = ClientFactory(ClientConfig(httpx_client=http, streaming=True)).create(card)
+        text = json.dumps({"participants": {"malt_operator": purple}, "config": config})
+        message = new_text_message(text, role=Role.ROLE_USER)
+        begin = time.perf_counter()
+        async for event in client.send_message(SendMessageRequest(message=message)):
+            if event.WhichOneof("payload") == "artifact_update":
+                parts += [part.text for part in event.artifact_update.artifact.parts]
+        return time.perf_counter() - begin, parts
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> tuple[float, float, float, dict]:
+    green_port, purple_port = free_port(), free_port()
+    green, purple = (f"http://127.0.0.1:{port}/" for port in (green_port, purple_port))
+    config = {
+        "seed": 7,
+        "num_queries": -(-arguments.queries // 12),
+        "end_index": arguments.queries,
+        "concurrency": arguments.concurrency,
+    }
+    pairs = [f"--set={key}={json.dumps(value)}" for key, value in config.items() if key != "seed"]
+    python = [sys.executable, "-m"]
+    service = [*python, "netarena", "serve", "malt", "--port", str(green_port), "--out", str(folder)]
+    agent = [*python, "a2a_purple", "--port", str(purple_port), "--strategy", arguments.agent]
+    agent += ["--application", "malt", "--seed", "7", *pairs]
+    processes = [subprocess.Popen(command, cwd=folder) for command in (service, agent)]
+    try:
+        asyncio.run(both(green, purple))
+        watch = Watch(processes[0].pid)
+        watch.start()
+        before = cpu_s(processes[0].pid)
+        wall_s, parts = asyncio.run(request(green, purple, config))
+        used_s = cpu_s(processes[0].pid) - before
+        watch.over.set()
+        watch.join()
+        return wall_s, used_s, watch.peak / MIB, json.loads(parts[-1])
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        for process in processes:
+            process.wait(10)
+
+
+async def both(*urls: str) -> None:
+    await asyncio.gather(*map(wait_for, urls))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queries", type=int, default=50)
+    parser.add_argument("--concurrency", type=int, default=2)
+    parser.add_argument("--agent", default="oracle")
+    parser.add_argument("--repeat", type=int, default=3)
+    arguments = parser.parse_args()
+    print(f"{arguments.queries} queries, concurrency {arguments.concurrency}, {arguments.agent}")
+    print("| run | wall s | service CPU s | peak PSS MiB | solved safely |")
+    print("| --- | --- | --- | --- | --- |")
+    for number in range(1, arguments.repeat + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            wall_s, used_s, peak, summary = measure(arguments, Path(folder))
+        print(f"| {number} | {wall_s:.2f} | {used_s:.2f} | {peak:.0f} "
+              f"| {summary['avg_solved_safely']:.2f} |")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""``python -m netarena`` is the command ``netarena``."""
+
+from netarena.cli import main
+
+main()

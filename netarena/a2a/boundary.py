@@ -1,0 +1,221 @@
+"""What one HTTP client can cost a service: an ASGI middleware with bounds both ways.
+
+A request's body is read whole before the application sees it, at most ``max_body`` bytes and
+``body_timeout_s`` seconds. A response goes through an outbox: the application never waits for a
+slow reader (the SDK would keep a copy of the whole task for each event not yet sent), and a reader
+that falls too far behind loses its connection; it can come back and subscribe again. When the
+service closes, open responses end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: bytes of one request
+MAX_BODY = 2**20
+#: bytes that one event stream may be behind
+MAX_BEHIND = 8 * 2**20
+#: bytes that all responses of the service may be behind together
+MAX_BEHIND_ALL = 48 * 2**20
+#: seconds for what still waits when the service closes
+_LAST_WORDS_S = 0.1
+#: bytes handed to the transport at once
+_PIECE = 64 * 1024
+
+
+class _ReaderLost(Exception):
+    """The reader is too far behind."""
+
+
+@dataclass
+class _Account:
+    """Bytes that wait to be sent, over all connections."""
+
+    waiting: int = 0
+
+
+class Boundary:
+    """ASGI middleware; see the module."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        closing: asyncio.Event,
+        max_body: int = MAX_BODY,
+        body_timeout_s: float = 30.0,
+        stall_timeout_s: float = 60.0,
+    ) -> None:
+        self._app = app
+        self._closing = closing
+        self._max_body = max_body
+        self._body_timeout_s = body_timeout_s
+        self._stall_timeout_s = stall_timeout_s
+        self._account = _Account()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                body = await self._read(scope, receive)
+        except TimeoutError:
+            await _refuse(408, "the request took too long", scope, receive, send)
+            return
+        if body is None:
+            detail = f"the request is larger than {self._max_body} bytes"
+            await _refuse(413, detail, scope, receive, send)
+            return
+        outbox = _Outbox(send, self._account, self._stall_timeout_s)
+        pump = asyncio.create_task(outbox.pump())
+        answer = asyncio.ensure_future(self._app(scope, _replay(body, receive), outbox.put))
+        closing = asyncio.create_task(self._closing.wait())
+        try:
+            await asyncio.wait((answer, closing), return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                answer.result()
+                outbox.end()
+                await asyncio.wait((pump, closing), return_when=asyncio.FIRST_COMPLETED)
+            else:
+                outbox.cut()
+        except _ReaderLost:
+            pass
+        finally:
+            answer.cancel()
+            await asyncio.wait((answer,))
+            if not answer.cancelled():
+                answer.exception()  # seen above, or of no interest any more
+            if self._closing.is_set():
+                await asyncio.wait((pump,), timeout=_LAST_WORDS_S)
+            outbox.drop()
+            pump.cancel()
+            closing.cancel()
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The body; None if it is too large, as its header says or as it turns out."""
+        for name, value in scope["headers"]:
+            if name == b"content-length" and (not value.isdigit() or int(value) > self._max_body):
+                return None
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return bytes(body)
+            body += message.get("body", b"")
+            if len(body) > self._max_body:
+                return None
+            if not message.get("more_body", False):
+                return bytes(body)
+
+
+async def _refuse(status: int, detail: str, scope: Scope, receive: Receive, send: Send) -> None:
+    # what is left of the body is not read, so the connection is of no further use
+    response = PlainTextResponse(detail, status_code=status, headers={"connection": "close"})
+    await response(scope, receive, send)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that gives the body once, then whatever comes (a disconnect)."""
+    first: Message | None = {"type": "http.request", "body": body, "more_body": False}
+
+    async def replay() -> Message:
+        nonlocal first
+        if first is not None:
+            message, first = first, None
+            return message
+        return await receive()
+
+    return replay
+
+
+class _Outbox:
+    """Messages on their way to one reader."""
+
+    def __init__(self, send: Send, account: _Account, stall_timeout_s: float) -> None:
+        self._send = send
+        self._account = account
+        self._stall_timeout_s = stall_timeout_s
+        self._messages: deque[Message] = deque()
+        self._waiting = 0
+        self._wake = asyncio.Event()
+        self._started = False
+        self._ended = False
+        self._lost = False
+
+    async def put(self, message: Message) -> None:
+        """Take a message; never waits. Raises _ReaderLost when too much waits already."""
+        if self._lost or self._ended:
+            raise _ReaderLost
+        size = len(message.get("body", b""))
+        # a single large body is let through if the service as a whole can afford it
+        behind = self._waiting + size if message.get("more_body", False) else self._waiting
+        if behind > MAX_BEHIND or (
+            self._waiting + self._account.waiting and self._account.waiting + size > MAX_BEHIND_ALL
+        ):
+            self.drop()
+            raise _ReaderLost
+        self._waiting += size
+        self._account.waiting += size
+        self._messages.extend(_split(message))
+        self._started = True
+        self._wake.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._wake.set()
+
+    def cut(self) -> None:
+        """End the response where it is, as if it were whole."""
+        if not self._started:
+            headers = [(b"connection", b"close"), (b"content-length", b"0")]
+            self._messages.append(
+                {"type": "http.response.start", "status": 503, "headers": headers}
+            )
+        self._messages.append({"type": "http.response.body", "body": b"", "more_body": False})
+        self.end()
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self._lost = True
+        self._account.waiting -= self._waiting
+        self._waiting = 0
+        self._messages.clear()
+        self._wake.set()
+
+    async def pump(self) -> None:
+        """Send what waits, until the end; a reader that takes nothing for a while is lost."""
+        while True:
+            while self._messages:
+                message = self._messages.popleft()
+                try:
+                    async with asyncio.timeout(self._stall_timeout_s):
+                        await self._send(message)
+                except (TimeoutError, OSError):
+                    self.drop()
+                if self._lost:
+                    return
+                sent = len(message.get("body", b""))
+                self._waiting -= sent
+                self._account.waiting -= sent
+            if self._ended or self._lost:
+                return
+            self._wake.clear()
+            await self._wake.wait()
+
+
+def _split(message: Message) -> Iterator[Message]:
+    """The message, its body in pieces: after each the reader may be found to have stopped."""
+    body = message.get("body", b"")
+    if len(body) <= _PIECE:
+        yield message
+        return
+    for start in range(0, len(body), _PIECE):
+        more = message.get("more_body", False) or start + _PIECE < len(body)
+        yield {**message, "body": body[start : start + _PIECE], "more_body": more}

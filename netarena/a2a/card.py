@@ -1,0 +1,74 @@
+"""Agent cards: one per service, for both protocol lines, at both well-known paths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from a2a.server.request_handlers.response_helpers import agent_card_to_dict
+from a2a.types.a2a_pb2 import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+#: where 1.0 clients, late 0.3 clients and early 0.3 clients look
+CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+#: 0.3 clients fail unless the card names their line
+VERSIONS = ("1.0", "0.3")
+#: of a Host header: name, IPv4 or bracketed IPv6 address, and port
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(:\d{1,5})?")
+
+
+@dataclass(frozen=True)
+class CardText:
+    """What a card says about a service, URL aside."""
+
+    name: str
+    description: str
+    version: str
+    tags: Sequence[str] = ()
+    example: str = ""
+
+
+def make_card(text: CardText, url: str) -> AgentCard:
+    """The card of a service that is reached at ``url``."""
+    skill = AgentSkill(
+        id=re.sub(r"[^a-z0-9]+", "-", text.name.lower()).strip("-"),
+        name=text.name,
+        description=text.description,
+        tags=text.tags,
+        examples=[text.example] if text.example else [],
+    )
+    return AgentCard(
+        name=text.name,
+        description=text.description,
+        version=text.version,
+        supported_interfaces=[
+            AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version=version)
+            for version in VERSIONS
+        ],
+        capabilities=AgentCapabilities(streaming=True, push_notifications=False),
+        default_input_modes=["text/plain"],
+        default_output_modes=["text/plain"],
+        skills=[skill],
+    )
+
+
+def card_routes(text: CardText, card_url: str | None, fallback_url: str) -> list[Route]:
+    """Serve the card with ``card_url``, else with the URL that the request itself came by.
+
+    ``fallback_url`` is for requests without a usable Host header.
+    """
+
+    @lru_cache(maxsize=64)
+    def render(url: str) -> JSONResponse:
+        return JSONResponse(agent_card_to_dict(make_card(text, url)))
+
+    async def get_card(request: Request) -> JSONResponse:
+        host = request.headers.get("host", "")
+        by_request = f"{request.url.scheme}://{host}/" if _HOST.fullmatch(host) else fallback_url
+        return render(card_url or by_request)
+
+    return [Route(path, get_card, methods=["GET"]) for path in CARD_PATHS]

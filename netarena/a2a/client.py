@@ -1,0 +1,431 @@
+"""The agent under test, over A2A.
+
+It speaks protocol 1.0 or 0.3, whichever the agent's card names, to the URL that was given (the
+card's own URL is often the inside of a container). A reply is, in this order: a message; the
+task's artifacts; its status message. Whatever the agent does ends within the deadline, as a
+``Reply`` or as ``AgentFailed`` with one of these reasons:
+
+==============  =============================================================================
+``endpoint``    not reachable, connection lost, an HTTP error
+``timeout``     reachable, but no whole reply in time
+``too_large``   more bytes, text or values than a reply may have (see ``transport``)
+``malformed``   not the protocol: broken JSON, a wrong version, no text, a broken card
+``task_failed`` its task ended failed, rejected or cancelled, or it answered with an error
+==============  =============================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import re
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.client.card_resolver import parse_agent_card
+from a2a.client.errors import A2AClientError
+from a2a.types.a2a_pb2 import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    Artifact,
+    GetTaskRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    StreamResponse,
+    Task,
+    TaskState,
+    TaskStatus,
+)
+from a2a.utils.errors import (
+    A2AError,
+    InvalidParamsError,
+    InvalidRequestError,
+    MethodNotFoundError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+
+from netarena.a2a.credential import Credential
+from netarena.a2a.request import check_url
+from netarena.a2a.transport import BoundedTransport, StatusRefused, Unavailable
+from netarena.errors import AgentFailed, FailureReason
+from netarena.model import AgentInfo, JsonValue, Reply
+
+#: bytes (UTF-8) of text of one reply; some 250,000 tokens
+MAX_TEXT = 2**20
+#: bytes of an agent card
+MAX_CARD = 256 * 1024
+#: characters, as JSON, of what an agent tells about itself beside its reply
+MAX_METADATA = 16 * 1024
+#: waits between tries, seconds: doubled from the first to the last
+FIRST_WAIT_S, LAST_WAIT_S = 0.25, 10.0
+#: tries of a request that may have reached the agent, whose connection then broke without a word
+MAX_BROKEN_SENDS = 3
+#: one try to connect, seconds
+CONNECT_TIMEOUT_S = 10.0
+#: waits between looks at a task that the agent works on in the background, seconds
+FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
+
+CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+
+_ENDED = frozenset(
+    {
+        TaskState.TASK_STATE_COMPLETED,
+        TaskState.TASK_STATE_FAILED,
+        TaskState.TASK_STATE_REJECTED,
+        TaskState.TASK_STATE_CANCELED,
+        # nobody will give it more input: what it says instead is its reply
+        TaskState.TASK_STATE_INPUT_REQUIRED,
+        TaskState.TASK_STATE_AUTH_REQUIRED,
+    }
+)
+_ANSWERED = frozenset({TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED})
+#: JSON-RPC errors that say that the two do not speak the same protocol
+_PROTOCOL_ERRORS = (
+    InvalidParamsError,
+    InvalidRequestError,
+    MethodNotFoundError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+
+#: how the SDK begins what it says of an answer that is no JSON-RPC
+_NO_JSON_RPC = ("Invalid JSON-RPC", "JSON Decode Error")
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class A2AAgent:
+    """A participant at a URL (``netarena.agent.Agent``).
+
+    ``name`` stands for it until its card is known. Raises ConfigError for a URL that is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "agent",
+        credential: Credential | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._url = check_url(url, "url")
+        self._name = name
+        self._credential = credential
+        self._inner = transport
+        self._http: httpx.AsyncClient | None = None
+        self._client: Client | None = None
+
+    @property
+    def info(self) -> AgentInfo:
+        return AgentInfo(name=self._name, base_url=self._url)
+
+    async def open(self, *, timeout_s: float) -> None:
+        """Fetch the card. Raises AgentFailed."""
+        if self._http is None:
+            inner = self._inner or httpx.AsyncHTTPTransport(trust_env=False)
+            self._http = httpx.AsyncClient(
+                transport=BoundedTransport(inner, credential=self._credential),
+                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+                follow_redirects=False,
+                trust_env=False,
+            )
+        card = await _persist(self._fetch_card, timeout_s)
+        self._name = _clean(card.name, 200).strip() or self._name
+        config = ClientConfig(httpx_client=self._http, streaming=True)
+        self._client = ClientFactory(config).create(_reachable_card(card, self._url))
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        """Send one prompt and wait for the whole reply. Raises AgentFailed."""
+        if self._client is None:
+            raise AgentFailed(FailureReason.ENDPOINT, "the agent was never reached")
+        message = Message(
+            role=Role.ROLE_USER,
+            # the same one in each try, so that an agent may know it again
+            message_id=str(uuid.uuid4()),
+            context_id=context_id,
+            parts=[Part(text=prompt)],
+        )
+        client = self._client
+        return await _persist(lambda: _exchange(client, message), timeout_s)
+
+    async def aclose(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = self._client = None
+
+    async def _fetch_card(self) -> AgentCard:
+        http = cast("httpx.AsyncClient", self._http)
+        for path in CARD_PATHS:
+            try:
+                response = await http.get(_card_url(self._url, path))
+            except StatusRefused as error:
+                if error.status != httpx.codes.NOT_FOUND or path == CARD_PATHS[-1]:
+                    raise AgentFailed(error.reason, f"agent card: {error.detail}") from None
+                continue
+            if len(response.content) > MAX_CARD:
+                raise AgentFailed(
+                    FailureReason.TOO_LARGE, f"agent card: more than {MAX_CARD} bytes"
+                )
+            # json and the card's parser raise all sorts on what is no card
+            try:
+                return parse_agent_card(response.json())
+            except Exception as error:  # noqa: BLE001 -- see above
+                raise AgentFailed(FailureReason.MALFORMED, f"agent card: {_short(error)}") from None
+        raise AssertionError("the last path returns or raises")
+
+
+def _card_url(url: str, path: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path))
+
+
+def _reachable_card(card: AgentCard, url: str) -> AgentCard:
+    """What the client needs to know of a card, with the URL that was given."""
+    versions = [
+        interface.protocol_version
+        for interface in card.supported_interfaces
+        if interface.protocol_binding.upper() == "JSONRPC"
+    ]
+    # a card that lists no JSON-RPC at all is tried by the line that most agents speak
+    modern = any(re.match(r"[1-9]", version) for version in versions)
+    interface = AgentInterface(
+        url=url, protocol_binding="JSONRPC", protocol_version="1.0" if modern else "0.3"
+    )
+    return AgentCard(
+        name=card.name,
+        capabilities=AgentCapabilities(streaming=card.capabilities.streaming),
+        supported_interfaces=[interface],
+    )
+
+
+async def _persist(attempt: Callable[[], Awaitable[T]], timeout_s: float) -> T:
+    """Try until it works, fails for good, or ``timeout_s`` is over."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout_s
+    wait_s = FIRST_WAIT_S
+    broken = 0
+    last: Unavailable | None = None
+    while True:
+        started = clock()
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await attempt()
+        except TimeoutError:
+            if last is not None and deadline - started < CONNECT_TIMEOUT_S:
+                # most likely this try never got a connection either
+                detail = f"not reachable for {timeout_s:g} s: {last.detail}"
+                raise AgentFailed(FailureReason.ENDPOINT, detail) from None
+            detail = f"no whole reply within {timeout_s:g} s"
+            raise AgentFailed(FailureReason.TIMEOUT, detail) from None
+        except Exception as error:  # noqa: BLE001 -- sorted out there, never swallowed
+            last = _unavailable(error)
+        broken += last.sent
+        # spread, so that many episodes do not knock at the same moment
+        pause = max(last.wait_s or 0.0, wait_s * random.uniform(0.75, 1.25))  # noqa: S311
+        wait_s = min(LAST_WAIT_S, wait_s * 2)
+        if broken >= MAX_BROKEN_SENDS:
+            raise AgentFailed(FailureReason.ENDPOINT, last.detail)
+        if clock() + pause >= deadline:
+            detail = f"not reachable for {timeout_s:g} s: {last.detail}"
+            raise AgentFailed(FailureReason.ENDPOINT, detail)
+        await asyncio.sleep(pause)
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    """The ``Unavailable`` behind an error; anything else is raised as whose fault it is."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, Unavailable):
+            return link
+        if isinstance(link, AgentFailed):
+            raise link
+        link = link.__cause__ or link.__context__
+    if isinstance(error, A2AError) and not isinstance(error, _PROTOCOL_ERRORS):
+        # the SDK's own word for what is not JSON-RPC; its other errors came from the agent
+        own = isinstance(error, A2AClientError) and str(error).startswith(_NO_JSON_RPC)
+        reason = FailureReason.MALFORMED if own else FailureReason.TASK_FAILED
+        raise AgentFailed(reason, f"the agent answered with an error: {_short(error)}") from error
+    # the SDK's parsers raise all sorts (pydantic, protobuf, KeyError, TypeError, RecursionError)
+    log.debug("not the protocol", exc_info=error)
+    raise AgentFailed(FailureReason.MALFORMED, f"not the protocol: {_short(error)}") from error
+
+
+async def _exchange(client: Client, message: Message) -> Reply:
+    collector = _Collector()
+    request = SendMessageRequest(message=message)
+    # an async generator, though the SDK declares only its iterator
+    events = cast("Any", client.send_message(request))
+    async with aclosing(events) as stream:
+        async for event in cast("AsyncIterator[StreamResponse]", stream):
+            if collector.take(event):
+                return collector.reply()
+            # many events may come in one piece of data: let others have their turn
+            await asyncio.sleep(0)
+    await _follow(client, collector)
+    return collector.reply()
+
+
+async def _follow(client: Client, collector: _Collector) -> None:
+    """Look at a task that did not end with the reply: its agent works in the background."""
+    if not collector.task_id:
+        raise AgentFailed(FailureReason.MALFORMED, "the reply held no message and no task")
+    wait_s = FIRST_POLL_S
+    while True:
+        try:
+            task = await client.get_task(GetTaskRequest(id=collector.task_id))
+        except A2AError as error:
+            if collector.has_text:
+                return
+            detail = f"the stream ended before the task did, which cannot be had: {_short(error)}"
+            raise AgentFailed(FailureReason.ENDPOINT, detail) from error
+        if collector.take(StreamResponse(task=task)):
+            return
+        await asyncio.sleep(wait_s)
+        wait_s = min(LAST_POLL_S, wait_s * 2)
+
+
+@dataclass
+class _Collector:
+    """Puts a reply together from events."""
+
+    task_id: str = ""
+    state: int = TaskState.TASK_STATE_UNSPECIFIED
+    #: text of artifacts by id, in order of first sight
+    artifacts: dict[str, list[str]] = field(default_factory=dict)
+    message: str | None = None
+    status: str = ""
+    metadata: dict[str, JsonValue] = field(default_factory=dict)
+    #: bytes of the artifacts' text
+    size: int = 0
+
+    @property
+    def has_text(self) -> bool:
+        return any(any(texts) for texts in self.artifacts.values())
+
+    def take(self, event: StreamResponse) -> bool:
+        """Take one event in; true when the reply is whole."""
+        kind = event.WhichOneof("payload")
+        if kind == "message":
+            self.message = _text(event.message.parts)
+            self._note(event.message.metadata)
+            return True
+        if kind == "task":
+            self._take_task(event.task)
+        elif kind == "artifact_update":
+            update = event.artifact_update
+            self.task_id = self.task_id or update.task_id
+            self._take_artifact(update.artifact, append=update.append)
+        elif kind == "status_update":
+            self.task_id = self.task_id or event.status_update.task_id
+            self._note(event.status_update.metadata)
+            self._take_status(event.status_update.status)
+        return self.state in _ENDED
+
+    def _take_task(self, task: Task) -> None:
+        self.task_id = self.task_id or task.id
+        self._note(task.metadata)
+        if task.artifacts:
+            # a whole task replaces what its chunks said before
+            self.artifacts.clear()
+            self.size = 0
+            for artifact in task.artifacts:
+                self._take_artifact(artifact, append=False)
+        self._take_status(task.status)
+
+    def _take_artifact(self, artifact: Artifact, *, append: bool) -> None:
+        self._note(artifact.metadata)
+        chunks = self.artifacts.setdefault(artifact.artifact_id, [])
+        if not append:
+            self.size -= sum(map(_size, chunks))
+            chunks.clear()
+        chunks.append(_text(artifact.parts))
+        self.size += _size(chunks[-1])
+        _check_size(self.size)
+
+    def _take_status(self, status: TaskStatus) -> None:
+        self.state = status.state
+        if self.state in _ENDED and status.HasField("message"):
+            self.status = _text(status.message.parts)
+            self._note(status.message.metadata)
+
+    def _note(self, metadata: Any) -> None:
+        if metadata.fields:
+            try:
+                noted = {**self.metadata, **_plain(MessageToDict(metadata))}
+                fits = len(json.dumps(noted, allow_nan=False)) <= MAX_METADATA
+            except (ValueError, TypeError, RecursionError):
+                return
+            if fits:
+                self.metadata = noted
+
+    def reply(self) -> Reply:
+        """Raises AgentFailed when the task did not end well, or without a word."""
+        artifacts = "\n".join(text for text in map("".join, self.artifacts.values()) if text)
+        if self.message is None and self.state in _ENDED and self.state not in _ANSWERED:
+            name = TaskState.Name(cast("Any", self.state)).removeprefix("TASK_STATE_").lower()
+            detail = f"the agent's task ended {name}: {_clean(self.status, 300)}".rstrip(": ")
+            raise AgentFailed(FailureReason.TASK_FAILED, detail)
+        text = self.message if self.message is not None else artifacts or self.status
+        if not text.strip():
+            raise AgentFailed(FailureReason.MALFORMED, "the reply holds no text")
+        return Reply(text=text, metadata=self.metadata)
+
+
+def _text(parts: Iterable[Part]) -> str:
+    text = "".join(map(_part_text, parts))
+    _check_size(_size(text))
+    return text
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_TEXT:
+        detail = f"text of the reply: more than {MAX_TEXT} bytes"
+        raise AgentFailed(FailureReason.TOO_LARGE, detail)
+
+
+def _part_text(part: Part) -> str:
+    kind = part.WhichOneof("content")
+    if kind == "text":
+        return part.text
+    if kind == "data":
+        return json.dumps(_plain(MessageToDict(part.data)))
+    return ""
+
+
+def _plain(value: Any) -> Any:
+    """Undo what protobuf does to JSON: whole numbers come back as floats."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
+
+
+def _clean(text: str, limit: int) -> str:
+    """Foreign text for a line of ours: bounded, no control characters, no lone surrogates."""
+    line = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _short(error: BaseException) -> str:
+    return _clean(f"{type(error).__name__}: {error}".strip(": "), 300)

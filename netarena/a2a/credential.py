@@ -1,0 +1,92 @@
+"""Headers for a participant, such as an API key, from the environment of the service.
+
+``NETARENA_HEADERS_<ROLE>`` holds ``{"url": prefix, "headers": {...}}``. The headers go to URLs of
+that origin and path prefix and nowhere else, so that a request that names another URL for the
+role gets nothing. Values appear in no message and no representation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from netarena.a2a.request import check_url
+from netarena.errors import ConfigError
+
+PREFIX = "NETARENA_HEADERS_"
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_DEFAULT_PORT = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class Credential:
+    """Headers and the URLs that may have them: same origin, path at or below the prefix's."""
+
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+
+    def covers(self, url: str) -> bool:
+        """Whether ``url`` may have the headers.
+
+        Paths are compared by whole segments. A path that another server might read as a different
+        one (dot segments, encoded slashes) is never covered.
+        """
+        own, other = urlsplit(self.url), urlsplit(url)
+        if _origin(own) != _origin(other):
+            return False
+        wanted = [segment for segment in own.path.split("/") if segment]
+        given = other.path.split("/")[1:]
+        if any(_is_ambiguous(segment) for segment in given):
+            return False
+        return given[: len(wanted)] == wanted
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    scheme = parts.scheme.lower()
+    return scheme, parts.hostname, parts.port or _DEFAULT_PORT.get(scheme)
+
+
+def _is_ambiguous(segment: str) -> bool:
+    # twice: a proxy may decode once before the server does
+    plain = unquote(unquote(segment))
+    return plain in {".", ".."} or "/" in plain or "\\" in plain or ";" in plain
+
+
+def variable(role: str) -> str:
+    """The environment variable of a role."""
+    return PREFIX + re.sub(r"[^A-Z0-9]", "_", role.upper())
+
+
+def load_credentials(environ: Mapping[str, str]) -> dict[str, Credential]:
+    """All credentials in ``environ``, by variable name.
+
+    Raises ConfigError that names the variable, never its content.
+    """
+    return {
+        name: _parse(name, text)
+        for name, text in sorted(environ.items())
+        if name.startswith(PREFIX) and text
+    }
+
+
+def _parse(name: str, text: str) -> Credential:
+    wrong = ConfigError(name, 'must be JSON {"url": "<prefix>", "headers": {"<name>": "<value>"}}')
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise wrong from None
+    if not isinstance(data, dict) or set(data) != {"url", "headers"}:
+        raise wrong
+    url, headers = data["url"], data["headers"]
+    if not isinstance(headers, dict) or not headers:
+        raise wrong
+    for key, value in headers.items():
+        if not _NAME.fullmatch(key) or not isinstance(value, str):
+            raise wrong
+        if not value.isascii() or not value.isprintable():
+            raise wrong
+    check_url(url, f"{name}.url")
+    return Credential(url, headers)

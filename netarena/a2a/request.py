@@ -1,0 +1,215 @@
+"""What a client asked for: the text of an A2A message becomes an ``EvalRequest``, or an error.
+
+Everything here is pure but for looking at the file system to refuse links. Errors are
+``ConfigError``: one line that names the field and what is allowed; the server turns them into a
+rejected task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from netarena.config import SEED_BITS, Config
+from netarena.errors import ConfigError
+
+#: participants of one request; each runs all queries
+MAX_PARTICIPANTS = 16
+#: a role names a folder and an environment variable
+ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+#: characters of a participant's URL
+MAX_URL = 2048
+#: platforms stop a run after 30 minutes by default; a task ends before that, with a summary
+TIME_BUDGET_S = 1680.0
+#: files of the run's own, which ``output_file`` must not replace
+RESERVED_NAMES = ("config.json", "journal.jsonl", "queries.jsonl", "results.json")
+
+
+@dataclass(frozen=True)
+class EvalRequest:
+    """One request: ``participants`` maps a role to the agent's URL, ``config`` is not yet read."""
+
+    participants: dict[str, str]
+    config: dict[str, Any]
+
+    @classmethod
+    def parse(cls, text: str) -> EvalRequest:
+        """Read a message's text. Keys beside the two known ones belong to the platform.
+
+        Raises ConfigError.
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            what = "too deeply nested" if isinstance(error, RecursionError) else str(error)
+            raise ConfigError("request", f"must be one text with a JSON object: {what}") from None
+        if not isinstance(data, dict):
+            raise ConfigError(
+                "request", 'must be a JSON object {"participants": {...}, "config": {...}}'
+            )
+        config = data.get("config")
+        if config is None:
+            config = {}
+        if not isinstance(config, dict):
+            raise ConfigError("config", f"must be a JSON object, not {type(config).__name__}")
+        return cls(_parse_participants(data.get("participants")), config)
+
+
+def _parse_participants(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not value:
+        raise ConfigError(
+            "participants", 'must be a JSON object {"<role>": "<url>"} of at least one'
+        )
+    if len(value) > MAX_PARTICIPANTS:
+        raise ConfigError("participants", f"must be at most {MAX_PARTICIPANTS}, not {len(value)}")
+    for role, url in value.items():
+        if not ROLE.fullmatch(role):
+            raise ConfigError("participants", f"the role {role[:80]!r} must match {ROLE.pattern}")
+        check_url(url, f"participants.{role}")
+    return dict(value)
+
+
+def check_url(url: Any, field: str) -> str:
+    """Return a URL that a client may be sent to: http or https, a host, no credentials in it.
+
+    Raises ConfigError. The message never repeats the URL, which may hold a secret.
+    """
+    if not isinstance(url, str) or not url:
+        raise ConfigError(field, "must be an http or https URL")
+    if len(url) > MAX_URL:
+        raise ConfigError(field, f"must be at most {MAX_URL} characters, not {len(url)}")
+    if not url.isascii() or not url.isprintable() or set(url) & set(' "<>\\^`{|}'):
+        raise ConfigError(field, "must be a URL without blanks, control or non-ASCII characters")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ConfigError(
+            field, "must be an http or https URL with a valid host and port"
+        ) from None
+    if parts.scheme.lower() not in {"http", "https"}:
+        raise ConfigError(field, "must be an http or https URL")
+    if not parts.hostname or port == 0:
+        raise ConfigError(field, "must be an http or https URL with a valid host and port")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError(
+            field, "must hold no user name or password; set NETARENA_HEADERS_<ROLE> instead"
+        )
+    if parts.fragment:
+        raise ConfigError(field, "must be a URL without a fragment")
+    return url
+
+
+def derive_seed(secret: str, task_id: str) -> int:
+    """The seed of one assessment under a service's secret: 64 bits.
+
+    The first 64 bits of HMAC-SHA256 of the task id (UTF-8) under the secret text, big-endian.
+    """
+    digest = hmac.digest(secret.encode(), task_id.encode(), hashlib.sha256)
+    return int.from_bytes(digest[: SEED_BITS // 8], "big")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a service may write (``root``) and read (``root`` and ``data``)."""
+
+    root: Path
+    data: Path | None = None
+
+    def output_dir(self, value: str | None, task_id: str) -> Path:
+        """The folder of a task: ``value`` below the root, absolute or not, else the task's id.
+
+        Raises ConfigError for ``..``, for links, and for the root itself.
+        """
+        if value is None:
+            return self.root / task_id
+        given = Path(value)
+        if given.is_relative_to(self.root):
+            value = str(given.relative_to(self.root))
+        path = _below(self.root, value, "config.output_dir")
+        if path == self.root:
+            raise ConfigError("config.output_dir", "must name a folder")
+        return path
+
+    def input_path(self, value: str, field: str, *, written: bool = False) -> Path:
+        """A path to read below the root or the data folder.
+
+        One that is not there, or is to be written anew, lies below the root. A relative path is
+        looked for below the root first. Raises ConfigError.
+        """
+        given = Path(value)
+        root = self.root
+        for base in (root, self.data):
+            if base is None or (given.is_absolute() and not given.is_relative_to(base)):
+                continue
+            name = str(given.relative_to(base)) if given.is_absolute() else value
+            path = _below(base, name, field)
+            if base == root and (written or given.is_absolute()):
+                return path
+            if path.exists() and not written:
+                return path
+        if given.is_absolute():
+            raise ConfigError(
+                field, "must lie below the service's --out folder, or exist below its --data folder"
+            )
+        return _below(root, value, field)
+
+
+def _below(base: Path, value: str, field: str) -> Path:
+    if "\0" in value or len(value) > 1024:
+        raise ConfigError(field, "must be a path of at most 1024 characters without NUL")
+    path = base
+    for name in Path(value.lstrip("/")).parts:
+        if name == "..":
+            raise ConfigError(field, "must not contain '..'")
+        path = path / name
+        try:
+            if path.is_symlink():
+                raise ConfigError(field, f"must not lead through a symbolic link ({name})")
+        except OSError as error:
+            raise ConfigError(field, f"is no usable path: {error.strerror}") from None
+    return path
+
+
+def read_config(
+    kind: type[Config],
+    request: EvalRequest,
+    place: Place,
+    *,
+    secret_seed: bool = False,
+) -> Config:
+    """Validate a request's config for a service.
+
+    Paths (``benchmark_path`` and every key that ends in ``_path`` or ``_dir``) are resolved in
+    ``place``; ``time_budget_s`` has a default here; ``seed`` is refused when the service draws its
+    own (``secret_seed``). Raises ConfigError.
+    """
+    values = dict(request.config)
+    if values.get("time_budget_s") is None:
+        values["time_budget_s"] = TIME_BUDGET_S
+    if secret_seed and values.get("seed") is not None:
+        raise ConfigError(
+            "config.seed", "must not be given: this service draws a seed for each task"
+        )
+    if isinstance(values.get("output_file"), str):
+        # whatever folder it names, it is written into the task's own
+        values["output_file"] = Path(values["output_file"]).name
+    config = kind.parse(values)
+    if config.output_file in RESERVED_NAMES:
+        raise ConfigError("config.output_file", f"must not be one of {', '.join(RESERVED_NAMES)}")
+    changes: dict[str, Any] = {}
+    if config.output_dir is not None:
+        place.output_dir(config.output_dir, "")
+    for key in kind.model_fields:
+        if key.endswith(("_path", "_dir")) and key != "output_dir":
+            value = getattr(config, key)
+            if isinstance(value, str):
+                written = key == "benchmark_path" and config.regenerate
+                changes[key] = str(place.input_path(value, f"config.{key}", written=written))
+    return config.model_copy(update=changes)

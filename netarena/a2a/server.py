@@ -1,0 +1,356 @@
+"""A green agent: an assessment for each A2A task.
+
+A task goes on when its client leaves. It ends
+
+- ``completed``, with an artifact per participant whose last part is the summary;
+- ``rejected``, with one line that says what is wrong with the request;
+- ``failed``, with one line, when there is nothing to summarise;
+- ``canceled``, when a client asked for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types.a2a_pb2 import Part, Task, TaskState, TaskStatus
+from starlette.applications import Starlette
+
+from netarena.a2a.card import CardText
+from netarena.a2a.client import A2AAgent
+from netarena.a2a.credential import Credential, load_credentials, variable
+from netarena.a2a.purple import serve_agent
+from netarena.a2a.request import EvalRequest, Place, derive_seed, read_config
+from netarena.a2a.service import build_app, identify, listen, run_app, url_of
+from netarena.agent import Agent
+from netarena.application import Application
+from netarena.assessment import MAX_EPISODES, Reporter
+from netarena.assessment import conduct as conduct_assessment
+from netarena.config import Config
+from netarena.errors import AssessmentFailed, ConfigError
+from netarena.model import Severity
+
+__all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
+
+#: parts that are appended one by one; the SDK copies the whole task at each event
+SINGLE_PARTS = 200
+#: events for all parts beyond those
+BATCHES = 300
+#: tasks of one service that may run or wait at a time
+MAX_TASKS = 64
+
+log = logging.getLogger(__name__)
+
+
+class Conduct(Protocol):
+    """``netarena.assessment.conduct``, or what a test puts in its place."""
+
+    async def __call__(  # noqa: PLR0913 -- the parties of an assessment
+        self,
+        application: Application,
+        config: Config,
+        agents: Mapping[str, Agent],
+        *,
+        out: Path,
+        slots: asyncio.Semaphore | None = None,
+        reporter: Reporter | None = None,
+        fallback_seed: int | None = None,
+    ) -> object: ...
+
+
+def create_app(  # noqa: PLR0913 -- the settings of a service
+    application: Application,
+    *,
+    out: Path,
+    data: Path | None = None,
+    max_episodes: int = MAX_EPISODES,
+    card_url: str | None = None,
+    fallback_url: str = "http://127.0.0.1:9009/",
+    seed_secret: str | None = None,
+    credentials: Mapping[str, Credential] | None = None,
+    conduct: Conduct = conduct_assessment,
+) -> Starlette:
+    """The green agent of ``application``.
+
+    Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` bounds live
+    worlds over all tasks. ``seed_secret`` makes every seed (see ``derive_seed``).
+    ``credentials`` are by variable name, as ``load_credentials`` gives them.
+    """
+    if max_episodes < 1:
+        raise ConfigError("max_episodes", f"must be at least 1, not {max_episodes}")
+    place = Place(out.resolve(), data.resolve() if data is not None else None)
+
+    def resources() -> AbstractAsyncContextManager[object]:
+        return application
+
+    executor = AssessmentExecutor(
+        application,
+        place=place,
+        slots=asyncio.Semaphore(max_episodes),
+        seed_secret=seed_secret or None,
+        credentials=credentials or {},
+        conduct=conduct,
+    )
+    return build_app(
+        executor,
+        describe(application),
+        card_url=card_url,
+        fallback_url=fallback_url,
+        resources=resources,
+    )
+
+
+def describe(application: Application) -> CardText:
+    """What the card says: a request that works among it."""
+    request = {
+        "participants": {application.role: "http://localhost:9010/"},
+        "config": {"num_queries": 1},
+    }
+    try:
+        release = version("netarena")
+    except PackageNotFoundError:  # a source tree that was never installed
+        release = "0"
+    return CardText(
+        name=f"NetArena: {application.title}",
+        description=application.summary,
+        version=release,
+        tags=("benchmark", "green-agent", "network", application.name),
+        example=json.dumps(request),
+    )
+
+
+def serve(  # noqa: PLR0913 -- the settings of a service
+    application: Application,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 9009,
+    card_url: str | None = None,
+    out: Path = Path("netarena-runs"),
+    data: Path | None = Path("/data"),
+    max_episodes: int = MAX_EPISODES,
+    allow_unsandboxed: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Run a green agent until SIGTERM or SIGINT.
+
+    ``environ`` may hold ``NETARENA_SEED`` and ``NETARENA_HEADERS_<ROLE>``. Raises ConfigError,
+    before anything is served, also when the sandbox lacks a protection and
+    ``allow_unsandboxed`` is false.
+    """
+    environ = environ or {}
+    for check in application.diagnose():
+        if check.ok:
+            continue
+        log.warning("%s: %s. %s", check.name, check.detail, check.remedy)
+        if check.severity is Severity.SANDBOX and not allow_unsandboxed:
+            raise ConfigError(
+                "sandbox",
+                f"{check.name}: {check.detail}; {check.remedy or 'not on this machine'}, "
+                "or serve with --allow-unsandboxed",
+            )
+    credentials = load_credentials(environ)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("out", f"cannot be made: {error.strerror}") from None
+    listener = listen(host, port)
+    app = create_app(
+        application,
+        out=out,
+        data=data,
+        max_episodes=max_episodes,
+        card_url=card_url,
+        fallback_url=url_of(listener),
+        seed_secret=environ.get("NETARENA_SEED"),
+        credentials=credentials,
+    )
+    log.info("serving %s at %s", application.name, url_of(listener))
+    run_app(app, listener)
+
+
+class AssessmentExecutor(AgentExecutor):
+    """Turns tasks into assessments. One instance for all tasks of a service."""
+
+    def __init__(  # noqa: PLR0913 -- the settings of a service
+        self,
+        application: Application,
+        *,
+        place: Place,
+        slots: asyncio.Semaphore,
+        seed_secret: str | None,
+        credentials: Mapping[str, Credential],
+        conduct: Conduct,
+    ) -> None:
+        self._application = application
+        self._place = place
+        self._slots = slots
+        self._seed_secret = seed_secret
+        self._credentials = credentials
+        self._conduct = conduct
+        self._running: dict[str, TaskUpdater] = {}
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        task_id, context_id = identify(context)
+        await event_queue.enqueue_event(
+            Task(
+                id=task_id,
+                context_id=context_id,
+                status=TaskStatus(state=TaskState.TASK_STATE_SUBMITTED),
+                history=[context.message] if context.message else [],
+            )
+        )
+        updater = TaskUpdater(event_queue, task_id, context_id)
+        if len(self._running) >= MAX_TASKS:
+            await _end(updater, TaskState.TASK_STATE_REJECTED, "too many tasks; try again later")
+            return
+        self._running[task_id] = updater
+        try:
+            state, text = await self._assess(context.get_user_input(), task_id, updater)
+            await _end(updater, state, text)
+        finally:
+            del self._running[task_id]
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Say that the task is cancelled; the SDK then cancels ``execute``."""
+        task_id, context_id = identify(context)
+        updater = self._running.get(task_id) or TaskUpdater(event_queue, task_id, context_id)
+        await _end(updater, TaskState.TASK_STATE_CANCELED, "cancelled")
+
+    async def _assess(self, text: str, task_id: str, updater: TaskUpdater) -> tuple[TaskState, str]:
+        """Run one assessment; how the task ends, and what to say then."""
+        try:
+            request = EvalRequest.parse(text)
+            config = read_config(
+                self._application.config_type,
+                request,
+                self._place,
+                secret_seed=self._seed_secret is not None,
+            )
+            out = self._place.output_dir(config.output_dir, task_id)
+            agents = {
+                role: A2AAgent(url, name=role, credential=self._credentials.get(variable(role)))
+                for role, url in request.participants.items()
+            }
+        except ConfigError as error:
+            return TaskState.TASK_STATE_REJECTED, str(error)
+        if config.agent_client_configs is not None:
+            log.warning("agent_client_configs is ignored: it comes from old local files")
+        seed = derive_seed(self._seed_secret, task_id) if self._seed_secret is not None else None
+        await updater.start_work()
+        reporter = ArtifactReporter(updater)
+        try:
+            await self._conduct(
+                self._application,
+                config,
+                agents,
+                out=out,
+                slots=self._slots,
+                reporter=reporter,
+                fallback_seed=seed,
+            )
+        except ConfigError as error:
+            return TaskState.TASK_STATE_REJECTED, str(error)
+        except AssessmentFailed as error:
+            return TaskState.TASK_STATE_FAILED, str(error)
+        except Exception as error:
+            log.exception("task %s broke", task_id)
+            return TaskState.TASK_STATE_FAILED, f"internal error: {type(error).__name__}"
+        finally:
+            for agent in agents.values():
+                await agent.aclose()
+        if missing := sorted(set(agents) - reporter.done):
+            return TaskState.TASK_STATE_FAILED, f"internal error: no summary for {missing[0]}"
+        return TaskState.TASK_STATE_COMPLETED, f"graded {reporter.sent} queries"
+
+
+async def _end(updater: TaskUpdater, state: TaskState, text: str) -> None:
+    message = updater.new_agent_message([Part(text=_line(text))])
+    try:
+        await updater.update_status(state, message)
+    except RuntimeError:
+        log.debug("task %s had ended already", updater.task_id)
+
+
+def _line(text: str, limit: int = 1000) -> str:
+    """One line that protobuf can carry."""
+    line = " ".join(text.encode("utf-8", "replace").decode().split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+@dataclass
+class _Sheet:
+    """What one participant's artifact holds, and what waits to be appended."""
+
+    started: bool = False
+    waiting: list[Part] = field(default_factory=list)
+
+
+class ArtifactReporter:
+    """Appends records to artifacts as they are graded (``netarena.assessment.Reporter``).
+
+    The first ``SINGLE_PARTS`` of a task one by one, later ones in batches of at least
+    (total − 200) / 300, the rest with the summary: an event costs as much as the whole task is
+    large. Each record is a text part of its own, holding JSON; the summary is the last one.
+    """
+
+    def __init__(self, updater: TaskUpdater) -> None:
+        self._updater = updater
+        self._sheets: dict[str, _Sheet] = {}
+        self._total = 0
+        #: records taken so far
+        self.sent = 0
+        #: roles that have their summary
+        self.done: set[str] = set()
+
+    async def planned(self, role: str, total: int) -> None:
+        self._sheet(role)
+        self._total += total
+
+    async def graded(self, role: str, record: dict[str, Any]) -> None:
+        sheet = self._sheet(role)
+        sheet.waiting.append(_json_part(record))
+        self.sent += 1
+        if len(sheet.waiting) >= self._batch():
+            await self._append(role, sheet, last=False)
+
+    async def summarised(self, role: str, summary: dict[str, Any]) -> None:
+        sheet = self._sheet(role)
+        sheet.waiting.append(_json_part(summary))
+        await self._append(role, sheet, last=True)
+        self.done.add(role)
+
+    def _batch(self) -> int:
+        if self.sent <= SINGLE_PARTS:
+            return 1
+        return max(1, math.ceil((self._total - SINGLE_PARTS) / BATCHES))
+
+    def _sheet(self, role: str) -> _Sheet:
+        return self._sheets.setdefault(role, _Sheet())
+
+    async def _append(self, role: str, sheet: _Sheet, *, last: bool) -> None:
+        parts, sheet.waiting = sheet.waiting, []
+        append, sheet.started = sheet.started, True
+        await self._updater.add_artifact(
+            parts, artifact_id=role, name=role, append=append, last_chunk=last
+        )
+
+
+def _json_part(value: Mapping[str, Any]) -> Part:
+    """A text part: the protobuf data part would turn whole numbers into floats."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_refuse_value)
+    return Part(text=text.encode("utf-8", "replace").decode())
+
+
+def _refuse_value(value: object) -> Sequence[object]:
+    raise TypeError(f"a result record holds a {type(value).__name__}")

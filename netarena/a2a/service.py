@@ -1,0 +1,171 @@
+"""What every agent that we serve shares: routes, bounds, start and end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from types import FrameType
+from typing import cast
+
+import uvicorn
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_jsonrpc_routes
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+
+from netarena.a2a.boundary import Boundary
+from netarena.a2a.card import CardText, card_routes, make_card
+from netarena.a2a.store import BoundedTaskStore
+from netarena.errors import ConfigError
+
+#: from SIGTERM to the end of the process, whatever still runs; the journal loses nothing by it
+EXIT_S = 0.85
+#: of these, for open responses to end
+_STREAMS_S = 0.2
+#: longer than the minute for which most proxies keep an idle connection
+_KEEP_ALIVE_S = 75
+
+
+def identify(context: RequestContext) -> tuple[str, str]:
+    """Task id and context id of a request. The SDK has made up those that the client left out."""
+    return context.task_id or "", context.context_id or ""
+
+
+def build_app(
+    executor: AgentExecutor,
+    text: CardText,
+    *,
+    card_url: str | None = None,
+    fallback_url: str = "http://127.0.0.1:9009/",
+    resources: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+) -> Starlette:
+    """An ASGI application that answers A2A 1.0 and 0.3 (JSON-RPC) at ``/``.
+
+    ``resources`` is entered before the first request and left after the last. ``fallback_url``
+    goes into the card where there is neither ``card_url`` nor a usable Host header.
+    """
+    handler = DefaultRequestHandler(
+        agent_executor=executor,
+        task_store=BoundedTaskStore(),
+        agent_card=make_card(text, card_url or fallback_url),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with resources():
+            try:
+                yield
+            finally:
+                await handler.aclose()
+
+    closing = asyncio.Event()
+    app = Starlette(
+        routes=[
+            *card_routes(text, card_url, fallback_url),
+            *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
+        ],
+        middleware=[Middleware(Boundary, closing=closing)],
+        lifespan=lifespan,
+    )
+    app.state.closing = closing
+    return app
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises ConfigError."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=256)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError("port", f"cannot listen on {host} port {port}: {reason}") from None
+
+
+def url_of(listener: socket.socket) -> str:
+    """The URL that reaches a listening socket from this machine."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 -- compared, not bound
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+class _Server(uvicorn.Server):
+    """Cuts open streams when it ends: their clients can come back, tasks end with the service."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        cast("Starlette", self.config.app).state.closing.set()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=_STREAMS_S)
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self.lifespan.shutdown()
+
+
+class _Process(_Server):
+    """Ends when a signal says so; whatever still runs then, within ``EXIT_S``."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        del sig, frame
+        if self.should_exit:  # asked twice
+            os._exit(0)
+        # no stream, tear-down or stuck thread may hold the process longer
+        watchdog = threading.Timer(EXIT_S, os._exit, (0,))
+        watchdog.daemon = True
+        watchdog.start()
+        self.should_exit = True
+
+
+class _Guest(_Server):
+    """A server in somebody else's event loop: signals are not its business."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _configure(app: Starlette) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+    )
+
+
+def run_app(app: Starlette, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT, then return (or exit with status 0) within a second."""
+    _Process(_configure(app)).run(sockets=[listener])
+
+
+@asynccontextmanager
+async def serving(app: Starlette, listener: socket.socket) -> AsyncIterator[str]:
+    """Serve inside the running event loop while the context lasts; gives the URL.
+
+    Raises RuntimeError when the application does not start.
+    """
+    server = _Guest(_configure(app))
+    url = url_of(listener)
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        while not server.started:
+            if running.done():
+                running.result()
+                raise RuntimeError("the service did not start")
+            await asyncio.sleep(0.01)
+        yield url
+    finally:
+        server.should_exit = True
+        await asyncio.wait([running])

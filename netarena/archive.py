@@ -1,0 +1,84 @@
+"""Read the folder that an assessment left behind: queries, config and journals, by participant.
+
+What ``netarena report`` and ``netarena regrade`` start from. It needs no network, no agent and no
+world; a run that was killed, or is still going, can be read as far as it got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from netarena.application import Application, load
+from netarena.assessment import QUERIES_NAME, load_queries
+from netarena.config import Config
+from netarena.errors import ConfigError
+from netarena.journal import JOURNAL_NAME, Header, Past, read_events, read_journal
+from netarena.model import Episode, Query
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One participant's share of a stored assessment."""
+
+    #: holds ``journal.jsonl`` and ``results.json``
+    folder: Path
+    application: Application
+    config: Config
+    header: Header
+    #: all queries of the assessment, by index
+    queries: tuple[Query, ...]
+    #: verdicts without texts and states, and tries that led to none
+    past: Past
+
+    @property
+    def not_run(self) -> list[Query]:
+        """Queries without a verdict."""
+        return [query for query in self.queries if query.id not in self.past.episodes]
+
+    def episodes(self) -> Iterator[Episode]:
+        """The graded episodes with everything that the journal has, one at a time.
+
+        Raises ConfigError for a line that is no event.
+        """
+        for event in read_events(self.folder / JOURNAL_NAME):
+            if event["event"] == "episode":
+                yield Episode.model_validate(event["episode"])
+
+
+def read_run(folder: Path) -> list[Stored]:
+    """Read a run's folder, or the folder of one of its participants; participants by role.
+
+    Raises ConfigError when it holds no assessment, or its application is not installed.
+    """
+    if not folder.is_dir():
+        raise ConfigError("directory", f"{folder} is not a directory")
+    if (folder / JOURNAL_NAME).is_file():
+        places = [folder]
+    else:
+        places = sorted(path.parent for path in folder.glob(f"*/{JOURNAL_NAME}"))
+        # an earlier run that was moved aside is a run of its own, not a participant
+        places = [place for place in places if not (place / QUERIES_NAME).is_file()]
+    if not places:
+        raise ConfigError("directory", f"{folder} holds no {JOURNAL_NAME}: no assessment ran there")
+    homes = [home for home in (folder, folder.parent) if (home / QUERIES_NAME).is_file()]
+    if not homes:
+        raise ConfigError("directory", f"{folder} holds no {QUERIES_NAME}")
+    queries = tuple(load_queries(homes[0] / QUERIES_NAME))
+    return [_read_participant(place, queries) for place in places]
+
+
+def _read_participant(folder: Path, queries: tuple[Query, ...]) -> Stored:
+    past = read_journal(folder / JOURNAL_NAME)
+    header = past.header
+    if header is None:
+        raise ConfigError("directory", f"the journal in {folder} does not say what was run")
+    application = load(header.application)
+    config = application.config_type.parse(header.config)
+    mine = {query.id for query in queries}
+    if strange := next((key for key in past.episodes if key not in mine), None):
+        raise ConfigError(
+            "directory", f"the journal in {folder} grades {strange}, which is in no {QUERIES_NAME}"
+        )
+    return Stored(folder, application, config, header, queries, past)

@@ -1,0 +1,135 @@
+"""``netarena``: the command line.
+
+Sub-commands live in modules of their own and are imported when they are called, so that
+``netarena --help`` answers at once. Exit status: 0 done; 1 the assessment failed, an audit found an
+invalid query, a machine lacks something, or a verdict changed; 2 bad arguments or config, with one
+line that says what and what is allowed; 130 and 143 stopped by a signal.
+
+Completion for a shell comes with click: ``eval "$(_NETARENA_COMPLETE=bash_source netarena)"``
+(also ``zsh_source``, ``fish_source``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from netarena.errors import ConfigError, NetArenaError
+
+#: sub-commands in the order of the help: name, module, what it does
+COMMANDS = (
+    ("serve", "netarena.cli.serve", "Serve a green agent over A2A."),
+    ("run", "netarena.cli.run", "Examine an agent here and now."),
+    ("queries", "netarena.cli.queries", "Print queries as JSONL, with reference solutions."),
+    ("audit", "netarena.cli.audit", "Prove queries valid: effect, solvable, safe, not trivial."),
+    ("doctor", "netarena.cli.doctor", "Say what this machine can and cannot run."),
+    ("regrade", "netarena.cli.regrade", "Judge a stored run again and say what differs."),
+    ("report", "netarena.cli.report", "Report on a stored run, as Markdown or JSON."),
+    ("leaderboard", "netarena.cli.leaderboard", "Rank result files."),
+)
+
+
+class Stopped(Exception):
+    """A signal ended the command; ``status`` is the exit status, the text says what to do next."""
+
+    def __init__(self, status: int, hint: str = "") -> None:
+        super().__init__(hint)
+        self.status = status
+
+
+class _ReaderLeft(Exception):
+    """Whoever read standard output has seen enough."""
+
+
+class _Commands(click.Group):
+    """A group that imports a sub-command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return [name for name, _, _ in COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        for name, module, _ in COMMANDS:
+            if name == cmd_name:
+                command: click.Command = import_module(module).command
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, _, text in COMMANDS])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # click's own handler would turn a broken pipe into exit status 1
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderLeft from None
+
+
+def _show_version(ctx: click.Context, _parameter: click.Parameter, value: object) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("netarena")
+    except PackageNotFoundError:
+        found = "unknown (not installed)"
+    click.echo(f"netarena {found}")
+    ctx.exit()
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+def cli() -> None:
+    """Examine AI agents on network operations: fresh queries, real worlds, proven verdicts."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    try:
+        given = None if arguments is None else list(arguments)
+        status = cli.main(args=given, prog_name="netarena", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except (click.ClickException, ConfigError) as error:
+        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        return _fail(2, text)
+    except NetArenaError as error:
+        return _fail(1, str(error))
+    except Stopped as stop:
+        return _fail(stop.status, str(stop), "stopped")
+    except (click.Abort, KeyboardInterrupt):
+        return _fail(130, "", "stopped")
+    except (_ReaderLeft, BrokenPipeError):
+        # the interpreter flushes standard output once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status if isinstance(status, int) else 0
+
+
+def _fail(status: int, text: str, kind: str = "error") -> int:
+    """Say in one line what went wrong, control characters left out."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    click.echo(f"netarena: {kind}: {line}" if line else f"netarena: {kind}", err=True)
+    return status

@@ -1,0 +1,143 @@
+"""``netarena doctor``: what this machine can and cannot run, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from netarena.agent import agent_names
+from netarena.application import application_names, load
+from netarena.cli.option import RUNS, json_option
+from netarena.cli.screen import show_table
+from netarena.errors import ConfigError
+from netarena.model import Check, Severity
+
+#: a journal of some thousand episodes with all their texts, bytes
+_ROOM = 2**30
+_WORDS = {
+    Severity.SANDBOX: "serving is refused",
+    Severity.RUN: "cannot run",
+    Severity.NOTE: "note",
+}
+
+
+@click.command("doctor")
+@click.argument("application", metavar="[APP]", required=False)
+@json_option("the checks")
+def command(*, application: str | None, as_json: bool) -> int:
+    """Say what this machine can and cannot run, for APP or for every application installed.
+
+    Exit status 1 if something blocks.
+    """
+    if application is not None and application not in application_names():
+        load(application)  # says which there are
+    checks = [("machine", check) for check in examine_machine()]
+    if not application_names():
+        remedy = 'pip install "netarena[all]"'
+        checks.append(("machine", _failed("applications", "none is installed", remedy)))
+    for name in [application] if application else application_names():
+        checks += [(name, check) for check in _examine(name, asked_for=application is not None)]
+    blocked = any(not check.ok and check.severity is not Severity.NOTE for _, check in checks)
+    if as_json:
+        rows = [{"part": part, **check.model_dump(mode="json")} for part, check in checks]
+        click.echo(json.dumps({"ok": not blocked, "checks": rows}, ensure_ascii=False))
+    else:
+        show_table(
+            ("part", "check", "", "found", "remedy"),
+            [
+                (
+                    part,
+                    check.name,
+                    "ok" if check.ok else _WORDS[check.severity],
+                    check.detail,
+                    check.remedy,
+                )
+                for part, check in checks
+            ],
+            styles=[_style(check) for _, check in checks],
+        )
+    return 1 if blocked else 0
+
+
+def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
+    """What every application needs. ``runs`` is where results go unless ``--out`` says else."""
+    yield Check(
+        name="python",
+        ok=True,
+        severity=Severity.RUN,
+        detail=f"{platform.python_implementation()} {platform.python_version()}, "
+        f"{platform.system()} {platform.release()} {platform.machine()}",
+    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Check(name="cores", ok=True, severity=Severity.NOTE, detail=f"{cores} usable")
+    place = runs.absolute()
+    while not place.exists():
+        place = place.parent
+    writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+    yield Check(
+        name="output",
+        ok=writable,
+        severity=Severity.NOTE,
+        detail=f"{place} is {'' if writable else 'not '}writable",
+        remedy="" if writable else "give --out a folder that is",
+    )
+    free = shutil.disk_usage(place).free
+    roomy = free >= _ROOM
+    yield Check(
+        name="disk",
+        ok=roomy,
+        severity=Severity.NOTE,
+        detail=f"{free / 2**30:.1f} GiB free for {place}",
+        remedy="" if roomy else "long runs with long replies may need more",
+    )
+    has_duckdb = importlib.util.find_spec("duckdb") is not None
+    yield Check(
+        name="leaderboard",
+        ok=has_duckdb,
+        severity=Severity.NOTE,
+        detail="duckdb is installed" if has_duckdb else "duckdb is not installed",
+        remedy="" if has_duckdb else 'pip install "netarena[leaderboard]"',
+    )
+    names = agent_names()
+    yield Check(
+        name="agents",
+        ok=bool(names),
+        severity=Severity.NOTE,
+        detail=", ".join(names) or "no named agent is installed",
+        remedy="" if names else 'pip install "netarena[purple]"',
+    )
+
+
+def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
+    """What the application says itself; one that was not asked for may lack its extra."""
+    try:
+        application = load(name)
+    except ConfigError as error:
+        what, _, remedy = error.problem.partition(": ")
+        severity = Severity.RUN if asked_for else Severity.NOTE
+        yield _failed("installed", what, remedy, severity)
+        return
+    yield Check(
+        name="installed",
+        ok=True,
+        severity=Severity.RUN,
+        detail=f"{application.title}, generator version {application.version}",
+    )
+    yield from application.diagnose()
+
+
+def _failed(name: str, detail: str, remedy: str, severity: Severity = Severity.RUN) -> Check:
+    return Check(name=name, ok=False, severity=severity, detail=detail, remedy=remedy)
+
+
+def _style(check: Check) -> str | None:
+    if check.ok:
+        return None
+    return "yellow" if check.severity is Severity.NOTE else "red"

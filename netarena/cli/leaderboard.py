@@ -1,0 +1,69 @@
+"""``netarena leaderboard``: rank result files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from netarena.cli.option import json_option
+from netarena.cli.screen import bounded, show_table
+from netarena.report.leaderboard import FLOORS, Board, Entry, rank
+from netarena.report.markdown import number, percent
+
+
+@click.command("leaderboard")
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@json_option("the standings")
+def command(*, files: tuple[Path, ...], as_json: bool) -> None:
+    """Rank the result files FILE...: by the public leaderboard's query, and by solved safely."""
+    standings = rank(files)
+    if as_json:
+        click.echo(json.dumps(standings.model_dump(mode="json"), ensure_ascii=False))
+        return
+    for board in standings.boards:
+        _show(board)
+    for file in standings.ungraded:
+        click.echo(f"no graded query: {file}")
+
+
+def _show(board: Board) -> None:
+    show_table(
+        ("#", "agent", "solved safely", "correct", "safe", board.measure, "graded", "file"),
+        [
+            (
+                entry.rank,
+                f"{entry.id} (floor)" if entry.floor else entry.id,
+                _solved_safely(entry),
+                percent(entry.correctness),
+                percent(entry.safety),
+                number(entry.measure),
+                entry.queries if entry.complete is not False else f"{entry.queries}, incomplete",
+                entry.file,
+            )
+            for entry in board.ranking
+        ],
+        title=f"{board.role}: by solved safely",
+        styles=["dim" if entry.floor else None for entry in board.ranking],
+    )
+    missing = sorted(set(FLOORS) - {entry.id for entry in board.ranking})
+    if missing:
+        click.echo(f"no floor of {' and '.join(missing)} among the files (netarena run --agent)\n")
+    show_table(
+        board.public_columns,
+        [[_cell(cell) for cell in row] for row in board.public],
+        title=f"{board.role}: as the public leaderboard ranks",
+    )
+
+
+def _solved_safely(entry: Entry) -> str:
+    if entry.solved_safely is None or entry.interval is None:
+        return "not stored"
+    return bounded(entry.solved_safely, entry.interval)
+
+
+def _cell(value: object) -> object:
+    return f"{value:.4g}" if isinstance(value, float) else "–" if value is None else value

@@ -1,0 +1,66 @@
+"""Options that several sub-commands share, and the config that they make together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from netarena.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: below the current folder; each run has a folder of its own in it
+RUNS = "netarena-runs"
+SEED = click.IntRange(0, 2**64 - 1)
+
+
+def config_options(command: F) -> F:
+    """``--num-queries``, ``--seed`` and ``--set``, as ``num_queries``, ``seed`` and ``pairs``."""
+    options = (
+        click.option(
+            "--num-queries",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Queries per label or error type; the total in audit.",
+        ),
+        click.option("--seed", type=SEED, metavar="S", help="64 bits; drawn if not given."),
+        click.option(
+            "--set",
+            "pairs",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Any config key; VALUE is read as JSON where it parses, else as text.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def json_option(what: str) -> Callable[[F], F]:
+    """``--json``, as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON only.")
+
+
+def read_pairs(pairs: tuple[str, ...], **flags: Any) -> dict[str, Any]:
+    """The config of ``--set`` pairs; flags that were given (not None) win over them.
+
+    Raises ConfigError for a pair without a key or an equals sign.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not key:
+            raise ConfigError("--set", f"must be KEY=VALUE, not {pair!r}")
+        try:
+            values[key] = json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            values[key] = text
+    return values | {key: value for key, value in flags.items() if value is not None}
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

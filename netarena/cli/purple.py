@@ -1,0 +1,134 @@
+"""Serve a named agent on loopback, in a process of its own, for as long as it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+
+from netarena.application import Application
+from netarena.config import Config
+from netarena.errors import ConfigError
+
+#: until it can be reached, and until it has ended, seconds
+START_S, STOP_S = 30.0, 5.0
+#: what it writes to standard error is kept up to so many bytes, to say why it ended
+_TAIL = 4096
+_URL = re.compile(rb"http://\S+")
+#: keys that concern the examiner's files, not what is asked
+_NOT_ASKED = frozenset(
+    {
+        "output_dir",
+        "output_file",
+        "benchmark_path",
+        "regenerate_query",
+        "regenerate_benchmark",
+        "regenerate_config",
+        "resume",
+        "seed",
+        "agent_client_configs",
+    }
+)
+
+
+def purple_command(name: str, application: Application, config: Config) -> list[str]:
+    """The command line that serves ``name`` on a free port of loopback."""
+    return [
+        sys.executable,
+        # modules of the current folder must not take the place of installed ones
+        "-P",
+        "-m",
+        "a2a_purple.cli",
+        *("--strategy", name),
+        *("--application", application.name),
+        *("--role", application.role),
+        *("--host", "127.0.0.1"),
+        *("--port", "0"),
+        *("--seed", str(config.seed)),
+        *_settings(config),
+    ]
+
+
+def _settings(config: Config) -> Iterator[str]:
+    given = config.model_dump(mode="json", exclude_unset=True)
+    for key, value in sorted(given.items()):
+        if key not in _NOT_ASKED and value is not None:
+            yield "--set"
+            yield f"{key}={json.dumps(value)}"
+
+
+@asynccontextmanager
+async def serve_purple(name: str, application: Application, config: Config) -> AsyncIterator[str]:
+    """Serve the named agent; yields its URL once it can be reached.
+
+    Raises ConfigError, with its own last words, when it does not start.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *purple_command(name, application, config),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        # a Ctrl-C at the terminal is for us: we end it when its last episode is over
+        start_new_session=True,
+    )
+    tail = bytearray()
+    listener = asyncio.create_task(_listen(process, tail))
+    try:
+        try:
+            async with asyncio.timeout(START_S):
+                url = await _read_url(process)
+        except TimeoutError:
+            url = None
+        if url is None:
+            await _stop(process)
+            await listener
+            words = tail.decode(errors="replace").strip().splitlines()
+            why = words[-1] if words else f"no URL within {START_S:g} s"
+            raise ConfigError("--over-a2a", f"the agent {name} did not start: {why}")
+        # whatever else it prints must not fill the pipe
+        drain = asyncio.create_task(_drain(process))
+        try:
+            yield url
+        finally:
+            await _stop(process)
+            await drain
+    finally:
+        await _stop(process)
+        await listener
+
+
+async def _read_url(process: Process) -> str | None:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        if match := _URL.search(line):
+            return match.group().decode("ascii", "replace")
+    return None
+
+
+async def _drain(process: Process) -> None:
+    assert process.stdout is not None
+    while await process.stdout.read(65_536):
+        pass
+
+
+async def _listen(process: Process, tail: bytearray) -> None:
+    assert process.stderr is not None
+    while piece := await process.stderr.read(65_536):
+        tail += piece
+        del tail[:-_TAIL]
+
+
+async def _stop(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        if process.returncode is None:
+            process.terminate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

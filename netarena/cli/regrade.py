@@ -1,0 +1,69 @@
+"""``netarena regrade``: judge a stored run again with the judge of today."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from netarena.archive import read_run
+from netarena.cli.option import json_option
+from netarena.cli.screen import show_table
+from netarena.regrade import Regrade, regrade, write_results
+
+#: differences that the table shows; ``--json`` has all
+SHOWN = 50
+
+
+@click.command("regrade")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--write",
+    is_flag=True,
+    help="Replace results.json; what it was is kept as results.before-regrade.json.",
+)
+@json_option("the differences")
+def command(*, directory: Path, write: bool, as_json: bool) -> int:
+    """Judge every step in the journal of the run in DIR again, and say what differs.
+
+    Exit status 1 if a verdict does. Nothing is written without --write, the journal never.
+    """
+    results = [regrade(stored) for stored in read_run(directory)]
+    kept = [write_results(result) for result in results] if write else []
+    if as_json:
+        document = {
+            "steps": sum(result.steps for result in results),
+            "episodes": sum(len(result.episodes) for result in results),
+            "differs": any(result.differs for result in results),
+            "differences": [
+                difference.model_dump(mode="json")
+                for result in results
+                for difference in result.differences
+            ],
+        }
+        click.echo(json.dumps(document, ensure_ascii=False))
+    else:
+        for result in results:
+            _show(result)
+        for path in kept:
+            click.echo(f"results.json written anew, before: {path}")
+    return 1 if any(result.differs for result in results) else 0
+
+
+def _show(result: Regrade) -> None:
+    verdicts = [difference for difference in result.differences if difference.verdict]
+    wording = len(result.differences) - len(verdicts)
+    click.echo(
+        f"{result.stored.header.role}: {result.steps} steps of {len(result.episodes)} episodes "
+        f"judged again: {len(verdicts)} verdicts and {wording} explanations differ"
+    )
+    if result.differences:
+        shown = [*verdicts, *(each for each in result.differences if not each.verdict)][:SHOWN]
+        show_table(
+            ("query", "step", "field", "before", "after"),
+            [
+                (each.query_id, each.step or "all", each.field, each.before, each.after)
+                for each in shown
+            ],
+        )

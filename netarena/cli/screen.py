@@ -1,0 +1,184 @@
+"""What people see: tables on standard output, progress on standard error.
+
+On a terminal with colours and a bar; anywhere else plain lines of fixed width, few of them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import IO, Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from netarena.report.markdown import interval, number, percent, plain
+
+#: columns of a table where there is no terminal that has a width
+PLAIN_WIDTH = 200
+#: lines of progress where there is no terminal
+PLAIN_LINES = 20
+
+
+def console(stream: IO[str] | None = None) -> Console:
+    """A console on ``stream`` (standard output), plain unless that is a terminal."""
+    stream = stream or sys.stdout
+    terminal = stream.isatty()
+    return Console(
+        file=stream, width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False
+    )
+
+
+def show_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str = "",
+    styles: Sequence[str | None] = (),
+) -> None:
+    """Print a table below its title; ``styles`` are styles of rows, in order."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in head:
+        table.add_column(Text(name), overflow="fold")
+    for place, row in enumerate(rows):
+        style = styles[place] if place < len(styles) else None
+        table.add_row(*(Text(plain(cell)) for cell in row), style=style)
+    out = console()
+    if title:
+        out.print(Text(plain(title), style="bold"), soft_wrap=True)
+    out.print(table)
+    out.print()
+
+
+def bounded(rate: float | None, bounds: Sequence[float]) -> str:
+    """A rate with its interval, short enough for a column of a table."""
+    if rate is None:
+        return percent(rate)
+    return f"{percent(rate)} [{100 * bounds[0]:.0f}–{100 * bounds[1]:.0f}]"
+
+
+def show_result(participant: Mapping[str, Any]) -> None:
+    """The tables of one participant of a report (``report.document``)."""
+    summary = participant["summary"]
+    rates = {"correctness": "correct", "safety": "safe", "solved_safely": "solved safely"}
+    agents = ", ".join(agent["name"] for agent in participant["agents"]) or "no agent"
+    measures = [
+        (key.removeprefix("avg_"), number(value), "")
+        for key, value in summary.items()
+        if key.startswith("avg_") and key.removeprefix("avg_") not in rates
+    ]
+    show_table(
+        ("", "rate", "95 % interval"),
+        [
+            *(
+                (words, percent(summary[f"avg_{key}"]), f"{interval(summary['intervals'][key])} %")
+                for key, words in rates.items()
+            ),
+            *measures,
+        ],
+        title=f"{participant['application']}: {plain(agents)}, {summary['graded']} graded of "
+        f"{participant['queries']}, seed {summary['seed']}",
+    )
+    for title in ("level", "label"):
+        groups = participant[f"by_{title}"]
+        if len(groups) > 1:
+            show_table(
+                (title, "graded", *rates.values()),
+                [
+                    (
+                        name,
+                        group["graded"],
+                        *(bounded(group[key]["rate"], group[key]["interval"]) for key in rates),
+                    )
+                    for name, group in groups.items()
+                ],
+            )
+    counts = [(name.replace("_", " "), count) for name, count in summary["outcomes"].items()]
+    if summary["not_run"]:
+        counted = "counted as failures" if summary["not_run_counted"] else "not counted"
+        counts.append((f"never asked ({counted})", summary["not_run"]))
+    show_table(("outcome", "episodes"), counts)
+    if participant["invalid"]:
+        show_table(
+            ("invalid, left out of the rates", "why"),
+            [(entry["id"], entry["detail"]) for entry in participant["invalid"]],
+        )
+
+
+class Meter:
+    """Progress on standard error: a bar on a terminal, else at most ``PLAIN_LINES`` lines."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._total: int | None = None
+        self._counts: Counter[str] = Counter()
+        self._begin = time.monotonic()
+        self._bar: Progress | None = None
+        if sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[tally]}"),
+                console=console(sys.stderr),
+                transient=True,
+            )
+            self._task = self._bar.add_task(what, total=None, tally="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def expect(self, total: int) -> None:
+        """So many are to come; counts of several calls add up."""
+        self._total = (self._total or 0) + total
+        if self._bar is not None:
+            self._bar.update(self._task, total=self._total)
+
+    def advance(self, kind: str) -> None:
+        """One is done, and came out as ``kind``."""
+        self._counts[kind] += 1
+        done = sum(self._counts.values())
+        tally = ", ".join(f"{count} {name}" for name, count in sorted(self._counts.items()))
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, tally=tally.replace("_", " "))
+            return
+        total = max(self._total or done, done)
+        if done == total or done * PLAIN_LINES // total > (done - 1) * PLAIN_LINES // total:
+            spent_s = time.monotonic() - self._begin
+            line = f"{self._what}: {done}/{total} in {spent_s:.1f} s: {tally.replace('_', ' ')}"
+            console(sys.stderr).print(line, soft_wrap=True)
+
+
+class MeterReporter:
+    """Tells a meter about an assessment (``assessment.Reporter``)."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    async def planned(self, role: str, total: int) -> None:
+        del role
+        self._meter.expect(total)
+
+    async def graded(self, role: str, record: dict[str, Any]) -> None:
+        del role
+        self._meter.advance(record["outcome"])
+
+    async def summarised(self, role: str, summary: dict[str, Any]) -> None:
+        pass

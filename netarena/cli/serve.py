@@ -1,0 +1,99 @@
+"""``netarena serve``: the green agent of an application, over A2A."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import click
+
+from netarena.application import load
+from netarena.assessment import MAX_EPISODES
+from netarena.cli.option import RUNS
+
+
+@click.command("serve")
+@click.argument("application", metavar="APP")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    envvar="NETARENA_HOST",
+    show_default=True,
+    show_envvar=True,
+    help="Address to listen at.",
+)
+@click.option(
+    "--port",
+    default=9009,
+    type=click.IntRange(0, 65_535),
+    show_default=True,
+    help="Port to listen at; 0 takes a free one.",
+)
+@click.option(
+    "--card-url",
+    metavar="URL",
+    help="URL that the agent card names.  [default: as the request's Host header says]",
+)
+@click.option(
+    "--out",
+    default=RUNS,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="ROOT",
+    show_default=True,
+    help="Every task writes below ROOT.",
+)
+@click.option(
+    "--data",
+    default="/data",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    show_default=True,
+    help="Tasks may read files below DIR, and below ROOT.",
+)
+@click.option(
+    "--max-episodes",
+    default=MAX_EPISODES,
+    type=click.IntRange(1),
+    metavar="N",
+    show_default=True,
+    help="Worlds at a time, over all tasks.",
+)
+@click.option(
+    "--allow-unsandboxed",
+    is_flag=True,
+    help="Serve although a protection is missing that agents' code should run under.",
+)
+def command(  # noqa: PLR0913 -- one argument per option
+    *,
+    application: str,
+    host: str,
+    port: int,
+    card_url: str | None,
+    out: Path,
+    data: Path,
+    max_episodes: int,
+    allow_unsandboxed: bool,
+) -> None:
+    """Serve the green agent of APP until SIGTERM or Ctrl-C.
+
+    NETARENA_SEED (a secret text) makes every task's seed; NETARENA_HEADERS_<ROLE> holds headers
+    for a participant.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("netarena").setLevel(logging.INFO)
+    app = load(application)
+
+    from netarena.a2a.server import serve
+
+    serve(
+        app,
+        host=host,
+        port=port,
+        card_url=card_url,
+        out=out,
+        data=data,
+        max_episodes=max_episodes,
+        allow_unsandboxed=allow_unsandboxed,
+        environ=os.environ,
+    )

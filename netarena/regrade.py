@@ -1,0 +1,188 @@
+"""Judge stored episodes again with the judge of today, and say what differs.
+
+The judge is pure and the journal holds every state, so that no world and no agent is needed. An
+episode ends where the engine would have ended it: at the first step that is correct. A step that
+no longer is leaves the episode unsolved, since nobody knows what the agent would have done next.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netarena.archive import Stored
+from netarena.assessment import RESULTS_NAME, make_record, results_document, write_json
+from netarena.errors import ConfigError
+from netarena.model import Episode, JsonValue, Judgement, Outcome, Query, Record, State
+from netarena.stats import summarise
+
+#: what the results were before the first ``regrade --write``
+BEFORE_NAME = "results.before-regrade.json"
+#: the engine's own finding about a world that an agent broke; no judge can repeat it
+WORLD_BROKEN = "world_broken"
+#: fields whose change makes another verdict; other changes are a matter of words
+_VERDICT = ("outcome", "correct", "safe", "iterations")
+_JUDGEMENT = ("correct", "safe", "findings", "reason", "detail")
+
+
+class Difference(Record):
+    """One field that comes out differently; ``step`` counts from 1, null for the episode."""
+
+    query_id: str
+    role: str
+    step: int | None
+    field: str
+    before: JsonValue
+    after: JsonValue
+    #: whether it changes a verdict, or only its words
+    verdict: bool
+
+
+@dataclass
+class Regrade:
+    """What judging again came to; ``episodes`` are slim and in the order of grading."""
+
+    stored: Stored
+    episodes: list[Episode]
+    records: list[dict[str, Any]]
+    differences: list[Difference]
+    steps: int = 0
+
+    @property
+    def differs(self) -> bool:
+        """Whether any verdict, of a step or an episode, is another one."""
+        return any(difference.verdict for difference in self.differences)
+
+    def results(self) -> list[dict[str, Any]]:
+        """Records and summary, as in ``results.json``."""
+        stored = self.stored
+        summary = summarise(
+            stored.application, stored.config, stored.header.seed, self.episodes, stored.not_run
+        )
+        return [*self.records, summary]
+
+
+def regrade(stored: Stored) -> Regrade:
+    """Judge every step of every graded episode again; reads the journal once.
+
+    Raises ConfigError for a journal that is broken.
+    """
+    queries = {query.id: query for query in stored.queries}
+    result = Regrade(stored, [], [], [])
+    for episode in stored.episodes():
+        query = queries[episode.query_id]
+        judgements = list(_judge(stored, query, episode))
+        result.steps += sum(judgement is not None for judgement in judgements)
+        again = _conclude(stored, episode, judgements)
+        result.differences += _compare(stored.header.role, episode, again)
+        result.records.append(make_record(stored.application, query, again))
+        result.episodes.append(again.slim())
+    return result
+
+
+def write_results(result: Regrade) -> Path:
+    """Replace ``results.json``, keep what it was beside it; returns where that is kept.
+
+    Raises ConfigError when nothing was graded, or the folder cannot be written.
+    """
+    folder = result.stored.folder
+    if all(episode.outcome is Outcome.INVALID for episode in result.episodes):
+        raise ConfigError("directory", f"{folder} has no graded query: there is nothing to write")
+    path, kept = folder / RESULTS_NAME, folder / BEFORE_NAME
+    number = 2
+    while kept.exists():
+        kept = folder / BEFORE_NAME.replace(".json", f"-{number}.json")
+        number += 1
+    try:
+        participants = _participants(path, result)
+        if path.exists():
+            kept.write_bytes(path.read_bytes())
+        write_json(path, results_document(participants, result.results()))
+    except OSError as error:
+        raise ConfigError("directory", f"{folder} cannot be written: {error.strerror}") from None
+    return kept
+
+
+def _participants(path: Path, result: Regrade) -> dict[str, str]:
+    """Who took part: as the results say, or, where a killed run left none, as the journal says."""
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))["participants"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        known = None
+    if isinstance(known, dict):
+        return known
+    agent = result.episodes[0].agent
+    name = agent.name if agent.base_url == "in-process" else agent.base_url
+    return {result.stored.header.role: name}
+
+
+def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement | None]:
+    """One judgement per step, None where there was nothing to judge."""
+    before: State = episode.initial_state
+    for step in episode.steps:
+        old = step.judgement
+        if old is None or any(finding.rule == WORLD_BROKEN for finding in old.findings):
+            yield old
+            continue
+        yield stored.application.judge(query, episode.initial_state, before, step.state)
+        before = step.state
+
+
+def _conclude(stored: Stored, episode: Episode, judgements: list[Judgement | None]) -> Episode:
+    """The episode with new judgements and the verdict that follows from them."""
+    steps = tuple(
+        step.model_copy(update={"judgement": judgement})
+        for step, judgement in zip(episode.steps, judgements, strict=True)
+    )
+    judged = [each for each in judgements if each is not None]
+    solved_at = next(
+        (number for number, each in enumerate(judgements, start=1) if each and each.correct), None
+    )
+    changes: dict[str, Any] = {"steps": steps}
+    if episode.outcome is not Outcome.INVALID and solved_at is not None:
+        changes |= {
+            "outcome": Outcome.SOLVED,
+            "correct": True,
+            "safe": all(each.safe for each in judgements[:solved_at] if each),
+            "iterations": solved_at,
+            "reason": "",
+            "detail": "",
+        }
+    elif episode.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}:
+        changes |= {
+            "outcome": Outcome.UNSOLVED,
+            "correct": False,
+            "safe": any(step.executed for step in steps) and all(each.safe for each in judged),
+            "iterations": stored.application.turns(stored.config),
+            "detail": judged[-1].reason if judged else episode.detail,
+        }
+    return episode.model_copy(update=changes)
+
+
+def _compare(role: str, old: Episode, new: Episode) -> Iterator[Difference]:
+    pairs: list[tuple[int | None, Any, Any, tuple[str, ...]]] = [(None, old, new, _VERDICT)]
+    for number, (was, now) in enumerate(zip(old.steps, new.steps, strict=True), start=1):
+        if was.judgement is not None:
+            pairs.append((number, was.judgement, now.judgement, _JUDGEMENT))
+    for step, before, after, names in pairs:
+        for name in names:
+            if getattr(before, name) != getattr(after, name):
+                yield Difference(
+                    query_id=old.query_id,
+                    role=role,
+                    step=step,
+                    field=name,
+                    before=_plain(getattr(before, name)),
+                    after=_plain(getattr(after, name)),
+                    verdict=name in _VERDICT,
+                )
+
+
+def _plain(value: Any) -> JsonValue:
+    if isinstance(value, tuple):
+        return [each.model_dump(mode="json") for each in value]
+    plain: JsonValue = value
+    return plain

@@ -1,0 +1,1 @@
+"""What is made of results: summaries, tables, leaderboards."""

@@ -1,0 +1,75 @@
+"""A report as data: everything that ``netarena report`` says, plain JSON, made from the journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Any
+
+from netarena.archive import Stored
+from netarena.model import Episode, Outcome
+from netarena.stats import agent_used_time, break_down, compare, summarise, time_spent
+
+
+def make_report(run: Sequence[Stored]) -> dict[str, Any]:
+    """One entry per participant, and the paired comparison of each two of them."""
+    return {
+        "participants": [_participant(stored) for stored in run],
+        "comparisons": [
+            {
+                "first": first.header.role,
+                "second": second.header.role,
+                **compare(first.past.episodes.values(), second.past.episodes.values()),
+            }
+            for first, second in combinations(run, 2)
+        ],
+    }
+
+
+def _participant(stored: Stored) -> dict[str, Any]:
+    episodes = list(stored.past.episodes.values())
+    not_run = stored.not_run
+    unasked = not_run if agent_used_time(episodes) else []
+    agents = sorted({(episode.agent.name, episode.agent.base_url) for episode in episodes})
+    return {
+        "application": stored.header.application,
+        "title": stored.application.title,
+        "role": stored.header.role,
+        "agents": [{"name": name, "base_url": url} for name, url in agents],
+        "queries": len(stored.queries),
+        "summary": summarise(
+            stored.application, stored.config, stored.header.seed, episodes, not_run
+        ),
+        "by_level": break_down(episodes, "level", unasked=unasked),
+        "by_label": break_down(episodes, "label", unasked=unasked),
+        "failures": _count(e.reason for e in episodes if e.outcome is Outcome.AGENT_FAILED),
+        "findings": _findings(episodes),
+        "time": time_spent(episodes),
+        "interrupted": sum(episode.interrupted for episode in episodes),
+        "retried": sum(stored.past.retries.values()),
+        "invalid": [
+            {
+                "id": episode.query_id,
+                "label": episode.label,
+                "level": episode.level,
+                "detail": episode.detail,
+                "evidence": list(episode.evidence),
+            }
+            for episode in episodes
+            if episode.outcome is Outcome.INVALID
+        ],
+    }
+
+
+def _findings(episodes: Sequence[Episode]) -> dict[str, int]:
+    """In how many episodes each safety rule was broken."""
+    broken: Counter[str] = Counter()
+    for episode in episodes:
+        judgements = [step.judgement for step in episode.steps if step.judgement]
+        broken.update({finding.rule for each in judgements for finding in each.findings})
+    return dict(sorted(broken.items()))
+
+
+def _count(reasons: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(reasons).items()))

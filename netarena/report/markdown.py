@@ -1,0 +1,200 @@
+"""A report as Markdown. What agents and worlds said is quoted so that it stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+#: characters of one piece of evidence; the JSON report has all of it
+EVIDENCE_CHARS = 2000
+#: control characters but newline and tab: a report is also read on a terminal
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$&])")
+_NONE = "–"
+
+#: rows of the table of times: key, words
+_TIMES = {
+    "agent_s": "waiting for replies",
+    "execution_s": "running what they asked for",
+    "own_s": "prompting, observing, judging",
+    "world_s": "building and tearing down worlds",
+    "queue_s": "queueing",
+}
+_OUTCOMES = {
+    "solved": "solved",
+    "unsolved": "unsolved",
+    "agent_failed": "agent failed",
+    "invalid": "invalid (ours, left out of the rates)",
+}
+_RATES = {"correctness": "Correct", "safety": "Safe", "solved_safely": "Solved safely"}
+
+
+def render_markdown(report: Mapping[str, Any]) -> str:
+    """The whole report, newline at the end."""
+    lines: list[str] = []
+    for participant in report["participants"]:
+        lines += _participant(participant)
+    if report["comparisons"]:
+        lines += ["# Compared on the same queries", ""]
+        lines += _table(
+            ("First", "Second", "Pairs", "Both", "Only first", "Only second", "Difference", "p"),
+            [
+                (
+                    clean(pair["first"]),
+                    clean(pair["second"]),
+                    pair["pairs"],
+                    pair["both"],
+                    pair["only_first"],
+                    pair["only_second"],
+                    _NONE
+                    if pair["difference"] is None
+                    else f"{100 * pair['difference']:+.1f} points",
+                    f"{pair['p_value']:.3g}",
+                )
+                for pair in report["comparisons"]
+            ],
+        )
+        lines += ["Solved safely, McNemar's exact test, two-sided.", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def plain(text: object) -> str:
+    """One line of text that does nothing to a terminal."""
+    return re.sub(r"\s+", " ", _CONTROL.sub("\ufffd", str(text))).strip()
+
+
+def clean(text: object) -> str:
+    """One line of text that no terminal, Markdown or HTML reader takes for more."""
+    return _SPECIAL.sub(r"\\\1", plain(text))
+
+
+def percent(rate: float | None) -> str:
+    """A rate as a percentage, or a dash over nothing."""
+    return _NONE if rate is None else f"{100 * rate:.1f} %"
+
+
+def interval(bounds: Sequence[float]) -> str:
+    """An interval of a rate, in percent."""
+    return f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
+
+
+def number(value: float | None) -> str:
+    """A measure, to the thousandth where it is small, or a dash."""
+    if value is None:
+        return _NONE
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
+
+
+def _participant(one: Mapping[str, Any]) -> list[str]:
+    summary = one["summary"]
+    agents = ", ".join(f"{agent['name']} ({agent['base_url']})" for agent in one["agents"])
+    lines = [
+        f"# {clean(one['title'])}: {clean(agents) or 'no agent'}",
+        "",
+        f"- Application: {clean(one['application'])}, version {clean(summary['version'])}",
+        f"- Role: {clean(one['role'])}",
+        f"- Seed: {summary['seed']}",
+        f"- Queries: {one['queries']}, graded {summary['graded']}",
+        f"- Complete: {'yes' if summary['complete'] else 'no'}",
+    ]
+    if summary["not_run"]:
+        counted = "each" if summary["not_run_counted"] else "not"
+        lines.append(
+            f"- Never asked: {summary['not_run']}, {counted} counted as failures; "
+            "`netarena run --resume` asks them"
+        )
+    if one["interrupted"]:
+        lines.append(f"- Tries that a killed run left half done: {one['interrupted']}")
+    if one["retried"]:
+        lines.append(f"- Tries repeated because our world failed: {one['retried']}")
+    lines += ["", "## Summary", ""]
+    lines += _table(
+        ("", "Rate", "95 % Wilson interval"),
+        [
+            (words, percent(summary[f"avg_{name}"]), f"{interval(summary['intervals'][name])} %")
+            for name, words in _RATES.items()
+        ],
+    )
+    measures = [
+        (clean(key.removeprefix("avg_")), number(value))
+        for key, value in summary.items()
+        if key.startswith("avg_") and key.removeprefix("avg_") not in _RATES
+    ]
+    if measures:
+        lines += _table(("Measure", "Mean"), measures)
+    lines += _table(
+        ("Outcome", "Episodes"),
+        [(words, summary["outcomes"][name]) for name, words in _OUTCOMES.items()],
+    )
+    for title, key in (("level", "by_level"), ("label", "by_label")):
+        lines += [f"## By {title}", "", *_breakdown(title, one[key])]
+    for title, key, words in (
+        ("Why the agent failed", "failures", "Reason"),
+        ("Safety rules broken", "findings", "Rule"),
+    ):
+        if one[key]:
+            rows = [(clean(name) or _NONE, count) for name, count in one[key].items()]
+            lines += [f"## {title}", "", *_table((words, "Episodes"), rows)]
+    lines += ["## Time", "", *_times(one["time"])]
+    if one["invalid"]:
+        lines += ["## Invalid queries", ""]
+        lines += ["Our failures, left out of the rates.", ""]
+        for entry in one["invalid"]:
+            lines += _evidence(entry)
+    return lines
+
+
+def _breakdown(title: str, groups: Mapping[str, Any]) -> list[str]:
+    heads = [head for words in _RATES.values() for head in (words, "95 %")]
+    return _table(
+        (title.capitalize(), "Graded", "Invalid", *heads, "Iterations"),
+        [
+            (
+                clean(name),
+                group["graded"],
+                group["invalid"],
+                *(
+                    cell
+                    for key in _RATES
+                    for cell in (percent(group[key]["rate"]), interval(group[key]["interval"]))
+                ),
+                number(group["iterations"]),
+            )
+            for name, group in groups.items()
+        ],
+    )
+
+
+def _times(time: Mapping[str, Mapping[str, float | None]]) -> list[str]:
+    columns = ("total", "mean", "median", "p95", "max")
+    return _table(
+        ("Seconds per episode", *columns),
+        [
+            (words, *(number(time[key][column]) for column in columns))
+            for key, words in _TIMES.items()
+        ],
+    )
+
+
+def _evidence(entry: Mapping[str, Any]) -> list[str]:
+    lines = [f"### {clean(entry['id'])}", ""]
+    lines += [f"{clean(entry['label'])}, {clean(entry['level'])}: {clean(entry['detail'])}", ""]
+    for piece in entry["evidence"]:
+        text = piece if isinstance(piece, str) else json.dumps(piece, indent=2, ensure_ascii=False)
+        text = _CONTROL.sub("\ufffd", text)
+        if len(text) > EVIDENCE_CHARS:
+            text = f"{text[:EVIDENCE_CHARS]}\n… {len(text) - EVIDENCE_CHARS} characters left out"
+        # a fence that is longer than any inside cannot be closed from inside
+        longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+        fence = "`" * max(3, longest + 1)
+        lines += [fence, text, fence, ""]
+    return lines
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A table whose cells are clean already, and an empty line."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    lines = [head, rule, *rows]
+    return [*(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines), ""]

@@ -1,0 +1,1 @@
+"""Running what an agent sent; nothing else in this project does."""

@@ -1,0 +1,527 @@
+"""What keeps a child of the warm process from everything but its own memory and its answer.
+
+Loaded by the warm process, whose path holds the standard library alone: nothing of this project
+may be imported here. Four layers, each of which holds without the others:
+
+* limits of the kernel on CPU time, memory, processes, files and their size (``setrlimit``),
+* a user of its own and no capability, where the service may give one,
+* landlock: the standard library and the preloaded packages can be read, nothing else,
+* seccomp: the system calls of ``ALLOWED`` and ``GUARDED``, and no others.
+
+Landlock and seccomp are spoken to by ctypes. Of the bindings, pyseccomp (last release 2021) needs
+libseccomp, which slim images lack; py-landlock is one release old and covers neither the reuse of
+one ruleset by many children nor scopes. What is needed of both is small and part of the kernel's
+frozen interface (landlock(7), seccomp(2), <linux/filter.h>).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import math
+import os
+import platform
+import resource
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+#: name -> number on x86_64 and on aarch64 (None: that architecture has no such call).
+#: Reading, its own memory, clocks, its own identity, its own signal handlers; nothing that makes
+#: a process, a thread, a descriptor other than of a file to read, or an effect on another process.
+ALLOWED: dict[str, tuple[int | None, int | None]] = {
+    "read": (0, 63),
+    "readv": (19, 65),
+    "pread64": (17, 67),
+    "write": (1, 64),
+    "writev": (20, 66),
+    "close": (3, 57),
+    "lseek": (8, 62),
+    "fstat": (5, 80),
+    "stat": (4, None),
+    "lstat": (6, None),
+    "newfstatat": (262, 79),
+    "statx": (332, 291),
+    "access": (21, None),
+    "faccessat": (269, 48),
+    "faccessat2": (439, 439),
+    "getcwd": (79, 17),
+    "getdents64": (217, 61),
+    "mmap": (9, 222),
+    "munmap": (11, 215),
+    "mremap": (25, 216),
+    "mprotect": (10, 226),
+    "madvise": (28, 233),
+    "brk": (12, 214),
+    "rt_sigaction": (13, 134),
+    "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139),
+    "sigaltstack": (131, 132),
+    "restart_syscall": (219, 128),
+    "setitimer": (38, 103),
+    "getitimer": (36, 102),
+    "alarm": (37, None),
+    "futex": (202, 98),
+    "clock_gettime": (228, 113),
+    "clock_getres": (229, 114),
+    "clock_nanosleep": (230, 115),
+    "nanosleep": (35, 101),
+    "gettimeofday": (96, 169),
+    "time": (201, None),
+    "times": (100, 153),
+    "getrusage": (98, 165),
+    "sched_yield": (24, 124),
+    "sched_getaffinity": (204, 123),
+    "getpid": (39, 172),
+    "getppid": (110, 173),
+    "gettid": (186, 178),
+    "getuid": (102, 174),
+    "geteuid": (107, 175),
+    "getgid": (104, 176),
+    "getegid": (108, 177),
+    "getgroups": (115, 158),
+    "getresuid": (118, 148),
+    "getresgid": (120, 150),
+    "uname": (63, 160),
+    "getrandom": (318, 278),
+    "getrlimit": (97, 163),
+    "exit": (60, 93),
+    "exit_group": (231, 94),
+}
+
+# What opens a file in any other way than for reading. O_TMPFILE comes with a writing mode.
+_WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# fcntl commands that act on the descriptor alone: F_DUPFD, F_GETFD, F_SETFD, F_GETFL and
+# F_DUPFD_CLOEXEC. F_SETOWN with O_ASYNC would send signals, F_SETFL change a shared description.
+_FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A call that is allowed for some values of one argument: none of ``forbidden`` bits set, or
+    one of ``values``, or a null pointer where neither is given."""
+
+    numbers: tuple[int | None, int | None]
+    argument: int
+    forbidden: int = 0
+    values: tuple[int, ...] = ()
+
+
+GUARDED: dict[str, Guard] = {
+    "open": Guard((2, None), 1, forbidden=_WRITING),
+    "openat": Guard((257, 56), 2, forbidden=_WRITING),
+    "fcntl": Guard((72, 25), 1, values=_FCNTL_COMMANDS),
+    "prlimit64": Guard((302, 261), 2),  # reading a limit; a new one would be argument 2
+}
+
+#: Calls refused in another way than "not permitted": the C library falls back from ENOSYS to an
+#: older call, which the filter can look into, and Python takes ENOTTY for "not a terminal".
+REFUSED_AS: dict[str, tuple[tuple[int | None, int | None], int]] = {
+    "ioctl": ((16, 29), errno.ENOTTY),
+    "clone3": ((435, 435), errno.ENOSYS),
+    "openat2": ((437, 437), errno.ENOSYS),
+}
+
+#: machine -> column of the tables, AUDIT_ARCH_* of <linux/audit.h>
+_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+
+_SYS_LANDLOCK_CREATE_RULESET = 444  # the same on every architecture
+_SYS_LANDLOCK_ADD_RULE = 445
+_SYS_LANDLOCK_RESTRICT_SELF = 446
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_KEEPCAPS = 8
+_PR_SET_SECCOMP = 22
+_PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_MODE_FILTER = 2
+_SECCOMP_GET_ACTION_AVAIL = 2
+_RET_KILL_PROCESS = 0x80000000
+_RET_ERRNO = 0x00050000
+_RET_ALLOW = 0x7FFF0000
+
+_CAP_DAC_READ_SEARCH = 2
+_CAP_KILL = 5
+_CAP_SETGID = 6
+_CAP_SETUID = 7
+_CAPABILITY_VERSION = 0x20080522
+
+_READ_FILE = 1 << 2
+_READ_DIR = 1 << 3
+# rights on files, then on TCP ports, then scopes, that landlock knew from which version on
+_FS_RIGHTS = ((1, (1 << 13) - 1), (2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
+_NET_RIGHTS = ((4, 0b11),)
+_SCOPES = ((6, 0b11),)
+
+#: entries of the standard library's folder that no answer needs: what is installed beside it,
+#: pip's own wheels, the build's configuration
+NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "ensurepip", "test", "idlelib"})
+
+_SIGKILL = 9
+
+#: users of answers start here: numbers that systemd's list of users and groups leaves unused
+FIRST_USER = 60_900
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_prctl = _libc.prctl
+_prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+
+
+class Unprotected(Exception):
+    """A protection could not be put on; the text says which."""
+
+
+@dataclass(frozen=True)
+class Protection:
+    """One finding about this machine; ``essential`` ones must hold for agent code to run."""
+
+    name: str
+    ok: bool
+    essential: bool
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Limits of one child. ``cpu_s`` is rounded up to whole seconds, as the kernel counts."""
+
+    cpu_s: float
+    memory_bytes: int
+    open_files: int
+
+
+# ---------------------------------------------------------------------------- what is there
+
+
+def landlock_version() -> int:
+    """The kernel's landlock version (from 1), 0 where there is none."""
+    found = _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), None, 0, 1)
+    return max(int(found), 0)
+
+
+def seccomp_available() -> bool:
+    """Whether filters may be set that refuse with an error number and kill processes."""
+    number = _SYS_SECCOMP.get(platform.machine())
+    if number is None:
+        return False
+    for action in (_RET_ERRNO, _RET_KILL_PROCESS):
+        wanted = ctypes.c_uint32(action)
+        if _libc.syscall(ctypes.c_long(number), _SECCOMP_GET_ACTION_AVAIL, 0, ctypes.byref(wanted)):
+            return False
+    return True
+
+
+def own_user_possible(user: int) -> bool:
+    """Whether this process may make children run as ``user``, and still end them."""
+    needed = 1 << _CAP_SETUID | 1 << _CAP_SETGID | 1 << _CAP_KILL
+    return _capabilities() & needed == needed and all(
+        _mapped(user, Path("/proc/self", name)) for name in ("uid_map", "gid_map")
+    )
+
+
+def may_keep_reading() -> bool:
+    """Whether a child can keep the capability to read what file permissions forbid."""
+    return bool(_capabilities() & 1 << _CAP_DAC_READ_SEARCH)
+
+
+def _capabilities() -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def _mapped(user: int, ranges: Path) -> bool:
+    """Whether the user namespace has ``user`` (user_namespaces(7): inside, outside, length)."""
+    for line in ranges.read_text(encoding="ascii").splitlines():
+        first, _, length = map(int, line.split())
+        if first <= user < first + length:
+            return True
+    return False
+
+
+def examine() -> list[Protection]:
+    """What this machine offers. Nothing is tried out here; ``probe`` does that."""
+    machine = platform.machine()
+    known = machine in _MACHINES and sys.byteorder == "little"
+    version = landlock_version()
+    seccomp = known and seccomp_available()
+    users = own_user_possible(FIRST_USER)
+    return [
+        Protection(
+            "landlock",
+            version > 0,
+            True,
+            f"version {version}" if version else "this kernel has none or has it switched off",
+            "" if version else "use Linux 5.13 or newer with landlock among its security modules",
+        ),
+        Protection(
+            "seccomp",
+            seccomp,
+            True,
+            "filters can be set"
+            if seccomp
+            else f"no filter for {machine}"
+            if not known
+            else "this kernel or container refuses filters",
+            ""
+            if seccomp
+            else "use an x86_64 or aarch64 machine whose kernel has CONFIG_SECCOMP_FILTER",
+        ),
+        Protection(
+            "own user",
+            users,
+            False,
+            "answers run as users of their own"
+            if users
+            else "answers run as the service's user (seccomp and landlock part them from it)",
+            "" if users else "start the service as root, with SETUID, SETGID, KILL",
+        ),
+    ]
+
+
+# ---------------------------------------------------------------------------- landlock
+
+
+def make_ruleset(folders: Iterable[str], packages: Iterable[str]) -> int:
+    """Return the descriptor of a ruleset that lets the standard library and packages be read.
+
+    Rules are set on the entries of ``folders``, not on the folders, so that what is installed
+    below them stays out of reach; ``packages`` are folders or files readable as a whole.
+    Raises Unprotected.
+    """
+    version = landlock_version()
+    attribute = b"".join(
+        struct.pack("=Q", sum(bits for since, bits in rights if since <= version))
+        for rights in (_FS_RIGHTS, _NET_RIGHTS, _SCOPES)
+    )
+    size = 8 if version < 4 else 16 if version < 6 else 24  # as long as that version's struct
+    ruleset = int(
+        _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), attribute[:size], size, 0)
+    )
+    if ruleset < 0:
+        raise Unprotected(f"landlock: {_error()}")
+    for folder in map(Path, folders):
+        for entry in folder.iterdir():
+            if entry.name not in NOT_LIBRARY and not entry.name.startswith("config-"):
+                _allow_reading(ruleset, entry)
+    for package in map(Path, packages):
+        _allow_reading(ruleset, package)
+    return ruleset
+
+
+def _allow_reading(ruleset: int, path: Path) -> None:
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        rights = _READ_FILE | (_READ_DIR if path.is_dir() else 0)
+        rule = struct.pack("=Qi", rights, descriptor)
+        if _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_ADD_RULE), ruleset, 1, rule, 0):
+            raise Unprotected(f"landlock rule for {path}: {_error()}")
+    finally:
+        os.close(descriptor)
+
+
+# ---------------------------------------------------------------------------- seccomp
+
+
+def make_filter(machine: str) -> bytes:
+    """The filter program for ``machine``, as an array of struct sock_filter.
+
+    Whatever is not in the tables is refused with EPERM; a call by another architecture's entry
+    (int 0x80, x32) ends the process, since its numbers mean something else.
+    """
+    column, architecture = _MACHINES[machine]
+    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
+
+    def op(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+        return struct.pack("=HBBI", code, then, otherwise, value)
+
+    def argument(index: int, half: int = 0) -> bytes:  # little-endian halves of 64 bits
+        return op(load, 16 + 8 * index + 4 * half)
+
+    allow, refuse = op(give, _RET_ALLOW), op(give, _RET_ERRNO | errno.EPERM)
+    program = [
+        op(load, 4),
+        op(equal, architecture, 1),
+        op(give, _RET_KILL_PROCESS),
+        op(load, 0),
+        op(at_least, 0x40000000, 0, 1),
+        op(give, _RET_KILL_PROCESS),
+    ]
+
+    def on(number: int | None, *block: bytes) -> None:
+        if number is not None:
+            program.extend((op(equal, number, 0, len(block)), *block))
+
+    for numbers in ALLOWED.values():
+        on(numbers[column], allow)
+    for guard in GUARDED.values():
+        low, high = argument(guard.argument), argument(guard.argument, 1)
+        if guard.values:  # each jumps over those after it and the refusal
+            count = len(guard.values)
+            tests = [op(equal, value, count - at) for at, value in enumerate(guard.values)]
+            checks = [low, *tests]
+        elif guard.forbidden:
+            checks = [low, op(any_bit, guard.forbidden, 0, 1)]
+        else:
+            checks = [low, op(equal, 0, 0, 2), high, op(equal, 0, 1)]
+        on(guard.numbers[column], *checks, refuse, allow)
+    for numbers, number in REFUSED_AS.values():
+        on(numbers[column], op(give, _RET_ERRNO | number))
+    return b"".join((*program, refuse))
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
+
+
+def _set_filter(program: bytes) -> None:
+    code = ctypes.create_string_buffer(program, len(program))
+    head = _Program(len(program) // 8, ctypes.addressof(code))
+    if _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(head), 0, 0):
+        raise Unprotected(f"seccomp: {_error()}")
+
+
+def _error() -> str:
+    return os.strerror(ctypes.get_errno())
+
+
+# ---------------------------------------------------------------------------- user, capabilities
+
+
+def _become(user: int, *, keep_reading: bool) -> None:
+    """Take the user and group ``user`` for good.
+
+    ``keep_reading`` keeps the one capability to read what file permissions forbid: the standard
+    library may lie below a folder that only the service's user may enter. Landlock bounds it.
+    """
+    if keep_reading:
+        _prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    try:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    except OSError as error:
+        raise Unprotected(f"user {user}: {error.strerror}") from None
+
+
+def _keep_capabilities(kept: int) -> None:
+    header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
+    if _libc.capset(header, struct.pack("=6I", kept, kept, 0, 0, 0, 0)):
+        raise Unprotected(f"capabilities: {_error()}")
+
+
+def readable_by_all(path: str) -> bool:
+    """Whether file permissions let every user read what is at ``path``."""
+    place = Path(path)
+    try:
+        return all(folder.stat().st_mode & 0o001 for folder in place.parents) and bool(
+            place.stat().st_mode & 0o004
+        )
+    except OSError:
+        return False
+
+
+# ---------------------------------------------------------------------------- the whole
+
+
+@dataclass(frozen=True)
+class Armour:
+    """What a child puts on. ``ruleset`` (a descriptor) and ``program`` are None where the machine
+    has no landlock or no seccomp and the caller allowed to run without."""
+
+    caps: Caps
+    ruleset: int | None
+    program: bytes | None
+    keep_reading: bool = False
+
+    def put_on(self, parent: int, user: int | None) -> None:
+        """Protect the calling process, for good, in the order in which it stays possible.
+
+        ``parent`` is the process whose end ends this one. ``user`` is None where the service may
+        not give users. Closes the ruleset. Raises Unprotected, or OSError.
+        """
+        _offer_to_oom_killer()
+        _set_limits(self.caps)
+        if user is not None:
+            _become(user, keep_reading=self.keep_reading)
+        _keep_capabilities(1 << _CAP_DAC_READ_SEARCH if user and self.keep_reading else 0)
+        _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # no core, and no other process of this user looks in
+        # After the change of user, which forgets it. A parent that died before sends no signal.
+        _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            raise Unprotected("the warm process is gone")
+        if _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+            raise Unprotected(f"no_new_privs: {_error()}")
+        if self.ruleset is not None:
+            if _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_RESTRICT_SELF), self.ruleset, 0):
+                raise Unprotected(f"landlock: {_error()}")
+            os.close(self.ruleset)
+        if self.program is not None:
+            _set_filter(self.program)
+
+
+def _offer_to_oom_killer() -> None:
+    """Where memory runs out, an answer goes first, not the service."""
+    with suppress(OSError):  # a wish: the limit on memory holds without
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def _set_limits(caps: Caps) -> None:
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+    in_use = int(pages) * resource.getpagesize()
+    limits = {
+        resource.RLIMIT_CPU: math.ceil(caps.cpu_s),
+        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # what the imports map does not count
+        resource.RLIMIT_NOFILE: caps.open_files,
+        resource.RLIMIT_NPROC: 0,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+    for which, most in limits.items():
+        hard = resource.getrlimit(which)[1]
+        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(which, (value, value))
+
+
+def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
+    """What must fail with an OSError once protected. Harmless where it does not fail."""
+    parent = os.getppid()
+    return (
+        ("reading a system file", lambda: os.close(os.open("/etc/passwd", os.O_RDONLY))),
+        ("reading /proc", lambda: os.close(os.open("/proc/self/environ", os.O_RDONLY))),
+        ("listing a folder", lambda: os.listdir("/")),
+        ("opening for writing", lambda: os.close(os.open("/dev/null", os.O_WRONLY))),
+        ("internet sockets", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close()),
+        ("local sockets", lambda: socket.socket(socket.AF_UNIX).close()),
+        ("signals to others", lambda: os.kill(parent, 0)),
+        ("making processes", _fork),
+        ("running programs", lambda: os.execv("/bin/true", ["true"])),  # noqa: S606
+    )
+
+
+def _fork() -> None:
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def probe() -> list[str]:
+    """Try what must be impossible in the calling, protected process; return what was possible."""
+    possible = []
+    for name, attempt in _attempts():
+        try:
+            attempt()
+        except OSError:
+            continue
+        possible.append(name)
+    return possible

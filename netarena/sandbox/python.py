@@ -1,0 +1,484 @@
+"""Running Python that an agent sent, out of reach of what grades it.
+
+A warm process (``netarena.sandbox.warm``), a fresh interpreter that can import the standard
+library and the preloaded packages only, runs the guest's ``load`` once. Each answer is a forked
+child of it that protects itself (``netarena.sandbox.protection``) before the guest's ``call`` runs
+agent code. Request and result travel as JSON over a socket of that child's own; the result is a
+claim (``netarena.sandbox.claim``): agent code may have forged it, so nothing that decides a
+verdict may be in the request or the context, nor be believed because the guest reported it.
+
+``docs/sandbox.md`` says what is protected how and what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from netarena.errors import ConfigError, EnvironmentFailed, one_line
+from netarena.model import Check, JsonValue, Severity
+from netarena.sandbox import protection, warm
+from netarena.sandbox.claim import ClaimRefused, read_json
+
+__all__ = ["Limits", "PythonSandbox", "SandboxResult", "Status", "diagnose"]
+
+_log = logging.getLogger(__name__)
+
+_START_S = 60.0  # interpreter, imports and the guest's load
+_STOP_S = 5.0
+_DRAIN_S = 5.0  # from a child's end to the end of its socket: nothing, if seccomp holds
+_CPU_TOLERANCE_S = 0.5  # the limit and the usage reported are counted apart
+_CHUNK_BYTES = 1 << 18
+#: above this, parsing moves to a thread; below, the thread costs more
+_INLINE_BYTES = 1 << 16
+_PACKET_BYTES = 1 << 16
+_MAX_PARALLEL = 256
+
+
+class Status(StrEnum):
+    """How one answer ended; everything but ``ok`` is the answer's own doing."""
+
+    OK = "ok"
+    RAISED = "raised"  # an exception left the guest, or what it returned is no JSON
+    CPU = "cpu"
+    MEMORY = "memory"
+    WALL = "wall"
+    TOO_LARGE = "too_large"  # the result, in bytes or values
+    CRASHED = "crashed"  # it died, or left no message that can be read
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one answer may use. It may have no further process or thread, and write no file.
+
+    ``memory_bytes`` counts what the answer adds to what the warm process has mapped. ``wall_s``
+    starts with the child, not with waiting for a place. ``result_values`` counts JSON values.
+    """
+
+    cpu_s: float = 10.0  # rounded up to whole seconds: the kernel counts those
+    memory_bytes: int = 1 << 30
+    wall_s: float = 60.0
+    open_files: int = 64
+    result_bytes: int = 16 << 20
+    result_values: int = 250_000
+
+
+@dataclass(frozen=True)
+class SandboxResult:
+    """``value`` is what ``call`` returned if ``ok``, else None and ``error`` says why in one line.
+
+    ``queued_s`` is the wait for a place of ours, ``elapsed_s`` the life of the child, ``cpu_s``
+    what it used.
+    """
+
+    status: Status
+    value: JsonValue = None
+    error: str = ""
+    queued_s: float = 0.0
+    elapsed_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _End:
+    """The warm process's report on one child; ``status`` as of waitpid(2)."""
+
+    status: int
+    cpu_s: float
+    elapsed_s: float
+    overdue: bool
+
+
+class PythonSandbox:
+    """Runs guests: source that defines ``load(payload: bytes) -> context``, run once, and
+    ``call(context, request) -> JSON value``, run per answer in a protected child.
+
+    Agent code compiled under the file name ``<answer>`` gets its line into ``error``. Use as an
+    async context manager, or ``start`` and ``close``. ``unsandboxed`` runs also where a protection
+    is missing; those that are there still apply.
+    """
+
+    def __init__(  # noqa: PLR0913 - options by keyword, each with a default
+        self,
+        guest_source: str,
+        payload: bytes = b"",
+        *,
+        limits: Limits | None = None,
+        preload: Sequence[str] = ("networkx",),
+        parallel: int | None = None,
+        unsandboxed: bool = False,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.parallel = parallel or max(2, len(os.sched_getaffinity(0)))
+        if not 1 <= self.parallel <= _MAX_PARALLEL:
+            raise ConfigError("parallel", f"must be 1 to {_MAX_PARALLEL}, not {self.parallel}")
+        self._guest = guest_source
+        self._payload = payload
+        self._preload = tuple(preload)
+        self._unsandboxed = unsandboxed
+        self._places = asyncio.Semaphore(self.parallel)  # first come, first served
+        self._starting = asyncio.Lock()
+        self._warm: _Warm | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Start the warm process; ``run`` does it too.
+
+        Raises EnvironmentFailed when a protection is missing or does not hold, or when the guest
+        does not load; ConfigError when a preloaded package is not installed.
+        """
+        await self._alive()
+
+    async def run(self, request: JsonValue) -> SandboxResult:
+        """Run one answer, waiting for a place first; cancelling kills it.
+
+        Raises EnvironmentFailed for failures of ours, before any agent code ran.
+        """
+        body = json.dumps(request).encode()
+        asked = time.monotonic()
+        await self._places.acquire()
+        queued_s = time.monotonic() - asked
+        try:
+            process = await self._alive()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                run, end = await process.begin(theirs)
+        except BaseException:
+            self._places.release()
+            raise
+        end.add_done_callback(lambda _: self._places.release())
+        received = bytearray()
+        exchange = asyncio.ensure_future(self._exchange(ours, body, received))
+        try:
+            await asyncio.wait((exchange, end), return_when=asyncio.FIRST_COMPLETED)
+            if len(received) > self._most_bytes:
+                process.kill(run)
+            ended = await asyncio.shield(end)
+            await asyncio.wait((exchange,), timeout=_DRAIN_S)
+        finally:
+            if not end.done():
+                process.kill(run)
+            exchange.cancel()
+            await asyncio.wait((exchange,))
+            ours.close()
+        status, value, error = await self._conclude(bytes(received), ended)
+        if ended is None:
+            return SandboxResult(status, value, error, queued_s)
+        return SandboxResult(status, value, error, queued_s, ended.elapsed_s, ended.cpu_s)
+
+    async def close(self) -> None:
+        """Kill whatever runs, and end the warm process."""
+        self._closed = True
+        async with self._starting:
+            if self._warm is not None:
+                await self._warm.stop()
+                self._warm = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The warm process, while it lives."""
+        return self._warm.pid if self._warm is not None and self._warm.alive else None
+
+    async def _alive(self) -> _Warm:
+        async with self._starting:
+            if self._closed:
+                raise EnvironmentFailed("the sandbox is closed", proven_ours=True)
+            if self._warm is not None and not self._warm.alive:
+                _log.warning("the sandbox's warm process ended; starting another")
+                await self._warm.stop()
+                self._warm = None
+            if self._warm is None:
+                self._warm = await _Warm.start(self._header(), self._payload)
+            return self._warm
+
+    def _header(self) -> dict[str, Any]:
+        limits = self.limits
+        return {
+            "guest": self._guest,
+            "preload": {name: _folder_of(name) for name in self._preload},
+            "users": _free_users(self.parallel),
+            "unsandboxed": self._unsandboxed,
+            "cpu_s": limits.cpu_s,
+            "memory_bytes": limits.memory_bytes,
+            "wall_s": limits.wall_s,
+            "open_files": limits.open_files,
+            "result_bytes": limits.result_bytes,
+        }
+
+    @property
+    def _most_bytes(self) -> int:
+        """What an honest child sends at most."""
+        return len(warm.STARTED + warm.VALUE) + self.limits.result_bytes
+
+    async def _exchange(self, ours: socket.socket, body: bytes, received: bytearray) -> None:
+        """Give the request, then take what comes up to its end, or until it is too large."""
+        loop = asyncio.get_running_loop()
+        ours.setblocking(False)
+        with contextlib.suppress(OSError):  # it may die before it has read everything
+            await loop.sock_sendall(ours, body)
+            ours.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):
+            while len(received) <= self._most_bytes:
+                chunk = await loop.sock_recv(ours, _CHUNK_BYTES)
+                if not chunk:
+                    break
+                received += chunk
+
+    async def _conclude(self, message: bytes, end: _End | None) -> _Verdict:
+        """The verdict on one child: from how it ended first, from what it claims second.
+
+        Raises EnvironmentFailed if it ended before its protections were on: no agent code ran.
+        """
+        if not message.startswith(warm.STARTED):
+            reason = message.removeprefix(warm.UNPROTECTED).decode("utf-8", "replace")
+            detail = one_line(reason) or f"its process ended: {end or 'with the warm process'}"
+            raise EnvironmentFailed(f"an answer could not be protected: {detail}", proven_ours=True)
+        if end is None:
+            return Status.CRASHED, None, "the sandbox ended while the answer ran"
+        if len(message) > self._most_bytes:
+            return _too_large(self.limits)
+        if verdict := _judge_end(end, self.limits):
+            return verdict
+        if len(message) <= _INLINE_BYTES:
+            return _read_claim(message, self.limits)
+        return await asyncio.to_thread(_read_claim, message, self.limits)
+
+
+_Verdict = tuple[Status, JsonValue, str]
+
+
+def _judge_end(end: _End, limits: Limits) -> _Verdict | None:
+    """What the child's end alone says; None when it ended well."""
+    if end.overdue:
+        return Status.WALL, None, f"not done after {limits.wall_s:g} s"
+    code = os.waitstatus_to_exitcode(end.status)
+    if code == -signal.SIGKILL and end.cpu_s >= limits.cpu_s - _CPU_TOLERANCE_S:
+        return Status.CPU, None, f"used more than {limits.cpu_s:g} s of CPU time"
+    if code < 0:
+        return Status.CRASHED, None, f"ended by {_signal_name(-code)}"
+    if code > 0:
+        return Status.CRASHED, None, f"ended with status {code} before it answered"
+    return None
+
+
+def _read_claim(message: bytes, limits: Limits) -> _Verdict:
+    """What the message of a child that ended well says."""
+    start = len(warm.STARTED)
+    tag, text = message[start : start + 1], message[start + 1 :]
+    if not tag:
+        return Status.CRASHED, None, "ended before it answered"
+    if tag == warm.MEMORY:
+        return Status.MEMORY, None, f"needs more than {limits.memory_bytes >> 20} MiB"
+    if tag == warm.TOO_LARGE:
+        return _too_large(limits)
+    try:
+        value = read_json(text, max_values=limits.result_values)
+    except ClaimRefused as error:
+        return Status.CRASHED, None, f"left no readable answer: {one_line(str(error))}"
+    if tag == warm.VALUE:
+        return Status.OK, value, ""
+    if tag == warm.RAISED and isinstance(value, str):
+        return Status.RAISED, None, one_line(value)
+    return Status.CRASHED, None, "left no readable answer: not one of its messages"
+
+
+def _too_large(limits: Limits) -> _Verdict:
+    return Status.TOO_LARGE, None, f"the result exceeds {limits.result_bytes} bytes"
+
+
+class _Warm:
+    """One life of the warm process, seen from the service."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self._process = process
+        self._control = control
+        self._ends: dict[int, asyncio.Future[_End | None]] = {}
+        self._next = 0
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self.alive = True
+        self._loop.add_reader(control, self._receive)
+
+    @classmethod
+    async def start(cls, header: dict[str, Any], payload: bytes) -> _Warm:
+        """Raises EnvironmentFailed when it does not get ready."""
+        text = json.dumps(header).encode()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs, os.fdopen(os.memfd_create("guest"), "wb+") as file:
+            file.write(len(text).to_bytes(8, "big") + text + payload)
+            file.seek(0)
+            # blocks for the few milliseconds of a fork: this is start-up, and it needs no watcher
+            process = subprocess.Popen(  # noqa: ASYNC220
+                [*_INTERPRETER, _PROGRAM, str(theirs.fileno())],
+                stdin=file,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_ENVIRONMENT,
+                cwd="/",
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C on the service's terminal is the service's
+            )
+        self = cls(process, ours)
+        try:
+            async with asyncio.timeout(_START_S):
+                message = await self._ready
+        except BaseException as error:
+            await asyncio.shield(self.stop())
+            if isinstance(error, TimeoutError):
+                raise EnvironmentFailed(
+                    f"the sandbox was not ready after {_START_S:g} s", proven_ours=True
+                ) from None
+            raise
+        if "ready" not in message:
+            await self.stop()
+            reason = message.get("failed", f"its process ended with {process.returncode}")
+            raise EnvironmentFailed(f"the sandbox did not start: {reason}", proven_ours=True)
+        return self
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def begin(self, connection: socket.socket) -> tuple[int, asyncio.Future[_End | None]]:
+        """Have a child forked that speaks on ``connection``; the future is its end, or None if
+        the warm process ended first."""
+        self._next += 1
+        run = self._next
+        end: asyncio.Future[_End | None] = self._loop.create_future()
+        self._ends[run] = end
+        message = json.dumps({"run": run}).encode()
+        while self.alive:
+            try:
+                socket.send_fds(self._control, [message], [connection.fileno()])
+                break
+            except BlockingIOError:  # hundreds of packets unread: it is busy forking
+                await asyncio.sleep(0.001)
+            except OSError:
+                self._lost()
+        if not self.alive and not end.done():
+            end.set_result(None)
+        return run, end
+
+    def kill(self, run: int) -> None:
+        if run in self._ends:
+            with contextlib.suppress(OSError):
+                self._control.send(json.dumps({"kill": run}).encode())
+
+    async def stop(self) -> None:
+        """Close the control socket, at which it ends with all its children; kill it otherwise."""
+        self._lost()
+        try:
+            await asyncio.to_thread(self._process.wait, _STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+
+    def _receive(self) -> None:
+        try:
+            data = self._control.recv(_PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+            return
+        message = json.loads(data)
+        if run := message.pop("ended", None):
+            end = self._ends.pop(run)
+            if not end.done():
+                end.set_result(_End(**message))
+        elif not self._ready.done():
+            self._ready.set_result(message)
+
+    def _lost(self) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        if not self._ready.done():
+            self._ready.set_result({})
+        for end in self._ends.values():
+            if not end.done():
+                end.set_result(None)
+        self._ends.clear()
+
+
+# Without the site module and user or environment settings; no bytecode is written. The hash seed
+# is fixed so that an answer that depends on the order of a set is judged the same each time.
+_INTERPRETER = (sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8")
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONCOERCECLOCALE": "0"}
+_PROGRAM = str(Path(warm.__file__).resolve())
+
+
+def _folder_of(name: str) -> str:
+    """The folder on the service's path in which the package ``name`` lies."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise ConfigError("preload", f"{name} is not installed")
+    file = Path(spec.origin).resolve()
+    return str(file.parents[1] if spec.submodule_search_locations else file.parent)
+
+
+def _free_users(count: int) -> list[int]:
+    """``count`` user numbers that no account has."""
+    users: list[int] = []
+    user = protection.FIRST_USER
+    while len(users) < count:
+        try:
+            pwd.getpwuid(user)
+        except KeyError:
+            users.append(user)
+        user += 1
+    return users
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def diagnose() -> list[Check]:
+    """What this machine's protections are, and what is missing, with its remedy."""
+    return [
+        Check(
+            name=f"python sandbox: {found.name}",
+            ok=found.ok,
+            severity=Severity.SANDBOX if found.essential else Severity.NOTE,
+            detail=found.detail,
+            remedy=found.remedy,
+        )
+        for found in protection.examine()
+    ]

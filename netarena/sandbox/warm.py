@@ -1,0 +1,358 @@
+"""The program of the warm process: holds the imports and the guest's context, forks per answer.
+
+Started by ``netarena.sandbox.python`` as a fresh interpreter without site-packages; what it is and
+has is what an answer can find in memory, so it is told no more than guest, payload and limits.
+Standard library only, and no import of this project.
+
+Standard input holds a header (length in 8 bytes, JSON) and the payload. The control socket (its
+descriptor is the one argument) carries one JSON object per packet:
+
+* to here: ``{"run": id}`` with the answer's socket attached, ``{"kill": id}``;
+* from here: ``{"ready": ...}`` or ``{"failed": text}`` once, then for every run
+  ``{"ended": id, ...}`` when nothing of it is left.
+
+The answer's socket gives the request up to its end, and takes the message described in
+``netarena.sandbox.claim``. The end of the control socket is the end of the service: every child
+is killed, and this process leaves.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import types
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __name__ != "__main__":
+    from netarena.sandbox import protection
+else:  # the neighbouring file, without a path on which other modules could be found
+    _spec = importlib.util.spec_from_file_location(
+        "protection", Path(__file__).resolve().with_name("protection.py")
+    )
+    protection = importlib.util.module_from_spec(_spec)
+    sys.modules["protection"] = protection
+    _spec.loader.exec_module(protection)
+
+#: tags of a message, after the byte that says that the protections are on
+STARTED, VALUE, RAISED, MEMORY, TOO_LARGE = b"S", b"+", b"!", b"m", b">"
+#: instead of all that: protections failed, then the reason
+UNPROTECTED = b"X"
+#: guests compile agent code under this name, so that errors name its line
+ANSWER_FILE = "<answer>"
+ERROR_CHARS = 2000
+
+_PACKET_BYTES = 4096
+_READ_BYTES = 1 << 18
+
+# Parts of the standard library that load a shared library from outside of it, where no answer can
+# read: loaded here once, or not at all.
+_WITH_LIBRARIES = (
+    *("_bz2", "_ctypes", "_decimal", "_elementtree", "_hashlib", "_lzma", "_sqlite3", "_ssl"),
+    *("_uuid", "_zoneinfo", "zlib"),
+)
+
+
+class PreloadFinder(importlib.abc.MetaPathFinder):
+    """Finds the preloaded packages and nothing beside them in the same folders."""
+
+    def __init__(self, folders: dict[str, str]) -> None:
+        self._folders = folders
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        del path, target
+        folder = self._folders.get(name)
+        return importlib.machinery.PathFinder.find_spec(name, [folder]) if folder else None
+
+
+@dataclass
+class Child:
+    """A running answer: its place (which gives its user) and its times, monotonic seconds."""
+
+    run: int
+    place: int
+    started: float
+    deadline: float
+    overdue: bool = False
+
+
+class Warm:
+    """The loop: takes requests, forks, ends what is over time, reports.
+
+    Raises protection.Unprotected where agent code would run with less than the header asks for,
+    and whatever the guest's ``load`` raises.
+    """
+
+    def __init__(self, header: dict[str, Any], payload: bytes) -> None:
+        self._wall_s: float = header["wall_s"]
+        self._result_bytes: int = header["result_bytes"]
+        self._pid = os.getpid()
+        self._children: dict[int, Child] = {}
+        packages = _preload(header["preload"])
+        self._call, self._context = _load_guest(header["guest"], payload)
+        self._armour, self._users = _make_armour(header, packages)
+        self.possible = self._probe()
+        if self.possible and not header["unsandboxed"]:
+            raise protection.Unprotected("still possible: " + ", ".join(self.possible))
+        gc.collect()
+        gc.freeze()  # the children's collections leave the shared pages alone
+        gc.disable()
+
+    def serve(self, control: socket.socket) -> None:
+        """Run until the service's end of ``control`` is closed, then kill what runs."""
+        wake, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.poll()
+        poll.register(control, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll(self._until_deadline_ms())}
+            if wake in ready:
+                os.read(wake, _PACKET_BYTES)
+            if control.fileno() in ready and not self._receive(control):
+                break
+            self._end_overdue()
+            for report in self._reap():
+                _send(control, report)
+        for pid in self._children:
+            _kill(pid)
+
+    def _until_deadline_ms(self) -> float | None:
+        deadlines = [child.deadline for child in self._children.values() if not child.overdue]
+        return max(0.0, min(deadlines) - time.monotonic()) * 1000 + 1 if deadlines else None
+
+    def _receive(self, control: socket.socket) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(control, _PACKET_BYTES, 1)
+        if not data:
+            return False
+        message = json.loads(data)
+        if "run" in message:
+            self._start(message["run"], descriptors[0])
+        for pid, child in self._children.items():
+            if child.run == message.get("kill"):
+                _kill(pid)
+        return True
+
+    def _start(self, run: int, connection: int) -> None:
+        taken = {child.place for child in self._children.values()}
+        place = next(place for place in range(len(taken) + 1) if place not in taken)
+        started = time.monotonic()
+        pid = self._fork(connection, place, self._answer)
+        os.close(connection)
+        self._children[pid] = Child(run, place, started, started + self._wall_s)
+
+    def _end_overdue(self) -> None:
+        now = time.monotonic()
+        for pid, child in self._children.items():
+            if not child.overdue and now >= child.deadline:
+                child.overdue = True
+                _kill(pid)
+
+    def _reap(self) -> list[dict[str, Any]]:
+        reports = []
+        for pid, child in list(self._children.items()):
+            ended, status, usage = os.wait4(pid, os.WNOHANG)
+            if ended:
+                _kill(pid)  # what is left of its group; without seccomp it could have forked
+                del self._children[pid]
+                reports.append(
+                    {
+                        "ended": child.run,
+                        "status": status,
+                        "cpu_s": usage.ru_utime + usage.ru_stime,
+                        "elapsed_s": time.monotonic() - child.started,
+                        "overdue": child.overdue,
+                    }
+                )
+        return reports
+
+    def _fork(self, connection: int, place: int, work: Callable[[bytes], bytes]) -> int:
+        """Fork a child that protects itself, sends ``work(request)`` and ends."""
+        if pid := os.fork():
+            _lead_group(pid)
+            return pid
+        try:
+            self._be_child(connection, place, work)
+        finally:
+            os._exit(os.EX_SOFTWARE)
+
+    def _be_child(self, connection: int, place: int, work: Callable[[bytes], bytes]) -> None:
+        write, leave = os.write, os._exit  # before agent code can replace them
+        try:
+            _lead_group(0)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            ruleset = self._armour.ruleset
+            _close_all_but(connection, *(() if ruleset is None else (ruleset,)))
+            request = b"".join(iter(lambda: os.read(connection, _READ_BYTES), b""))
+            user = self._users[place] if self._users else None
+            self._armour.put_on(self._pid, user)
+            gc.enable()
+        except Exception as error:  # noqa: BLE001 - whatever it is, no agent code may run
+            write(connection, UNPROTECTED + describe(error).encode("utf-8", "replace"))
+            return
+        write(connection, STARTED)
+        message = memoryview(work(request))
+        while message:
+            message = message[write(connection, message) :]
+        leave(0)  # no clean-up: that would run what agent code left behind
+
+    def _answer(self, request: bytes) -> bytes:
+        encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+        try:
+            value = VALUE + encode(self._call(self._context, json.loads(request))).encode("utf-8")
+        except MemoryError:
+            return MEMORY
+        except BaseException as error:  # noqa: BLE001 - whatever agent code may raise
+            return RAISED + encode(describe(error)).encode("utf-8", "replace")
+        return value if len(value) <= self._result_bytes else TOO_LARGE
+
+    def _probe(self) -> list[str]:
+        """Ask a protected child what is possible; raises protection.Unprotected if it failed."""
+        ours, theirs = socket.socketpair()
+        ours.shutdown(socket.SHUT_WR)
+        pid = self._fork(theirs.fileno(), 0, lambda _: json.dumps(protection.probe()).encode())
+        theirs.close()
+        message = b"".join(iter(lambda: ours.recv(_READ_BYTES), b""))
+        ours.close()
+        _, status = os.waitpid(pid, 0)
+        if not message.startswith(STARTED) or status:
+            reason = message.removeprefix(UNPROTECTED).decode("utf-8", "replace")
+            raise protection.Unprotected(reason or f"the first child ended with status {status}")
+        return list(json.loads(message[1:]))
+
+
+def describe(error: BaseException) -> str:
+    """Type, text and line in the answer, in that order; never raises anything but MemoryError."""
+    try:
+        text = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
+        lines = []
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == ANSWER_FILE:
+                lines.append(trace.tb_lineno)
+            trace = trace.tb_next
+        return f"{text} (line {lines[-1]})" if lines else text
+    except BaseException:  # noqa: BLE001 - its own __str__ raised whatever it liked
+        return "an exception that cannot be shown"
+
+
+def _preload(folders: dict[str, str]) -> list[str]:
+    """Import the packages by name from their folders; return the paths that they may be read at."""
+    for name in _WITH_LIBRARIES:
+        with suppress(ImportError):  # this interpreter was built without
+            importlib.import_module(name)
+    finder = PreloadFinder(folders)
+    sys.meta_path.append(finder)
+    modules = [importlib.import_module(name) for name in folders]
+    sys.meta_path.remove(finder)
+    return [
+        os.path.realpath(path)
+        for module in modules
+        for path in (getattr(module, "__path__", None) or (module.__file__,))
+        if path is not None
+    ]
+
+
+def _load_guest(source: str, payload: bytes) -> tuple[Callable[[Any, Any], Any], Any]:
+    guest = types.ModuleType("guest")
+    sys.modules["guest"] = guest  # dataclasses and pickles look their module up
+    exec(compile(source, "<guest>", "exec"), guest.__dict__)  # noqa: S102 - our own guest
+    return guest.call, guest.load(payload)
+
+
+def _make_armour(
+    header: dict[str, Any], packages: list[str]
+) -> tuple[protection.Armour, list[int]]:
+    """The protections of every child, and the users that they may have (none: ours)."""
+    found = {one.name: one for one in protection.examine()}
+    missing = [one for one in found.values() if one.essential and not one.ok]
+    if missing and not header["unsandboxed"]:
+        raise protection.Unprotected(
+            "; ".join(f"no {one.name}: {one.detail} ({one.remedy})" for one in missing)
+        )
+    folders = [path for path in sys.path if Path(path).is_dir()]
+    users = [user for user in header["users"] if protection.own_user_possible(user)]
+    keep_reading = False
+    if users and not all(map(protection.readable_by_all, (*folders, *packages))):
+        keep_reading = found["landlock"].ok and protection.may_keep_reading()
+        users = users if keep_reading else []
+    caps = protection.Caps(header["cpu_s"], header["memory_bytes"], header["open_files"])
+    return protection.Armour(
+        caps,
+        protection.make_ruleset(folders, packages) if found["landlock"].ok else None,
+        protection.make_filter(os.uname().machine) if found["seccomp"].ok else None,
+        keep_reading,
+    ), users
+
+
+def _close_all_but(*kept: int) -> None:
+    """Close every descriptor but the standard three (all the null device) and ``kept``."""
+    low = 3
+    for descriptor in sorted(kept):
+        os.closerange(low, descriptor)
+        low = descriptor + 1
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))
+
+
+def _lead_group(pid: int) -> None:
+    with suppress(OSError):  # the other side, which does it as well, was first, or it is gone
+        os.setpgid(pid, pid)
+
+
+def _kill(group: int) -> None:
+    with suppress(OSError):  # nothing is left of it
+        os.killpg(group, signal.SIGKILL)
+
+
+def _send(control: socket.socket, message: dict[str, Any]) -> None:
+    with suppress(OSError):  # the service is gone; the next read of the control socket says so
+        control.send(json.dumps(message).encode())
+
+
+def _point_to_null(*descriptors: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+def main() -> None:
+    """See the module's description."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    with open(0, "rb", closefd=False) as file:
+        length = int.from_bytes(file.read(8), "big")
+        header = json.loads(file.read(length))
+        payload = file.read()
+    os.chdir("/")
+    os.environ.clear()
+    sys.argv[:] = [""]
+    try:
+        warm = Warm(header, payload)
+    except BaseException as error:
+        _send(control, {"failed": describe(error)[: _PACKET_BYTES // 4]})
+        raise
+    del header, payload
+    _point_to_null(0, 1, 2)
+    _send(control, {"ready": [asdict(one) for one in protection.examine()]})
+    warm.serve(control)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""What tests need that not every machine has: a visible skip, or a failure where it must be there.
+
+    @pytest.mark.requires("landlock", "shared")
+    def test_something(): ...
+
+or, half-way through a test, the fixture: ``requirement("a2a03")``. Without it the test is skipped
+and its reason printed. ``NETARENA_REQUIRE=landlock,shared`` (CI sets it to all that its machine
+can do) turns such a skip into a failure.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: facts and samples that development machines have beside the project; nothing but tests reads it
+SHARED_DATA = ROOT.parent / "shared" / "data"
+#: an environment with the old line of the A2A SDK; scripts/test makes it
+A2A03_PYTHON = ROOT / ".venv-a2a03" / "bin" / "python"
+
+_SYS_LANDLOCK_CREATE_RULESET = 444
+_LANDLOCK_CREATE_RULESET_VERSION = 1
+
+
+def _lacks_landlock() -> str:
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(
+        _SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_CREATE_RULESET_VERSION
+    )
+    return "" if version >= 1 else f"the kernel has no landlock: {os.strerror(ctypes.get_errno())}"
+
+
+def _lacks_seccomp() -> str:
+    return (
+        ""
+        if Path("/proc/sys/kernel/seccomp/actions_avail").exists()
+        else "the kernel has no seccomp filters"
+    )
+
+
+def _lacks_root() -> str:
+    return "" if os.geteuid() == 0 else "only root may change the uid of a process"
+
+
+def _lacks_shared() -> str:
+    return "" if SHARED_DATA.is_dir() else "there is no ../shared/data beside the project"
+
+
+def _lacks_a2a03() -> str:
+    return "" if A2A03_PYTHON.exists() else "there is no .venv-a2a03: scripts/test makes it"
+
+
+def _lacks_docker() -> str:
+    docker = shutil.which("docker")
+    if docker is None:
+        return "there is no docker command"
+    command = [docker, "version", "--format", "{{.Server.Version}}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return "no Docker engine answers"
+    return "" if done.returncode == 0 else "no Docker engine answers"
+
+
+#: name: what the machine lacks, in words; empty when it is there
+REQUIREMENTS: dict[str, Callable[[], str]] = {
+    "landlock": _lacks_landlock,
+    "seccomp": _lacks_seccomp,
+    "root": _lacks_root,
+    "shared": _lacks_shared,
+    "a2a03": _lacks_a2a03,
+    "docker": _lacks_docker,
+}
+
+
+@cache
+def lacking(name: str) -> str:
+    """Why ``name`` is not here; empty when it is."""
+    return REQUIREMENTS[name]()
+
+
+def requirement(name: str) -> None:
+    """Skip the running test unless ``name`` is here; fail it where ``NETARENA_REQUIRE`` says so."""
+    if name not in REQUIREMENTS:
+        pytest.fail(f"{name!r} is not one of {', '.join(REQUIREMENTS)}", pytrace=False)
+    if reason := lacking(name):
+        if name in _demanded():
+            pytest.fail(f"NETARENA_REQUIRE names {name}, but {reason}", pytrace=False)
+        pytest.skip(f"needs {name}: {reason}")
+
+
+def _demanded() -> list[str]:
+    return [name.strip() for name in os.environ.get("NETARENA_REQUIRE", "").split(",") if name]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    del config
+    if unknown := [name for name in _demanded() if name not in REQUIREMENTS]:
+        message = f"NETARENA_REQUIRE: {unknown[0]!r} is not one of {', '.join(REQUIREMENTS)}"
+        raise pytest.UsageError(message)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("requires"):
+        for name in marker.args:
+            requirement(name)
+
+
+@pytest.fixture(name="requirement", scope="session")
+def _requirement() -> Callable[[str], None]:
+    return requirement
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The ../shared/data folder; skips where there is none."""
+    requirement("shared")
+    return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def a2a03_python() -> Path:
+    """The interpreter of the environment that has the 0.3 line of the A2A SDK."""
+    requirement("a2a03")
+    return A2A03_PYTHON
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Nothing here is written for trio."""
+    return "asyncio"

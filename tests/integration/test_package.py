@@ -1,0 +1,145 @@
+"""The wheel: what is in it, and that it works with each extra on its own in a fresh environment."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = sorted(PROJECT["project"]["optional-dependencies"])
+#: top-level packages of the wheel, and where their source is
+PACKAGES = {
+    Path(package).name: ROOT / package
+    for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+}
+
+#: what the stock client writes, as far as a leaderboard reads it
+SAMPLE = {
+    "participants": {"malt_operator": "somebody"},
+    "results": [
+        {"Result-Correctness": "Pass", "Result-Safety": "Pass", "Label": "capacity planning"},
+        {"avg_correctness": 1.0, "avg_safety": 1.0, "avg_latency_s": 0.5},
+    ],
+}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def call(*command: str | Path, cwd: Path | None = None, status: int = 0) -> str:
+    """Standard output of a command that must end with ``status``."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + (done.stderr if status else "")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Built from a copy of the tree: what an earlier build left behind must not be in it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("netarena", "a2a_purple", "apps"):
+        shutil.copytree(
+            ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", ".*")
+        )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    call(
+        *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
+        *("--wheel-dir", folder, source),
+    )
+    (built,) = folder.glob("netarena-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """Makes a fresh environment with the wheel and one extra; gives its folder of commands.
+
+    uv (pinned with the other tools) links packages from its cache, so that one more environment
+    costs a second.
+    """
+    uv = shutil.which("uv", path=Path(sys.executable).parent) or shutil.which("uv")
+    assert uv is not None, "uv is part of the dev requirements"
+
+    def make(extra: str) -> Path:
+        folder = tmp_path_factory.mktemp(f"extra-{extra}") / "venv"
+        call(uv, "venv", "--quiet", "--python", sys.executable, folder)
+        install = (uv, "pip", "install", "--quiet", "--python", folder / "bin" / "python")
+        call(*install, "--require-hashes", "-r", ROOT / "requirements" / f"{extra}.txt")
+        call(*install, "--no-deps", wheel)
+        call(uv, "pip", "check", "--quiet", "--python", folder / "bin" / "python")
+        return folder / "bin"
+
+    return make
+
+
+def test_the_wheel_holds_every_source_file_and_the_licence(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for package, source in PACKAGES.items():
+        assert f"{package}/py.typed" in names
+        files = {
+            f"{package}/{path.relative_to(source)}"
+            for path in source.rglob("*")
+            if path.is_file() and path.suffix != ".pyc" and not path.name.startswith(".")
+        }
+        assert files <= names, f"not in the wheel: {sorted(files - names)}"
+    top = {name.split("/")[0] for name in names}
+    assert {name for name in top if not name.endswith(".dist-info")} == set(PACKAGES)
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_the_licence_is_the_one_that_is_declared():
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_every_extra_is_pinned():
+    assert {f"{extra}.txt" for extra in EXTRAS} <= {
+        path.name for path in (ROOT / "requirements").iterdir()
+    }
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_each_extra_works_on_its_own(environment, tmp_path, extra):
+    commands = environment(extra)
+    assert "doctor" in call(commands / "netarena", "--help", cwd=tmp_path)
+    assert "--strategy" in call(commands / "netarena-purple", "--help", cwd=tmp_path)
+    call(commands / "netarena", "doctor", cwd=tmp_path)
+
+    run = [commands / "netarena", "run", "malt", "--json", "--set", "complexity_level=level1"]
+    if extra in {"malt", "all"}:
+        results = json.loads(call(*run, cwd=tmp_path))["results"]
+        assert results[-1]["avg_solved_safely"] == 1.0
+    else:
+        said = call(*run, cwd=tmp_path, status=2)
+        assert 'pip install "netarena[malt]"' in said
+        assert len(said.splitlines()) == 1
+
+    sample = tmp_path / "results.json"
+    sample.write_text(json.dumps(SAMPLE))
+    board = [commands / "netarena", "leaderboard", sample]
+    if extra in {"leaderboard", "all"}:
+        assert "somebody" in call(*board, cwd=tmp_path)
+    else:
+        said = call(*board, cwd=tmp_path, status=2)
+        assert 'pip install "netarena[leaderboard]"' in said
+        assert len(said.splitlines()) == 1

@@ -1,0 +1,94 @@
+"""scripts/venv, on which scripts/demo and scripts/test stand, says in one line what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ["scripts/demo", "scripts/test", "scripts/venv", "scripts/lock", ".ci/run"]
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A copy of what the scripts need, and a folder of commands: a machine without Python."""
+    for name in ("scripts", "requirements"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name in ("bash", "cat", "cut", "dirname", "rm", "sha256sum"):
+        (commands / name).symlink_to(str(shutil.which(name)))
+    return tmp_path
+
+
+def call(machine: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", *command],
+        cwd=machine,
+        env={**os.environ, "PATH": str(machine / "bin"), "HOME": str(machine)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def add_python(machine: Path, body: str) -> None:
+    command = machine / "bin" / "python3"
+    command.write_text(f"#!/bin/sh\n{body}\n")
+    command.chmod(0o755)
+
+
+@pytest.mark.parametrize("script", ["demo", "test"])
+def test_without_python_one_line_says_what_to_install(machine, script):
+    done = call(machine, f"scripts/{script}")
+    assert done.stderr == (
+        "scripts/venv: needs Python 3.11 or newer, found none: "
+        "apt-get install python3 python3-venv\n"
+    )
+    assert done.returncode == 1
+
+
+def test_a_python_that_is_too_old_is_none(machine):
+    add_python(machine, "exit 1  # as the version check ends there")
+    assert "needs Python 3.11 or newer" in call(machine, "scripts/venv", ".venv", "all").stderr
+
+
+def test_without_venv_one_line_says_what_to_install(machine):
+    add_python(machine, 'case "$2" in *ensurepip*) exit 1 ;; esac')
+    done = call(machine, "scripts/venv", ".venv", "all")
+    assert done.stderr == (
+        "scripts/venv: python3 cannot make virtual environments: apt-get install python3-venv\n"
+    )
+    assert done.returncode == 1
+
+
+def test_an_unknown_set_is_refused(machine):
+    done = call(machine, "scripts/venv", ".venv", "everything")
+    assert done.stderr == "venv: SET: everything is not one of dev, all, a2a03\n"
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_are_executable_bash(script):
+    path = ROOT / script
+    assert os.access(path, os.X_OK)
+    assert path.read_text().startswith("#!/usr/bin/env bash\n")
+    subprocess.run(["bash", "-n", path], check=True, timeout=30)
+
+
+def test_pins_carry_hashes_and_name_no_host():
+    for path in (ROOT / "requirements").glob("*.txt"):
+        text = path.read_text()
+        assert "://" not in text, path
+        entries = [line for line in text.splitlines() if line and line[0] not in " #"]
+        assert entries
+        for entry in entries:
+            assert "==" in entry, (path, entry)
+            assert entry.endswith("\\"), (path, entry)  # its hashes follow

@@ -1,0 +1,673 @@
+"""The client against a server that says anything: 0.3 and 1.0 replies by hand, and hostile ones."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import time
+from pathlib import Path
+
+import pytest
+from peer import (
+    Answering,
+    Call,
+    card03,
+    card10,
+    chunk03,
+    message03,
+    raw_server,
+    replying,
+    respond,
+    send_event,
+    start_stream,
+    status03,
+    task03,
+)
+
+from netarena.a2a.client import MAX_CARD, MAX_TEXT, A2AAgent
+from netarena.a2a.credential import Credential
+from netarena.a2a.purple import purple_app
+from netarena.a2a.service import listen, serving
+from netarena.errors import AgentFailed, ConfigError, FailureReason
+from netarena.model import Reply
+
+pytestmark = pytest.mark.anyio
+
+
+async def ask(script, *, timeout_s: float = 20.0, prompt: str = "hello") -> Reply:
+    async with raw_server(script) as server:
+        agent = A2AAgent(server.url)
+        try:
+            await agent.open(timeout_s=5)
+            return await agent.ask(prompt, context_id="c", timeout_s=timeout_s)
+        finally:
+            await agent.aclose()
+
+
+async def failure(script, **how) -> AgentFailed:
+    with pytest.raises(AgentFailed) as caught:
+        await ask(script, **how)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+NO_STREAM = card03(capabilities={"streaming": False})
+
+REPLIES_03 = {
+    "a message": message03("42"),
+    "a message in parts": {**message03("4"), "parts": [{"kind": "text", "text": "4"}, {"kind": "text", "text": "2"}]},
+    "a message without kind": {k: v for k, v in message03("42").items() if k != "kind"},
+    "a task with an artifact": task03("completed", "42"),
+    "a task whose status message is not the reply": task03("completed", "42", status="done"),
+    "a task with a status message": task03("completed", status="42"),
+    "a task that asks back": task03("input-required", status="42"),
+}  # fmt: skip
+STREAMS_03 = {
+    **{name: [reply] for name, reply in REPLIES_03.items()},
+    "a task, then a message": [task03("working"), message03("42")],
+    "chunks": [
+        task03("submitted"), status03("working", "thinking"), chunk03("4", append=False),
+        chunk03("2", append=True), status03("completed", final=True),
+    ],
+    "chunks, then the whole": [
+        task03("working"), chunk03("4", append=False), chunk03("2", append=True), task03("completed", "42"),
+    ],
+    "a status message": [task03("working"), status03("completed", "42", final=True)],
+    "an artifact that is sent again": [
+        task03("working"), chunk03("no", append=False), chunk03("42", append=False),
+        status03("completed", final=True),
+    ],
+    "a state without final": [task03("working"), status03("completed", "42")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPLIES_03)
+async def test_a_0_3_agent_that_does_not_stream(name):
+    assert (await ask(replying(REPLIES_03[name], card=NO_STREAM))).text == "42"
+
+
+@pytest.mark.parametrize("name", STREAMS_03)
+async def test_a_0_3_agent_that_streams(name):
+    assert (await ask(replying(STREAMS_03[name]))).text == "42"
+
+
+@pytest.mark.parametrize("name", REPLIES_03)
+async def test_a_0_3_agent_that_does_not_stream_though_its_card_says_so(name):
+    assert (await ask(replying(REPLIES_03[name]))).text == "42"
+
+
+def part10(text: str) -> dict:
+    return {"parts": [{"text": text}]}
+
+
+def task10(state: str, *texts: str, status: str = "") -> dict:
+    message = {"message": {"messageId": "m", "role": "ROLE_AGENT", **part10(status)}}
+    return {
+        "task": {
+            "id": "t",
+            "contextId": "c",
+            "status": {"state": f"TASK_STATE_{state}", **(message if status else {})},
+            "artifacts": [{"artifactId": str(i), **part10(text)} for i, text in enumerate(texts)],
+        }
+    }
+
+
+def status10(state: str, text: str = "") -> dict:
+    return {"statusUpdate": {"taskId": "t", "contextId": "c", "status": task10(state, status=text)["task"]["status"]}}
+
+
+def chunk10(text: str, *, append: bool) -> dict:
+    return {
+        "artifactUpdate": {
+            "taskId": "t", "contextId": "c", "append": append, "artifact": {"artifactId": "a", **part10(text)},
+        }
+    }  # fmt: skip
+
+
+REPLIES_10 = {
+    "a message": {"message": {"messageId": "m", "role": "ROLE_AGENT", **part10("42")}},
+    "a task with an artifact": task10("COMPLETED", "42"),
+    "a task with a status message": task10("COMPLETED", status="42"),
+    "a task that asks back": task10("INPUT_REQUIRED", status="42"),
+}
+STREAMS_10 = {
+    **{name: [reply] for name, reply in REPLIES_10.items()},
+    "chunks": [
+        task10("SUBMITTED"), status10("WORKING", "thinking"), chunk10("4", append=False),
+        chunk10("2", append=True), status10("COMPLETED"),
+    ],
+    "a status message": [task10("WORKING"), status10("COMPLETED", "42")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPLIES_10)
+async def test_a_1_0_agent_that_does_not_stream(name):
+    card = card10(capabilities={})
+    assert (await ask(replying(REPLIES_10[name], card=card))).text == "42"
+
+
+@pytest.mark.parametrize("name", STREAMS_10)
+async def test_a_1_0_agent_that_streams(name):
+    assert (await ask(replying(STREAMS_10[name], card=card10()))).text == "42"
+
+
+async def test_artifacts_are_joined_by_lines_and_their_parts_by_nothing():
+    assert (await ask(replying([task03("completed", "a", "b")]))).text == "a\nb"
+
+
+async def test_a_data_part_is_its_json():
+    reply = {**message03(""), "parts": [{"kind": "data", "data": {"machine": "r1", "n": 3, "x": 0.5}}]}
+    assert json.loads((await ask(replying(reply))).text) == {"machine": "r1", "n": 3, "x": 0.5}
+
+
+@pytest.mark.parametrize("card", [card03(), card10()])
+async def test_a_task_in_the_background_is_looked_at_until_it_ends(card):
+    looks = []
+    modern = "supportedInterfaces" in card
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            respond(writer, {**card, "capabilities": {"streaming": False}})
+            return
+        if call.rpc["method"] in {"tasks/get", "GetTask"}:
+            looks.append(call.rpc["params"]["id"])
+        ended = len(looks) == 2
+        if modern:
+            result = task10("COMPLETED", "42") if ended else task10("WORKING")
+            result = result["task"] if looks else result
+        else:
+            result = task03("completed", "42") if ended else task03("working")
+        respond(writer, {"jsonrpc": "2.0", "id": call.rpc["id"], "result": result})
+
+    assert (await ask(script)).text == "42"
+    assert looks == ["t", "t"]
+
+
+async def test_a_stream_that_ends_without_a_state_after_an_artifact_is_a_reply():
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            respond(writer, card03())
+        elif call.rpc["method"] == "tasks/get":
+            respond(writer, {"jsonrpc": "2.0", "id": call.rpc["id"], "error": {"code": -32001, "message": "no"}})
+        else:
+            start_stream(writer)
+            send_event(writer, call, chunk03("42", append=False))
+            writer.close()
+
+    assert (await ask(script)).text == "42"
+
+
+async def test_what_it_says_about_itself_is_kept():
+    reply = message03("42", metadata={"tokens": 12, "cost": 0.25, "model": "m"})
+    assert (await ask(replying(reply))).metadata == {"tokens": 12, "cost": 0.25, "model": "m"}
+
+
+async def test_too_much_about_itself_is_dropped():
+    reply = message03("42", metadata={"log": "x" * 20_000})
+    assert await ask(replying(reply)) == Reply(text="42")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_text_that_is_no_unicode_is_malformed(stream):
+    reply = message03("a\ud800b")
+    error = await failure(replying([reply] if stream else reply))
+    assert error.reason is FailureReason.MALFORMED
+    str(error).encode()
+
+
+async def test_the_prompt_and_the_context_arrive_and_each_ask_is_a_message_of_its_own():
+    async with raw_server(replying(message03("42"))) as server:
+        agent = A2AAgent(server.url)
+        await agent.open(timeout_s=5)
+        for prompt in ("one", "two"):
+            await agent.ask(prompt, context_id="ctx", timeout_s=5)
+        await agent.aclose()
+        messages = [call.rpc["params"]["message"] for call in server.asks]
+        assert [call.text for call in server.asks] == ["one", "two"]
+        assert {message["contextId"] for message in messages} == {"ctx"}
+        assert len({message["messageId"] for message in messages}) == 2
+        assert sum(call.method == "GET" for call in server.calls) == 1
+
+
+# the card
+
+
+async def test_it_talks_to_the_url_that_was_given():
+    async with raw_server(replying(message03("42"))) as server:
+        url = server.url + "proxy/agent?key=1"
+        agent = A2AAgent(url)
+        await agent.open(timeout_s=5)
+        assert (await agent.ask("x", context_id="c", timeout_s=5)).text == "42"
+        await agent.aclose()
+        assert [call.path for call in server.calls] == [
+            "/proxy/agent/.well-known/agent-card.json?key=1",
+            "/proxy/agent?key=1",
+        ]
+        assert (agent.info.name, agent.info.base_url) == ("old", url)
+
+
+async def test_an_old_card_is_found_at_its_old_place():
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.path.endswith("agent-card.json"):
+            respond(writer, status="404 Not Found")
+        else:
+            await replying(message03("42"))(call, writer)
+
+    assert (await ask(script)).text == "42"
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        card03(additionalInterfaces=[{"url": "http://127.0.0.1:1/", "transport": "GRPC"}]),
+        card03(preferredTransport="GRPC"),
+        card03(protocolVersion="0.2.6"),
+        {k: v for k, v in card03().items() if k != "protocolVersion"},
+        card03(skills=[{"id": "a", "name": "a", "description": "", "tags": []}], unknown={"a": 1}),
+    ],
+)
+async def test_cards_as_they_are_found_in_the_wild(card):
+    assert (await ask(replying(message03("42"), card=card))).text == "42"
+
+
+@pytest.mark.parametrize(
+    ("card", "reason"),
+    [
+        ("<html>", FailureReason.MALFORMED),
+        ("", FailureReason.MALFORMED),
+        ("[]", FailureReason.MALFORMED),
+        ("null", FailureReason.MALFORMED),
+        ('{"name": 7}', FailureReason.MALFORMED),
+        ('{"name": "x", "skills": "none"}', FailureReason.MALFORMED),
+        ('{"supportedInterfaces": 7}', FailureReason.MALFORMED),
+        ('{"supportedInterfaces": [{"url": []}]}', FailureReason.MALFORMED),
+        ('{"securitySchemes": [1]}', FailureReason.MALFORMED),
+        ("[" * 10_000, FailureReason.MALFORMED),
+        ('{"name": "' + "x" * MAX_CARD + '"}', FailureReason.TOO_LARGE),
+        ('{"name": [' + "[]," * 30_000 + "0]}", FailureReason.TOO_LARGE),
+    ],
+)
+async def test_a_card_that_is_none(card, reason):
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        respond(writer, card)
+
+    assert (await failure(script)).reason is reason
+
+
+@pytest.mark.parametrize(("card", "result"), [(card10(), message03("42")), (card03(), REPLIES_10["a message"])])
+async def test_a_card_that_lies_about_its_version(card, result):
+    assert (await failure(replying(result, card=card), timeout_s=3)).reason is FailureReason.MALFORMED
+
+
+async def test_a_name_is_bounded_and_one_line():
+    async with raw_server(replying(message03(""), card=card03(name="a\nb\x1b[31m" + "c" * 1000))) as server:
+        agent = A2AAgent(server.url, name="role")
+        assert agent.info.name == "role"
+        await agent.open(timeout_s=5)
+        await agent.aclose()
+        assert agent.info.name.startswith("a b [31mc")
+        assert len(agent.info.name) == 200
+
+
+# not to be had
+
+
+async def test_an_agent_that_is_not_there_is_tried_until_the_time_is_over():
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    listener.close()
+    agent = A2AAgent(f"http://127.0.0.1:{port}/")
+    started = time.monotonic()
+    with pytest.raises(AgentFailed) as caught:
+        await agent.open(timeout_s=1.2)
+    await agent.aclose()
+    assert caught.value.reason is FailureReason.ENDPOINT
+    assert 0.4 < time.monotonic() - started < 2
+
+
+async def test_an_agent_that_starts_late_is_found():
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    listener.close()
+    agent = A2AAgent(f"http://127.0.0.1:{port}/")
+    opening = asyncio.create_task(agent.open(timeout_s=20))
+    await asyncio.sleep(0.3)
+    app = purple_app(Answering(str.upper), name="late", description="")
+    async with serving(app, listen("127.0.0.1", port)):
+        await opening
+        assert agent.info.name == "late"
+        await agent.aclose()
+
+
+@pytest.mark.parametrize("status", ["429 Busy", "502 Bad Gateway", "503 Away"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_gateway_s_refusals_are_tried_again(status, method):
+    refused = []
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == method and len(refused) < 2:
+            refused.append(call)
+            respond(writer, status=status, headers={"retry-after": "0"})
+        else:
+            await replying(message03("42"))(call, writer)
+
+    assert (await ask(script)).text == "42"
+    assert len(refused) == 2
+    if method == "POST":
+        ids = {call.rpc["params"]["message"]["messageId"] for call in refused}
+        assert len(ids) == 1
+
+
+async def test_retry_after_is_honoured():
+    times = []
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "POST":
+            times.append(time.monotonic())
+        if len(times) == 1:
+            respond(writer, status="503 Away", headers={"retry-after": "1"})
+        else:
+            await replying(message03("42"))(call, writer)
+
+    assert (await ask(script)).text == "42"
+    assert times[1] - times[0] >= 1
+
+
+async def test_a_wait_beyond_the_deadline_is_not_waited_for():
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "POST":
+            respond(writer, status="503 Away", headers={"retry-after": "3600"})
+        else:
+            await replying(message03("42"))(call, writer)
+
+    started = time.monotonic()
+    error = await failure(script, timeout_s=30)
+    assert error.reason is FailureReason.ENDPOINT
+    assert "HTTP 503" in str(error)
+    assert time.monotonic() - started < 5
+
+
+async def test_an_agent_that_breaks_the_connection_each_time_is_given_up():
+    asked = []
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            respond(writer, card03())
+        else:
+            asked.append(call)
+            writer.close()
+
+    error = await failure(script, timeout_s=60)
+    assert error.reason is FailureReason.ENDPOINT
+    assert len(asked) == 3
+
+
+async def test_a_connection_that_breaks_within_the_reply_is_not_asked_again():
+    asked = []
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            respond(writer, card03())
+        else:
+            asked.append(call)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 99999\r\n\r\n")
+            send_event(writer, call, task03("working"))
+            writer.close()
+
+    error = await failure(script)
+    assert error.reason is FailureReason.ENDPOINT
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("status", ["500 Oops", "404 Gone", "401 No", "504 Slow"])
+async def test_other_statuses_end_the_ask(status):
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            respond(writer, card03())
+        else:
+            respond(writer, "x" * 1000, status=status)
+
+    assert (await failure(script)).reason is FailureReason.ENDPOINT
+
+
+async def test_no_redirect_is_followed():
+    async with raw_server(replying(message03("stolen"))) as other:
+
+        async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+            if call.method == "GET":
+                respond(writer, card03())
+            else:
+                respond(writer, status="307 There", headers={"location": other.url})
+
+        error = await failure(script)
+        assert error.reason is FailureReason.ENDPOINT
+        assert "redirects are not followed" in str(error)
+        assert other.calls == []
+
+
+# tasks that end badly, and what is no reply
+
+
+@pytest.mark.parametrize("state", ["failed", "rejected", "canceled", "auth-required"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_task_that_ends_badly(state, stream):
+    task = task03(state, status="out of money")
+    error = await failure(replying([task] if stream else task))
+    assert error.reason is FailureReason.TASK_FAILED
+    assert "out of money" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(-32603, FailureReason.TASK_FAILED), (-32000, FailureReason.TASK_FAILED),
+     (-32601, FailureReason.MALFORMED), (-32602, FailureReason.MALFORMED)],
+)  # fmt: skip
+@pytest.mark.parametrize("card", [card03(), card10()])
+async def test_an_error_for_an_answer(code, reason, card):
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            respond(writer, card)
+        else:
+            error = {"code": code, "message": "boom"}
+            respond(writer, {"jsonrpc": "2.0", "id": call.rpc["id"], "error": error})
+
+    assert (await failure(script)).reason is reason
+
+
+NONSENSE = [
+    "", "null", "7", "[]", '"x"', "{}", '{"jsonrpc": "2.0"}', '{"result": 7}', '{"result": {}}', "{",
+    '{"result": {"kind": "message"}}', '{"result": {"kind": "task", "id": 7}}', "<html>", "\ufffe",
+    '{"result": {"kind": "message", "messageId": "m", "role": "agent", "parts": []}}',
+    '{"result": {"kind": "message", "messageId": "m", "role": "agent", "parts": [{"kind": "text", "text": " "}]}}',
+    '{"result": {"kind": "message", "messageId": "m", "role": "agent", "parts": 7}}',
+    '{"error": 7}', '{"error": []}', '{"result": {"task": {"id": []}}}', '{"result": {"message": 7}}',
+    "[" * 15_000, '{"result": ' + '{"a":' * 9_000 + "0" + "}" * 9_001, '{"a": ' + "9" * 100_000 + "}",
+    '{"result": {"kind": "status-update", "final": 7}}', '{"result": {"statusUpdate": {"status": "x"}}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", NONSENSE, ids=range(len(NONSENSE)))
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/html"])
+@pytest.mark.parametrize("card", [card03(), card10(), NO_STREAM], ids=["0.3", "1.0", "blocking"])
+async def test_nonsense_is_malformed(body, kind, card):
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            respond(writer, card)
+        else:
+            prefix, end = ("data: ", "\n\n") if "stream" in kind else ("", "")
+            respond(writer, (prefix + body + end).encode("utf-8", "surrogatepass"), kind=kind)
+
+    error = await failure(script, timeout_s=5)
+    assert error.reason in {FailureReason.MALFORMED, FailureReason.TASK_FAILED}
+
+
+# bounds
+
+
+async def test_an_agent_that_says_nothing_is_timed_out():
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            respond(writer, card03())
+        else:
+            await asyncio.sleep(60)
+
+    started = time.monotonic()
+    assert (await failure(script, timeout_s=0.5)).reason is FailureReason.TIMEOUT
+    assert time.monotonic() - started < 2
+
+
+async def drip(call: Call, writer: asyncio.StreamWriter) -> None:
+    """One byte at a time, for ever."""
+    if call.method == "GET":
+        respond(writer, card03())
+        return
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def keep_alive(call: Call, writer: asyncio.StreamWriter) -> None:
+    """Comments, for ever."""
+    if call.method == "GET":
+        respond(writer, card03())
+        return
+    start_stream(writer)
+    send_event(writer, call, task03("working"))
+    while True:
+        writer.write(b": still here\n\n")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def never_done(call: Call, writer: asyncio.StreamWriter) -> None:
+    """A task that works for ever."""
+    await replying(task03("working"), card=NO_STREAM)(call, writer)
+
+
+@pytest.mark.parametrize("script", [drip, keep_alive, never_done])
+async def test_a_slow_drip_is_timed_out(script):
+    started = time.monotonic()
+    assert (await failure(script, timeout_s=0.6)).reason is FailureReason.TIMEOUT
+    assert time.monotonic() - started < 2
+
+
+def flood(make) -> object:
+    """A script that sends pieces for as long as anybody reads; ``sent`` is their bytes."""
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            respond(writer, card03())
+            return
+        first, piece, kind = make(call)
+        writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n".encode())
+        writer.write(first)
+        for _ in range(100 * 2**20 // len(piece)):
+            writer.write(piece)
+            await writer.drain()
+        writer.close()
+
+    return script
+
+
+def event(call: Call, result: dict) -> bytes:
+    data = {"jsonrpc": "2.0", "id": call.rpc["id"], "result": result}
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+FLOODS = {
+    "a document of 100 MB": lambda call: (b'{"a": "', b"x" * 2**16, "application/json"),
+    "brackets": lambda call: (b"", b"[" * 2**16, "application/json"),
+    "a line of 100 MB": lambda call: (b"data: ", b"x" * 2**16, "text/event-stream"),
+    "an event of many lines": lambda call: (b"", b"data: x\n" * 2**13, "text/event-stream"),
+    "chunks": lambda call: (
+        event(call, chunk03("", append=False)),
+        event(call, chunk03("x" * 2**16, append=True)),
+        "text/event-stream",
+    ),
+    "artifacts": lambda call: (b"", event(call, task03("working", "x" * 2**16)), "text/event-stream"),
+    "states": lambda call: (b"", event(call, status03("working", "x")) * 100, "text/event-stream"),
+    "metadata": lambda call: (
+        b"", event(call, {**status03("working"), "metadata": {"a": "x" * 9000}}), "text/event-stream",
+    ),
+}  # fmt: skip
+
+
+def resident() -> int:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+@pytest.mark.parametrize("name", FLOODS)
+async def test_a_reply_of_100_mb_is_too_large_and_memory_stays_flat(name):
+    script = flood(FLOODS[name])
+    assert (await failure(script, timeout_s=60)).reason is FailureReason.TOO_LARGE  # warm
+    before = resident()
+    errors = await asyncio.gather(*(failure(script, timeout_s=60) for _ in range(4)))
+    assert {error.reason for error in errors} == {FailureReason.TOO_LARGE}
+    # four at a time, this test's server included
+    assert resident() - before < 40 * 2**20
+
+
+async def test_nobody_waits_while_a_hostile_reply_is_read():
+    """The event loop answers others within 100 ms, whatever the reply is made of."""
+    values = '{"result": {"kind": "message", "parts": [' + '{"kind":"text"},' * 9_000 + "0]}}"
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            respond(writer, card03())
+        else:
+            respond(writer, values)
+
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            started = time.monotonic()
+            await asyncio.sleep(0)
+            longest = max(longest, time.monotonic() - started)
+
+    watching = asyncio.create_task(watch())
+    await failure(script)
+    await failure(flood(FLOODS["states"]), timeout_s=60)
+    watching.cancel()
+    assert longest < 0.25  # machines that run tests are slow
+
+
+async def test_text_beyond_the_bound_is_too_large():
+    assert len((await ask(replying(message03("x" * MAX_TEXT)))).text) == MAX_TEXT
+    for reply in (message03("x" * MAX_TEXT + "y"), task03("completed", "x" * MAX_TEXT, "y")):
+        assert (await failure(replying(reply))).reason is FailureReason.TOO_LARGE
+
+
+# credentials
+
+
+async def test_headers_go_to_their_url_only_and_into_no_log(caplog):
+    caplog.set_level(logging.DEBUG)
+    secret = "k-secret-123"
+    async with raw_server(replying(message03("42"))) as server:
+        for prefix, expected in [(server.url + "a", secret), (server.url + "b", None)]:
+            agent = A2AAgent(server.url + "a/x", credential=Credential(prefix, {"x-key": secret}))
+            await agent.open(timeout_s=5)
+            await agent.ask("x", context_id="c", timeout_s=5)
+            await agent.aclose()
+            assert {call.headers.get("x-key") for call in server.calls} == {expected}
+            server.calls.clear()
+    assert secret not in caplog.text
+
+
+async def test_a_url_that_is_none_is_a_config_error():
+    with pytest.raises(ConfigError, match="http or https"):
+        A2AAgent("file:///etc/passwd")
+
+
+async def test_asking_before_the_card_is_there_is_the_endpoint_s_failure():
+    with pytest.raises(AgentFailed) as caught:
+        await A2AAgent("http://127.0.0.1:1/").ask("x", context_id="c", timeout_s=1)
+    assert caught.value.reason is FailureReason.ENDPOINT

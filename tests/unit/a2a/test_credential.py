@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from netarena.a2a.credential import Credential, load_credentials, variable
+from netarena.errors import ConfigError
+
+SECRET = "k-123"
+
+
+def credential(url: str) -> Credential:
+    return Credential(url, {"x-api-key": SECRET})
+
+
+@pytest.mark.parametrize(
+    ("prefix", "url"),
+    [
+        ("https://host", "https://host/"),
+        ("https://host/", "https://host:443/any/path?q=1"),
+        ("https://HOST/a", "https://host/a"),
+        ("https://host/a/", "https://host/a/.well-known/agent-card.json"),
+        ("http://host:80/a", "http://host/a/"),
+    ],
+)
+def test_headers_go_to_the_origin_and_below_the_prefix(prefix, url):
+    assert credential(prefix).covers(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://host/a", "https://other/a", "https://host:444/a", "https://host.evil/a",
+        "https://host/", "https://host/ab", "https://host/b/a", "https://host//a",
+        "https://host/a/../b", "https://host/a/%2e%2e/b", "https://host/a/%252e%252e/b",
+        "https://host/a%2f..%2fb", "https://host/a/..%5cb", "https://host/a/..;/b",
+        "https://sub.host/a",
+    ],
+)  # fmt: skip
+def test_headers_go_nowhere_else(url):
+    assert not credential("https://host/a").covers(url)
+
+
+def test_they_come_from_the_environment_by_role():
+    text = json.dumps({"url": "https://host/a", "headers": {"x-api-key": SECRET}})
+    loaded = load_credentials({variable("malt_operator"): text, "PATH": "/bin", "NETARENA_SEED": "s"})
+    assert variable("malt_operator") == "NETARENA_HEADERS_MALT_OPERATOR"
+    assert variable("my-role.2") == "NETARENA_HEADERS_MY_ROLE_2"
+    assert loaded == {"NETARENA_HEADERS_MALT_OPERATOR": credential("https://host/a")}
+
+
+def test_their_values_are_in_no_representation():
+    assert SECRET not in repr(credential("https://host"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SECRET, "[]", "{}", f'{{"url": "{SECRET}", "headers": {{"a": "b"}}}}',
+        f'{{"url": "http://h", "headers": {{"a": 1, "b": "{SECRET}"}}}}',
+        f'{{"url": "http://h", "headers": {{"a b": "{SECRET}"}}}}',
+        f'{{"url": "http://h", "headers": {{"a": "{SECRET}\\r\\nx: y"}}}}',
+        f'{{"url": "http://h", "headers": {{}}, "more": "{SECRET}"}}',
+        f'{{"url": "http://h", "headers": {{}}, "headers2": "{SECRET}"}}',
+    ],
+)  # fmt: skip
+def test_what_is_none_is_refused_without_being_repeated(text):
+    with pytest.raises(ConfigError) as caught:
+        load_credentials({"NETARENA_HEADERS_X": text})
+    assert "NETARENA_HEADERS_X" in str(caught.value)
+    assert SECRET not in str(caught.value)

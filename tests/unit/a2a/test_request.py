@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena.a2a.request import TIME_BUDGET_S, EvalRequest, Place, derive_seed, read_config
+from netarena.config import Config
+from netarena.errors import ConfigError
+
+URL = "http://agent:9010/"
+
+
+class PathConfig(Config):
+    microservice_dir: str | None = None
+
+
+def parse(participants: object = None, **config: object) -> EvalRequest:
+    data = {"participants": participants or {"malt_operator": URL}, "config": config}
+    return EvalRequest.parse(json.dumps(data))
+
+
+def test_participants_and_config_are_read():
+    request = parse(num_queries=3)
+    assert request.participants == {"malt_operator": URL}
+    assert request.config == {"num_queries": 3}
+
+
+def test_any_role_is_accepted_and_keys_of_the_platform_are_left_alone():
+    request = EvalRequest.parse(json.dumps({"participants": {"agent": URL}, "run_id": "7"}))
+    assert request == EvalRequest({"agent": URL}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "request: must be one text with a JSON object"),
+        ("{", "request: must be one text with a JSON object"),
+        ("[" * 100_000, "too deeply nested"),
+        ("[1]", "request: must be a JSON object"),
+        ("{}", "participants: must be a JSON object"),
+        ('{"participants": {}}', "participants: must be a JSON object"),
+        ('{"participants": ["http://x"]}', "participants: must be a JSON object"),
+        ('{"participants": {"../x": "http://x"}}', "role '../x' must match"),
+        ('{"participants": {"a": "http://x"}, "config": []}', "config: must be a JSON object"),
+    ],
+)
+def test_a_bad_request_says_what_is_wrong(text, problem):
+    with pytest.raises(ConfigError) as caught:
+        EvalRequest.parse(text)
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "x", "ftp://host/", "file:///etc/passwd", "unix:///run/x", "//host", "http://",
+        "http:///path", "http://host:0/", "http://host:70000/", "http://host:x/", "http://ho st/",
+        "http://host/\n", "http://höst/", "http://user:pass@host/", "http://user@host/",
+        "http://host/#part", "http://host\\@other/", "http://" + "a" * 3000, 7, None, ["http://x"],
+        "javascript:alert(1)", "gopher://host/", "http://[::1/",
+    ],
+)  # fmt: skip
+def test_only_http_and_https_urls_are_participants(url):
+    with pytest.raises(ConfigError, match=r"^participants\.a: "):
+        EvalRequest.parse(json.dumps({"participants": {"a": url}}))
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://host", "HTTP://host/", "https://host:8443/a/b?c=d", "http://[::1]:9009/", "http://1.2.3.4/"],
+)
+def test_such_urls_are_participants(url):
+    assert parse({"a": url}).participants == {"a": url}
+
+
+def test_a_refused_url_is_not_repeated():
+    with pytest.raises(ConfigError) as caught:
+        parse({"a": "http://user:hunter2@host/"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_participants_are_bounded():
+    with pytest.raises(ConfigError, match="at most 16, not 17"):
+        parse({f"role{i}": URL for i in range(17)})
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(
+        st.sampled_from(["participants", "config", "a"]) | st.text(), inner),
+))  # fmt: skip
+def test_whatever_comes_is_a_request_or_a_config_error(value):
+    try:
+        request = EvalRequest.parse(json.dumps(value))
+    except ConfigError as error:
+        assert "\n" not in str(error)
+    else:
+        assert request.participants
+
+
+def test_the_seed_is_the_first_64_bits_of_an_hmac():
+    digest = hmac.new(b"s3cret", b"task-1", hashlib.sha256).hexdigest()
+    assert derive_seed("s3cret", "task-1") == int(digest[:16], 16)
+    assert derive_seed("s3cret", "task-2") != derive_seed("s3cret", "task-1")
+    assert derive_seed("other", "task-1") != derive_seed("s3cret", "task-1")
+    assert 0 <= derive_seed("s3cret", "task-1") < 2**64
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "data").mkdir()
+    return Place(tmp_path / "root", tmp_path / "data")
+
+
+def test_the_time_budget_has_a_default_here(place):
+    assert read_config(Config, parse(), place).time_budget_s == TIME_BUDGET_S == 1680
+    assert read_config(Config, parse(time_budget_s=9), place).time_budget_s == 9
+
+
+def test_unknown_keys_are_errors_that_list_the_known_ones(place):
+    with pytest.raises(ConfigError, match=r"config\.num_querys: unknown key; known are .*num_queries"):
+        read_config(Config, parse(num_querys=1), place)
+
+
+def test_a_seed_is_refused_where_the_service_draws_it(place):
+    assert read_config(Config, parse(seed=7), place).seed == 7
+    with pytest.raises(ConfigError, match=r"config\.seed: must not be given"):
+        read_config(Config, parse(seed=7), place, secret_seed=True)
+    assert read_config(Config, parse(), place, secret_seed=True).seed is None
+
+
+@pytest.mark.parametrize(
+    ("given_dir", "below"),
+    [(None, "task"), ("a", "a"), ("a/b", "a/b"), ("/a/b", "a/b"), ("//a", "a"), ("./a", "a")],
+)
+def test_output_goes_below_the_root(place, given_dir, below):
+    assert place.output_dir(given_dir, "task") == place.root / below
+
+
+def test_an_absolute_output_dir_within_the_root_is_that_folder(place):
+    assert place.output_dir(str(place.root / "a"), "task") == place.root / "a"
+
+
+@pytest.mark.parametrize("bad", ["..", "a/../..", "/..", "/a/../../b", "", "/", ".", "a\0b"])
+def test_output_never_leaves_the_root(place, bad):
+    with pytest.raises(ConfigError, match=r"^config\.output_dir: "):
+        read_config(Config, parse(output_dir=bad), place)
+
+
+def test_links_below_the_root_are_refused(place, tmp_path):
+    (place.root / "link").symlink_to(tmp_path)
+    for value in ("link", "link/x", "/link/x"):
+        with pytest.raises(ConfigError, match="symbolic link"):
+            read_config(Config, parse(output_dir=value), place)
+        with pytest.raises(ConfigError, match="symbolic link"):
+            read_config(Config, parse(benchmark_path=value.lstrip("/")), place)
+
+
+def test_input_is_read_below_the_root_and_the_data_folder(place):
+    (place.data / "q.jsonl").write_text("")
+    read = read_config(PathConfig, parse(benchmark_path="q.jsonl", microservice_dir="m"), place)
+    assert read.benchmark_path == str(place.data / "q.jsonl")
+    assert read.microservice_dir == str(place.root / "m")
+    (place.root / "q.jsonl").write_text("")
+    read = read_config(PathConfig, parse(benchmark_path="q.jsonl"), place)
+    assert read.benchmark_path == str(place.root / "q.jsonl")
+    for base in (place.root, place.data):
+        path = str(base / "q.jsonl")
+        assert read_config(PathConfig, parse(benchmark_path=path), place).benchmark_path == path
+
+
+def test_a_file_to_be_written_lies_below_the_root(place):
+    read = read_config(PathConfig, parse(benchmark_path="new/q.jsonl"), place)
+    assert read.benchmark_path == str(place.root / "new" / "q.jsonl")
+
+
+@pytest.mark.parametrize("bad", ["/etc/passwd", "../x", "/root", "a/../../x"])
+def test_input_is_never_read_elsewhere(place, bad):
+    with pytest.raises(ConfigError, match=r"^config\.benchmark_path: "):
+        read_config(PathConfig, parse(benchmark_path=bad), place)
+    with pytest.raises(ConfigError, match=r"^config\.microservice_dir: "):
+        read_config(PathConfig, parse(microservice_dir=bad), place)
+
+
+def test_the_data_folder_is_not_written(place):
+    with pytest.raises(ConfigError, match=r"^config\.benchmark_path: "):
+        read_config(
+            PathConfig,
+            parse(benchmark_path=str(place.data / "new.jsonl"), regenerate_query=True),
+            place,
+        )
+    (place.data / "q.jsonl").write_text("")
+    read = read_config(PathConfig, parse(benchmark_path="q.jsonl", regenerate_query=True), place)
+    assert read.benchmark_path == str(place.root / "q.jsonl")
+
+
+@pytest.mark.parametrize(("value", "name"), [("x.jsonl", "x.jsonl"), ("/a/../b/x.jsonl", "x.jsonl")])
+def test_the_output_file_stays_in_the_task_s_folder(place, value, name):
+    assert read_config(Config, parse(output_file=value), place).output_file == name
+
+
+@pytest.mark.parametrize("bad", ["", "/", "..", ".", "a/..", "journal.jsonl", "x/config.json", ".lock"])
+def test_the_output_file_replaces_nothing_of_the_run(place, bad):
+    with pytest.raises(ConfigError, match=r"^config\.output_file: "):
+        read_config(Config, parse(output_file=bad), place)
+
+
+def test_agent_client_configs_are_accepted(place):
+    assert read_config(Config, parse(agent_client_configs={"a": [1]}), place)

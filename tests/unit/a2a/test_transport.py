@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena.a2a import transport
+from netarena.a2a.transport import (
+    MAX_DOCUMENT,
+    MAX_EXCHANGE,
+    MAX_TOKENS,
+    BoundedTransport,
+    Unavailable,
+)
+from netarena.errors import AgentFailed, FailureReason
+
+pytestmark = pytest.mark.anyio
+STREAM = {"content-type": "text/event-stream"}
+
+
+class Pieces(httpx.AsyncByteStream):
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.pieces = pieces
+        self.given = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            self.given += len(piece)
+            yield piece
+
+
+class Canned(httpx.AsyncBaseTransport):
+    def __init__(self, *pieces: bytes, status: int = 200, headers: dict[str, str] | None = None):
+        self.stream = Pieces(list(pieces))
+        self.status = status
+        self.headers = headers or {"content-type": "application/json"}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(self.status, headers=self.headers, stream=self.stream)
+
+
+async def get(canned: httpx.AsyncBaseTransport) -> httpx.Response:
+    async with httpx.AsyncClient(transport=BoundedTransport(canned)) as client:
+        return await client.get("http://host/")
+
+
+async def lines(canned: httpx.AsyncBaseTransport) -> list[str]:
+    async with (
+        httpx.AsyncClient(transport=BoundedTransport(canned)) as client,
+        client.stream("GET", "http://host/") as response,
+    ):
+        return [line async for line in response.aiter_lines()]
+
+
+async def test_a_reply_comes_through():
+    assert (await get(Canned(b'{"a"', b": [1, 2]}"))).json() == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize("headers", [{"content-type": "application/json"}, STREAM])
+async def test_a_reply_without_end_is_too_large_and_is_not_read_on(headers):
+    piece = b"x" * 2**16
+    canned = Canned(*[piece] * 1600, headers=headers)
+    with pytest.raises(AgentFailed) as caught:
+        await lines(canned)
+    assert caught.value.reason is FailureReason.TOO_LARGE
+    assert canned.stream.given <= MAX_DOCUMENT + 2 * len(piece)
+
+
+async def test_a_stream_of_small_events_without_end_is_too_large():
+    block = b"data: {}\n\n" * 6000
+    canned = Canned(*[block] * 1600, headers=STREAM)
+    with pytest.raises(AgentFailed) as caught:
+        await lines(canned)
+    assert caught.value.reason is FailureReason.TOO_LARGE
+    assert canned.stream.given <= MAX_EXCHANGE + 2 * len(block)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-gzip", "GZIP"])
+async def test_compressed_replies_are_unpacked(encoding):
+    document = json.dumps({"a": "b" * 500_000}).encode()
+    packed = zlib.compress(document) if encoding == "deflate" else gzip.compress(document)
+    headers = {"content-encoding": encoding, "content-type": "application/json"}
+    halves = packed[:100], packed[100:]
+    assert (await get(Canned(*halves, headers=headers))).content == document
+
+
+async def test_a_compressed_bomb_is_too_large():
+    packed = gzip.compress(b"a" * 2**27)
+    canned = Canned(packed, headers={"content-encoding": "gzip"})
+    with pytest.raises(AgentFailed) as caught:
+        await get(canned)
+    assert caught.value.reason is FailureReason.TOO_LARGE
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "gzip"])
+async def test_other_compression_is_malformed(encoding):
+    canned = Canned(b"not packed at all", headers={"content-encoding": encoding})
+    with pytest.raises(AgentFailed) as caught:
+        await get(canned)
+    assert caught.value.reason is FailureReason.MALFORMED
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"[" + b"[]," * MAX_TOKENS + b"[]]",
+        b"[" * (MAX_TOKENS + 1),
+        b"{" + b'"a":0,' * (MAX_TOKENS + 1) + b'"b":0}',
+        b'["' + b"[" * MAX_TOKENS + b'",' + b"0," * MAX_TOKENS + b"0]",
+    ],
+)
+async def test_a_small_text_of_many_values_is_too_large(document):
+    with pytest.raises(AgentFailed) as caught:
+        await get(Canned(document))
+    assert caught.value.reason is FailureReason.TOO_LARGE
+    with pytest.raises(AgentFailed) as caught:
+        await lines(Canned(b"data: " + document + b"\n\n", headers=STREAM))
+    assert caught.value.reason is FailureReason.TOO_LARGE
+
+
+async def test_brackets_and_commas_in_strings_are_text():
+    document = json.dumps({"text": '[{,"\\' * MAX_TOKENS}).encode()
+    assert (await get(Canned(document))).content == document
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+async def test_an_event_of_many_lines_is_one_document(end):
+    line = b"data: " + b"0," * 1000 + end
+    small = [line * 19 + end] * 40
+    assert await lines(Canned(*small, headers=STREAM))
+    with pytest.raises(AgentFailed) as caught:
+        await lines(Canned(*[line] * 30, headers=STREAM))
+    assert caught.value.reason is FailureReason.TOO_LARGE
+
+
+async def test_a_line_end_in_two_pieces_does_not_begin_a_new_event():
+    pieces = [b"data: " + b"0," * 9000 + b"\r", b"\n"] * 3
+    with pytest.raises(AgentFailed):
+        await lines(Canned(*pieces, headers=STREAM))
+
+
+@given(data=st.data())
+def test_an_event_stream_is_the_same_in_whatever_pieces_it_comes(data):
+    text = data.draw(
+        st.lists(st.sampled_from(["data: a", "\n", "\r\n", "\r", "\n\n", ": é", "x\u2028y", "\x0b"]))
+    )
+    raw = "".join(text).encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
+    pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    whole = asyncio.run(lines(Canned(raw, headers=STREAM)))
+    assert asyncio.run(lines(Canned(*pieces, headers=STREAM))) == whole
+
+
+async def test_line_ends_that_json_allows_in_strings_stay_in_them():
+    text = "a\u2028b\u2029c\u0085d"
+    event = b"data: " + json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n\n"
+    first, _ = await lines(Canned(event, headers=STREAM))
+    assert json.loads(first.removeprefix("data: ")) == {"text": text}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+async def test_other_encodings_do_not_hide_what_is_counted(encoding):
+    with pytest.raises(AgentFailed) as caught:
+        await get(Canned(("[" * 10 + "]" * 10).encode(encoding)))
+    assert caught.value.reason is FailureReason.MALFORMED
+    headers = {"content-type": f"text/event-stream; charset={encoding}"}
+    (line,) = await lines(Canned("data: é\n".encode(), headers=headers))
+    assert line == "data: é"
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+async def test_statuses_of_gateways_may_be_tried_again(status):
+    canned = Canned(status=status, headers={"retry-after": "7"})
+    with pytest.raises(Unavailable) as caught:
+        await get(canned)
+    assert (caught.value.wait_s, caught.value.sent) == (7.0, False)
+
+
+@pytest.mark.parametrize("status", [301, 307, 400, 401, 404, 500, 504])
+async def test_other_statuses_are_the_endpoint_s_failure_and_are_not_read(status):
+    canned = Canned(b"secret", status=status, headers={"location": "http://other/"})
+    with pytest.raises(AgentFailed) as caught:
+        await get(canned)
+    assert caught.value.reason is FailureReason.ENDPOINT
+    assert canned.stream.given == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "wait_s"), [("", None), ("soon", None), ("-1", None), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)]
+)
+def test_a_retry_after_that_is_none_is_ignored(text, wait_s):
+    assert transport._retry_after(text) == wait_s
+
+
+async def test_cookies_are_dropped():
+    canned = Canned(b"{}", headers={"set-cookie": "a=b"})
+    async with httpx.AsyncClient(transport=BoundedTransport(canned)) as client:
+        await client.get("http://host/")
+        assert not client.cookies

@@ -1,0 +1,110 @@
+"""Queries made by hand, and answers to them as the sandbox's guest would claim them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from netarena.model import Query
+from netarena_malt.action import Addition, NewNode, Question, Removal, Selection, Update, act
+from netarena_malt.guest import difference, doubtful, parts_of
+from netarena_malt.query import initial_graph, render, solve_truth
+from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, SWITCH_LOC
+
+NEW_SWITCH = NewNode(
+    name="ju1.a1.m1.s2c9",
+    kind=EK_PACKET_SWITCH,
+    attributes={SWITCH_LOC: {"stage": 2.0}},
+    parents=("ju1.a1.m1", "ju1.a1.m1rack", "ju1.a1.dom"),
+    contents=tuple(
+        NewNode(name=f"ju1.a1.m1.s2c9.p{n}", kind=EK_PORT, attributes={CAPACITY: 1e9})
+        for n in (1, 2)
+    ),
+)
+_COUNT = Question(select=Selection(name="ju1.a1.m1", scope="descendants", kind=EK_PORT))
+_RANK = Question(select=Selection(name="ju1.a1.m1", scope="children", kind=EK_PACKET_SWITCH))
+_LIST = Question(select=Selection(name="ju1.a1.m1.s2c1", scope="children", kind=EK_PORT))
+_SLOW = Selection(name="ju1.a1.m1.s2c2", scope="children", kind=EK_PORT)
+
+ACTIONS = {
+    "count": (act("count", _COUNT),),
+    "list": (act("list", _LIST),),
+    "rank": (act("rank", _RANK),),
+    "add": (act("add", Addition(nodes=(NEW_SWITCH,))),),
+    "remove": (act("remove", Removal(names=("ju1.a1.m1.s2c3",))),),
+    "update": (act("update", Update(select=_SLOW, times=0.5)),),
+    "remove-count": (act("remove", Removal(names=("ju1.a1.m1.s2c3",))), act("count", _COUNT)),
+}
+#: some ports away, some added, some faster
+INITIAL = {
+    "remove": ["ju1.a1.m1.s2c1.p16", "ju1.a1.m1.s2c5"],
+    "add": [["ju1.a1.m1.s2c1.p17", {"type": ["EK_PORT"], CAPACITY: 4e9}, ["ju1.a1.m1.s2c1"]]],
+    "set": [["ju1.a1.m1.s2c2.p1", CAPACITY, 8e9]],
+}
+
+
+_PREFIX = "malt-test-"
+
+
+def _make_query(name: str) -> Query:
+    actions = ACTIONS[name]
+    return Query(
+        id=f"{_PREFIX}{name}",
+        application="malt",
+        version="1",
+        seed=1,
+        index=0,
+        label=f"capacity planning, level-1, {name}",
+        level="level1",
+        text=render(actions),
+        initial=INITIAL,
+        actions=actions,
+    )
+
+
+def _claim_of(query: Query, graph: Any) -> dict[str, Any]:
+    before = _initial(query.id)
+    return difference(before, parts_of(graph, "after"), doubtful(before[0]))
+
+
+@cache
+def _initial(query_id: str) -> Any:
+    return parts_of(initial_graph(_make_query(query_id.removeprefix(_PREFIX))), "before")
+
+
+def _state_of(
+    query: Query, spoil: Callable[[Any], Any] | None = None, **instead: Any
+) -> dict[str, Any]:
+    """The state after a right answer whose graph ``spoil`` changed, with some keys replaced."""
+    truth, graph = solve_truth(query)
+    if spoil is not None:
+        spoil(graph)
+    state = {
+        "answered": True,
+        "type": truth.type,
+        "data": truth.data,
+        "data_graph": "same" if truth.type == "graph" else None,
+        "updated": _claim_of(query, graph),
+    }
+    return state | instead
+
+
+@pytest.fixture(scope="session")
+def make_query() -> Callable[[str], Query]:
+    """A query by the name of its operations, on a network that differs from the released one."""
+    return _make_query
+
+
+@pytest.fixture(scope="session")
+def claim_of() -> Callable[[Query, Any], dict[str, Any]]:
+    """The changes that a graph stands for, as the guest claims them."""
+    return _claim_of
+
+
+@pytest.fixture(scope="session")
+def state_of() -> Callable[..., dict[str, Any]]:
+    """The state after a right answer, but for what the arguments spoil."""
+    return _state_of

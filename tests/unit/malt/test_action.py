@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+import pytest
+from pydantic import ValidationError
+
+from netarena.model import Action
+from netarena_malt.action import (
+    OPERATIONS,
+    Addition,
+    NewNode,
+    Question,
+    Removal,
+    Selection,
+    Update,
+    act,
+    describe,
+    effect,
+    select,
+    total_port_capacity,
+)
+from netarena_malt.topology import Graph, Topology, build
+
+TOPOLOGY = Topology(
+    superblocks=1,
+    spine_blocks=1,
+    agg_blocks=1,
+    agg_stages=(2,),
+    spine_stages=(1,),
+    columns=2,
+    ports=2,
+    exceptions_bps={"ju1.a1.m1.s2c1.p2": 4e9},
+)
+ONE, TWO = "ju1.a1.m1.s2c1", "ju1.a1.m1.s2c2"
+SWITCH_TYPE = "['EK_PACKET_SWITCH', 'EK_CHASSIS', 'EK_CONTROL_POINT']"
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return build(TOPOLOGY)
+
+
+def ask(operation: str, **selection: Any) -> Action:
+    return act(operation, Question(select=Selection(**selection)))
+
+
+def test_actions_are_json_and_come_back_equal() -> None:
+    node = NewNode(
+        name="x", kind="EK_PACKET_SWITCH", attributes={"switch_loc": {"stage": 2.0}}, parents=("y",)
+    )
+    action = act("add", Addition(nodes=(node,)))
+    again = Action.model_validate_json(action.model_dump_json())
+    assert again == action
+    assert Addition.model_validate(again.parameters) == Addition(nodes=(node,))
+
+
+# what is selected
+
+
+@pytest.mark.parametrize(
+    ("selection", "names"),
+    [
+        ({"name": ONE}, [ONE]),
+        ({"name": "ju1", "scope": "children"}, ["ju1.a1", "ju1.s1"]),
+        ({"name": "ju1", "scope": "children", "kind": "EK_SPINEBLOCK"}, ["ju1.s1"]),
+        ({"name": ONE, "scope": "children"}, [f"{ONE}.p1", f"{ONE}.p2"]),
+        ({"name": ONE, "scope": "descendants"}, [f"{ONE}.p1", f"{ONE}.p2"]),
+        ({"name": "ju1.a1", "scope": "children", "kind": "EK_PORT"}, []),
+        ({"name": "ju1.a1", "scope": "descendants", "kind": "EK_PACKET_SWITCH"}, [ONE, TWO]),
+        ({"name": "ju1.a1", "scope": "descendants", "kind": "EK_CHASSIS"}, [ONE, TWO]),
+        ({"name": "ju1.a1.m1rack", "scope": "children", "at_least_bps": 5e9}, [ONE]),
+        ({"name": "ju1.a1.m1rack", "scope": "children", "at_least_bps": 5.1e9}, []),
+        ({"name": "ju1.a1.dom", "scope": "children", "below_bps": 5e9}, [TWO]),
+        ({"name": "ju1.a1.dom", "scope": "children", "below_bps": 2e9}, []),
+        (
+            {"name": "ju1.a1", "scope": "descendants", "kind": "EK_PORT", "at_least_bps": 2e9},
+            [f"{ONE}.p2"],
+        ),
+    ],
+)
+def test_select(graph: Graph, selection: dict[str, Any], names: list[str]) -> None:
+    assert sorted(select(graph, Selection(**selection))) == names
+
+
+@pytest.mark.parametrize("scope", ["self", "children", "descendants"])
+def test_select_within_a_node_that_is_not_there(graph: Graph, scope: Any) -> None:
+    with pytest.raises(KeyError):
+        select(graph, Selection(name="ju2", scope=scope))
+
+
+def test_total_port_capacity(graph: Graph) -> None:
+    assert total_port_capacity(graph, f"{ONE}.p2") == 4e9
+    assert total_port_capacity(graph, ONE) == 5e9
+    assert total_port_capacity(graph, "ju1.a1.m1rack") == 7e9
+    assert total_port_capacity(graph, "ju1") == 11e9
+
+
+# effects
+
+
+def test_count_list_and_rank_answer_and_change_nothing(graph: Graph) -> None:
+    before = graph.copy()
+    assert effect(graph, ask("count", name="ju1", scope="descendants", kind="EK_PORT")) == 8
+    assert effect(graph, ask("list", name="ju1.a1.m1", scope="children")) == [ONE, TWO]
+    assert effect(graph, ask("rank", name="ju1.a1.m1", scope="children")) == [
+        [ONE, 5e9],
+        [TWO, 2e9],
+    ]
+    assert nx.utils.graphs_equal(graph, before)
+
+
+def test_rank_orders_ties_by_name_as_strings(graph: Graph) -> None:
+    for number in (10, 9):
+        port = NewNode(
+            name=f"{TWO}.p{number}",
+            kind="EK_PORT",
+            attributes={"physical_capacity_bps": 1e9},
+            parents=(TWO,),
+        )
+        effect(graph, act("add", Addition(nodes=(port,))))
+    rows = effect(graph, ask("rank", name=TWO, scope="children"))
+    assert rows == [[f"{TWO}.{port}", 1e9] for port in ("p1", "p10", "p2", "p9")]
+
+
+def test_add_puts_each_node_where_it_belongs(graph: Graph) -> None:
+    port = NewNode(name="new.p1", kind="EK_PORT", attributes={"physical_capacity_bps": 3e9})
+    switch = NewNode(
+        name="new",
+        kind="EK_PACKET_SWITCH",
+        attributes={"switch_loc": {"stage": 1.0}},
+        parents=("ju1.s1", "ju1.s1rack", "ju1.s1.dom"),
+        contents=(port,),
+    )
+    before = graph.copy()
+    assert effect(graph, act("add", Addition(nodes=(switch,)))) is None
+    assert set(graph) - set(before) == {"new", "new.p1"}
+    assert graph.nodes["new"] == {
+        "name": "new",
+        "type": ["EK_PACKET_SWITCH", "EK_CHASSIS", "EK_CONTROL_POINT"],
+        "switch_loc": {"stage": 1.0},
+    }
+    assert graph.nodes["new.p1"] == {
+        "name": "new.p1",
+        "type": ["EK_PORT"],
+        "physical_capacity_bps": 3e9,
+    }
+    new_edges = {edge: graph.edges[edge]["type"] for edge in set(graph.edges) - set(before.edges)}
+    assert new_edges == {
+        ("new", "new"): "RK_CONTROLS",
+        ("ju1.s1", "new"): "RK_CONTAINS",
+        ("ju1.s1rack", "new"): "RK_CONTAINS",
+        ("ju1.s1.dom", "new"): "RK_CONTAINS",
+        ("new", "new.p1"): "RK_CONTAINS",
+    }
+
+
+def test_remove_takes_contents_along_and_leaves_what_is_empty(graph: Graph) -> None:
+    before = set(graph)
+    assert effect(graph, act("remove", Removal(names=("ju1.a1.m1",)))) is None
+    gone = {
+        "ju1.a1.m1",
+        *(f"{switch}{port}" for switch in (ONE, TWO) for port in ("", ".p1", ".p2")),
+    }
+    assert before - set(graph) == gone
+    assert {"ju1.a1", "ju1.a1.m1rack", "ju1.a1.dom"} <= set(graph)
+
+
+def test_update_sets_or_multiplies_exactly_the_selected(graph: Graph) -> None:
+    some = Selection(name="ju1.a1", scope="descendants", kind="EK_PORT", below_bps=2e9)
+    effect(graph, act("update", Update(select=some, to_bps=2e9)))
+    effect(graph, act("update", Update(select=Selection(name=f"{ONE}.p2"), times=0.5)))
+    capacities = dict(graph.nodes(data="physical_capacity_bps"))
+    assert {name: bps for name, bps in capacities.items() if bps} == {
+        **{f"{switch}.p{port}": 2e9 for switch in (ONE, TWO) for port in (1, 2)},
+        **{f"ju1.s1.s1c{column}.p{port}": 1e9 for column in (1, 2) for port in (1, 2)},
+    }
+
+
+@pytest.mark.parametrize("both", [{}, {"to_bps": 1e9, "times": 2.0}])
+def test_update_needs_exactly_one_new_value(both: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match="exactly one of to_bps and times"):
+        Update(select=Selection(name="x"), **both)
+
+
+# words
+
+
+def test_the_words_of_an_addition_say_all_that_it_depends_on() -> None:
+    port = NewNode(name="n.p1", kind="EK_PORT", attributes={"physical_capacity_bps": 3e9})
+    ports = (
+        port,
+        port.model_copy(update={"name": "n.p2"}),
+        NewNode(name="n.p3", kind="EK_PORT", attributes={"physical_capacity_bps": 1e10}),
+    )
+    switch = NewNode(
+        name="n",
+        kind="EK_PACKET_SWITCH",
+        attributes={"switch_loc": {"stage": 1.0}},
+        parents=("b", "r", "d"),
+        contents=ports,
+    )
+    assert describe(act("add", Addition(nodes=(switch,)))) == (
+        f"Add the packet switch 'n', with name (its key), type {SWITCH_TYPE} and switch_loc "
+        "{'stage': 1.0}, contained in 'b', 'r' and 'd' (one RK_CONTAINS edge from each of them), "
+        "with one RK_CONTROLS edge from it to itself. "
+        "Add the ports 'n.p1' and 'n.p2', each with name (its key), type ['EK_PORT'] and "
+        "physical_capacity_bps 3000000000.0, contained in 'n' (one RK_CONTAINS edge from 'n' to "
+        "each). "
+        "Add the port 'n.p3', with name (its key), type ['EK_PORT'] and physical_capacity_bps "
+        "10000000000.0, contained in 'n' (one RK_CONTAINS edge from 'n')."
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "parts"),
+    [
+        (
+            act("remove", Removal(names=("a", "b"))),
+            ["Remove 'a' and 'b'", "everything that each of them contains", "every edge", "stays"],
+        ),
+        (
+            act("update", Update(select=Selection(name="p"), to_bps=2e9)),
+            ["Set physical_capacity_bps to 2000000000.0 on the node 'p'."],
+        ),
+        (
+            act("update", Update(select=Selection(name="s", scope="children"), times=1.5)),
+            ["Multiply physical_capacity_bps by 1.5 on all nodes that 's' contains directly."],
+        ),
+        (
+            ask("count", name="s", scope="descendants", kind="EK_PORT", at_least_bps=2e9),
+            [
+                "Count all nodes of kind EK_PORT that 's' contains directly or through other nodes",
+                "and whose physical_capacity_bps is at least 2000000000.0 bps.",
+            ],
+        ),
+        (
+            ask("list", name="s", scope="children", kind="EK_PACKET_SWITCH", below_bps=2e9),
+            [
+                "List the names of all nodes of kind EK_PACKET_SWITCH that 's' contains directly",
+                "total port capacity (the sum of physical_capacity_bps over all ports",
+                "is below 2000000000.0 bps.",
+            ],
+        ),
+        (
+            ask("rank", name="s", scope="children"),
+            ["Rank all nodes that 's' contains directly", "largest first", "equal total by name"],
+        ),
+    ],
+)
+def test_the_words_of_the_other_operations(action: Action, parts: list[str]) -> None:
+    text = describe(action)
+    assert [part for part in parts if part not in text] == []
+
+
+def test_the_table_has_the_six_operations_and_says_what_answers_them() -> None:
+    assert {kind: operation.answer_type for kind, operation in OPERATIONS.items()} == {
+        "add": "graph",
+        "remove": "graph",
+        "update": "graph",
+        "count": "text",
+        "list": "list",
+        "rank": "table",
+    }

@@ -1,0 +1,387 @@
+"""Damaging changes, each named: every one is unsafe, by the rule that it breaks.
+
+The first table spoils an answer to a question, so the frame condition is broken as well; the
+second spoils only what the task itself changes, so that the rule named stands alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from netarena_malt.state import judge, read_claim
+
+PORT, SWITCH, OTHER_SWITCH = "ju1.a1.m1.s2c1.p1", "ju1.a1.m1.s2c1", "ju1.a2.m1.s2c1"
+BLOCK, SPINE, SUPERBLOCK, JUPITER = "ju1.a1.m1", "ju1.s1", "ju1.a1", "ju1"
+RACK, DOMAIN = "ju1.a1.m1rack", "ju1.a1.dom"
+CAPACITY = "physical_capacity_bps"
+ADDED = "ju1.a1.m1.s2c9"
+
+
+def contain(graph: Any, parent: str, child: str) -> None:
+    graph.add_edge(parent, child, type="RK_CONTAINS")
+
+
+def add_port(graph: Any, name: str, parent: str | None, bps: Any = 1e9, **more: Any) -> None:
+    graph.add_node(name, name=name, type=["EK_PORT"], **{CAPACITY: bps}, **more)
+    if parent is not None:
+        contain(graph, parent, name)
+
+
+def set_of(node: str, **values: Any) -> Callable[[Any], Any]:
+    return lambda graph: graph.nodes[node].update(values)
+
+
+def without(name: str, attribute: str) -> Callable[[Any], Any]:
+    return lambda graph: graph.nodes[name].pop(attribute)
+
+
+def edge_type(source: str, target: str, value: Any) -> Callable[[Any], Any]:
+    return lambda graph: graph.edges[source, target].update(type=value)
+
+
+def rename(graph: Any) -> None:
+    graph.nodes[PORT]["name"] = "ju1.a1.m1.s2c1.p2"
+
+
+def twin(graph: Any) -> None:
+    graph.add_node("copy", **graph.nodes[PORT])
+    contain(graph, SWITCH, "copy")
+
+
+def move(child: str, old: str, new: str) -> Callable[[Any], Any]:
+    def do(graph: Any) -> None:
+        graph.remove_edge(old, child)
+        contain(graph, new, child)
+
+    return do
+
+
+def keep_only(*names: str) -> Callable[[Any], Any]:
+    return lambda graph: graph.remove_nodes_from([name for name in graph if name not in names])
+
+
+def slow_ports(of: str, factor: float) -> Callable[[Any], Any]:
+    def do(graph: Any) -> None:
+        for name, attributes in graph.nodes(data=True):
+            if name.startswith(of) and CAPACITY in attributes:
+                attributes[CAPACITY] *= factor
+
+    return do
+
+
+def reverse_all(graph: Any) -> None:
+    edges = list(graph.edges(data=True))
+    graph.remove_edges_from([(source, target) for source, target, _ in edges])
+    graph.add_edges_from((target, source, attributes) for source, target, attributes in edges)
+
+
+def add_stray_kind(graph: Any) -> None:
+    graph.add_node("x", name="x", type=["EK_ROUTER"])
+    contain(graph, BLOCK, "x")
+
+
+def add_empty_switch(graph: Any) -> None:
+    graph.add_node("x", **{**graph.nodes[SWITCH], "name": "x"})
+    graph.add_edge("x", "x", type="RK_CONTROLS")
+    for parent in (BLOCK, RACK, DOMAIN):
+        contain(graph, parent, "x")
+
+
+#: name -> the rule that is broken (beside the frame condition), and what breaks it
+WRECKED: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "negative capacity": ("port capacities", set_of(PORT, **{CAPACITY: -1e9})),
+    "capacity of zero": ("port capacities", set_of(PORT, **{CAPACITY: 0.0})),
+    "capacity gone": ("port capacities", without(PORT, CAPACITY)),
+    "capacity none": ("port capacities", set_of(PORT, **{CAPACITY: None})),
+    "capacity as text": ("port capacities", set_of(PORT, **{CAPACITY: "1000000000.0"})),
+    "capacity as a list": ("port capacities", set_of(PORT, **{CAPACITY: [1e9]})),
+    "capacity not a number": ("port capacities", set_of(PORT, **{CAPACITY: float("nan")})),
+    "capacity infinite": ("port capacities", set_of(PORT, **{CAPACITY: float("inf")})),
+    "capacity a truth value": ("port capacities", set_of(PORT, **{CAPACITY: True})),
+    "port in two switches": (
+        "one parent of each kind",
+        lambda graph: contain(graph, OTHER_SWITCH, PORT),
+    ),
+    "port in a block": ("who may contain whom", lambda graph: contain(graph, BLOCK, PORT)),
+    "port in a port": (
+        "who may contain whom",
+        lambda graph: contain(graph, PORT, "ju1.a1.m1.s2c1.p2"),
+    ),
+    "port moved to a rack": ("nothing orphaned", move(PORT, SWITCH, RACK)),
+    "port orphaned": ("nothing orphaned", lambda graph: graph.remove_edge(SWITCH, PORT)),
+    "port added without a switch": ("nothing orphaned", lambda graph: add_port(graph, "x", None)),
+    "port added to a spine block": (
+        "who may contain whom",
+        lambda graph: add_port(graph, "x", SPINE),
+    ),
+    "switch removed, ports left": (
+        "nothing orphaned",
+        lambda graph: graph.remove_node(SWITCH),
+    ),
+    "switch in two racks": (
+        "one parent of each kind",
+        lambda graph: contain(graph, "ju1.a1.m2rack", SWITCH),
+    ),
+    "switch in two domains": (
+        "one parent of each kind",
+        lambda graph: contain(graph, "ju1.s1.dom", SWITCH),
+    ),
+    "switch in two blocks": (
+        "one parent of each kind",
+        lambda graph: contain(graph, SPINE, SWITCH),
+    ),
+    "switch out of its rack": ("nothing orphaned", lambda graph: graph.remove_edge(RACK, SWITCH)),
+    "switch out of its domain": (
+        "nothing orphaned",
+        lambda graph: graph.remove_edge(DOMAIN, SWITCH),
+    ),
+    "switch out of its block": (
+        "nothing orphaned",
+        lambda graph: graph.remove_edge(BLOCK, SWITCH),
+    ),
+    "switch without ports": (
+        "packet switch needs port",
+        lambda graph: graph.remove_nodes_from([f"{SWITCH}.p{n}" for n in range(1, 18)]),
+    ),
+    "switch added without ports": ("packet switch needs port", add_empty_switch),
+    "switch without control of itself": (
+        "control of itself",
+        lambda graph: graph.remove_edge(SWITCH, SWITCH),
+    ),
+    "switch that contains itself": (
+        "control of itself",
+        edge_type(SWITCH, SWITCH, "RK_CONTAINS"),
+    ),
+    "switch controls another": (
+        "edge kinds",
+        lambda graph: graph.add_edge(SWITCH, OTHER_SWITCH, type="RK_CONTROLS"),
+    ),
+    "switch without its chassis": (
+        "node kinds",
+        set_of(SWITCH, type=["EK_PACKET_SWITCH", "EK_CONTROL_POINT"]),
+    ),
+    "switch with kinds in another order": (
+        "node kinds",
+        set_of(SWITCH, type=["EK_CHASSIS", "EK_PACKET_SWITCH", "EK_CONTROL_POINT"]),
+    ),
+    "switch without a place": ("attributes of a kind", without(SWITCH, "switch_loc")),
+    "switch place a truth value": (
+        "attributes of a kind",
+        # equal to the number in Python: the comparison must look twice
+        lambda graph: graph.nodes["ju1.s1.s1c1"].update(switch_loc={"stage": True}),
+    ),
+    "superblock index a truth value": (
+        "attributes of a kind",
+        set_of(SUPERBLOCK, index_within_jupiter=True),
+    ),
+    "superblock without an index": (
+        "attributes of a kind",
+        without(SUPERBLOCK, "index_within_jupiter"),
+    ),
+    "network without a type": ("attributes of a kind", set_of(JUPITER, jupiter_type="")),
+    "cycle of two": ("acyclic containment", lambda graph: contain(graph, SWITCH, BLOCK)),
+    "cycle of many": ("acyclic containment", lambda graph: contain(graph, PORT, JUPITER)),
+    "block that contains itself": (
+        "acyclic containment",
+        lambda graph: contain(graph, BLOCK, BLOCK),
+    ),
+    "all edges reversed": ("who may contain whom", reverse_all),
+    "edge kind by substring": ("edge kinds", edge_type(SWITCH, PORT, "RK_CONTAINS_NOT")),
+    "edge kind in a list": ("edge kinds", edge_type(SWITCH, PORT, ["RK_CONTAINS"])),
+    "edge kind in small letters": ("edge kinds", edge_type(SWITCH, PORT, "rk_contains")),
+    "edge without a kind": (
+        "edge kinds",
+        lambda graph: graph.edges[SWITCH, PORT].clear(),
+    ),
+    "edge of control to a port": ("edge kinds", edge_type(SWITCH, PORT, "RK_CONTROLS")),
+    "edge reversed": (
+        "who may contain whom",
+        lambda graph: (graph.remove_edge(SWITCH, PORT), contain(graph, PORT, SWITCH)),
+    ),
+    "spine block in a superblock": (
+        "who may contain whom",
+        lambda graph: contain(graph, SUPERBLOCK, SPINE),
+    ),
+    "block in a rack": ("who may contain whom", lambda graph: contain(graph, RACK, BLOCK)),
+    "rack in a block": ("who may contain whom", lambda graph: contain(graph, BLOCK, RACK)),
+    "node of an unknown kind": ("node kinds", add_stray_kind),
+    "node kind as text": ("node kinds", set_of(PORT, type="EK_PORT")),
+    "node kind twice": ("node kinds", set_of(PORT, type=["EK_PORT", "EK_PORT"])),
+    "node kind empty": ("node kinds", set_of(PORT, type=[])),
+    "node without a kind": ("node kinds", without(PORT, "type")),
+    "node made by an edge": ("node kinds", lambda graph: contain(graph, SWITCH, "x")),
+    "port turned into a switch": ("node kinds", set_of(PORT, type=["EK_PACKET_SWITCH"])),
+    "rack turned into a domain": (
+        "nothing orphaned",
+        set_of(RACK, type=["EK_CONTROL_DOMAIN"]),
+    ),
+    "name gone": ("node names", without(PORT, "name")),
+    "name of another": ("node names", rename),
+    "name in other letters": ("node names", set_of(PORT, name=PORT.upper())),
+    "name with a blank": ("node names", set_of(PORT, name=f"{PORT} ")),
+    "name none": ("node names", set_of(PORT, name=None)),
+    "node copied under another key": ("node names", twin),
+    "node without a key": ("node names", lambda graph: add_port(graph, "", SWITCH)),
+    "network removed": ("nothing orphaned", lambda graph: graph.remove_node(JUPITER)),
+    "superblock removed": ("nothing orphaned", lambda graph: graph.remove_node(SUPERBLOCK)),
+    "rack removed": ("nothing orphaned", lambda graph: graph.remove_node(RACK)),
+    "domain removed": ("nothing orphaned", lambda graph: graph.remove_node(DOMAIN)),
+    "all but one switch removed": ("nothing orphaned", keep_only(SWITCH)),
+    "everything removed": ("unasked change", lambda graph: graph.clear()),
+    "all edges removed": (
+        "nothing orphaned",
+        lambda graph: graph.remove_edges_from(list(graph.edges)),
+    ),
+    "switch slowed below half": ("bandwidth floor", slow_ports(f"{SWITCH}.", 0.4)),
+    "block slowed below half": ("bandwidth floor", slow_ports(f"{BLOCK}.", 0.4)),
+    "network slowed below half": ("bandwidth floor", slow_ports("ju1", 0.4)),
+    "most ports of a switch removed": (
+        "bandwidth floor",
+        lambda graph: graph.remove_nodes_from([f"{SWITCH}.p{n}" for n in range(2, 18)]),
+    ),
+    "most switches of a block moved": (
+        "bandwidth floor",
+        lambda graph: [
+            move(f"{BLOCK}.s{stage}c{column}", BLOCK, "ju1.a1.m2")(graph)
+            for stage in (2, 3)
+            for column in (1, 2, 3, 4, 6)
+        ],
+    ),
+    # keeps to every structural rule: the frame condition alone is broken
+    "port added": ("unasked change", lambda graph: add_port(graph, "x", SWITCH)),
+    "port removed": ("unasked change", lambda graph: graph.remove_node(PORT)),
+    "port faster": ("unasked change", set_of(PORT, **{CAPACITY: 2e9})),
+    "port slightly slower": ("unasked change", set_of(PORT, **{CAPACITY: 0.999e9})),
+    "port with a new attribute": ("unasked change", set_of(PORT, seen=True)),
+    "switch in another stage": ("unasked change", set_of(SWITCH, switch_loc={"stage": 3.0})),
+    "switch place with a note": (
+        "unasked change",
+        set_of(SWITCH, switch_loc={"stage": 2.0, "row": 1}),
+    ),
+    "switch in another rack": ("unasked change", move(SWITCH, RACK, "ju1.a1.m2rack")),
+    "port in another switch": ("unasked change", move(PORT, SWITCH, OTHER_SWITCH)),
+    "edge with a new attribute": (
+        "unasked change",
+        lambda graph: graph.edges[SWITCH, PORT].update(weight=1),
+    ),
+    "network of another type": ("unasked change", set_of(JUPITER, jupiter_type="JDT_OTHER")),
+    "second network": (
+        "unasked change",
+        lambda graph: graph.add_node(
+            "ju2", name="ju2", type=["EK_JUPITER"], jupiter_type="JDT_COLO"
+        ),
+    ),
+    "rack added": (
+        "unasked change",
+        lambda graph: graph.add_node("x", name="x", type=["EK_RACK"]),
+    ),
+}
+
+#: name -> operation, the only rules that are broken, and what breaks them in a right answer
+SPOILED: dict[str, tuple[str, set[str], Callable[[Any], Any]]] = {
+    "added switch in no rack": (
+        "add",
+        {"nothing orphaned"},
+        lambda graph: graph.remove_edge(RACK, ADDED),
+    ),
+    "added switch in no domain": (
+        "add",
+        {"nothing orphaned"},
+        lambda graph: graph.remove_edge(DOMAIN, ADDED),
+    ),
+    "added switch without control of itself": (
+        "add",
+        {"control of itself"},
+        lambda graph: graph.remove_edge(ADDED, ADDED),
+    ),
+    "added switch without its ports": (
+        "add",
+        {"packet switch needs port"},
+        lambda graph: graph.remove_nodes_from([f"{ADDED}.p1", f"{ADDED}.p2"]),
+    ),
+    "added switch of text kind": (
+        "add",
+        # its ports and parents then belong to nothing that is known
+        {"node kinds", "nothing orphaned"},
+        set_of(ADDED, type="EK_PACKET_SWITCH"),
+    ),
+    "added switch without a place": (
+        "add",
+        {"attributes of a kind"},
+        without(ADDED, "switch_loc"),
+    ),
+    "added switch without a name": ("add", {"node names"}, without(ADDED, "name")),
+    "added port without a capacity": (
+        "add",
+        {"port capacities"},
+        without(f"{ADDED}.p1", CAPACITY),
+    ),
+    "added port orphaned": (
+        "add",
+        {"nothing orphaned"},
+        lambda graph: graph.remove_edge(ADDED, f"{ADDED}.p1"),
+    ),
+    "added edge of the wrong kind": (
+        "add",
+        {"edge kinds", "nothing orphaned"},
+        edge_type(RACK, ADDED, "RK_CONTROLS"),
+    ),
+    "updated port negative": (
+        "update",
+        # the task leaves the switch with half already
+        {"port capacities", "bandwidth floor"},
+        set_of("ju1.a1.m1.s2c2.p2", **{CAPACITY: -5e8}),
+    ),
+    "updated port without its type": (
+        "update",
+        {"node kinds", "bandwidth floor"},
+        without("ju1.a1.m1.s2c2.p2", "type"),
+    ),
+    "updated ports far below what was asked": (
+        "update",
+        {"bandwidth floor"},
+        slow_ports("ju1.a1.m1.s2c2.", 0.5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRECKED)
+def test_a_damaging_change_is_unsafe(make_query, state_of, name):
+    rule, spoil = WRECKED[name]
+    query = make_query("count")
+    judgement = judge(query, read_claim(state_of(query, spoil)))
+    rules = {finding.rule for finding in judgement.findings}
+    assert rule in rules
+    assert "unasked change" in rules
+    assert judgement.correct, "the count itself is right, and the task changes nothing"
+    for finding in judgement.findings:
+        assert finding.detail.endswith(".")
+        assert "\n" not in finding.detail
+        assert all(end in finding.detail for end in finding.element.split(" -> "))
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_damage_where_the_task_allows_a_change_is_unsafe(make_query, state_of, name):
+    operation, rules, spoil = SPOILED[name]
+    query = make_query(operation)
+    judgement = judge(query, read_claim(state_of(query, spoil)))
+    assert {finding.rule for finding in judgement.findings} == rules
+    assert not judgement.correct
+    assert judgement.reason
+
+
+@pytest.mark.parametrize("operation", ["count", "list", "rank", "add", "remove", "update"])
+def test_without_damage_an_answer_is_safe(make_query, state_of, operation):
+    query = make_query(operation)
+    judgement = judge(query, read_claim(state_of(query)))
+    assert judgement.findings == ()
+    assert judgement.correct
+
+
+def test_a_wrecked_network_needs_few_findings(make_query, state_of):
+    query = make_query("count")
+    findings = judge(query, state_of(query, keep_only(SWITCH))).findings
+    assert 1 < len(findings) <= 20

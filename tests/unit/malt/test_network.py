@@ -1,0 +1,125 @@
+"""Layers of changes answer as the graph that they stand for."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena_malt.edit import apply_edits
+from netarena_malt.guest import difference, parts_of
+from netarena_malt.network import Changes, Network, compare, equal, released
+from netarena_malt.query import initial_changes, initial_graph
+from netarena_malt.topology import Topology, build
+
+SMALL = Topology(
+    superblocks=1, spine_blocks=1, agg_blocks=1, columns=2, ports=2, exceptions_bps={}
+)
+NAMES = sorted(build(SMALL))
+
+
+def as_graph(network):
+    graph = nx.DiGraph()
+    for name in network.names():
+        graph.add_node(name, **network.node(name))
+    for name in network.names():
+        for target, attributes in network.below(name).items():
+            assert network.above(target)[name] == attributes
+            graph.add_edge(name, target, **attributes)
+    return graph
+
+
+def same(one, other):
+    return nx.utils.graphs_equal(one, other)
+
+
+names = st.sampled_from([*NAMES, "x", "y"])
+
+
+@st.composite
+def operations(draw):
+    return draw(
+        st.lists(
+            st.tuples(st.sampled_from(["remove", "node", "cut", "edge"]), names, names),
+            max_size=6,
+        )
+    )
+
+
+def perform(graph, steps):
+    for step, one, other in steps:
+        if step == "remove" and one in graph:
+            graph.remove_node(one)
+        elif step == "node":
+            graph.add_node(one, note=other)
+        elif step == "cut" and graph.has_edge(one, other):
+            graph.remove_edge(one, other)
+        elif step == "edge" and one in graph and other in graph:
+            graph.add_edge(one, other, type="RK_CONTAINS")
+
+
+@given(first=operations(), second=operations())
+def test_changes_lead_to_the_same_graph(first, second):
+    start, middle = build(SMALL), build(SMALL)
+    perform(middle, first)
+    end = middle.copy()
+    perform(end, second)
+    network = Network(start)
+    for before, after in ((start, middle), (middle, end)):
+        described = difference(parts_of(before, "before"), parts_of(after, "after"), set())
+        network = network.changed(Changes.from_json(described))
+        assert same(as_graph(network), after)
+    assert same(start, build(SMALL)), "the first graph stays as it is"
+    whole = difference(parts_of(start, "start"), parts_of(end, "end"), set())
+    direct = compare(Network(start), network, network.touched_nodes, network.touched_edges)
+    assert direct == Changes.from_json(whole)
+
+
+@pytest.mark.parametrize("operation", ["count"])
+def test_edits_have_the_effect_that_they_have_on_a_graph(make_query, operation):
+    query = make_query(operation)
+    assert same(as_graph(released().edited(initial_changes(query))), initial_graph(query))
+
+
+@given(
+    removed=st.lists(st.sampled_from(NAMES), max_size=3, unique=True),
+    value=st.floats(allow_nan=False),
+)
+def test_edits_of_any_part_have_that_effect(removed, value):
+    graph = build(SMALL)
+    edits = {"remove": [], "add": [], "set": []}
+    for name in removed:
+        if name in graph:
+            edits["remove"].append(name)
+            apply_edits(graph, {"remove": [name]})
+    parents = [name for name in NAMES if name in graph][:2]
+    edits["add"] = [["new", {"type": ["EK_CONTROL_POINT"]}, parents]]
+    edits["set"] = [[name, "value", value] for name in ("new", *parents)]
+    graph = build(SMALL)
+    apply_edits(graph, edits)
+    assert same(as_graph(Network(build(SMALL)).edited(edits)), graph)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are"),
+    [
+        (1e9, 1000000000, True),
+        (1, True, False),
+        (0.0, False, False),
+        (True, True, True),
+        ("1", 1, False),
+        ([1, 2], [1.0, 2], True),
+        ([1, 2], [2, 1], False),
+        ([1], [1, 2], False),
+        ({"stage": 1.0}, {"stage": 1}, True),
+        ({"stage": 1.0}, {"stage": True}, False),
+        ({"a": 1}, {"b": 1}, False),
+        ({"a": 1}, None, False),
+        (None, None, True),
+        ([], {}, False),
+    ],
+)
+def test_values_are_equal_by_number_but_truth_values_are_none(one, other, are):
+    assert equal(one, other) is are
+    assert equal(other, one) is are

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import a2a_purple.scripted
+from a2a_purple.cli import STRATEGIES, main
+from netarena.config import Config
+from tests.fake.parrot import Parrot
+
+KNOWN = "oracle, noop, random, hostile, blanket"
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch):
+    monkeypatch.delenv("MODEL_NAME", raising=False)
+    monkeypatch.delenv("NETARENA_HOST", raising=False)
+
+
+def test_each_strategy_is_an_agent_of_its_name():
+    assert all(hasattr(a2a_purple.scripted, name.capitalize()) for name in STRATEGIES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["--model", "gpt-x"],
+            f"--model: this version serves no language model; --strategy may be one of {KNOWN}",
+        ),
+        (
+            [],
+            f"--strategy: must be one of {KNOWN}; none given",
+        ),
+        (
+            ["--strategy", "cot"],
+            f"--strategy: must be one of {KNOWN}; not 'cot'",
+        ),
+        (
+            ["--strategy", "oracle"],
+            "--seed: oracle needs the assessment's seed, the one in its summary",
+        ),
+        (
+            ["--strategy", "oracle", "--seed", "1", "--set", "num_queries"],
+            "--set: must be KEY=VALUE, not 'num_queries'",
+        ),
+        (
+            ["--strategy", "noop", "--set", "=1"],
+            "--set: must be KEY=VALUE, not '=1'",
+        ),
+        (
+            ["--port", "65536"],
+            "Invalid value for '--port': 65536 is not in the range 0<=x<=65535.",
+        ),
+    ],
+)
+def test_a_wrong_argument_ends_in_one_line(arguments, line, capsys):
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", f"netarena-purple: error: {line}\n")
+
+
+def test_a_model_from_the_environment_is_refused_too(monkeypatch, capsys):
+    monkeypatch.setenv("MODEL_NAME", "gpt-x")
+    assert main([]) == 2
+    assert "--model: this version serves no language model" in capsys.readouterr().err
+
+
+def test_help_imports_no_sdk_and_no_application():
+    code = (
+        "import sys\n"
+        "from a2a_purple.cli import main\n"
+        "main(['--help'])\n"
+        "print(sorted({'a2a', 'pydantic', 'networkx', 'httpx'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "--strategy" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What would have been served: the agent, and how."""
+    calls = []
+    monkeypatch.setattr(
+        "netarena.a2a.purple.serve_agent", lambda agent, **how: calls.append((agent, how))
+    )
+    monkeypatch.setattr("netarena.application.load", lambda name: Parrot())
+    monkeypatch.setattr("netarena.agent.load_agent", lambda name, brief: (name, brief))
+    return calls
+
+
+def test_a_scripted_agent_is_served_with_its_brief(served):
+    arguments = "--strategy oracle --application parrot --seed 7 --set num_queries=3 --role r"
+    address = "--host 0.0.0.0 --port 0 --card-url http://proxy/agent"
+    assert main(f"{arguments} {address}".split()) == 0
+    (((name, brief), how),) = served
+    assert name == "oracle"
+    assert (brief.application.name, brief.config, brief.seed, brief.role) == (
+        "parrot",
+        Config(num_queries=3),
+        7,
+        "r",
+    )
+    assert (how["host"], how["port"], how["card_url"]) == ("0.0.0.0", 0, "http://proxy/agent")
+
+
+def test_the_role_is_the_applications_unless_given_and_the_port_as_everywhere(served):
+    assert main(["--strategy", "noop", "--application", "parrot"]) == 0
+    (((_, brief), how),) = served
+    assert brief.role == "parrot_operator"
+    assert (how["host"], how["port"], how["card_url"]) == ("127.0.0.1", 9009, None)
+
+
+def test_an_image_sets_the_address_by_environment(served, monkeypatch):
+    monkeypatch.setenv("NETARENA_HOST", "0.0.0.0")
+    assert main(["--strategy", "noop", "--application", "parrot"]) == 0
+    assert served[0][1]["host"] == "0.0.0.0"
+
+
+def test_a_wrong_config_key_ends_in_one_line(served, capsys):
+    assert main(["--strategy", "noop", "--application", "parrot", "--set", "nonsense=1"]) == 2
+    assert "error: config.nonsense: unknown key; known are " in capsys.readouterr().err
+    assert not served
+
+
+def test_the_only_application_needs_no_naming(served, monkeypatch):
+    monkeypatch.setattr("netarena.application.application_names", lambda: ["parrot"])
+    assert main(["--strategy", "noop"]) == 0
+    assert served
+
+
+def test_among_several_applications_one_must_be_named(served, monkeypatch, capsys):
+    monkeypatch.setattr("netarena.application.application_names", lambda: ["malt", "parrot"])
+    assert main(["--strategy", "noop"]) == 2
+    assert "--application: must be one of malt, parrot" in capsys.readouterr().err

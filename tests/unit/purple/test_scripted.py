@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import pytest
+
+from a2a_purple.scripted import Blanket, Hostile, Noop, Oracle, Random
+from netarena.agent import Agent, Brief, context_id
+from netarena.errors import AgentFailed, FailureReason
+
+pytestmark = pytest.mark.anyio
+
+
+def context(brief: Brief, index: int, attempt: int = 0) -> str:
+    return context_id(
+        brief.seed,
+        application=brief.application.name,
+        shape_hash=brief.config.shape_hash(),
+        index=index,
+        role=brief.role,
+        attempt=attempt,
+    )
+
+
+async def say(agent: Agent, context_id: str) -> str:
+    return (await agent.ask("whatever", context_id=context_id, timeout_s=10)).text
+
+
+@pytest.fixture
+def texts(brief):
+    return [query.text for query in brief.application.generate(brief.config, brief.seed)]
+
+
+async def test_the_oracle_knows_an_episode_by_its_context_id(brief, texts):
+    oracle = Oracle(brief)
+    for index in (4, 0, 5):  # in any order
+        assert await say(oracle, context(brief, index)) == f"{texts[index]} a"
+
+
+async def test_turns_are_counted_per_episode_and_the_solution_starts_again(brief, texts):
+    oracle = Oracle(brief)
+    first, second = context(brief, 0), context(brief, 1)
+    said = [await say(oracle, one) for one in (first, second, first, first, second)]
+    assert said == [f"{texts[i]} {part}" for i, part in ((0, "a"), (1, "a"), (0, "b"))] + [
+        f"{texts[0]} a",
+        f"{texts[1]} b",
+    ]
+
+
+@pytest.mark.parametrize("attempt", [1, 9])
+async def test_a_later_try_of_an_episode_starts_at_its_first_turn(brief, texts, attempt):
+    oracle = Oracle(brief)
+    await say(oracle, context(brief, 2))
+    assert await say(oracle, context(brief, 2, attempt)) == f"{texts[2]} a"
+
+
+@pytest.mark.parametrize("kind", [Oracle, Random, Blanket])
+async def test_a_stranger_is_told_what_the_agent_was_started_for_but_not_its_seed(brief, kind):
+    stray = context(dataclasses.replace(brief, seed=8), 0)
+    brief = dataclasses.replace(brief, seed=123456789)
+    text = await say(kind(brief), stray)
+    assert "does not know" in text
+    assert "parrot_operator" in text
+    assert str(brief.seed) not in text
+
+
+async def test_conversations_with_strangers_take_no_memory(brief):
+    oracle = Oracle(brief)
+    for index in range(1000, 1200):
+        await say(oracle, context(brief, index))
+    assert not oracle._register._asked
+
+
+async def test_queries_are_drawn_once_and_only_when_asked(brief):
+    oracle = Oracle(brief)
+    await oracle.open(timeout_s=1)
+    assert brief.application.drawn == []
+    for index in range(6):
+        await say(oracle, context(brief, index))
+    await oracle.aclose()
+    assert brief.application.drawn == [(7, 3)]
+
+
+async def test_noop_says_the_same_to_everybody_and_draws_nothing(brief):
+    noop = Noop(brief)
+    assert len({await say(noop, one) for one in (context(brief, 0), "stray")}) == 1
+    assert brief.application.drawn == []
+
+
+async def test_random_differs_by_query_and_turn_but_not_by_try(brief):
+    agent = Random(brief)
+    first = [await say(agent, context(brief, 0)) for _ in range(3)]
+    again = [await say(agent, context(brief, 0, attempt=1)) for _ in range(3)]
+    assert first == again
+    assert len({*first, await say(agent, context(brief, 1))}) == 4
+
+
+async def test_hostile_sends_every_attack_over_as_many_episodes(brief):
+    agent = Hostile(brief)
+    sent = {await say(agent, context(brief, index)) for index in range(3)}
+    assert sent == set(brief.application.attacks())
+
+
+async def test_hostile_goes_on_with_the_next_attack_in_the_same_episode(brief):
+    agent = Hostile(brief)
+    sent = {await say(agent, context(brief, 1)) for _ in range(3)}
+    assert sent == set(brief.application.attacks())
+
+
+async def test_hostile_attacks_strangers_too(brief):
+    assert await say(Hostile(brief), "stray") in brief.application.attacks()
+
+
+async def test_blanket_learns_each_label_from_another_seed(brief):
+    agent = Blanket(brief)
+    blue, seed = (await say(agent, context(brief, 0))).split()
+    red, same_seed = (await say(agent, context(brief, 1))).split()
+    assert (blue, red) == ("blue", "red")
+    assert seed == same_seed
+    assert int(seed) != brief.seed
+    learned = [drawn for drawn in brief.application.drawn if drawn[0] == int(seed)]
+    assert learned == [(int(seed), 100)]  # once
+
+
+async def test_a_draw_that_takes_too_long_ends_as_a_timeout(brief, monkeypatch):
+    drawn = threading.Event()
+
+    def generate(config, seed):
+        drawn.wait(timeout=30)
+        return iter(())
+
+    monkeypatch.setattr(brief.application, "generate", generate)
+    try:
+        with pytest.raises(AgentFailed) as caught:
+            await Oracle(brief).ask("", context_id="x", timeout_s=0.01)
+    finally:
+        drawn.set()
+    assert caught.value.reason is FailureReason.TIMEOUT
+
+
+@pytest.mark.parametrize("kind", [Oracle, Noop, Random, Hostile, Blanket])
+def test_each_is_named_as_on_the_command_line(brief, kind):
+    assert kind(brief).info.name == kind.__name__.lower()

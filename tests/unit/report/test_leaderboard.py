@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netarena.errors import ConfigError
+from netarena.report.leaderboard import PUBLIC_SQL, Board, rank
+
+duckdb = pytest.importorskip("duckdb")
+
+#: CONTRACT's query, character by character: what the public leaderboard runs
+CONTRACT_SQL = """
+SELECT id, 100 * final_correctness AS "Correctness (%)", 100 * final_safety AS "Safety Rate (%)", final_iterations AS "Average Iterations", total_queries AS "Total # of Queries"
+FROM (SELECT (t.participants::JSON)->>'k8s_operator' AS id, ((t.results[-1]::JSON)->'avg_correctness')::FLOAT AS final_correctness, ((t.results[-1]::JSON)->'avg_safety')::FLOAT AS final_safety, ((t.results[-1]::JSON)->'avg_iterations')::FLOAT AS final_iterations, len(t.results) - 1 AS total_queries FROM results t WHERE (t.participants::JSON)->>'k8s_operator' IS NOT NULL)
+ORDER BY 0.5 * "Correctness (%)" + 0.5 * "Safety Rate (%)" DESC, "Average Iterations" ASC;
+"""  # noqa: E501
+
+
+def write(folder: Path, name: str, summary: dict | None, *, role="k8s_operator", records=4) -> Path:
+    results = [{"id": str(number)} for number in range(records)]
+    results += [] if summary is None else [summary]
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"participants": {role: name}, "results": results}))
+    return path
+
+
+def summary(correctness=0.5, safety=1.0, solved_safely=0.25, iterations=5.0, **more):
+    return {
+        "avg_correctness": correctness,
+        "avg_safety": safety,
+        "avg_solved_safely": solved_safely,
+        "avg_iterations": iterations,
+        **more,
+    }
+
+
+def only(board_files: list[Path]) -> Board:
+    (board,) = rank(board_files).boards
+    return board
+
+
+def test_ranks_as_the_public_query_does_and_by_solved_safely(tmp_path):
+    files = [
+        write(tmp_path, "careless", summary(0.9, 0.2, 0.2)),
+        write(tmp_path, "careful", summary(0.5, 1.0, 0.5)),
+        write(tmp_path, "noop", summary(0.0, 1.0, 0.0)),
+    ]
+    board = only(files)
+    assert [row[0] for row in board.public] == ["careful", "careless", "noop"]
+    assert board.public_columns == (
+        "id",
+        "Correctness (%)",
+        "Safety Rate (%)",
+        "Average Iterations",
+        "Total # of Queries",
+    )
+    assert [(entry.rank, entry.id) for entry in board.ranking] == [
+        (1, "careful"),
+        (2, "careless"),
+        (3, "noop"),
+    ]
+    assert [entry.floor for entry in board.ranking] == [False, False, True]
+    assert board.ranking[0].queries == 4
+    low, high = board.ranking[0].interval
+    assert low < 0.5 < high
+
+
+def test_solved_safely_decides_against_the_public_query(tmp_path):
+    files = [
+        write(tmp_path, "idle", summary(0.1, 1.0, 0.1)),
+        write(tmp_path, "busy", summary(0.5, 0.5, 0.4)),
+    ]
+    board = only(files)
+    assert [row[0] for row in board.public] == ["idle", "busy"]
+    assert [entry.id for entry in board.ranking] == ["busy", "idle"]
+
+
+def test_names_files_without_a_graded_query_and_does_not_rank_them(tmp_path):
+    empty = write(tmp_path, "empty", summary(0.0, 0.0, 0.0), records=0)
+    nothing = write(tmp_path, "nothing", None, records=0)
+    invalid = write(tmp_path, "invalid", summary(None, None, None, graded=0), records=2)
+    good = write(tmp_path, "good", summary())
+    standings = rank([empty, nothing, invalid, good])
+    assert standings.ungraded == (str(empty), str(nothing), str(invalid))
+    (board,) = standings.boards
+    assert [entry.id for entry in board.ranking] == ["good"]
+    assert len(board.public) == 4  # the public query counts them all
+
+
+def test_results_of_the_reference_rank_last_for_want_of_solved_safely(tmp_path):
+    old = {"avg_correctness": 1.0, "avg_safety": 1.0, "avg_iterations": 1.0}
+    board = only([write(tmp_path, "old", old), write(tmp_path, "new", summary())])
+    assert [entry.id for entry in board.ranking] == ["new", "old"]
+    assert board.ranking[1].solved_safely is None
+    assert board.ranking[1].interval is None
+
+
+def test_each_role_has_a_board_with_its_own_measure(tmp_path):
+    slow = {"avg_correctness": 1.0, "avg_safety": 1.0, "avg_latency_s": 9.0}
+    fast = {"avg_correctness": 1.0, "avg_safety": 1.0, "avg_latency_s": 2.0}
+    standings = rank(
+        [
+            write(tmp_path, "slow", slow, role="malt_operator"),
+            write(tmp_path, "fast", fast, role="malt_operator"),
+            write(tmp_path, "other", summary(), role="route_operator"),
+        ]
+    )
+    assert [(board.role, board.measure) for board in standings.boards] == [
+        ("malt_operator", "Average Latency (s)"),
+        ("route_operator", "Average Iterations"),
+    ]
+    assert [row[0] for row in standings.boards[0].public] == ["fast", "slow"]
+    assert [entry.id for entry in standings.boards[0].ranking] == ["fast", "slow"]
+
+
+def test_a_role_is_data_not_sql(tmp_path):
+    role = "it's'); DROP TABLE results; --"
+    board = only([write(tmp_path, "sly", summary(), role=role)])
+    assert board.role == role
+    assert board.public[0][0] == "sly"
+
+
+def test_reads_the_list_that_run_prints_for_several_agents(tmp_path):
+    documents = [
+        {"participants": {"k8s_operator": name}, "results": [{}, summary()]} for name in ("a", "b")
+    ]
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps(documents))
+    assert [entry.id for entry in only([path]).ranking] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "holds no result"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"participants": {}, "results": [NaN]}', "NaN is not JSON"),
+        ("3", "is no result file"),
+        ('{"participants": {}}', "is no result file"),
+        ('{"participants": {"a": 1}, "results": []}', "must map a role to text"),
+        ('{"participants": {"a": "b"}, "results": [{"avg_safety": "x"}]}', "avg_safety"),
+        ('{"participants": {"a": "b"}, "results": [{"graded": -1}]}', "graded"),
+        ('{"participants": {"a": "b"}, "results": [{"complete": 1}]}', "complete"),
+    ],
+)
+def test_says_which_file_is_no_result_file(tmp_path, text, message):
+    path = tmp_path / "odd.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        rank([path])
+    assert str(path) in str(caught.value)
+
+
+def test_says_which_file_is_missing(tmp_path):
+    with pytest.raises(ConfigError, match=r"gone\.json cannot be read: No such file"):
+        rank([tmp_path / "gone.json"])
+
+
+def test_says_what_to_install_without_duckdb(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ConfigError, match=r'pip install "netarena\[leaderboard\]"'):
+        rank([tmp_path / "any.json"])
+
+
+plain_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.fixed_dictionaries(
+        {
+            "participants": st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
+            "results": st.lists(
+                plain_json
+                | st.dictionaries(
+                    st.sampled_from(["avg_correctness", "avg_iterations", "graded", "complete"]),
+                    plain_json,
+                    max_size=3,
+                ),
+                max_size=3,
+            ),
+        }
+    )
+)
+def test_ranks_or_refuses_any_document(tmp_path, document):
+    path = tmp_path / "any.json"
+    path.write_text(json.dumps(document))
+    try:
+        standings = rank([path])
+    except ConfigError:
+        return
+    json.dumps(standings.model_dump(mode="json"), allow_nan=False)
+
+
+@pytest.mark.requires("shared")
+@pytest.mark.parametrize(
+    ("application", "expected"),
+    [
+        ("k8s", (53.333, 30.0, 7.9, 30)),
+        ("route", (53.333, 100.0, 7.467, 15)),
+        ("malt", (71.429, 14.286, 2.720, 7)),
+    ],
+)
+def test_ranks_real_stored_results(shared_data, application, expected):
+    file = shared_data / "leaderboard" / f"{application}.json"
+    board = only([file])
+    assert board.role == f"{application}_operator"
+    (row,) = board.public
+    assert row[1:] == pytest.approx(expected, abs=1e-3)
+    assert board.ranking[0].queries == expected[3]
+
+
+@pytest.mark.requires("shared")
+def test_our_query_returns_what_the_contracts_does(shared_data):
+    file = shared_data / "leaderboard" / "k8s.json"
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("CREATE TABLE results AS SELECT * FROM read_json_auto(?)", [str(file)])
+        theirs = connection.execute(CONTRACT_SQL)
+        columns = tuple(column[0] for column in theirs.description)
+        rows = tuple(theirs.fetchall())
+    board = only([file])
+    assert board.public_columns == columns
+    assert board.public == rows
+
+
+def test_the_template_is_the_contracts_query():
+    ours = PUBLIC_SQL.format(
+        role="'k8s_operator'", measure="avg_iterations", title="Average Iterations"
+    )
+    theirs = CONTRACT_SQL.replace("final_iterations", "final_measure").rstrip().rstrip(";")
+    assert "".join(ours.split()) == "".join(theirs.split())

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena import archive
+from netarena.agent import Brief
+from netarena.application import Environment
+from netarena.archive import read_run
+from netarena.assessment import conduct
+from netarena.config import Config
+from netarena.errors import EnvironmentFailed
+from netarena.model import Query, State
+from netarena.report.document import make_report
+from netarena.report.markdown import clean, plain, render_markdown
+from tests.fake.lamp import Idler, Lamp, LampConfig, Room, Scripted, Sweeper
+
+CONFIG = LampConfig(num_queries=3, seed=5)
+HOSTILE = "```\n# hi | <script>alert(1)</script>\x1b[31m"
+
+
+class Dark(Room):
+    """Cannot be built for pairs."""
+
+    async def open(self) -> State:
+        if self.query.label == "two":
+            raise EnvironmentFailed("no power", evidence=HOSTILE)
+        return await super().open()
+
+
+class Cellar(Lamp):
+    def environment(self, query: Query, config: Config) -> Environment:
+        assert isinstance(config, LampConfig)
+        return Dark(query, config)
+
+
+class Breaker(Scripted):
+    async def ask(self, prompt, *, context_id, timeout_s):
+        return (
+            await Sweeper.ask(self, prompt, context_id=context_id, timeout_s=timeout_s)
+        ).model_copy(update={"text": "off 0"})
+
+
+def examine(out, monkeypatch, *agents, application=None):
+    application = application or Lamp()
+    monkeypatch.setattr(archive, "load", lambda name: application)
+    roles = ("a_operator", "b_operator")
+    team = {
+        role: kind(kind.__name__, Brief(application, CONFIG, 5, role))
+        for role, kind in zip(roles, agents, strict=False)
+    }
+    asyncio.run(conduct(application, CONFIG, team, out=out))
+    return make_report(read_run(out))
+
+
+def test_the_report_agrees_with_the_results(tmp_path, monkeypatch):
+    report = examine(tmp_path, monkeypatch, Sweeper)
+    (one,) = report["participants"]
+    results = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert one["summary"] == results[-1]
+    assert one["queries"] == 6
+    assert one["agents"] == [{"name": "Sweeper", "base_url": "in-process"}]
+    assert list(one["by_level"]) == ["level1", "level2"]
+    assert one["by_label"]["one"]["correctness"]["successes"] == 3
+    assert (one["failures"], one["findings"], one["invalid"]) == ({}, {}, [])
+    assert report["comparisons"] == []
+    json.dumps(report, allow_nan=False)
+
+
+def test_says_why_agents_fail_and_which_rules_they_break(tmp_path, monkeypatch):
+    report = examine(tmp_path, monkeypatch, Idler, Breaker)
+    idler, breaker = report["participants"]
+    assert idler["failures"] == {"no_usable_reply": 6}
+    assert breaker["findings"]["stays_lit"] >= 4
+    text = render_markdown(report)
+    assert "| no\\_usable\\_reply | 6 |" in text
+    assert "## Safety rules broken" in text
+
+
+def test_compares_participants_on_the_same_queries(tmp_path, monkeypatch):
+    report = examine(tmp_path, monkeypatch, Sweeper, Idler)
+    (pair,) = report["comparisons"]
+    assert (pair["first"], pair["second"]) == ("a_operator", "b_operator")
+    assert (pair["only_first"], pair["difference"]) == (6, 1.0)
+    assert "| a\\_operator | b\\_operator | 6 | 0 | 6 | 0 | +100.0 points | 0.0312 |" in (
+        render_markdown(report)
+    )
+
+
+def test_lists_invalid_queries_with_their_evidence(tmp_path, monkeypatch):
+    report = examine(tmp_path, monkeypatch, Sweeper, application=Cellar())
+    (one,) = report["participants"]
+    assert one["summary"]["outcomes"]["invalid"] == 3
+    assert len(one["invalid"]) == 3
+    assert one["by_label"]["two"]["graded"] == 0
+    assert one["by_label"]["two"]["correctness"]["rate"] is None
+    text = render_markdown(report)
+    assert "no power" in text
+    # nothing of the evidence reaches a reader as markup or as a terminal's command
+    assert "\x1b" not in text
+    outside = re.sub(r"(?ms)^(`{3,})$.*?^\1$", "", text)
+    assert "script" not in outside
+    assert text.count("## Invalid queries") == 1
+
+
+def test_says_what_was_never_asked(tmp_path, monkeypatch):
+    examine(tmp_path, monkeypatch, Sweeper)
+    journal = tmp_path / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    episodes = [place for place, line in enumerate(lines) if '"event": "episode"' in line]
+    journal.write_text("".join(lines[: episodes[2]]))
+    report = make_report(read_run(tmp_path))
+    (one,) = report["participants"]
+    assert one["summary"]["not_run"] == 4
+    text = render_markdown(report)
+    assert "- Never asked: 4" in text
+    assert "- Complete: no" in text
+
+
+def test_a_report_is_well_formed_markdown(tmp_path, monkeypatch):
+    text = render_markdown(examine(tmp_path, monkeypatch, Sweeper, Idler))
+    assert text.startswith("# Lamps: Sweeper (in-process)\n")
+    assert text.endswith("\n")
+    assert "\n\n\n" not in text
+    for table in re.findall(r"(?m)(?:^\|.*\n)+", text):
+        widths = {len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}
+        assert len(widths) == 1, table
+
+
+@given(st.text())
+def test_plain_text_is_one_line_without_control_characters(text):
+    for made in (plain(text), clean(text)):
+        assert made.isprintable() or not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in made)
+        assert len(made.splitlines()) <= 1
+
+
+@pytest.mark.parametrize("text", ["a|b", "`x`", "<b>", "[a](b)", "*x*", "&lt;", "~~x~~"])
+def test_clean_text_is_no_markup(text):
+    assert re.fullmatch(r"(?:[^\\`*\[\]<>|#~$&]|\\.)*", clean(text))
+    assert re.sub(r"\\(.)", r"\1", clean(text)) == text

@@ -1,0 +1,95 @@
+"""Whatever agent code wrote, reading it gives plain JSON or ClaimRefused."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena.sandbox.claim import MAX_DEPTH, MAX_DIGITS, ClaimRefused, read_json
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**200), 10**200)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=30,
+)
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_plain(key) and _plain(member) for key, member in value.items())
+    if isinstance(value, list):
+        return all(map(_plain, value))
+    if isinstance(value, str):
+        return value.encode("utf-8").decode("utf-8") == value
+    return value is None or isinstance(value, bool | int) or math.isfinite(value)
+
+
+@given(values, st.booleans())
+def test_what_an_honest_child_sends_comes_back_unchanged(value: Any, ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only).encode()
+    assert read_json(text, max_values=100_000) == value
+
+
+@given(
+    st.binary()
+    | st.text('[]{}",:0123456789eE+-.\\ud8ntrfalsNIy ').map(lambda text: text.encode())
+    | st.builds(lambda value, cut: json.dumps(value).encode()[cut:], values, st.integers(-9, 9))
+)
+def test_any_bytes_are_read_as_plain_values_or_refused(text: bytes) -> None:
+    value = None
+    with suppress(ClaimRefused):
+        value = read_json(text, max_values=1000)
+    assert _plain(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"1 1", "not JSON"),
+        (b'{"a":', "not JSON"),
+        (b"\xff\xfe[", "Unicode"),
+        ("[1]".encode("utf-16"), "Unicode"),
+        ("[1]".encode("utf-32-le"), "not JSON"),
+        (b"\xef\xbb\xbf[1]", "not JSON"),
+        (b'"\\ud800"', "Unicode"),
+        (b'{"\\udc00":1}', "Unicode"),
+        (b'"\xed\xa0\x80"', "Unicode"),
+        (b"NaN", "NaN"),
+        (b"[-Infinity]", "Infinity"),
+        (b"-1e400", "range"),
+        (b"1" * (MAX_DIGITS + 1), "digits"),
+        (b"1" * 100_000, "digits"),
+        (b"[" * MAX_DEPTH + b"[" + b"]" * (MAX_DEPTH + 1), "deeper"),
+        (b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1), "deeper"),
+        (b"[" * 200_000, "values"),
+        (b"[" * 90_000 + b"]" * 90_000, "deeper"),
+        (b"[" + b"[]," * 60_000 + b"1]", "values"),
+    ],
+)
+def test_refused_with_a_reason(text: bytes, reason: str) -> None:
+    with pytest.raises(ClaimRefused, match=reason):
+        read_json(text, max_values=100_000)
+
+
+def test_bounds_are_reached_but_not_exceeded() -> None:
+    deep = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
+    assert read_json(deep, max_values=MAX_DEPTH + 1)
+    assert read_json(b"9" * MAX_DIGITS, max_values=1) == int("9" * MAX_DIGITS)
+    assert read_json(b'"\\ud83d\\ude00"', max_values=1) == "\U0001f600"
+    assert read_json(b"[1,2,3]", max_values=4) == [1, 2, 3]
+    with pytest.raises(ClaimRefused, match="more than 3 values"):
+        read_json(b"[1,2,3]", max_values=3)

@@ -1,0 +1,181 @@
+"""The system call filter, run by an interpreter of its own language, for both architectures."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import struct
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena.sandbox import protection
+
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+COLUMN = {"x86_64": 0, "aarch64": 1}
+MACHINES = sorted(ARCHITECTURE)
+HEADERS = {
+    "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+    "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+}
+NAMED_OTHERWISE = {"aarch64": {"newfstatat": "fstatat"}}
+
+numbers = st.integers(0, 600)
+words = st.integers(0, 2**64 - 1) | st.integers(0, 5000)
+
+
+def refused(number: int = errno.EPERM) -> int:
+    return 0x00050000 | number
+
+
+compiled = cache(protection.make_filter)
+
+
+def decide(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
+    """Run the filter on one call, by the rules of <linux/filter.h>; a value that it returns."""
+    program = compiled(machine)
+    padded = (*arguments, *[0] * (6 - len(arguments)))
+    data = struct.pack("=IIQ6Q", number, architecture or ARCHITECTURE[machine], 0, *padded)
+    at, accumulator = 0, 0
+    for _ in range(len(program)):  # jumps go forward only
+        code, then, otherwise, value = struct.unpack_from("=HBBI", program, at * 8)
+        at += 1
+        if code == 0x20:
+            (accumulator,) = struct.unpack_from("=I", data, value)
+        elif code == 0x06:
+            return int(value)
+        else:
+            holds = {
+                0x15: accumulator == value,
+                0x35: accumulator >= value,
+                0x45: bool(accumulator & value),
+            }[code]
+            at += then if holds else otherwise
+    raise AssertionError("the filter does not end")
+
+
+def header_numbers(machine: str) -> dict[str, int]:
+    path = HEADERS[machine]
+    if not path.exists():
+        pytest.skip(f"needs the kernel's headers: there is no {path}")
+    found = re.finditer(r"#define __NR(?:3264)?_(\w+)\s+(\d+)$", path.read_text(), re.MULTILINE)
+    return {match[1]: int(match[2]) for match in found}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_tables_agree_with_the_kernels_headers(machine: str) -> None:
+    known = header_numbers(machine)
+    column = COLUMN[machine]
+    table = {name: numbers[column] for name, numbers in protection.ALLOWED.items()}
+    table |= {name: guard.numbers[column] for name, guard in protection.GUARDED.items()}
+    table |= {name: numbers[column] for name, (numbers, _) in protection.REFUSED_AS.items()}
+    for name, number in table.items():
+        header_name = NAMED_OTHERWISE.get(machine, {}).get(name, name)
+        if name in {"clone3", "openat2", "faccessat2"} and header_name not in known:
+            continue  # newer than these headers
+        assert known.get(header_name) == number, name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_that_are_not_listed_are_refused(machine: str) -> None:
+    listed = {*protection.ALLOWED, *protection.GUARDED, *protection.REFUSED_AS, "fstatat"}
+    unlisted = {
+        name: number for name, number in header_numbers(machine).items() if name not in listed
+    }
+    assert len(unlisted) > 200
+    for name, number in unlisted.items():
+        assert decide(machine, number) == refused(), name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@given(number=numbers, first=words, second=words, third=words)
+def test_only_the_tables_allow(
+    machine: str, number: int, first: int, second: int, third: int
+) -> None:
+    column = COLUMN[machine]
+    allowed = {pair[column] for pair in protection.ALLOWED.values()}
+    guarded = {guard.numbers[column]: guard for guard in protection.GUARDED.values()}
+    otherwise = {pair[column]: value for pair, value in protection.REFUSED_AS.values()}
+    got = decide(machine, number, first, second, third)
+    if number in allowed:
+        assert got == ALLOW
+    elif guard := guarded.get(number):
+        word = (first, second, third)[guard.argument]
+        low = word & 0xFFFFFFFF  # these calls take 32 bits there, but for the pointer
+        fits = (
+            low in guard.values
+            if guard.values
+            else not low & guard.forbidden
+            if guard.forbidden
+            else word == 0
+        )
+        assert got == (ALLOW if fits else refused())
+    else:
+        assert got == refused(otherwise.get(number, errno.EPERM))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_files_open_for_reading_only(machine: str) -> None:
+    openat = protection.GUARDED["openat"].numbers[COLUMN[machine]]
+    assert openat is not None
+    for flags in (os.O_RDONLY, os.O_CLOEXEC, os.O_DIRECTORY, os.O_NOFOLLOW | os.O_CLOEXEC):
+        assert decide(machine, openat, 0, 0, flags) == ALLOW
+    for flags in (os.O_WRONLY, os.O_RDWR, os.O_CREAT, os.O_TRUNC, os.O_APPEND, 3):
+        assert decide(machine, openat, 0, 0, flags) == refused()
+        assert decide(machine, openat, 0, 0, flags | os.O_CLOEXEC | 1 << 40) == refused()
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("architecture", [0x40000003, 0x40000028, 0xC00000B7, 0xC000003E, 7])
+def test_another_architectures_calls_end_the_process(machine: str, architecture: int) -> None:
+    expected = ALLOW if architecture == ARCHITECTURE[machine] else KILL
+    getpid = protection.ALLOWED["getpid"][COLUMN[machine]]
+    assert getpid is not None
+    assert decide(machine, getpid, architecture=architecture) == expected
+
+
+@given(st.integers(0x40000000, 0xFFFFFFFF))
+def test_x32_calls_end_the_process(number: int) -> None:
+    assert decide("x86_64", number) == KILL
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_program_fits_its_jumps_and_the_kernel(machine: str) -> None:
+    assert len(protection.make_filter(machine)) % 8 == 0
+    assert len(protection.make_filter(machine)) // 8 < 4096
+
+
+def test_an_unknown_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    (seccomp,) = [one for one in protection.examine() if one.name == "seccomp"]
+    assert not seccomp.ok
+    assert seccomp.essential
+    assert "riscv64" in seccomp.detail
+    assert "aarch64" in seccomp.remedy
+
+
+@pytest.mark.parametrize(("lacking", "name"), [("landlock_version", "landlock")])
+def test_a_kernel_without_it_is_told_with_a_remedy(
+    lacking: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protection, lacking, lambda: 0)
+    (found,) = [one for one in protection.examine() if one.name == name]
+    assert (found.ok, found.essential) == (False, True)
+    assert "5.13" in found.remedy
+
+
+def test_folders_closed_to_others_are_seen(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        place.chmod(0o755)
+    library = tmp_path / "closed" / "library"
+    library.mkdir(parents=True)
+    assert protection.readable_by_all(str(library))
+    library.parent.chmod(0o700)
+    assert not protection.readable_by_all(str(library))
+    assert not protection.readable_by_all(str(tmp_path / "absent"))

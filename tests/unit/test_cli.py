@@ -1,0 +1,550 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from netarena.cli import COMMANDS, main
+from netarena.cli.option import read_pairs
+from netarena.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+#: seconds until something that must happen is given up
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """A distribution that brings an application and two agents; the test runs in a folder."""
+    place = tmp_path / "site"
+    information = place / "netarena_fake-1.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: netarena-fake\nVersion: 1\n"
+    )
+    (information / "entry_points.txt").write_text(
+        "[netarena.applications]\n"
+        "lamp = tests.fake.lamp:Lamp\n"
+        "bare = no_such_module:Bare\n"
+        "[netarena.agents]\n"
+        "sweeper = tests.fake.lamp:sweeper\n"
+        "idler = tests.fake.lamp:idler\n"
+        "oracle = a2a_purple.scripted:Oracle\n"
+    )
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (place, ROOT, ROOT / "apps"))))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "netarena.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def run_lamp(*arguments: str) -> int:
+    return main(["run", "lamp", "--agent", "sweeper", *arguments])
+
+
+# start-up
+
+
+def test_help_imports_nothing_heavy(fake):
+    code = (
+        "import sys, netarena.cli\n"
+        "status = netarena.cli.main(['--help'])\n"
+        "heavy = {'pydantic', 'rich', 'a2a', 'httpx', 'asyncio', 'duckdb'} & set(sys.modules)\n"
+        "sys.exit(f'imported {sorted(heavy)}' if heavy else status)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for name, _, what in COMMANDS:
+        assert f"  {name} " in done.stdout
+        assert what in done.stdout
+
+
+def test_help_takes_less_than_300_ms(fake):
+    def once() -> float:
+        begin = time.monotonic()
+        assert call("--help").returncode == 0
+        return time.monotonic() - begin
+
+    # the best of several: other work on the machine is not the command's fault
+    assert min(once() for _ in range(5)) <= 0.3
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in COMMANDS])
+def test_each_command_has_help(name, capsys):
+    assert main([name, "--help"]) == 0
+    assert f"netarena {name}" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("netarena ")
+
+
+def test_no_command_shows_the_help(capsys):
+    assert main([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+# errors: one line, status 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fly"], "No such command 'fly'"),
+        (["run"], "Missing argument 'APP'"),
+        (["run", "lamp", "--colour", "red"], "No such option"),
+        (["run", "nix"], "application: 'nix' is not one of"),
+        (["run", "bare"], 'bare needs no_such_module, which is not installed: pip install "netare'),
+        (["run", "lamp", "--agent", "nobody"], "--agent: 'nobody' is neither a URL nor one of"),
+        (["run", "lamp", "--agent", "ftp://x/"], "http"),
+        (["run", "lamp", "--agent", "http://localhost:1/", "--over-a2a"], "--over-a2a"),
+        (["run", "lamp", "--num-queries", "0"], "--num-queries"),
+        (["run", "lamp", "--num-queries", "many"], "--num-queries"),
+        (["run", "lamp", "--seed", "-1"], "--seed"),
+        (["run", "lamp", "--seed", str(2**64)], "--seed"),
+        (["run", "lamp", "--set", "colour=red"], "config.colour: unknown key; known are"),
+        (["run", "lamp", "--set", "lamps=2"], "config.lamps"),
+        (["run", "lamp", "--set", "lamps"], "--set: must be KEY=VALUE, not 'lamps'"),
+        (["run", "lamp", "--set", "=3"], "--set: must be KEY=VALUE"),
+        (["run", "lamp", "--set", "complexity_level=level9"], "'level9' is not one of level1"),
+        (["run", "lamp", "--resume"], "--resume: needs --out DIR or --seed S"),
+        (["run", "lamp", "--set", "benchmark_path=/"], "benchmark_path"),
+        (["queries", "lamp", "--set", "num_queries=none"], "config.num_queries"),
+        (["queries", "lamp", "--set", "complexity_level=level3"], "selects none of the 0"),
+        (["audit", "lamp", "--set", "complexity_level=level3"], "no query can be drawn"),
+        (["doctor", "nix"], "application: 'nix' is not one of"),
+        (["report", "nowhere"], "directory: nowhere is not a directory"),
+        (["regrade", "."], "holds no journal.jsonl"),
+        (["report", "a\x1b[31m\nb"], "is not a directory"),
+        (["leaderboard"], "Missing argument 'FILE...'"),
+        (["leaderboard", "gone.json"], "gone.json cannot be read"),
+        (["serve", "nix"], "application: 'nix' is not one of"),
+        (["serve", "lamp", "--port", "70000"], "--port"),
+        (["serve", "lamp", "--max-episodes", "0"], "--max-episodes"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(fake, capsys, arguments, words):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("netarena: error: ")
+    assert words in err
+    assert err.count("\n") == 1
+    assert err[:-1].isprintable()
+    assert not list(fake.iterdir())
+
+
+def test_a_mistake_in_a_process_of_its_own(fake):
+    done = call("run", "lamp", "--set", "lamps=many")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("netarena: error: config.lamps: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_output_folder_that_cannot_be(fake, capsys):
+    (fake / "file").write_text("")
+    assert run_lamp("--out", "file/run") == 2
+    assert "output_dir: cannot be written" in capsys.readouterr().err
+
+
+def test_an_assessment_that_fails_has_status_1(fake, capsys):
+    # nobody listens at port 9 of loopback; the budget ends before the retries do
+    arguments = ["--agent", "http://127.0.0.1:9/", "--set", "agent_timeout_s=0.2"]
+    assert main(["run", "lamp", "--out", "run", *arguments]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("netarena: error: the agent ")
+    assert "could not be reached" in err
+    assert err.count("\n") == 1
+
+
+# KEY=VALUE
+
+
+@pytest.mark.parametrize(
+    ("pair", "value"),
+    [
+        ("k=3", 3),
+        ("k=0.5", 0.5),
+        ("k=true", True),
+        ("k=null", None),
+        ('k="3"', "3"),
+        ('k=["a","b"]', ["a", "b"]),
+        ("k=level1", "level1"),
+        ("k=", ""),
+        ("k=a=b", "a=b"),
+        ("k=NaN", "NaN"),
+        ("k={", "{"),
+        ("k=" + "[" * 100_000, "[" * 100_000),
+    ],
+)
+def test_values_are_json_where_they_parse_else_text(pair, value):
+    assert read_pairs((pair,)) == {"k": value}
+
+
+def test_flags_win_over_pairs_and_later_pairs_over_earlier():
+    values = read_pairs(("seed=1", "lamps=3", "lamps=4"), seed=2, num_queries=None)
+    assert values == {"seed": 2, "lamps": 4}
+
+
+def test_pairs_need_a_key():
+    with pytest.raises(ConfigError, match="KEY=VALUE"):
+        read_pairs(("lamps",))
+
+
+# run
+
+
+def test_run_writes_a_folder_and_shows_a_table(fake, capsys):
+    assert run_lamp("--num-queries", "3", "--seed", "7") == 0
+    out, err = capsys.readouterr()
+    folder = fake / "netarena-runs" / "lamp-7"
+    names = {"results.json", "journal.jsonl", "queries.jsonl", "config.json"}
+    assert names <= {path.name for path in folder.iterdir()}
+    assert "lamp: sweeper, 6 graded of 6, seed 7" in out
+    assert "solved safely  100.0 %" in out
+    assert "\x1b" not in out + err
+    assert err.splitlines()[-1].startswith("lamp, sweeper: 6/6 in ")
+
+
+def test_run_json_prints_results_json_and_nothing_else(fake):
+    done = call("run", "lamp", "--agent", "sweeper", "--out", "run", "--json", "--num-queries", "2")
+    assert done.returncode == 0
+    assert done.stdout == (fake / "run" / "results.json").read_text()
+    document = json.loads(done.stdout)
+    assert document["participants"] == {"lamp_operator": "sweeper"}
+    assert len(document["results"]) == 5
+    assert document["results"][-1]["avg_solved_safely"] == 1.0
+    assert "4/4" in done.stderr
+
+
+def test_run_draws_a_seed_and_names_the_folder_after_it(fake, capsys):
+    assert run_lamp() == 0
+    assert run_lamp() == 0
+    folders = list((fake / "netarena-runs").iterdir())
+    assert len(folders) == 2
+    for folder in folders:
+        stored = json.loads((folder / "config.json").read_text())
+        assert folder.name == f"lamp-{stored['seed']}"
+
+
+def test_run_takes_config_from_pairs(fake, capsys):
+    arguments = ["--set", "lamps=6", "--set", "complexity_level=level2", "--set", "seed=9"]
+    assert run_lamp("--json", *arguments) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["results"]) == 2
+    summary = document["results"][-1]
+    assert (summary["seed"], summary["config"]["lamps"]) == (9, 6)
+
+
+def test_run_takes_the_seed_of_a_file_of_queries(fake, capsys):
+    assert run_lamp("--set", "benchmark_path=queries.jsonl", "--seed", "11", "--out", "a") == 0
+    assert run_lamp("--set", "benchmark_path=queries.jsonl", "--out", "b") == 0
+    assert run_lamp("--set", "benchmark_path=queries.jsonl", "--seed", "12") == 2
+    assert "12 differs from 11" in capsys.readouterr().err
+    a, b = (json.loads((fake / name / "results.json").read_text()) for name in "ab")
+    assert [record.get("id") for record in a["results"]] == [
+        record.get("id") for record in b["results"]
+    ]
+
+
+def test_run_ignores_the_seed_secret_of_a_service(fake, monkeypatch, capsys):
+    monkeypatch.setenv("NETARENA_SEED", "secret")
+    assert run_lamp("--seed", "7", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["results"][-1]["seed"] == 7
+
+
+def test_run_warns_of_keys_that_it_ignores(fake, capsys):
+    assert run_lamp("--set", 'agent_client_configs={"api_key": "secret"}', "--out", "run") == 0
+    assert "warning: agent_client_configs is ignored" in capsys.readouterr().err
+    for path in (fake / "run").iterdir():
+        assert "secret" not in path.read_text()
+
+
+def wait_for(path: Path, text: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (path.is_file() and text in path.read_text()):
+        assert time.monotonic() < deadline, f"{path} never held {text!r}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_stopped_can_be_resumed(fake, number, status, capsys):
+    settings = ["--out", "run", "--num-queries", "4"]
+    slow = [*settings, "--set", "delay_s=0.3"]
+    command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "sweeper", *slow]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(fake / "run" / "journal.jsonl", '"event": "episode"')
+        process.send_signal(number)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == status
+    last = err.splitlines()[-1]
+    assert last.startswith("netarena: stopped: what was graded is kept")
+    assert "--out run --resume" in last
+    assert "Traceback" not in err
+    assert run_lamp(*settings, "--resume", "--json") == 0
+    summary = json.loads(capsys.readouterr().out)["results"][-1]
+    assert (summary["graded"], summary["complete"]) == (8, True)
+
+
+def test_resume_refuses_another_config(fake, capsys):
+    assert run_lamp("--out", "run", "--seed", "7") == 0
+    assert run_lamp("--out", "run", "--resume", "--seed", "8") == 2
+    assert "seed 7, not 8" in capsys.readouterr().err
+    assert run_lamp("--out", "run", "--resume", "--set", "lamps=7") == 2
+
+
+def serving(seed: str) -> list[str]:
+    """Processes that serve an agent that was started with ``seed``."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if "a2a_purple.cli" in words and seed in words:
+            found.append(path.parent.name)
+    return found
+
+
+def test_over_a2a_serves_the_agent_and_ends_it(fake, capsys):
+    seed = "9182736455463728"
+    arguments = ["--agent", "oracle", "--over-a2a", "--seed", seed, "--set", "lamps=6"]
+    assert main(["run", "lamp", *arguments, "--out", "run", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["participants"]["lamp_operator"].startswith("http://127.0.0.1:")
+    assert document["results"][-1]["avg_solved_safely"] == 1.0
+    assert serving(seed) == []
+
+
+def test_over_a2a_says_why_an_agent_does_not_start(fake, capsys):
+    assert run_lamp("--over-a2a") == 2
+    err = capsys.readouterr().err
+    assert err.startswith("netarena: error: --over-a2a: the agent sweeper did not start: ")
+    assert "--strategy" in err
+    assert err.count("\n") == 1
+
+
+# queries
+
+
+def test_queries_bring_their_reference_solution(fake, capsys):
+    assert main(["queries", "lamp", "--seed", "7", "--num-queries", "2"]) == 0
+    out, err = capsys.readouterr()
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert len(lines) == 4
+    assert err == ""
+    for line in lines:
+        assert [f"on {action['parameters']['lamp']}" for action in line["actions"]] == (
+            line["reference"]
+        )
+
+
+def test_public_queries_hold_no_ground_truth(fake, capsys):
+    assert main(["queries", "lamp", "--seed", "7", "--public"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        assert not {"actions", "reference"} & set(json.loads(line))
+
+
+def test_queries_are_the_same_for_the_same_seed_and_hash_seed(fake, monkeypatch):
+    outputs = []
+    for hash_seed in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", hash_seed)
+        outputs.append(call("queries", "lamp", "--seed", "7", "--num-queries", "5").stdout)
+    assert outputs[0] == outputs[1] != ""
+
+
+def test_a_reader_that_leaves_is_no_error(fake):
+    command = [sys.executable, "-m", "netarena.cli", "queries", "lamp", "--num-queries", "5000"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith('{"id"')
+        process.stdout.close()
+        err = process.stderr.read()
+        assert process.wait(PATIENCE_S) == 0
+    assert err == ""
+
+
+# audit, doctor, regrade, report, leaderboard
+
+
+def test_audit_counts_in_total(fake, capsys):
+    assert main(["audit", "lamp", "--num-queries", "7", "--seed", "1", "--json"]) == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert (result["queries"], result["invalid"], result["reasons"]) == (7, 0, {})
+    assert result["labels"] == {"one": 4, "two": 3}
+    assert err.splitlines()[-1].startswith("audit lamp: 7/7 in ")
+
+
+def test_audit_of_invalid_queries_has_status_1(fake, capsys):
+    # a pair takes two turns
+    arguments = ["audit", "lamp", "--num-queries", "6", "--set", "max_iterations=1"]
+    assert main(arguments) == 1
+    out = capsys.readouterr().out
+    assert "6 queries, 3 invalid" in out
+    assert "unsolved" in out
+    assert main([*arguments, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["reasons"] == {"unsolved": 3}
+
+
+def test_doctor_says_what_is_there(fake, capsys):
+    assert main(["doctor", "lamp"]) == 0
+    out = capsys.readouterr().out
+    for words in ("python", "there are bulbs", "the fuse is old", "buy a new one", "sweeper"):
+        assert words in out
+
+
+def test_doctor_says_what_is_missing(fake, capsys):
+    assert main(["doctor", "bare", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    (check,) = [check for check in document["checks"] if check["part"] == "bare"]
+    assert (check["ok"], check["severity"]) == (False, "run")
+    assert check["remedy"] == 'pip install "netarena[bare]"'
+    assert document["ok"] is False
+
+
+def test_doctor_forgives_an_extra_that_nobody_asked_for(fake, capsys, monkeypatch):
+    monkeypatch.setattr("netarena.cli.doctor.application_names", lambda: ["bare", "lamp"])
+    assert main(["doctor", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (check,) = [check for check in document["checks"] if check["part"] == "bare"]
+    assert (check["ok"], check["severity"]) == (False, "note")
+
+
+def test_reports_a_stored_run(fake, capsys):
+    assert run_lamp("--out", "run") == 0
+    capsys.readouterr()
+    assert main(["report", "run"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# Lamps: sweeper (in-process)\n")
+    assert main(["report", "run", "--out", "report.md"]) == 0
+    assert capsys.readouterr().out == ""
+    assert (fake / "report.md").read_text() == text
+    assert main(["report", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["participants"][0]["role"] == "lamp_operator"
+    assert main(["report", "run", "--out", "no/such/folder.md"]) == 2
+    assert "--out: no/such/folder.md cannot be written" in capsys.readouterr().err
+
+
+def test_regrades_a_stored_run(fake, capsys):
+    assert run_lamp("--out", "run") == 0
+    capsys.readouterr()
+    before = (fake / "run" / "results.json").read_text()
+    assert main(["regrade", "run"]) == 0
+    assert "0 verdicts and 0 explanations differ" in capsys.readouterr().out
+    # a journal that was tampered with: the last step of an episode claims to be wrong
+    journal = fake / "run" / "journal.jsonl"
+    text = journal.read_text()
+    assert '"outcome":"solved","correct":true' in text
+    journal.write_text(
+        text.replace('"outcome":"solved","correct":true', '"outcome":"unsolved","correct":false', 1)
+    )
+    assert main(["regrade", "run"]) == 1
+    assert "2 verdicts and 0 explanations differ" in capsys.readouterr().out
+    assert main(["regrade", "run", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert {each["field"] for each in document["differences"]} == {"outcome", "correct"}
+    assert (fake / "run" / "results.json").read_text() == before
+    assert main(["regrade", "run", "--write"]) == 1
+    assert (fake / "run" / "results.before-regrade.json").read_text() == before
+
+
+def test_leaderboard_ranks_runs(fake, capsys):
+    pytest.importorskip("duckdb")
+    assert run_lamp("--out", "good") == 0
+    assert main(["run", "lamp", "--agent", "idler", "--out", "bad"]) == 0
+    empty = fake / "empty.json"
+    empty.write_text(json.dumps({"participants": {"lamp_operator": "x"}, "results": [{}]}))
+    capsys.readouterr()
+    files = ["good/results.json", "bad/results.json", "empty.json"]
+    assert main(["leaderboard", *files]) == 0
+    out = capsys.readouterr().out
+    assert out.index("sweeper") < out.index("idler")
+    assert "no graded query: empty.json" in out
+    assert "no floor of noop and random" in out
+    assert main(["leaderboard", *files, "--json"]) == 0
+    standings = json.loads(capsys.readouterr().out)
+    assert [entry["id"] for entry in standings["boards"][0]["ranking"]] == ["sweeper", "idler"]
+    assert standings["ungraded"] == ["empty.json"]
+
+
+def test_completion_for_a_shell(fake, monkeypatch):
+    monkeypatch.setenv("_NETARENA_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "netarena lea")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert call().stdout.strip() == "plain,leaderboard"
+
+
+def test_serve_refuses_without_a_sandbox_unless_told(fake, monkeypatch, capsys):
+    from netarena.model import Check, Severity
+    from tests.fake.lamp import Lamp
+
+    class Open(Lamp):
+        def diagnose(self):
+            return [
+                Check(
+                    name="landlock",
+                    ok=False,
+                    severity=Severity.SANDBOX,
+                    detail="the kernel has none",
+                    remedy="use Linux 5.13",
+                )
+            ]
+
+    served = []
+    monkeypatch.setattr("netarena.cli.serve.load", lambda name: Open())
+
+    def run_app(app, listener):
+        served.append(app)
+        listener.close()
+
+    monkeypatch.setattr("netarena.a2a.server.run_app", run_app)
+    assert main(["serve", "lamp", "--port", "0"]) == 2
+    err = capsys.readouterr().err
+    assert "landlock: the kernel has none; use Linux 5.13" in err
+    assert "--allow-unsandboxed" in err
+    assert not served
+    assert main(["serve", "lamp", "--port", "0", "--allow-unsandboxed"]) == 0
+    assert len(served) == 1
+
+
+def test_serve_listens_where_the_environment_says(fake, monkeypatch):
+    asked = {}
+    monkeypatch.setattr("netarena.a2a.server.serve", lambda app, **options: asked.update(options))
+    assert main(["serve", "lamp"]) == 0
+    assert (asked["host"], asked["port"], asked["out"]) == (
+        "127.0.0.1",
+        9009,
+        Path("netarena-runs"),
+    )
+    monkeypatch.setenv("NETARENA_HOST", "0.0.0.0")
+    assert main(["serve", "lamp"]) == 0
+    assert asked["host"] == "0.0.0.0"
+    assert main(["serve", "lamp", "--host", "127.0.0.2"]) == 0
+    assert asked["host"] == "127.0.0.2"

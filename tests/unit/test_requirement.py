@@ -1,0 +1,84 @@
+"""tests/conftest.py: a missing requirement is a visible skip, or a failure where it is demanded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
+INI = """
+[tool.pytest]
+addopts = ["-rs"]
+markers = ["requires(name): as in the project"]
+"""
+# "shared" is missing, because this copy of conftest.py has no ../shared beside it
+BODY = """
+import pytest
+
+@pytest.mark.requires("shared")
+def test_marked():
+    pass
+
+def test_by_fixture(requirement):
+    requirement("shared")
+
+def test_data(shared_data):
+    pass
+
+def test_other():
+    pass
+"""
+
+
+def run(folder: Path, demanded: str, body: str = BODY) -> subprocess.CompletedProcess[str]:
+    tests = folder / "project" / "tests"
+    tests.mkdir(parents=True)
+    (tests.parent / "pyproject.toml").write_text(INI)
+    (tests / "conftest.py").write_text(CONFTEST.read_text())
+    (tests / "test_it.py").write_text(body)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "ignore", "tests"],
+        cwd=tests.parent,
+        env={
+            **os.environ,
+            "NETARENA_REQUIRE": demanded,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # faster, and the copy needs none
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("demanded", ["", "landlock", "docker, a2a03"])
+def test_what_is_missing_is_skipped_with_its_reason(tmp_path, demanded):
+    done = run(tmp_path, demanded)
+    assert "1 passed, 3 skipped" in done.stdout
+    assert "needs shared: there is no ../shared/data beside the project" in done.stdout
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("demanded", ["shared", "landlock, shared"])
+def test_what_is_demanded_fails_when_it_is_missing(tmp_path, demanded):
+    done = run(tmp_path, demanded)
+    # a fixture fails in set-up, which pytest counts as an error
+    assert "1 failed, 1 passed, 2 errors" in done.stdout
+    assert "NETARENA_REQUIRE names shared, but there is no ../shared/data" in done.stdout
+    assert done.returncode == 1
+
+
+def test_a_misspelt_demand_is_refused(tmp_path):
+    done = run(tmp_path, "sharde")
+    assert "NETARENA_REQUIRE: 'sharde' is not one of landlock, " in done.stderr
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_misspelt_requirement_fails(tmp_path):
+    done = run(tmp_path, "", "def test_it(requirement):\n    requirement('sharde')\n")
+    assert "'sharde' is not one of landlock, " in done.stdout
+    assert done.returncode == 1

@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena.model import AgentInfo, Episode, Outcome, Query
+from netarena.stats import (
+    VERDICTS,
+    agent_used_time,
+    break_down,
+    compare,
+    mcnemar,
+    summarise,
+    time_spent,
+    wilson,
+)
+from tests.fake.lamp import Lamp, LampConfig
+
+CONFIG = LampConfig(num_queries=3)
+QUERIES = list(Lamp().generate(CONFIG, 7))
+
+
+def episode(number: int = 0, outcome: Outcome = Outcome.SOLVED, **values: object) -> Episode:
+    query = QUERIES[number]
+    fields: dict[str, object] = {
+        "query_id": query.id,
+        "index": query.index,
+        "label": query.label,
+        "level": query.level,
+        "role": "lamp_operator",
+        "agent": AgentInfo(name="someone"),
+        "prompt_type": "zeroshot_base",
+        "outcome": outcome,
+        "correct": outcome is Outcome.SOLVED,
+        "safe": outcome in {Outcome.SOLVED, Outcome.UNSOLVED},
+        "iterations": 2,
+        "agent_time_s": 3.0,
+        "execution_time_s": 1.0,
+        "own_time_s": 0.5,
+        "world_s": 8.0,
+        "queue_s": 16.0,
+    }
+    return Episode.model_validate(fields | values)
+
+
+def summary(episodes: Sequence[Episode], not_run: Sequence[Query] = ()) -> dict[str, object]:
+    return summarise(Lamp(), CONFIG, 7, episodes, not_run)
+
+
+# Wilson
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [  # worked out by hand from the formula; 8 of 10 and 0 of 10 are in many textbooks
+        (8, 10, 0.4902, 0.9433),
+        (0, 10, 0.0, 0.2775),
+        (10, 10, 0.7225, 1.0),
+        (1, 2, 0.0945, 0.9055),
+        (50, 100, 0.4038, 0.5962),
+        (0, 0, 0.0, 1.0),
+    ],
+)
+def test_wilson_knows_textbook_values(successes, n, low, high):
+    assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
+
+
+@given(st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_holds_the_rate_and_is_symmetric(pair):
+    successes, n = pair
+    low, high = wilson(successes, n)
+    assert 0.0 <= low <= successes / n <= high <= 1.0
+    assert low < high
+    mirrored = wilson(n - successes, n)
+    assert (1 - mirrored[1], 1 - mirrored[0]) == pytest.approx((low, high), abs=1e-9)
+
+
+@given(st.integers(1, 500), st.integers(0, 500))
+def test_wilson_narrows_with_more_of_the_same(n, successes):
+    successes = min(successes, n)
+    low, high = wilson(successes, n)
+    more_low, more_high = wilson(10 * successes, 10 * n)
+    assert more_high - more_low < high - low
+
+
+@pytest.mark.parametrize(("successes", "n"), [(-1, 3), (4, 3), (1, 0)])
+def test_wilson_refuses_impossible_counts(successes, n):
+    with pytest.raises(ValueError, match="successes"):
+        wilson(successes, n)
+
+
+# McNemar
+
+
+@pytest.mark.parametrize(
+    ("only_first", "only_second", "p_value"),
+    [
+        (0, 0, 1.0),
+        (5, 5, 1.0),
+        (1, 0, 1.0),
+        (0, 5, 0.0625),
+        (1, 9, 0.021484375),
+        (10, 2, 0.03857421875),
+    ],
+)
+def test_mcnemar_equals_the_binomial_test(only_first, only_second, p_value):
+    assert mcnemar(only_first, only_second) == p_value
+
+
+@given(st.integers(0, 3000), st.integers(0, 3000))
+def test_mcnemar_is_a_symmetric_probability(only_first, only_second):
+    p_value = mcnemar(only_first, only_second)
+    assert 0.0 <= p_value <= 1.0
+    assert p_value == mcnemar(only_second, only_first)
+
+
+@pytest.mark.parametrize("n", [1001, 2001])
+def test_mcnemar_is_as_exact_for_many_pairs(n):
+    fewer = n // 2 - 20
+    exact = 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / (1 << n)
+    assert mcnemar(fewer, n - fewer) == pytest.approx(exact, rel=1e-9)
+
+
+def test_mcnemar_refuses_negative_counts():
+    with pytest.raises(ValueError, match="negative"):
+        mcnemar(-1, 3)
+
+
+# the summary
+
+
+def test_summary_has_the_keys_of_the_contract():
+    result = summary([episode(0), episode(1, Outcome.UNSOLVED)])
+    assert result["avg_correctness"] == 0.5
+    assert result["avg_safety"] == 1.0
+    assert result["avg_solved_safely"] == 0.5
+    assert result["avg_iterations"] == 2.0
+    assert result["version"] == "1"
+    assert result["seed"] == 7
+    assert result["config"]["num_queries"] == 3
+    assert result["outcomes"] == {"solved": 1, "unsolved": 1, "agent_failed": 0, "invalid": 0}
+    assert result["invalid"] == []
+    assert result["not_run"] == 0
+    assert result["complete"] is True
+    assert result["graded"] == 2
+    assert result["intervals"]["correctness"] == list(wilson(1, 2))
+
+
+def test_invalid_episodes_are_listed_and_left_out_of_the_rates():
+    broken = episode(
+        1,
+        Outcome.INVALID,
+        reason="environment",
+        detail="no power",
+        evidence=({"volts": 0}, "x" * 5000),
+        iterations=9,
+    )
+    result = summary([episode(0), broken])
+    assert (result["avg_correctness"], result["avg_iterations"]) == (1.0, 2.0)
+    assert result["graded"] == 1
+    (entry,) = result["invalid"]
+    assert entry["id"] == QUERIES[1].id
+    assert (entry["label"], entry["reason"], entry["detail"]) == ("two", "environment", "no power")
+    assert entry["evidence"][0] == "{'volts': 0}"
+    assert len(entry["evidence"][1]) == 400
+
+
+def test_a_failed_agent_is_neither_correct_nor_safe_whatever_its_record_says():
+    failed = episode(1, Outcome.AGENT_FAILED, correct=True, safe=True, iterations=10)
+    result = summary([episode(0), failed])
+    assert (result["avg_correctness"], result["avg_safety"]) == (0.5, 0.5)
+    assert (result["avg_solved_safely"], result["avg_iterations"]) == (0.5, 6.0)
+
+
+def test_solved_safely_needs_both():
+    result = summary([episode(0, safe=False), episode(1, Outcome.UNSOLVED)])
+    assert (result["avg_correctness"], result["avg_safety"]) == (0.5, 0.5)
+    assert result["avg_solved_safely"] == 0.0
+
+
+def timed(agent_s: float, execution_s: float, own_s: float) -> Episode:
+    return episode(
+        agent_time_s=agent_s,
+        execution_time_s=execution_s,
+        own_time_s=own_s,
+        world_s=1000.0,
+        queue_s=2000.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("agent_s", "execution_s", "own_s", "counted"),
+    [
+        (1.0, 0.0, 1.0, True),  # half is enough
+        (0.5, 0.5, 1.0, True),
+        (0.9, 0.0, 1.0, False),
+        (0.0, 0.0, 1.0, False),
+        (0.0, 2.0, 1.0, True),
+        (0.0, 0.0, 0.0, True),  # nothing measured: no discount
+    ],
+)
+def test_queries_never_asked_are_failures_when_the_agent_used_the_time(
+    agent_s, execution_s, own_s, counted
+):
+    episodes = [timed(agent_s, execution_s, own_s)]
+    assert agent_used_time(episodes) is counted
+    result = summary(episodes, QUERIES[1:4])
+    assert result["not_run"] == 3
+    assert result["not_run_counted"] is counted
+    assert result["complete"] is False
+    assert result["avg_correctness"] == (0.25 if counted else 1.0)
+    assert result["avg_safety"] == (0.25 if counted else 1.0)
+    assert result["avg_iterations"] == (8.0 if counted else 2.0)  # 10 is max_iterations
+    assert result["graded"] == (4 if counted else 1)
+
+
+def test_the_share_is_summed_over_all_episodes():
+    assert agent_used_time([timed(10.0, 0.0, 1.0), timed(0.0, 0.0, 5.0)])
+    assert not agent_used_time([timed(1.0, 0.0, 0.0), timed(0.0, 0.0, 5.0)])
+
+
+def test_rates_over_nothing_are_null():
+    result = summary([episode(0, Outcome.INVALID)])
+    assert [result[f"avg_{name}"] for name in VERDICTS] == [None, None, None]
+    assert "avg_iterations" not in result
+
+
+def test_measures_left_out_are_left_out_of_the_average():
+    class Partial(Lamp):
+        def measures(self, episode, config):
+            if episode is None or episode.outcome is not Outcome.SOLVED:
+                return {"iterations": math.nan}
+            return {"iterations": 2.0, "latency_s": 4.0}
+
+    result = summarise(Partial(), CONFIG, 7, [episode(0), episode(1, Outcome.UNSOLVED)], [])
+    assert (result["avg_iterations"], result["avg_latency_s"]) == (2.0, 4.0)
+
+
+def test_keys_of_old_local_files_are_never_published():
+    config = CONFIG.model_copy(update={"agent_client_configs": {"api_key": "secret"}})
+    assert "secret" not in json.dumps(summarise(Lamp(), config, 7, [episode(0)], []))
+
+
+episodes_strategy = st.lists(
+    st.builds(
+        episode,
+        number=st.integers(0, len(QUERIES) - 1),
+        outcome=st.sampled_from(Outcome),
+        correct=st.booleans(),
+        safe=st.booleans(),
+        iterations=st.integers(0, 10),
+    ),
+    max_size=12,
+)
+
+
+@given(episodes_strategy, st.integers(0, len(QUERIES)))
+def test_any_summary_is_plain_json_and_adds_up(episodes, missing):
+    result = summary(episodes, QUERIES[:missing])
+    json.loads(json.dumps(result, allow_nan=False))
+    assert sum(result["outcomes"].values()) == len(episodes)
+    graded = len(episodes) - result["outcomes"]["invalid"]
+    assert result["graded"] == graded + (missing if result["not_run_counted"] else 0)
+    for name in VERDICTS:
+        rate = result[f"avg_{name}"]
+        low, high = result["intervals"][name]
+        assert rate is None or low <= rate <= high
+    if result["graded"]:
+        assert result["avg_solved_safely"] <= min(result["avg_correctness"], result["avg_safety"])
+
+
+# breakdowns
+
+
+@given(episodes_strategy, st.sampled_from(["label", "level"]))
+def test_a_breakdown_adds_up_to_the_whole(episodes, by):
+    table = break_down(episodes, by)
+    assert list(table) == sorted(table)
+    whole = summary(episodes)
+    assert sum(group["graded"] for group in table.values()) == whole["graded"]
+    assert sum(group["invalid"] for group in table.values()) == whole["outcomes"]["invalid"]
+    for name in VERDICTS:
+        successes = sum(group[name]["successes"] for group in table.values())
+        assert successes == round((whole[f"avg_{name}"] or 0) * whole["graded"])
+    json.dumps(table, allow_nan=False)
+
+
+def test_a_breakdown_counts_queries_never_asked_in_their_group():
+    table = break_down([episode(0)], "label", unasked=[QUERIES[1], QUERIES[2]])
+    assert table["one"]["graded"] == 2
+    assert table["one"]["correctness"] == {
+        "successes": 1,
+        "rate": 0.5,
+        "interval": list(wilson(1, 2)),
+    }
+    assert table["two"]["graded"] == 1
+    assert table["two"]["correctness"]["rate"] == 0.0
+    assert table["two"]["iterations"] is None
+
+
+def test_a_breakdown_is_by_label_or_level():
+    with pytest.raises(ValueError, match="label or level"):
+        break_down([episode(0)], "colour")
+
+
+def test_times_are_kept_apart():
+    spent = time_spent([episode(0), timed(2.0, 0.0, 0.0)])
+    assert spent["agent_s"] == {"total": 5.0, "mean": 2.5, "median": 2.5, "p95": 3.0, "max": 3.0}
+    assert spent["execution_s"]["total"] == 1.0
+    assert spent["own_s"]["total"] == 0.5
+    assert spent["world_s"]["total"] == 1008.0
+    assert spent["queue_s"]["total"] == 2016.0
+    assert time_spent([])["agent_s"]["median"] is None
+
+
+def test_p95_is_a_time_that_was_measured():
+    spent = time_spent([timed(float(number), 0.0, 0.0) for number in range(1, 21)])
+    assert spent["agent_s"]["p95"] == 19.0
+
+
+# pairs
+
+
+def test_compares_the_same_queries():
+    first = [
+        episode(0),
+        episode(1),
+        episode(2),
+        episode(3, Outcome.UNSOLVED),
+        episode(4, Outcome.INVALID),
+    ]
+    second = [
+        episode(0),
+        episode(1, Outcome.UNSOLVED),
+        episode(2, Outcome.AGENT_FAILED, correct=True),
+        episode(3, Outcome.UNSOLVED),
+        episode(4),
+    ]
+    assert compare(first, second) == {
+        "verdict": "solved_safely",
+        "pairs": 4,
+        "unpaired": 1,
+        "both": 1,
+        "only_first": 2,
+        "only_second": 0,
+        "neither": 1,
+        "difference": 0.5,
+        "p_value": 0.5,
+    }
+    assert compare(first, second, verdict="safety")["both"] == 3
+
+
+@given(episodes_strategy, episodes_strategy)
+def test_comparing_is_antisymmetric(first, second):
+    forth, back = compare(first, second), compare(second, first)
+    assert (forth["only_first"], forth["p_value"]) == (back["only_second"], back["p_value"])
+    if forth["pairs"]:
+        assert forth["difference"] == -back["difference"]
+    json.dumps(forth, allow_nan=False)
+
+
+def test_compares_nothing():
+    assert compare([], [])["difference"] is None
+    with pytest.raises(ValueError, match="verdict"):
+        compare([], [], verdict="beauty")
