@@ -108,6 +108,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(message)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tracing would double what the slow tests take, for lines that the fast ones reach."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker("no_cover")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("requires"):
         for name in marker.args:

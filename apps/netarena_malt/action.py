@@ -18,6 +18,7 @@ effects are read off the same parameters: what the words leave out, the effect c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -161,15 +162,11 @@ def select(graph: Graph, selection: Selection) -> list[str]:
         names = (selection.name,)
     if selection.kind is not None:
         names = [name for name in names if selection.kind in graph.nodes[name]["type"]]
-    low, high = selection.at_least_bps, selection.below_bps
-    if low is None and high is None:
+    low = 0.0 if selection.at_least_bps is None else selection.at_least_bps
+    high = math.inf if selection.below_bps is None else selection.below_bps
+    if (low, high) == (0.0, math.inf):
         return list(names)
-    return [
-        name
-        for name in names
-        if (low or 0.0) <= total_port_capacity(graph, name)
-        and (high is None or total_port_capacity(graph, name) < high)
-    ]
+    return [name for name in names if low <= total_port_capacity(graph, name) < high]
 
 
 def _add(graph: Graph, addition: Addition) -> None:

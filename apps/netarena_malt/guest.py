@@ -24,6 +24,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import networkx as nx
@@ -99,7 +100,7 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     except UnusableError as error:
         return {"error": str(error)}
     except BaseException as error:  # noqa: BLE001 -- classes of the answer may do anything
-        return {"error": _cut(f"the result cannot be read: {type(error).__name__}: {error}")}
+        return {"error": f"the result cannot be read: {_explain(error, request['code'])}"}
 
 
 def _run(code: str, graph: Any) -> Any:
@@ -128,7 +129,7 @@ def _explain(error: BaseException, code: str) -> str:
     kind = type(error).__name__
     number = error.lineno if isinstance(error, SyntaxError) else None
     try:
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        message = str(error.msg if isinstance(error, SyntaxError) else error)
     except BaseException:  # noqa: BLE001 -- an exception class of the answer
         message = "(its message cannot be shown)"
     trace = error.__traceback__
@@ -145,7 +146,7 @@ def _explain(error: BaseException, code: str) -> str:
 
 
 def _cut(text: str, limit: int = MAX_ERROR_CHARS) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 # reading the result
@@ -321,11 +322,18 @@ def plain(value: Any, where: str) -> Any:
             raise UnusableError(f"{where} holds more than {MAX_ITEMS} values")
         if item is None or isinstance(item, bool):
             return item
-        if isinstance(item, str | int | float):
-            return str(item) if isinstance(item, str) else _number(item)
+        if isinstance(item, str):
+            return item if type(item) is str else str(item)
+        if isinstance(item, int | float):
+            return _number(item)
         if depth == MAX_DEPTH:
             raise UnusableError(f"{where} is nested more than {MAX_DEPTH} levels deep")
-        if isinstance(item, Mapping):
+        if isinstance(item, list):  # before all that asks an abstract class, which takes longer
+            return [convert(part, depth + 1) for part in item]
+        # networkx's views of nodes are mappings and sets: names are what they are read for
+        if isinstance(item, dict) or (
+            isinstance(item, Mapping) and not isinstance(item, AbstractSet)
+        ):
             return {_key(key, where): convert(item[key], depth + 1) for key in item}
         if isinstance(item, set | frozenset):
             # a set has no order of its own; this one is the same in every process

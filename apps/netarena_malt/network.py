@@ -44,10 +44,14 @@ class Changes:
         return cls(nodes, edges)
 
 
+#: the edges of a node that is gone; shared, never written to
+_NO_EDGES: dict[str, Attributes] = {}
+
+
 class Network:
     """A directed graph by name, read only; ``changed`` makes another."""
 
-    __slots__ = ("_above", "_below", "_nodes", "_root", "touched_edges", "touched_nodes")
+    __slots__ = ("_above", "_below", "_nodes", "_root", "layers")
 
     def __init__(self, graph: Graph) -> None:
         """A network that is ``graph``, which must not change any more."""
@@ -56,9 +60,8 @@ class Network:
         self._nodes: dict[str, Attributes | None] = {}
         self._below: dict[str, dict[str, Attributes]] = {}
         self._above: dict[str, dict[str, Attributes]] = {}
-        #: all that may differ from the first graph
-        self.touched_nodes: frozenset[str] = frozenset()
-        self.touched_edges: frozenset[Edge] = frozenset()
+        #: each network on the way here, and what was changed in it
+        self.layers: tuple[tuple[Network, Changes], ...] = ()
 
     def names(self) -> list[str]:
         """Names of all nodes."""
@@ -108,26 +111,23 @@ class Network:
         """Another network: this one with ``changes``."""
         other = object.__new__(Network)
         other._root = self._root
-        other._nodes = self._nodes | dict(changes.nodes)
+        other.layers = (*self.layers, (self, changes))
+        other._nodes = {**self._nodes, **changes.nodes}
         # rows are shared with this network until _row copies one
         other._below = dict(self._below)
         other._above = dict(self._above)
         below: set[str] = set()
         above: set[str] = set()
-        edges = set(changes.edges)
-        for name, attributes in changes.nodes.items():
-            if attributes is not None or self.node(name) is None:
-                continue
-            edges.update((name, target) for target in other.below(name))
-            edges.update((source, name) for source in other.above(name))
-            for target in list(other.below(name)):
-                other._row(other._above, other.above, above, target).pop(name, None)
-            for source in list(other.above(name)):
-                other._row(other._below, other.below, below, source).pop(name, None)
-            other._below[name] = {}
-            other._above[name] = {}
-            below.add(name)
-            above.add(name)
+        gone = {name for name, attributes in changes.nodes.items() if attributes is None}
+        for name in gone:
+            for target in self.below(name):
+                if target not in gone:
+                    other._row(other._above, other.above, above, target).pop(name, None)
+            for source in self.above(name):
+                if source not in gone:
+                    other._row(other._below, other.below, below, source).pop(name, None)
+        other._below.update(dict.fromkeys(gone, _NO_EDGES))
+        other._above.update(dict.fromkeys(gone, _NO_EDGES))
         for (source, target), attributes in changes.edges.items():
             out = other._row(other._below, other.below, below, source)
             into = other._row(other._above, other.above, above, target)
@@ -136,8 +136,6 @@ class Network:
                 into.pop(source, None)
             else:
                 out[target] = into[source] = attributes
-        other.touched_nodes = self.touched_nodes | frozenset(changes.nodes)
-        other.touched_edges = self.touched_edges | edges
         return other
 
     @staticmethod
@@ -165,6 +163,21 @@ class Network:
         return self.changed(Changes(nodes, edges))
 
 
+def touched(*networks: Network) -> tuple[list[str], list[Edge]]:
+    """All nodes and edges in which networks may differ from their first graph, sorted."""
+    nodes: set[str] = set()
+    edges: set[Edge] = set()
+    for network in networks:
+        for before, changes in network.layers:
+            nodes.update(changes.nodes)
+            edges.update(changes.edges)
+            for name, attributes in changes.nodes.items():
+                if attributes is None:
+                    edges.update((name, target) for target in before.below(name))
+                    edges.update((source, name) for source in before.above(name))
+    return sorted(nodes), sorted(edges)
+
+
 def compare(
     before: Network, after: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> Changes:
@@ -187,13 +200,18 @@ def compare(
 
 def equal(one: JsonValue | Attributes, other: JsonValue | Attributes) -> bool:
     """Whether two attribute values are equal: numbers by value, truth values are no numbers."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return one == other
+    if one is other:
+        return True
+    # whatever is not equal in Python is not equal here; of what is, truth values are to be told
+    return one == other and _same_truths(one, other)
+
+
+def _same_truths(one: Any, other: Any) -> bool:
+    if isinstance(one, Mapping):
+        return all(_same_truths(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return all(map(_same_truths, one, other))
+    return isinstance(one, bool) == isinstance(other, bool)
 
 
 def arrow(edge: Edge) -> str:

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 from netarena.model import Finding, JsonValue
+from netarena_malt.correctness import RELATIVE_TOLERANCE
 from netarena_malt.network import (
     Attributes,
     Changes,
@@ -25,6 +26,7 @@ from netarena_malt.network import (
     compare,
     released,
     short,
+    touched,
 )
 from netarena_malt.topology import (
     CAPACITY,
@@ -41,11 +43,12 @@ from netarena_malt.topology import (
 
 #: no container may keep less than this part of its initial port capacity, unless it is asked for
 BANDWIDTH_FLOOR = 0.5
-#: findings that are reported: in all, and of one rule
-MAX_FINDINGS = 20
+#: findings of one rule that are reported
 MAX_FINDINGS_PER_RULE = 5
-#: two sums of the same capacities may differ so much by the order of the additions
-_RELATIVE_TOLERANCE = 1e-12
+#: findings that are made before those are chosen, and changes looked at once one is known
+_MAX_LOOKED_AT = 300
+#: levels of containment that capacities are summed over; the network has five
+_MAX_DEPTH = 16
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,9 @@ class Frame:
     initial: Network
     #: from the initial network to the target
     target: Changes
-    #: total port capacity of each container, bps: before, and as the task leaves it
+    #: total port capacity of each container, bps
     totals: Mapping[str, float]
+    #: the same as the task leaves it, where it may have changed
     target_totals: Mapping[str, float]
     #: nodes that the solution removes
     removed: frozenset[str]
@@ -69,13 +73,14 @@ def find(frame: Frame, network: Network, changes: Changes) -> tuple[Finding, ...
 
 def make_frame(initial: Network, target: Changes) -> Frame:
     """The frame of a query; ``initial`` is the released network with few changes."""
-    first = compare(released(), initial, initial.touched_nodes, initial.touched_edges)
-    totals = _totals(_released_totals(), released(), initial, first)
+    first = compare(released(), initial, *touched(initial))
+    released_totals = _released_totals()
+    totals = {**released_totals, **_shifted(released_totals, released(), initial, first)}
     return Frame(
         initial=initial,
         target=target,
         totals=totals,
-        target_totals=_totals(totals, initial, initial.changed(target), target),
+        target_totals=_shifted(totals, initial, initial.changed(target), target),
         removed=frozenset(name for name, value in target.nodes.items() if value is None),
     )
 
@@ -83,23 +88,23 @@ def make_frame(initial: Network, target: Changes) -> Frame:
 def _limited(findings: Iterable[Finding]) -> Iterator[Finding]:
     """The first findings, few of each rule: a wrecked network needs no complete list."""
     seen: Counter[str] = Counter()
-    total = 0
-    for finding in findings:
+    for finding in islice(findings, _MAX_LOOKED_AT):
         seen[finding.rule] += 1
         if seen[finding.rule] <= MAX_FINDINGS_PER_RULE:
             yield finding
-            total += 1
-            if total == MAX_FINDINGS:
-                return
 
 
 def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[Finding]:
     if not changes:
         return
-    yield from islice(_unasked(frame, changes), MAX_FINDINGS_PER_RULE)
-    yield from _cycles(network, changes)
-    yield from _bandwidth(frame, network, changes)
-    for name in affected(frame.initial, network, changes.nodes, changes.edges):
+    unasked = list(islice(_unasked(frame, changes), MAX_FINDINGS_PER_RULE))
+    yield from unasked
+    yield from islice(_cycles(network, changes), MAX_FINDINGS_PER_RULE)
+    yield from islice(_bandwidth(frame, network, changes), MAX_FINDINGS_PER_RULE)
+    # once the answer is known to be unsafe, the rest only explains
+    most = _MAX_LOOKED_AT if unasked else None
+    nodes, edges = islice(changes.nodes, most), islice(changes.edges, most)
+    for name in affected(frame.initial, network, nodes, edges):
         yield from structure(network, name)
 
 
@@ -130,24 +135,39 @@ def _done(after: Attributes | None, before: Attributes | None) -> str:
 
 
 def _cycles(network: Network, changes: Changes) -> Iterator[Finding]:
-    for edge, attributes in changes.edges.items():
-        if attributes is None or attributes.get("type") != RK_CONTAINS:
+    """Every cycle goes through a changed edge, so a search upwards from those meets them all."""
+    done: set[str] = set()
+    for source, _ in changes.edges:
+        if source in done:
             continue
-        if edge[1] == edge[0] or edge[1] in network.containers(edge[0]):
-            yield Finding(
-                rule="acyclic containment",
-                element=arrow(edge),
-                detail=f"Edge {arrow(edge)} makes {edge[0]!r} contain itself.",
-            )
+        path = {source: iter(network.above(source).items())}
+        while path:
+            name, above = next(reversed(path.items()))
+            step = next(above, None)
+            if step is None:
+                path.popitem()
+                done.add(name)
+                continue
+            parent, attributes = step
+            if attributes.get("type") != RK_CONTAINS:
+                continue
+            if parent in path:
+                edge = (parent, name)
+                yield Finding(
+                    rule="acyclic containment",
+                    element=arrow(edge),
+                    detail=f"Edge {arrow(edge)} is part of a cycle: {parent!r} contains itself.",
+                )
+            elif parent not in done:
+                path[parent] = iter(network.above(parent).items())
 
 
 def _bandwidth(frame: Frame, network: Network, changes: Changes) -> Iterator[Finding]:
-    totals = _totals(frame.totals, frame.initial, network, changes)
-    for name, before in frame.totals.items():
-        after = totals[name]
-        if after >= BANDWIDTH_FLOOR * before * (1 - _RELATIVE_TOLERANCE):
-            continue
-        if after < frame.target_totals[name] * (1 - _RELATIVE_TOLERANCE) and network.node(name):
+    for name, after in _shifted(frame.totals, frame.initial, network, changes).items():
+        before = frame.totals.get(name, 0.0)
+        asked = frame.target_totals.get(name, before)
+        floor = min(BANDWIDTH_FLOOR * before, asked) * (1 - RELATIVE_TOLERANCE)
+        if after < floor:
             yield Finding(
                 rule="bandwidth floor",
                 element=name,
@@ -334,46 +354,52 @@ _ATTRIBUTES: Mapping[str, _Must] = {
 @lru_cache(maxsize=1)
 def _released_totals() -> Mapping[str, float]:
     network = released()
-    totals: dict[str, float] = {}
-    for name in network.names():
-        if (bps := _capacity(network, name)) is not None:
-            for container in network.containers(name):
-                totals[container] = totals.get(container, 0.0) + bps
-    return totals
+    everything = Changes({name: network.node(name) for name in network.names()})
+    return _shifted({}, network, network, everything)
 
 
-def _capacity(network: Network, name: str) -> float | None:
-    """Capacity of a port, bps; 0 if it is no valid number, None if this is no port."""
-    attributes = network.node(name)
-    if attributes is None or _kind(attributes) is not NODE_KINDS[EK_PORT]:
-        return None
+def _shifted(
+    totals: Mapping[str, float], before: Network, after: Network, changes: Changes
+) -> dict[str, float]:
+    """Port capacity, bps, of each container of ``after`` of which the changes may have changed it;
+    ``totals`` are those of ``before``.
+
+    Sums along every path: right where a container leads to a port by one path only, as the
+    rules have it, and too much elsewhere, where other findings say so.
+    """
+    shifted: dict[str, float] = {}
+    above = [source for source, _ in changes.edges]
+    for name in changes.nodes:
+        above += after.above(name)
+        above += before.above(name)
+    while above:  # whose contents changed, and whatever contains that
+        name = above.pop()
+        if name not in shifted and after.node(name) is not None:
+            shifted[name] = 0.0
+            above += after.above(name)
+    known: dict[str, float] = {}
+
+    def total(name: str, depth: int) -> float:
+        if name not in shifted and name in totals:
+            return totals[name]
+        if name not in known:
+            known[name] = _capacity(after.node(name))
+            if depth:
+                known[name] += sum(
+                    total(child, depth - 1)
+                    for child, edge in after.below(name).items()
+                    if edge.get("type") == RK_CONTAINS
+                )
+        return known[name]
+
+    for name in shifted:
+        shifted[name] = total(name, _MAX_DEPTH)
+    return shifted
+
+
+def _capacity(attributes: Attributes | None) -> float:
+    """Capacity of a port, bps; 0 for what is no port, or where it is no valid number."""
+    if attributes is None or attributes.get("type") != [EK_PORT]:
+        return 0.0
     bps = attributes.get(CAPACITY)
     return float(bps) if bps is not None and _is_positive(bps) else 0.0
-
-
-def _totals(
-    totals: Mapping[str, float], before: Network, after: Network, changes: Changes
-) -> Mapping[str, float]:
-    """Port capacity of each container of ``after``, bps, from that of ``before``."""
-    ports: set[str] = set()
-    moved: dict[str, None] = {}
-    for name, attributes in changes.nodes.items():
-        if attributes is None:
-            moved.update(dict.fromkeys((name, *before.below(name))))
-        else:
-            ports.add(name)
-    moved.update((target, None) for _, target in changes.edges)
-    for network in (before, after):
-        walked: set[str] = set()
-        for name in moved:
-            if name not in walked:
-                walked.add(name)
-                walked |= network.contents(name)
-        ports |= walked
-    shifts: dict[str, float] = {}
-    for network, sign in ((before, -1), (after, 1)):
-        for name in ports:
-            if bps := _capacity(network, name):
-                for container in network.containers(name):
-                    shifts[container] = shifts.get(container, 0.0) + sign * bps
-    return {**totals, **{name: totals.get(name, 0.0) + shift for name, shift in shifts.items()}}

@@ -24,7 +24,7 @@ from typing import Any
 from netarena.model import Finding, JsonValue, Judgement, Query, State
 from netarena_malt.correctness import wrong_data, wrong_graph
 from netarena_malt.guest import ANSWER_TYPES, difference, doubtful, parts_of
-from netarena_malt.network import Changes, Network, compare, released, released_graph
+from netarena_malt.network import Changes, Network, compare, released, released_graph, touched
 from netarena_malt.query import Truth, initial_changes, solve_truth
 from netarena_malt.safety import Frame, affected, find, make_frame, structure
 
@@ -48,8 +48,9 @@ class _MalformedError(Exception):
 
 
 def failed(error: str) -> State:
-    """The state after a program that gave no usable answer."""
-    return {"answered": True, "error": _clean(error)[:MAX_ERROR_CHARS] or "the program failed"}
+    """The state after a program that gave no usable answer; ``error`` is made one line."""
+    line = " ".join(_clean(error[: 2 * MAX_ERROR_CHARS]).split())[:MAX_ERROR_CHARS]
+    return {"answered": True, "error": line or "the program failed"}
 
 
 def read_claim(claim: JsonValue) -> State:
@@ -200,13 +201,7 @@ def _compute_case(query: Query) -> Case:
     after = parts_of(graph, "the target")
     changes = Changes.from_json(difference(before, after, _released_doubtful()))
     whole = released().changed(changes)
-    target = compare(
-        initial,
-        whole,
-        # what is reported first must not depend on the order of a set
-        sorted(initial.touched_nodes | whole.touched_nodes),
-        sorted(initial.touched_edges | whole.touched_edges),
-    )
+    target = compare(initial, whole, *touched(initial, whole))
     return Case(truth, initial, target, make_frame(initial, target))
 
 
@@ -225,9 +220,7 @@ def verify(query: Query) -> str:
         return fault
     case = case_of(query)
     first = case.initial
-    for name in affected(
-        released(), first, sorted(first.touched_nodes), sorted(first.touched_edges)
-    ):
+    for name in affected(released(), first, *touched(first)):
         for finding in structure(first, name):
             return f"the initial network breaks a rule: {finding.detail}"
     for finding in find(case.frame, first.changed(case.target), case.target):

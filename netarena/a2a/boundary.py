@@ -19,6 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: bytes of one request
 MAX_BODY = 2**20
+#: bytes beyond those that are read and thrown away, so that the client reads why it was refused
+_DISCARDED = 2**20
 #: bytes that one event stream may be behind
 MAX_BEHIND = 8 * 2**20
 #: bytes that all responses of the service may be behind together
@@ -30,7 +32,7 @@ _PIECE = 64 * 1024
 
 
 class _ReaderLost(Exception):
-    """The reader is too far behind."""
+    """The client has left, or is too far behind."""
 
 
 @dataclass
@@ -66,6 +68,8 @@ class Boundary:
         try:
             async with asyncio.timeout(self._body_timeout_s):
                 body = await self._read(scope, receive)
+        except _ReaderLost:
+            return
         except TimeoutError:
             await _refuse(408, "the request took too long", scope, receive, send)
             return
@@ -99,20 +103,27 @@ class Boundary:
             closing.cancel()
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body; None if it is too large, as its header says or as it turns out."""
-        for name, value in scope["headers"]:
-            if name == b"content-length" and (not value.isdigit() or int(value) > self._max_body):
-                return None
+        """The body; None if it is too large, as its header says or as it turns out.
+
+        Raises _ReaderLost when the client leaves before its end.
+        """
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self._max_body + _DISCARDED:
+            return None
         body = bytearray()
+        size = 0
         while True:
             message = await receive()
-            if message["type"] != "http.request":
-                return bytes(body)
-            body += message.get("body", b"")
-            if len(body) > self._max_body:
+            if message["type"] == "http.disconnect":
+                raise _ReaderLost
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size <= self._max_body:
+                body += piece
+            elif size > self._max_body + _DISCARDED:
                 return None
             if not message.get("more_body", False):
-                return bytes(body)
+                return bytes(body) if size <= self._max_body else None
 
 
 async def _refuse(status: int, detail: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -150,7 +161,7 @@ class _Outbox:
         self._lost = False
 
     async def put(self, message: Message) -> None:
-        """Take a message; never waits. Raises _ReaderLost when too much waits already."""
+        """Take a message; never waits for the reader. Raises _ReaderLost if too much waits."""
         if self._lost or self._ended:
             raise _ReaderLost
         size = len(message.get("body", b""))
@@ -166,6 +177,8 @@ class _Outbox:
         self._messages.extend(_split(message))
         self._started = True
         self._wake.set()
+        # a producer that never waits for anything else would leave no turn to the pump
+        await asyncio.sleep(0)
 
     def end(self) -> None:
         self._ended = True

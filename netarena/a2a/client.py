@@ -21,10 +21,12 @@ import json
 import logging
 import random
 import re
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -56,6 +58,7 @@ from a2a.utils.errors import (
     VersionNotSupportedError,
 )
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+from pydantic import ValidationError
 
 from netarena.a2a.credential import Credential
 from netarena.a2a.request import check_url
@@ -104,6 +107,8 @@ _PROTOCOL_ERRORS = (
 #: how the SDK begins what it says of an answer that is no JSON-RPC
 _NO_JSON_RPC = ("Invalid JSON-RPC", "JSON Decode Error")
 
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -136,7 +141,7 @@ class A2AAgent:
     async def open(self, *, timeout_s: float) -> None:
         """Fetch the card. Raises AgentFailed."""
         if self._http is None:
-            inner = self._inner or httpx.AsyncHTTPTransport(trust_env=False)
+            inner = self._inner or httpx.AsyncHTTPTransport(verify=_tls(self._url), trust_env=False)
             self._http = httpx.AsyncClient(
                 transport=BoundedTransport(inner, credential=self._credential),
                 timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
@@ -186,6 +191,16 @@ class A2AAgent:
             except Exception as error:  # noqa: BLE001 -- see above
                 raise AgentFailed(FailureReason.MALFORMED, f"agent card: {_short(error)}") from None
         raise AssertionError("the last path returns or raises")
+
+
+def _tls(url: str) -> ssl.SSLContext:
+    # reading the certificates takes 50 ms, and no redirect leads from http to https
+    return _verifying_tls() if url.lower().startswith("https:") else _NO_TLS
+
+
+@cache
+def _verifying_tls() -> ssl.SSLContext:
+    return httpx.create_ssl_context()
 
 
 def _card_url(url: str, path: str) -> str:
@@ -428,4 +443,7 @@ def _clean(text: str, limit: int) -> str:
 
 
 def _short(error: BaseException) -> str:
+    if isinstance(error, ValidationError):
+        # its own text lists every error that a hostile reply holds
+        return f"{error.error_count()} errors in a {_clean(error.title, 100)}"
     return _clean(f"{type(error).__name__}: {error}".strip(": "), 300)

@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -141,12 +141,13 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     max_episodes: int = MAX_EPISODES,
     allow_unsandboxed: bool = False,
     environ: Mapping[str, str] | None = None,
+    ready: Callable[[str], None] | None = None,
 ) -> None:
     """Run a green agent until SIGTERM or SIGINT.
 
-    ``environ`` may hold ``NETARENA_SEED`` and ``NETARENA_HEADERS_<ROLE>``. Raises ConfigError,
-    before anything is served, also when the sandbox lacks a protection and
-    ``allow_unsandboxed`` is false.
+    ``environ`` may hold ``NETARENA_SEED`` and ``NETARENA_HEADERS_<ROLE>``. ``ready`` is told the
+    URL once the service listens; port 0 takes a free one. Raises ConfigError, before anything is
+    served, also when the sandbox lacks a protection and ``allow_unsandboxed`` is false.
     """
     environ = environ or {}
     for check in application.diagnose():
@@ -175,7 +176,8 @@ def serve(  # noqa: PLR0913 -- the settings of a service
         seed_secret=environ.get("NETARENA_SEED"),
         credentials=credentials,
     )
-    log.info("serving %s at %s", application.name, url_of(listener))
+    if ready is not None:
+        ready(url_of(listener))
     run_app(app, listener)
 
 

@@ -4,9 +4,9 @@
 
 - a JSON reply is held until it is whole, at most ``MAX_DOCUMENT`` bytes; an event stream may be
   longer (``MAX_EXCHANGE``), each of its events not;
-- a document's structure is bounded too (``MAX_TOKENS`` commas, brackets and braces outside
-  strings): a small text can otherwise become a hundred times its size, and seconds of parsing on
-  the event loop;
+- structure is bounded too (``MAX_TOKENS`` commas, brackets and braces outside strings in one
+  document, ``MAX_EVENTS`` in one stream): a small text can otherwise become a hundred times its
+  size, and seconds of parsing on the event loop;
 - compressed replies are unpacked here, piece by piece, and the bounds count what comes out;
 - other statuses than 2xx, redirects among them, end here, their bodies unread;
 - cookies are dropped.
@@ -34,8 +34,10 @@ from netarena.errors import AgentFailed, FailureReason
 MAX_DOCUMENT = 4 * 2**20
 #: bytes of one event stream
 MAX_EXCHANGE = 16 * 2**20
-#: commas, brackets and braces of one document; parsing that many takes some 50 ms
-MAX_TOKENS = 20_000
+#: commas, brackets and braces of one document; parsing that many takes up to 0.1 s
+MAX_TOKENS = 10_000
+#: events of one stream, comments included
+MAX_EVENTS = 10_000
 #: statuses that a gateway gives while the agent behind it is away or busy
 RETRIED = frozenset({429, 502, 503})
 
@@ -225,7 +227,7 @@ async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
 
 async def _frame_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Pass an event stream on in whole lines; each event has the bounds of a document."""
-    size = tokens = 0
+    size = tokens = events = 0
     rest = bytearray()
     async for piece in pieces:
         rest += piece
@@ -239,10 +241,14 @@ async def _frame_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         del rest[:end]
         for line in _LINE_END.split(block)[:-1]:
             if not line:
+                events += bool(size)
                 size = tokens = 0
+                if events > MAX_EVENTS:
+                    raise _too_large("events of the reply", MAX_EVENTS)
                 continue
             size += len(line)
-            tokens += _count_tokens(line)
+            # a line costs something too
+            tokens += 1 + _count_tokens(line)
             if size > MAX_DOCUMENT:
                 raise _too_large("bytes of one event", MAX_DOCUMENT)
             if tokens > MAX_TOKENS:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.model import JsonValue
 from netarena.sandbox.python import Limits, PythonSandbox, Status
 
 pytestmark = pytest.mark.anyio
@@ -31,8 +31,8 @@ def call(context, request):
     exec(compile(request["code"], "<answer>", "exec"), names)
     return names["main"]()
 """
-SLEEP = {"code": "def main(): time.sleep(600)"}
-ONE = {"code": "def main(): return 1"}
+SLEEP: JsonValue = {"code": "def main(): time.sleep(600)"}
+ONE: JsonValue = {"code": "def main(): return 1"}
 PROJECT = Path(__file__).parents[2]
 PATIENCE_S = 20.0
 
@@ -167,7 +167,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 async def test_the_end_of_the_service_is_the_end_of_its_answers(signal_number: int) -> None:
     path = [str(PROJECT), str(Path(__file__).parent)]
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: ASYNC220 - nothing else runs in this loop
         [sys.executable, "-c", SERVICE],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -185,10 +185,13 @@ async def test_the_end_of_the_service_is_the_end_of_its_answers(signal_number: i
 @pytest.mark.parametrize(
     ("guest", "reason"),
     [
-        ("def load(payload): raise ValueError('bad graph')", "ValueError: bad graph"),
+        (
+            "def load(payload): raise ValueError('bad graph')\ncall = load",
+            "ValueError: bad graph",
+        ),
         ("def load(payload): return 1", "call"),
         ("import os\nos._exit(3)", "ended with 3"),
-        ("not python", "SyntaxError"),
+        ("not python either", "SyntaxError"),
     ],
 )
 async def test_a_guest_that_does_not_load_is_our_failure(guest: str, reason: str) -> None:
@@ -229,41 +232,47 @@ async def test_a_large_request_arrives() -> None:
     assert result.value == [3_000_003, "end"]
 
 
+FLOOD = """
+import stat
+def main():
+    socket = max(number for number in range(3, 64) if is_socket(number))
+    text = b'+[' + b'[1,2.5,"abc"],' * 200_000 + b'1]'
+    while text:
+        text = text[os.write(socket, text):]
+    os._exit(0)
+def is_socket(number):
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
+"""
+
+
 async def test_the_event_loop_is_never_blocked_by_results() -> None:
-    code = """
-    import json
-    socket = max(n for n in range(4, 64) if _open(n))
-    def main():
-        text = b'+[' + b'[1,2.5,"abc"],' * 60_000 + b'1]'
-        while text:
-            text = text[os.write(socket, text):]
-        os._exit(0)
-    """
-    code = textwrap.dedent(code).replace("_open(n)", "_open(n)")
-    code = (
-        "def _open(n):\n    try: os.fstat(n)\n    except OSError: return False\n    return True\n"
-        + code
-    )
-    late_s = 0.0
+    busy_s = 0.0  # CPU time of this thread from one turn of the loop to the next, at most
 
     async def watch() -> None:
-        nonlocal late_s
+        nonlocal busy_s
         while True:
-            before = time.monotonic()
+            before = time.thread_time()
             await asyncio.sleep(0.001)
-            late_s = max(late_s, time.monotonic() - before)
+            busy_s = max(busy_s, time.thread_time() - before)
 
-    async with small(parallel=2, limits=Limits(result_values=250_000)) as sandbox:
+    async with small(parallel=2, limits=Limits(result_values=1_000_000)) as sandbox:
         watcher = asyncio.create_task(watch())
-        results = await asyncio.gather(*(sandbox.run({"code": code}) for _ in range(6)))
+        results = await asyncio.gather(*(sandbox.run({"code": FLOOD}) for _ in range(3)))
         watcher.cancel()
-    assert [len(result.value) for result in results] == [60_001] * 6  # type: ignore[arg-type]
-    assert late_s < 0.25
+    assert [len(result.value) for result in results] == [200_001] * 3  # type: ignore[arg-type]
+    assert busy_s < 0.08  # reading one of these takes twice that
 
 
 async def test_answers_have_users_of_their_own(requirement: Callable[[str], None]) -> None:
     requirement("root")
-    code = "def main():\n    time.sleep(0.2)\n    return [*os.getresuid(), *os.getresgid(), os.getgroups()]"
+    code = """
+def main():
+    time.sleep(0.2)
+    return [*os.getresuid(), *os.getresgid(), os.getgroups()]
+"""
     async with small(parallel=3) as sandbox:
         results = await asyncio.gather(*(sandbox.run({"code": code}) for _ in range(3)))
     users = {json.dumps(result.value) for result in results}
@@ -312,7 +321,7 @@ NOT_IMPORTABLE = {
 
 async def test_the_standard_library_can_be_imported_in_an_answer() -> None:
     names = sorted(set(sys.stdlib_module_names) - NOT_IMPORTABLE)
-    plain = subprocess.run(
+    plain = subprocess.run(  # noqa: ASYNC221 - nothing else runs in this loop
         [
             sys.executable,
             "-S",
@@ -387,7 +396,7 @@ asyncio.run(main())
 
 async def test_a_machine_without_landlock_is_refused_unless_allowed() -> None:
     path = [str(PROJECT), str(Path(__file__).parent), *sys.path]
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: ASYNC221 - the same
         [sys.executable, "-c", LACKING_LANDLOCK],
         capture_output=True,
         text=True,

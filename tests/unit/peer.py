@@ -116,9 +116,7 @@ def respond(
 
 def start_stream(writer: asyncio.StreamWriter) -> None:
     """An event stream that lasts until the connection is closed."""
-    writer.write(
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-    )
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
 
 
 def send_event(writer: asyncio.StreamWriter, call: Call, result: dict[str, Any]) -> None:
@@ -302,5 +300,5 @@ class FakeConduct:
 async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
     """Wait until ``condition()`` holds; fails after ``timeout_s``."""
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 -- any condition
             await asyncio.sleep(0.01)

@@ -27,6 +27,13 @@ class Clumsy(Scripted):
         return Reply(text=f"{('off', 'on')[turn % 2]} {turn // 2}")
 
 
+class Dimmer(Scripted):
+    """Turns one lamp off, again and again: unsafe once, and then no more."""
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        return Reply(text="off 0")
+
+
 @pytest.fixture
 def installed(monkeypatch):
     """The application that a journal names, and a way to install another judge."""
@@ -54,7 +61,7 @@ def regraded(folder: Path) -> Regrade:
     return regrade(stored)
 
 
-@pytest.mark.parametrize("agent", [Sweeper, Idler, Clumsy])
+@pytest.mark.parametrize("agent", [Sweeper, Idler, Clumsy, Dimmer])
 def test_the_same_judge_says_the_same(tmp_path, installed, agent):
     folder = examine(tmp_path / "run", agent)
     before = json.loads((folder / "results.json").read_text())

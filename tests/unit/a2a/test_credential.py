@@ -44,7 +44,9 @@ def test_headers_go_nowhere_else(url):
 
 def test_they_come_from_the_environment_by_role():
     text = json.dumps({"url": "https://host/a", "headers": {"x-api-key": SECRET}})
-    loaded = load_credentials({variable("malt_operator"): text, "PATH": "/bin", "NETARENA_SEED": "s"})
+    loaded = load_credentials(
+        {variable("malt_operator"): text, "PATH": "/bin", "NETARENA_SEED": "s"}
+    )
     assert variable("malt_operator") == "NETARENA_HEADERS_MALT_OPERATOR"
     assert variable("my-role.2") == "NETARENA_HEADERS_MY_ROLE_2"
     assert loaded == {"NETARENA_HEADERS_MALT_OPERATOR": credential("https://host/a")}

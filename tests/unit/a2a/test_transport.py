@@ -74,12 +74,20 @@ async def test_a_reply_without_end_is_too_large_and_is_not_read_on(headers):
 
 
 async def test_a_stream_of_small_events_without_end_is_too_large():
-    block = b"data: {}\n\n" * 6000
+    block = b"data: %s\n\n" % (b"x" * 900) * 60
     canned = Canned(*[block] * 1600, headers=STREAM)
     with pytest.raises(AgentFailed) as caught:
         await lines(canned)
     assert caught.value.reason is FailureReason.TOO_LARGE
     assert canned.stream.given <= MAX_EXCHANGE + 2 * len(block)
+
+
+async def test_the_events_of_a_stream_are_bounded():
+    block = b"data: {}\n\n" * 100
+    assert await lines(Canned(*[block] * 100, headers=STREAM))
+    with pytest.raises(AgentFailed) as caught:
+        await lines(Canned(*[block] * 101, headers=STREAM))
+    assert caught.value.reason is FailureReason.TOO_LARGE
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-gzip", "GZIP"])
@@ -133,7 +141,7 @@ async def test_brackets_and_commas_in_strings_are_text():
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 async def test_an_event_of_many_lines_is_one_document(end):
     line = b"data: " + b"0," * 1000 + end
-    small = [line * 19 + end] * 40
+    small = [line * 9 + end] * 40
     assert await lines(Canned(*small, headers=STREAM))
     with pytest.raises(AgentFailed) as caught:
         await lines(Canned(*[line] * 30, headers=STREAM))
@@ -141,7 +149,7 @@ async def test_an_event_of_many_lines_is_one_document(end):
 
 
 async def test_a_line_end_in_two_pieces_does_not_begin_a_new_event():
-    pieces = [b"data: " + b"0," * 9000 + b"\r", b"\n"] * 3
+    pieces = [b"data: " + b"0," * 4500 + b"\r", b"\n"] * 3
     with pytest.raises(AgentFailed):
         await lines(Canned(*pieces, headers=STREAM))
 
@@ -149,7 +157,9 @@ async def test_a_line_end_in_two_pieces_does_not_begin_a_new_event():
 @given(data=st.data())
 def test_an_event_stream_is_the_same_in_whatever_pieces_it_comes(data):
     text = data.draw(
-        st.lists(st.sampled_from(["data: a", "\n", "\r\n", "\r", "\n\n", ": é", "x\u2028y", "\x0b"]))
+        st.lists(
+            st.sampled_from(["data: a", "\n", "\r\n", "\r", "\n\n", ": é", "x\u2028y", "\x0b"])
+        )
     )
     raw = "".join(text).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
@@ -193,7 +203,8 @@ async def test_other_statuses_are_the_endpoint_s_failure_and_are_not_read(status
 
 
 @pytest.mark.parametrize(
-    ("text", "wait_s"), [("", None), ("soon", None), ("-1", None), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)]
+    ("text", "wait_s"),
+    [("", None), ("soon", None), ("-1", None), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)],
 )
 def test_a_retry_after_that_is_none_is_ignored(text, wait_s):
     assert transport._retry_after(text) == wait_s

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netarena_malt.action import total_port_capacity
@@ -29,6 +29,7 @@ def test_what_goes_with_a_switch_needs_no_edit_of_its_own() -> None:
     assert draft.edits() == {"remove": ["ju1.s1.s1c1"], "add": [], "set": []}
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_a_draft_knows_what_the_graph_of_its_edits_is(seed: int, much: bool) -> None:
     rng = random.Random(seed)

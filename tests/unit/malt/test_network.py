@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 
 from netarena_malt.edit import apply_edits
 from netarena_malt.guest import difference, parts_of
-from netarena_malt.network import Changes, Network, compare, equal, released
+from netarena_malt.network import Changes, Network, compare, equal, released, touched
 from netarena_malt.query import initial_changes, initial_graph
 from netarena_malt.topology import Topology, build
 
-SMALL = Topology(
-    superblocks=1, spine_blocks=1, agg_blocks=1, columns=2, ports=2, exceptions_bps={}
-)
+SMALL = Topology(superblocks=1, spine_blocks=1, agg_blocks=1, columns=2, ports=2, exceptions_bps={})
 NAMES = sorted(build(SMALL))
 
 
@@ -72,7 +70,7 @@ def test_changes_lead_to_the_same_graph(first, second):
         assert same(as_graph(network), after)
     assert same(start, build(SMALL)), "the first graph stays as it is"
     whole = difference(parts_of(start, "start"), parts_of(end, "end"), set())
-    direct = compare(Network(start), network, network.touched_nodes, network.touched_edges)
+    direct = compare(Network(start), network, *touched(network))
     assert direct == Changes.from_json(whole)
 
 

@@ -60,45 +60,47 @@ def digest() -> str:
 
 
 def assert_structure(graph: Graph) -> None:
-    """The structural rules that the prompt states."""
-    for name, attributes in graph.nodes.items():
+    """The structural rules that the prompt states; no cycle fits the kinds of parents."""
+    nodes, below, above = graph._node, graph._succ, graph._pred  # views take ten times as long
+    for name, attributes in nodes.items():
         kind = NODE_KINDS[attributes["type"][0]]
         assert attributes["type"] == list(kind.types)
         assert set(attributes) == {"name", "type", *kind.attributes}
         assert attributes["name"] == name
         assert attributes.get("physical_capacity_bps", 1.0) > 0
-        parents = [parent for parent in graph.pred[name] if parent != name]
+        parents = [parent for parent in above[name] if parent != name]
         assert len(parents) == len(kind.parents), name
         for group in kind.parents:
-            assert sum(graph.nodes[parent]["type"][0] in group for parent in parents) == 1, name
+            assert sum(nodes[parent]["type"][0] in group for parent in parents) == 1, name
         for need in kind.needs:
-            assert any(need in graph.nodes[child]["type"] for child in graph.adj[name]), name
+            assert any(need in nodes[child]["type"] for child in below[name]), name
     for source, target, attributes in graph.edges(data=True):
         loop = source == target
         assert attributes == {"type": "RK_CONTROLS" if loop else "RK_CONTAINS"}
-        assert not loop or NODE_KINDS[graph.nodes[source]["type"][0]].controls_itself
-    contains = nx.DiGraph((a, b) for a, b in graph.edges if a != b)
-    assert nx.is_directed_acyclic_graph(contains)
+        assert not loop or NODE_KINDS[nodes[source]["type"][0]].controls_itself
 
 
 def test_the_labels_are_those_of_the_contract() -> None:
-    assert tuple(
-        f"capacity planning, level-{level}, {operations}"
-        for level, operations in (
-            (1, "add"),
-            (1, "remove"),
-            (1, "update"),
-            (1, "count"),
-            (1, "list"),
-            (1, "rank"),
-            (2, "remove-list"),
-            (2, "remove-rank"),
-            (2, "remove-count"),
-            (3, "add-list"),
-            (3, "add-rank"),
-            (3, "add-count"),
+    assert (
+        tuple(
+            f"capacity planning, level-{level}, {operations}"
+            for level, operations in (
+                (1, "add"),
+                (1, "remove"),
+                (1, "update"),
+                (1, "count"),
+                (1, "list"),
+                (1, "rank"),
+                (2, "remove-list"),
+                (2, "remove-rank"),
+                (2, "remove-count"),
+                (3, "add-list"),
+                (3, "add-rank"),
+                (3, "add-count"),
+            )
         )
-    ) == LABELS
+        == LABELS
+    )
 
 
 def test_labels_take_turns_and_indices_count_up() -> None:
@@ -164,15 +166,15 @@ def totals(graph: Graph) -> dict[str, float]:
     """Total port capacity of all that contain ports."""
     found: dict[str, float] = {}
     for port, bps in graph.nodes(data="physical_capacity_bps", default=0.0):
-        above = [name for name in graph.pred[port] if bps]
+        above = [name for name in graph._pred[port] if bps]
         while above:
             name = above.pop()
             found[name] = found.get(name, 0.0) + bps
-            above += [parent for parent in graph.pred[name] if parent != name]
+            above += [parent for parent in graph._pred[name] if parent != name]
     return found
 
 
-@settings(max_examples=48, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(seeds, st.sampled_from(range(len(LABELS))))
 def test_every_network_obeys_the_rules_and_every_task_is_worth_asking(
     seed: int, index: int
@@ -235,7 +237,7 @@ def test_truth_names_the_ties_of_a_rank() -> None:
     for query in ranks:
         truth, _ = solve_truth(query)
         assert isinstance(truth.data, list)
-        values = dict(row for row in truth.data if isinstance(row, list))
+        values = {str(row[0]): row[1] for row in truth.data if isinstance(row, list)}
         for names in truth.ties:
             tied += 1
             assert len({values[name] for name in names}) == 1

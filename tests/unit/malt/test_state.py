@@ -79,9 +79,7 @@ def test_a_rank_is_in_order_with_its_values(make_query, state_of):
     swapped = [rows[1], rows[0], *rows[2:]]
     assert reason_of(query, state_of(query, data=swapped)).startswith("Row 1")
     # the text says that equal totals are in order of name
-    (first, second) = next(
-        (n, n + 1) for n in range(len(rows) - 1) if rows[n][1] == rows[n + 1][1]
-    )
+    (first, second) = next((n, n + 1) for n in range(len(rows) - 1) if rows[n][1] == rows[n + 1][1])
     tie = [*rows]
     tie[first], tie[second] = tie[second], tie[first]
     assert reason_of(query, state_of(query, data=tie)).startswith(f"Row {first + 1}")

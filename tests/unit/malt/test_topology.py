@@ -28,6 +28,7 @@ def test_the_released_model_has_the_published_counts() -> None:
         place["stage"] for _, place in graph.nodes(data="switch_loc") if place is not None
     )
     assert stages == {1.0: 32, 2.0: 160, 3.0: 128}
+    assert all(type(stage) is float for stage in stages)
     assert Counter(kind for _, _, kind in graph.edges(data="type")) == {
         "RK_CONTAINS": 6104,
         "RK_CONTROLS": 320,

@@ -108,6 +108,23 @@ def test_lists_invalid_queries_with_their_evidence(tmp_path, monkeypatch):
     assert text.count("## Invalid queries") == 1
 
 
+@pytest.mark.parametrize("piece", [HOSTILE, "````\n# hi <script>", "`" * 40 + "\n<script>"])
+def test_evidence_cannot_leave_its_fence(tmp_path, monkeypatch, piece):
+    report = examine(tmp_path, monkeypatch, Sweeper, application=Cellar())
+    report["participants"][0]["invalid"][0]["evidence"] = [piece]
+    text = render_markdown(report)
+    fence = ""
+    for line in text.splitlines():
+        ticks = line if line and not line.strip("`") and len(line) >= 3 else ""
+        if not fence:
+            assert "<script>" not in line
+            assert not line.startswith("# hi")
+            fence = ticks
+        elif ticks and len(ticks) >= len(fence):
+            fence = ""
+    assert not fence
+
+
 def test_says_what_was_never_asked(tmp_path, monkeypatch):
     examine(tmp_path, monkeypatch, Sweeper)
     journal = tmp_path / "journal.jsonl"

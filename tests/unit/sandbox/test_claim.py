@@ -71,6 +71,10 @@ def test_any_bytes_are_read_as_plain_values_or_refused(text: bytes) -> None:
         (b"NaN", "NaN"),
         (b"[-Infinity]", "Infinity"),
         (b"-1e400", "range"),
+        (b"9" * 299 + b"e10", "range"),
+        (b"9" * 400 + b".5", "range"),
+        (b"[1.0," + b"9" * 309 + b".0]", "range"),
+        (b"-" + b"1" * (MAX_DIGITS + 1), "digits"),
         (b"1" * (MAX_DIGITS + 1), "digits"),
         (b"1" * 100_000, "digits"),
         (b"[" * MAX_DEPTH + b"[" + b"]" * (MAX_DEPTH + 1), "deeper"),
@@ -89,6 +93,8 @@ def test_bounds_are_reached_but_not_exceeded() -> None:
     deep = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
     assert read_json(deep, max_values=MAX_DEPTH + 1)
     assert read_json(b"9" * MAX_DIGITS, max_values=1) == int("9" * MAX_DIGITS)
+    assert read_json(b"-" + b"9" * MAX_DIGITS, max_values=1) == -int("9" * MAX_DIGITS)
+    assert read_json(b"9" * 299 + b"e9", max_values=1) == float("9" * 299 + "e9")
     assert read_json(b'"\\ud83d\\ude00"', max_values=1) == "\U0001f600"
     assert read_json(b"[1,2,3]", max_values=4) == [1, 2, 3]
     with pytest.raises(ClaimRefused, match="more than 3 values"):

@@ -1,0 +1,67 @@
+"""What an artifact of many records costs the service: events through the real server and client.
+
+    python benchmarks/bench_artifact.py [--records 200 1000 2500] [--bytes 3000]
+
+Prints, per number of records, seconds from the request to the last event at a streaming client,
+the events, and the service's growth of resident memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1] / path) for path in (".", "tests/unit", "tests/toy")]
+
+import httpx  # noqa: E402 -- found by the line above
+from a2a.client import ClientConfig, create_client  # noqa: E402
+from a2a.helpers import new_text_message  # noqa: E402
+from a2a.types.a2a_pb2 import Role, SendMessageRequest  # noqa: E402
+from netarena_toy import Toy  # noqa: E402
+from peer import FakeConduct  # noqa: E402
+
+from netarena.a2a.server import create_app  # noqa: E402
+from netarena.a2a.service import listen, serving  # noqa: E402
+
+REQUEST = json.dumps({"participants": {"toy_operator": "http://127.0.0.1:1/"}, "config": {}})
+
+
+def resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def measure(records: int, size: int) -> None:
+    conduct = FakeConduct(records, size=size)
+    with tempfile.TemporaryDirectory() as root:
+        app = create_app(Toy(), out=Path(root), conduct=conduct)
+        before = resident_mb()
+        async with (
+            serving(app, listen("127.0.0.1", 0)) as url,
+            httpx.AsyncClient(timeout=600) as http,
+        ):
+            client = await create_client(url, ClientConfig(httpx_client=http))
+            message = new_text_message(REQUEST, role=Role.ROLE_USER)
+            begun = time.perf_counter()
+            events = 0
+            async for _ in client.send_message(SendMessageRequest(message=message)):
+                events += 1
+            took_s = time.perf_counter() - begun
+    growth = resident_mb() - before
+    print(
+        f"{records:6} records of {size} bytes: {took_s:6.2f} s, {events} events, {growth:+.0f} MB"
+    )
+
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--records", type=int, nargs="+", default=[200, 1000, 2500])
+parser.add_argument("--bytes", type=int, default=3000)
+arguments = parser.parse_args()
+for number in arguments.records:
+    asyncio.run(measure(number, arguments.bytes))

@@ -1,0 +1,140 @@
+"""How long judging an answer takes beyond its own code: sandbox, reading, verdict.
+
+    python benchmarks/bench_malt_judge.py [rounds]
+
+Runs answers whose own code takes next to nothing, one at a time, and prints medians in ms. Then
+eight at once, and prints the memory of this process and its children (PSS, MB).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from netarena.model import Query
+from netarena_malt.app import Malt
+
+SEED = 3
+BODIES = {
+    "nothing: fork, protect, refuse": ("count", "return None"),
+    "count, right": ("count", "return {'type': 'text', 'data': TRUTH, 'updated_graph': g}"),
+    "count, wrong": ("count", "return {'type': 'text', 'data': -1, 'updated_graph': g}"),
+    "list, wrong": ("list", "return {'type': 'list', 'data': ['x'] * 500, 'updated_graph': g}"),
+    "graph, right": ("remove", "SOLVE\nreturn {'type': 'graph', 'data': g, 'updated_graph': g}"),
+    "graph, wrong": ("remove", "return {'type': 'graph', 'data': g, 'updated_graph': g}"),
+    "graph as node-link data": (
+        "remove",
+        "SOLVE\nreturn {'type': 'graph', 'data': nx.node_link_data(g)}",
+    ),
+    "one port too fast": (
+        "count",
+        (
+            "next(a for _, a in g.nodes(data=True) if len(a) == 3)['physical_capacity_bps'] = 2.5e9\n"
+            "return {'type': 'text', 'data': TRUTH, 'updated_graph': g}"
+        ),
+    ),
+    "all ports slower": (
+        "count",
+        (
+            "for _, a in g.nodes(data=True):\n"
+            "    if 'physical_capacity_bps' in a: a['physical_capacity_bps'] *= 0.4\n"
+            "return {'type': 'text', 'data': TRUTH, 'updated_graph': g}"
+        ),
+    ),
+    "everything removed": (
+        "count",
+        "g.clear()\nreturn {'type': 'text', 'data': TRUTH, 'updated_graph': g}",
+    ),
+    "every edge reversed": (
+        "count",
+        "return {'type': 'text', 'data': TRUTH, 'updated_graph': g.reverse(copy=False)}",
+    ),
+}
+
+
+def code_of(query: Query, body: str) -> str:
+    from netarena_malt.query import solve_truth
+
+    solve = ""
+    if "SOLVE" in body:
+        before = set(_initial(query))
+        gone = sorted(before - set(solve_truth(query)[1]))
+        solve = f"g.remove_nodes_from({gone!r})"
+    body = body.replace("SOLVE", solve).replace("TRUTH", repr(solve_truth(query)[0].data))
+    return "def process_graph(g):\n" + "\n".join(f"    {line}" for line in body.split("\n"))
+
+
+def _initial(query: Query) -> object:
+    from netarena_malt.query import initial_graph
+
+    return initial_graph(query)
+
+
+def pss_mb(pid: str) -> float:
+    """Of a process and all below it."""
+    total = 0.0
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1]) / 1024
+        children = [
+            child
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in (task / "children").read_text().split()
+        ]
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return total  # it ended meanwhile
+    return total + sum(map(pss_mb, children))
+
+
+async def measure(malt: Malt, query: Query, code: str, rounds: int) -> tuple[float, float, str]:
+    """Medians in ms of the whole way and of the verdict, and the verdict."""
+    world = malt.environment(query, malt.config_type())
+    first = await world.open()
+    whole, verdict, said = [], [], ""
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        await world.execute({"code": code})
+        state = await world.observe()
+        middle = time.perf_counter()
+        judgement = malt.judge(query, first, first, state)
+        end = time.perf_counter()
+        whole.append((end - begin) * 1000)
+        verdict.append((end - middle) * 1000)
+        said = f"{'correct' if judgement.correct else 'wrong'}, {len(judgement.findings)} findings"
+    await world.close()
+    return statistics.median(whole), statistics.median(verdict), said
+
+
+async def main(rounds: int) -> None:
+    malt = Malt()
+    queries = {q.label.rsplit(" ", 1)[1]: q for q in malt.generate(malt.config_type(), SEED)}
+    async with malt:
+        print(f"{'answer':32}{'whole way':>10}{'verdict':>10}  (median ms of {rounds})")
+        for name, (label, body) in BODIES.items():
+            query = queries[label]
+            whole, verdict, said = await measure(malt, query, code_of(query, body), rounds)
+            print(f"{name:32}{whole:10.1f}{verdict:10.1f}  {said}")
+        begin = time.perf_counter()
+        for number in range(rounds):
+            query = queries["count"].model_copy(update={"id": f"bench-{number}"})
+            await malt.environment(query, malt.config_type()).open()
+        print(f"{'opening an environment':32}{(time.perf_counter() - begin) / rounds * 1000:10.1f}")
+
+        print(f"memory at rest: {pss_mb('self'):.0f} MB")
+        worlds = [malt.environment(query, malt.config_type()) for query in queries.values()][:8]
+        await asyncio.gather(*(world.open() for world in worlds))
+        code = "def process_graph(g):\n    import time\n    x = g.copy()\n    time.sleep(1.5)"
+        running = [asyncio.ensure_future(world.execute({"code": code})) for world in worlds]
+        most = 0.0
+        while not all(task.done() for task in running):
+            await asyncio.sleep(0.1)
+            most = max(most, pss_mb("self"))
+        print(f"memory with 8 answers that copy their graph: {most:.0f} MB")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 30))

@@ -1,0 +1,13 @@
+"""MALT passes the published contract."""
+
+from typing import ClassVar
+
+import pytest
+
+from netarena.testing import ApplicationContract
+
+
+@pytest.mark.requires("landlock", "seccomp")
+class TestMalt(ApplicationContract):
+    application = "malt"
+    config: ClassVar = {"num_queries": 2}

@@ -1,0 +1,229 @@
+"""MALT's environment on the real sandbox: what an answer comes to, and what it cannot break."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+
+from netarena.errors import EnvironmentFailed
+from netarena.sandbox.python import Limits
+from netarena_malt import environment
+from netarena_malt.app import Malt
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requires("landlock", "seccomp")]
+
+EACH = "capacity planning, level-1, "
+
+
+@pytest.fixture
+async def malt():
+    async with Malt() as application:
+        yield application
+
+
+@pytest.fixture(scope="module")
+def queries():
+    """One query by each label's end (``add`` … ``add-count``)."""
+    application = Malt()
+    config = application.config_type.parse({})
+    drawn = application.generate(config, 11)
+    return {query.label.rsplit(" ", 1)[1]: query for query in drawn}
+
+
+class Played:
+    def __init__(self, first, execution, state, judgement):
+        self.first, self.execution = first, execution
+        self.state, self.judgement = state, judgement
+
+
+async def play(malt, query, reply):
+    """Open, execute, observe and judge; the judgement is the same from the journal's JSON."""
+    world = malt.environment(query, malt.config_type())
+    try:
+        first = await world.open()
+        assert await world.observe() == first
+        execution = await world.execute(malt.parse(reply))
+        state = await world.observe()
+        assert await world.observe() == state
+    finally:
+        await world.close()
+    judgement = malt.judge(query, first, first, state)
+    assert malt.judge(query, first, first, json.loads(json.dumps(state))) == judgement
+    return Played(first, execution, state, judgement)
+
+
+def program(body):
+    lines = "\n".join(f"    {line}" for line in body.strip().split("\n"))
+    return f"```python\ndef process_graph(graph_data):\n{lines}\n```"
+
+
+async def test_the_reference_solves_every_label(malt, queries):
+    assert len(queries) == 12
+    for query in queries.values():
+        for reply in malt.solve(query):
+            played = await play(malt, query, reply)
+            assert played.judgement.correct, (query.label, played.judgement.reason)
+            assert played.judgement.safe, played.judgement.findings
+            assert played.execution.executed
+            assert "type" in played.execution.output
+
+
+async def test_nothing_is_solved_before_anything_ran(malt, queries):
+    for query in queries.values():
+        world = malt.environment(query, malt.config_type())
+        first = await world.open()
+        assert first == {"answered": False}
+        assert not malt.judge(query, first, first, first).correct
+        await world.close()
+
+
+async def test_node_link_data_is_as_good_as_a_graph(malt, queries):
+    for label in ("add", "remove-rank"):
+        query = queries[label]
+        (reply,) = malt.solve(query)
+        reply = reply.replace('"updated_graph": graph}', '"updated_graph": link(graph)}')
+        reply = reply.replace(
+            "def process_graph", "def link(graph):\n    return nx.node_link_data(graph)\n\n\n"
+            "def process_graph"
+        )  # fmt: skip
+        assert "link(graph)}" in reply
+        judgement = (await play(malt, query, reply)).judgement
+        assert judgement.correct, judgement.reason
+        assert judgement.safe
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("x = 1\nreturn x + nonsense", "NameError: name 'nonsense' is not defined (line 3"),
+        ("return 3", "returned a int"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("import numpy", "ModuleNotFoundError"),
+        ("import os\nos._exit(0)", "ended without a result"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", ""),
+        ("return {'type': 'text', 'data': 'x' * (17 << 20)}", "too large"),
+        ("return {'type': 'list', 'data': [0] * 10**6}", "more than 100000 values"),
+        ("x = bytearray(2 << 30)", "too much memory"),
+        ("return process_graph(graph_data)", "RecursionError"),
+        ("import netarena", "ModuleNotFoundError"),
+        ("import netarena_malt.query", "ModuleNotFoundError"),
+    ],
+)
+async def test_a_program_that_fails_fails_in_both(malt, queries, body, says):
+    played = await play(malt, queries["count"], program(body))
+    assert says in played.execution.output
+    assert played.execution.executed
+    assert played.state["error"] == played.execution.output
+    assert not played.judgement.correct
+    assert not played.judgement.safe
+
+
+async def test_limits_end_a_program_and_not_the_service(monkeypatch, queries):
+    limits = Limits(cpu_s=1, wall_s=2)
+    monkeypatch.setattr(environment, "LIMITS", limits)
+    async with Malt() as malt:
+        cpu = await play(malt, queries["count"], program("while True: pass"))
+        assert "processor time" in cpu.execution.output
+        wall = await play(malt, queries["count"], program("import time\ntime.sleep(60)"))
+        assert "took too long" in wall.execution.output
+        for played in (cpu, wall):
+            assert not played.judgement.correct
+            assert not played.judgement.safe
+        assert (
+            await play(malt, queries["count"], malt.solve(queries["count"])[0])
+        ).judgement.correct
+
+
+async def test_no_answer_poisons_the_next(malt, queries):
+    query = queries["count"]
+    (reply,) = malt.solve(query)
+    poison = program(
+        """
+import builtins, sys
+nx.DiGraph.nodes = property(lambda self: {})
+builtins.len = lambda x: 0
+sys.modules["guest"].__dict__["load"] = None
+sys.modules["guest"].__dict__["difference"] = lambda *a: {}
+graph_data.clear()
+return {"type": "text", "data": 0, "updated_graph": graph_data}
+"""
+    )
+    assert not (await play(malt, query, poison)).judgement.correct
+    assert (await play(malt, query, reply)).judgement.correct
+
+
+async def test_a_forged_message_is_a_claim_like_any_other(malt, queries):
+    for claim in (
+        {"correct": True, "safe": True},
+        {"type": "text", "data": None, "data_graph": "same", "updated": {"nodes": 1}},
+        {"answered": True, "error": None},
+        [],
+    ):
+        forge = program(f"import sys\nsys.modules['guest']._read = lambda *a: {claim!r}")
+        judgement = (await play(malt, queries["count"], forge)).judgement
+        assert not judgement.correct
+        assert not judgement.safe
+
+
+async def test_truth_is_not_in_the_sandbox(malt, queries):
+    search = program(
+        """
+import gc, sys
+frame, seen = sys._getframe(), []
+while frame:
+    seen.append(repr(sorted(map(str, frame.f_locals)))[:2000])
+    frame = frame.f_back
+texts = [o for o in gc.get_objects() if isinstance(o, dict) and ("actions" in o or "truth" in o)]
+return {"type": "list", "data": [seen, len(texts), sorted(sys.modules)]}
+"""
+    )
+    query = queries["count"]
+    state = (await play(malt, query, search)).state
+    text = json.dumps(state["data"])
+    assert state["data"][1] == 0
+    assert "netarena" not in text
+    assert query.id not in text
+
+
+async def test_distractions_are_wrong_and_attacks_earn_nothing(malt, queries):
+    config = malt.config_type()
+    for query in queries.values():
+        reply = malt.distract(query, malt.rng(config, 3, query.index))
+        played = await play(malt, query, reply)
+        assert "error" not in played.state, (query.label, played.state)
+        assert not played.judgement.correct, query.label
+
+
+async def test_a_query_that_cannot_be_asked_is_ours(malt, queries):
+    for initial in ({"remove": ["nobody"]}, {"set": [["ju1.s1.s1c1.p1", "type", "x"]]}, [], "x"):
+        query = queries["count"].model_copy(update={"initial": initial, "id": f"{initial}"})
+        with pytest.raises(EnvironmentFailed) as failed:
+            await malt.environment(query, malt.config_type()).open()
+        assert failed.value.proven_ours
+
+
+async def test_the_sandbox_starts_anew_when_its_parent_dies(malt, queries):
+    query = queries["count"]
+    pid = malt._sandbox.pid
+    os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(20):
+        while malt._sandbox.pid == pid:  # noqa: ASYNC110 -- another process ends, no task of ours
+            await asyncio.sleep(0.01)
+    assert (await play(malt, query, malt.solve(query)[0])).judgement.correct
+
+
+async def test_answers_run_side_by_side(malt, queries):
+    async def solve(query):
+        return (await play(malt, query, malt.solve(query)[0])).judgement
+
+    judgements = await asyncio.gather(*map(solve, list(queries.values())))
+    assert all(judgement.correct and judgement.safe for judgement in judgements)
+
+
+async def test_an_application_must_be_entered(queries):
+    with pytest.raises(EnvironmentFailed):
+        Malt().environment(queries["count"], Malt.config_type())

@@ -1,0 +1,456 @@
+"""The green agent, spoken to in plain JSON-RPC of both lines; assessments are faked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from netarena_toy import Toy
+from peer import FakeConduct, until
+
+from netarena.a2a import server
+from netarena.a2a.credential import Credential, variable
+from netarena.a2a.request import derive_seed
+from netarena.a2a.server import create_app
+from netarena.a2a.service import listen, serving
+from netarena.errors import AssessmentFailed, ConfigError
+
+pytestmark = pytest.mark.anyio
+REQUEST = {"participants": {"toy_operator": "http://127.0.0.1:1/"}, "config": {}}
+
+
+class Green:
+    """A running green agent."""
+
+    def __init__(self, url: str, http: httpx.AsyncClient, root: Path) -> None:
+        self.url = url
+        self.http = http
+        self.root = root
+
+    async def rpc(self, line: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """One JSON-RPC call of line ``0.3`` or ``1.0``; the whole answer."""
+        answer: dict[str, Any] = (
+            await self.http.post(
+                self.url,
+                json={"jsonrpc": "2.0", "id": "1", "method": method, "params": params},
+                headers={"a2a-version": line},
+            )
+        ).json()
+        return answer
+
+    async def send(self, request: Any, *, line: str = "1.0") -> dict[str, Any]:
+        """Send a request and wait for the task to end."""
+        text = request if isinstance(request, str) else json.dumps(request)
+        if line == "0.3":
+            part = {"kind": "text", "text": text}
+            message = {
+                "kind": "message",
+                "messageId": str(uuid.uuid4()),
+                "role": "user",
+                "parts": [part],
+            }
+            answer = await self.rpc(line, "message/send", {"message": message})
+            return answer["result"]
+        message = {"messageId": str(uuid.uuid4()), "role": "ROLE_USER", "parts": [{"text": text}]}
+        answer = await self.rpc(line, "SendMessage", {"message": message})
+        return answer["result"]["task"]
+
+    async def start(self, request: Any) -> str:
+        """Send a request and leave; the task's id."""
+        message = {
+            "messageId": str(uuid.uuid4()), "role": "ROLE_USER",
+            "parts": [{"text": json.dumps(request)}],
+        }  # fmt: skip
+        params = {"message": message, "configuration": {"returnImmediately": True}}
+        answer = await self.rpc("1.0", "SendMessage", params)
+        return answer["result"]["task"]["id"]
+
+    async def get(self, task_id: str) -> dict[str, Any]:
+        return (await self.rpc("1.0", "GetTask", {"id": task_id}))["result"]
+
+    async def see(
+        self, task_id: str, condition: Callable[[dict[str, Any]], bool]
+    ) -> dict[str, Any]:
+        """Look at a task until ``condition`` holds."""
+        async with asyncio.timeout(10):
+            while not condition(task := await self.get(task_id)):  # noqa: ASYNC110 -- over HTTP
+                await asyncio.sleep(0.01)
+        return task
+
+
+@asynccontextmanager
+async def green(conduct: FakeConduct, root: Path, **how: Any) -> AsyncIterator[Green]:
+    app = create_app(Toy(), out=root, conduct=conduct, **how)
+    async with serving(app, listen("127.0.0.1", 0)) as url, httpx.AsyncClient(timeout=30) as http:
+        yield Green(url, http, root)
+
+
+def state(task: dict[str, Any]) -> str:
+    return str(task["status"]["state"]).removeprefix("TASK_STATE_").lower()
+
+
+def said(task: dict[str, Any]) -> str:
+    return "".join(part["text"] for part in task["status"]["message"]["parts"])
+
+
+def results(task: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the stock client writes: the text parts of all artifacts, parsed."""
+    return [json.loads(part["text"]) for art in task["artifacts"] for part in art["parts"]]
+
+
+@pytest.mark.parametrize("line", ["0.3", "1.0"])
+async def test_a_task_completes_with_a_part_per_record_and_the_summary_last(tmp_path, line):
+    async with green(FakeConduct(3), tmp_path) as agent:
+        task = await agent.send(REQUEST, line=line)
+    assert state(task) == "completed"
+    (artifact,) = task["artifacts"]
+    assert all("text" in part for part in artifact["parts"])
+    *records, summary = results(task)
+    assert [record["index"] for record in records] == [0, 1, 2]
+    # text parts: whole numbers stay whole
+    assert '"index": 2' in artifact["parts"][2]["text"]
+    assert summary["avg_correctness"] == 1.0
+
+
+async def test_each_participant_has_the_same_queries_and_an_artifact_of_its_own(tmp_path):
+    conduct = FakeConduct(2)
+    async with green(conduct, tmp_path) as agent:
+        urls = {"a": "http://127.0.0.1:1/", "b": "http://127.0.0.1:2/"}
+        task = await agent.send({"participants": urls})
+    assert [artifact["name"] for artifact in task["artifacts"]] == ["a", "b"]
+    assert [len(artifact["parts"]) for artifact in task["artifacts"]] == [3, 3]
+    agents = conduct.calls[0]["agents"]
+    assert {role: agent.info.base_url for role, agent in agents.items()} == urls
+
+
+@pytest.mark.parametrize("line", ["0.3", "1.0"])
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        ("what?", "request: must be one text with a JSON object"),
+        ("{}", "participants: must be a JSON object"),
+        ({"participants": {"a": "ftp://x/"}}, "participants.a: must be an http or https URL"),
+        ({**REQUEST, "config": {"nope": 1}}, "config.nope: unknown key; known are"),
+        ({**REQUEST, "config": {"num_queries": 0}}, "config.num_queries: "),
+        ({**REQUEST, "config": {"output_dir": "../x"}}, "config.output_dir: must not contain '..'"),
+        (
+            {**REQUEST, "config": {"benchmark_path": "/etc/passwd"}},
+            "config.benchmark_path: must lie below",
+        ),
+    ],
+)
+async def test_an_invalid_request_ends_as_a_rejected_task_that_says_why(
+    tmp_path, line, request_, reason
+):
+    conduct = FakeConduct()
+    async with green(conduct, tmp_path) as agent:
+        task = await agent.send(request_, line=line)
+    assert state(task) == "rejected"
+    assert said(task).startswith(reason)
+    assert "\n" not in said(task)
+    assert conduct.calls == []
+
+
+async def test_a_message_without_text_is_rejected(tmp_path):
+    async with green(FakeConduct(), tmp_path) as agent:
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"data": REQUEST}]}
+        answer = await agent.rpc("1.0", "SendMessage", {"message": message})
+    assert state(answer["result"]["task"]) == "rejected"
+
+
+@pytest.mark.parametrize(
+    ("error", "ended", "reason"),
+    [
+        (ConfigError("config.x", "cannot be drawn"), "rejected", "config.x: cannot be drawn"),
+        (AssessmentFailed("the agent was never there"), "failed", "the agent was never there"),
+        (RuntimeError("secret detail"), "failed", "internal error: RuntimeError"),
+    ],
+)
+async def test_an_assessment_that_ends_badly_ends_the_task(tmp_path, error, ended, reason):
+    conduct = FakeConduct()
+    conduct.error = error
+    async with green(conduct, tmp_path) as agent:
+        task = await agent.send(REQUEST)
+    assert (state(task), said(task)) == (ended, reason)
+    assert "artifacts" not in task
+
+
+async def test_a_role_without_a_summary_is_our_failure(tmp_path):
+    async def silent(*args: Any, **how: Any) -> None:
+        pass
+
+    async with green(silent, tmp_path) as agent:  # type: ignore[arg-type]
+        task = await agent.send(REQUEST)
+    assert (state(task), said(task)) == ("failed", "internal error: no summary for toy_operator")
+
+
+async def test_status_messages_are_few(tmp_path):
+    async with green(FakeConduct(50), tmp_path) as agent:
+        task = await agent.send(REQUEST)
+    assert len(task.get("history", [])) <= 2
+
+
+# artifacts in batches
+
+
+class Updates:
+    """Counts what a reporter appends."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[int, bool, bool]] = []
+
+    async def add_artifact(self, parts, *, artifact_id, name, append, last_chunk) -> None:
+        self.events.append((len(parts), append, last_chunk))
+
+
+@pytest.mark.parametrize("total", [1, 199, 200, 201, 500, 501, 2500])
+async def test_records_are_appended_as_graded_and_in_batches_beyond_200(total):
+    updates = Updates()
+    reporter = server.ArtifactReporter(updates)  # type: ignore[arg-type]
+    await reporter.planned("r", total)
+    for index in range(total):
+        await reporter.graded("r", {"index": index})
+        if index < 200:
+            assert len(updates.events) == index + 1
+    await reporter.summarised("r", {})
+    sizes = [size for size, _, _ in updates.events]
+    assert sum(sizes) == total + 1
+    assert sizes[:200] == [1] * min(total, 200) + ([1] if total < 200 else [])
+    assert all(size >= (total - 200) / 300 for size in sizes[200:-1])
+    assert len(sizes) <= 501
+    assert [append for _, append, _ in updates.events] == [False, *[True] * (len(sizes) - 1)]
+    assert [last for _, _, last in updates.events] == [*[False] * (len(sizes) - 1), True]
+
+
+async def test_text_that_is_no_unicode_does_not_stop_a_report(tmp_path):
+    updates = Updates()
+    reporter = server.ArtifactReporter(updates)  # type: ignore[arg-type]
+    await reporter.graded("r", {"log": "a\ud800b", "é": "\u2028"})
+    assert updates.events == [(1, False, False)]
+
+
+# seeds, folders, credentials
+
+
+async def test_the_seed_comes_from_the_secret_and_the_task_id(tmp_path):
+    conduct = FakeConduct()
+    async with green(conduct, tmp_path, seed_secret="s3cret") as agent:
+        task = await agent.send(REQUEST)
+        assert conduct.calls[0]["fallback_seed"] == derive_seed("s3cret", task["id"])
+        assert conduct.calls[0]["config"].seed is None
+        refused = await agent.send({**REQUEST, "config": {"seed": 7}})
+        assert state(refused) == "rejected"
+        assert said(refused).startswith("config.seed: ")
+        assert len(conduct.calls) == 1
+
+
+async def test_without_a_secret_the_request_s_seed_counts(tmp_path):
+    conduct = FakeConduct()
+    async with green(conduct, tmp_path, seed_secret="") as agent:
+        await agent.send({**REQUEST, "config": {"seed": 7}})
+    assert conduct.calls[0]["config"].seed == 7
+    assert conduct.calls[0]["fallback_seed"] is None
+
+
+async def test_every_task_writes_below_the_root(tmp_path):
+    conduct = FakeConduct()
+    async with green(conduct, tmp_path) as agent:
+        task = await agent.send(REQUEST)
+        assert conduct.out == tmp_path / task["id"]
+        for value in ("a/b", "/a/b", str(tmp_path / "a" / "b")):
+            await agent.send({**REQUEST, "config": {"output_dir": value, "resume": True}})
+            assert conduct.out == tmp_path / "a" / "b"
+        assert conduct.calls[-1]["config"].resume
+
+
+async def test_old_local_files_are_accepted_with_a_warning(tmp_path, caplog):
+    async with green(FakeConduct(), tmp_path) as agent:
+        task = await agent.send({**REQUEST, "config": {"agent_client_configs": {"a": 1}}})
+    assert state(task) == "completed"
+    assert "agent_client_configs" in caplog.text
+
+
+async def test_credentials_go_to_their_role(tmp_path):
+    conduct = FakeConduct()
+    credential = Credential("http://127.0.0.1:1/", {"x-key": "k"})
+    async with green(conduct, tmp_path, credentials={variable("a"): credential}) as agent:
+        await agent.send({"participants": {"a": "http://127.0.0.1:1/", "b": "http://127.0.0.1:1/"}})
+    agents = conduct.calls[0]["agents"]
+    assert [agents[role]._credential for role in "ab"] == [credential, None]
+
+
+# coming, going, cancelling
+
+
+async def test_a_task_goes_on_when_its_client_leaves_and_it_can_come_back(tmp_path):
+    conduct = FakeConduct(3)
+    conduct.go.clear()
+    async with green(conduct, tmp_path) as agent:
+        task_id = await agent.start(REQUEST)
+        await until(lambda: conduct.running)
+        task = await agent.see(task_id, lambda task: "artifacts" in task)
+        assert (state(task), len(results(task))) == ("working", 1)
+        body = {"jsonrpc": "2.0", "id": "1", "method": "SubscribeToTask", "params": {"id": task_id}}
+        events = []
+        async with agent.http.stream(
+            "POST", agent.url, json=body, headers={"a2a-version": "1.0"}
+        ) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data:"):
+                    events.append(json.loads(line.removeprefix("data:"))["result"])
+                    conduct.go.set()
+        assert "task" in events[0]
+        assert "COMPLETED" in json.dumps(events[-1])
+        assert len(results(await agent.get(task_id))) == 4
+
+
+@pytest.mark.parametrize("line", ["0.3", "1.0"])
+async def test_a_task_can_be_cancelled(tmp_path, line):
+    conduct = FakeConduct(3)
+    conduct.go.clear()
+    async with green(conduct, tmp_path) as agent:
+        task_id = await agent.start(REQUEST)
+        await until(lambda: conduct.running)
+        method = {"0.3": "tasks/cancel", "1.0": "CancelTask"}[line]
+        answer = await agent.rpc(line, method, {"id": task_id})
+        assert state(answer["result"]) == "canceled"
+        await until(lambda: conduct.cancelled == 1)
+        assert state(await agent.get(task_id)) == "canceled"
+        # and the place is free for others
+        conduct.go.set()
+        assert state(await agent.send(REQUEST)) == "completed"
+
+
+async def test_two_tasks_run_at_once_and_share_their_places(tmp_path):
+    conduct = FakeConduct(2)
+    conduct.go.clear()
+    async with green(conduct, tmp_path, max_episodes=3) as agent:
+        ids = [await agent.start(REQUEST) for _ in range(2)]
+        await until(lambda: conduct.running == 2)
+        slots = {id(call["slots"]) for call in conduct.calls}
+        assert len(slots) == 1
+        assert conduct.calls[0]["slots"]._value == 3
+        conduct.go.set()
+        await until(lambda: conduct.running == 0)
+        for task_id in ids:
+            await agent.see(task_id, lambda task: state(task) == "completed")
+
+
+async def test_tasks_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "MAX_TASKS", 1)
+    conduct = FakeConduct()
+    conduct.go.clear()
+    async with green(conduct, tmp_path) as agent:
+        await agent.start(REQUEST)
+        await until(lambda: conduct.running)
+        refused = await agent.send(REQUEST)
+        assert (state(refused), said(refused)) == ("rejected", "too many tasks; try again later")
+        conduct.go.set()
+        await until(lambda: not conduct.running)
+
+
+async def test_the_application_is_entered_once_and_left_at_the_end(tmp_path):
+    seen = []
+
+    class Watched(Toy):
+        async def __aenter__(self):
+            seen.append("in")
+            return self
+
+        async def __aexit__(self, *_):
+            seen.append("out")
+
+    app = create_app(Watched(), out=tmp_path, conduct=FakeConduct())
+    async with serving(app, listen("127.0.0.1", 0)) as url, httpx.AsyncClient() as http:
+        agent = Green(url, http, tmp_path)
+        await agent.send(REQUEST)
+        await agent.send(REQUEST)
+        assert seen == ["in"]
+    assert seen == ["in", "out"]
+
+
+async def test_the_end_of_the_service_cancels_what_runs_and_ends_streams(tmp_path):
+    conduct = FakeConduct()
+    conduct.go.clear()
+    app = create_app(Toy(), out=tmp_path, conduct=conduct)
+    async with httpx.AsyncClient(timeout=30) as http:
+        async with serving(app, listen("127.0.0.1", 0)) as url:
+            agent = Green(url, http, tmp_path)
+            waiting = asyncio.create_task(agent.send(REQUEST))
+            await until(lambda: conduct.running)
+            task_id = await agent.start(REQUEST)
+            await until(lambda: conduct.running == 2)
+            call = {"jsonrpc": "2.0", "id": "1", "method": "SubscribeToTask"}
+            body = {**call, "params": {"id": task_id}}
+            first = asyncio.Event()
+
+            async def follow() -> int:
+                async with http.stream(
+                    "POST", url, json=body, headers={"a2a-version": "1.0"}
+                ) as response:
+                    first.set()
+                    return len([line async for line in response.aiter_lines()])
+
+            following = asyncio.create_task(follow())
+            await first.wait()
+        with pytest.raises(json.JSONDecodeError):  # 503, no body
+            await waiting
+        assert await following > 0
+    assert conduct.cancelled == 2
+
+
+# cards
+
+
+@pytest.mark.parametrize("path", ["/.well-known/agent-card.json", "/.well-known/agent.json"])
+async def test_the_card_lists_both_lines_at_the_url_of_the_request(tmp_path, path):
+    async with green(FakeConduct(), tmp_path) as agent:
+        card = (await agent.http.get(agent.url.rstrip("/") + path)).json()
+        assert [
+            (i["protocolVersion"], i["protocolBinding"], i["url"])
+            for i in card["supportedInterfaces"]
+        ] == [
+            ("1.0", "JSONRPC", agent.url),
+            ("0.3", "JSONRPC", agent.url),
+        ]
+        # what 0.3 clients read
+        assert card["url"] == agent.url
+        assert re.match(r"0\.3", card["protocolVersion"])
+        assert card["preferredTransport"] == "JSONRPC"
+        assert card["capabilities"]["streaming"] is True
+        for host in ("green.example:81", "[::1]:9"):
+            named = (
+                await agent.http.get(agent.url.rstrip("/") + path, headers={"host": host})
+            ).json()
+            assert named["url"] == f"http://{host}/"
+        for bad in ('x"y', "a b", "a/b", "user@host"):
+            other = (
+                await agent.http.get(agent.url.rstrip("/") + path, headers={"host": bad})
+            ).json()
+            assert other["url"] == "http://127.0.0.1:9009/"
+
+
+async def test_the_card_has_the_url_that_the_operator_gave(tmp_path):
+    url = "https://green.example/malt/"
+    async with green(FakeConduct(), tmp_path, card_url=url) as agent:
+        card = (await agent.http.get(agent.url + ".well-known/agent-card.json")).json()
+    assert {i["url"] for i in card["supportedInterfaces"]} == {url}
+    assert card["url"] == url
+
+
+async def test_a_service_without_a_place_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="max_episodes: must be at least 1"):
+        create_app(Toy(), out=tmp_path, max_episodes=0)
+
+
+async def test_a_port_that_is_taken_is_a_config_error():
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match="port: cannot listen"):
+        listen("127.0.0.1", taken.getsockname()[1])

@@ -1,0 +1,412 @@
+"""The sandbox's program, called here without a sandbox: what it makes of results."""
+
+from __future__ import annotations
+
+import copy
+import json
+import textwrap
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena_malt import guest
+from netarena_malt.environment import guest_source
+from netarena_malt.guest import MAX_DEPTH, MAX_ITEMS, UnusableError, plain
+from netarena_malt.state import read_claim
+from netarena_malt.topology import Topology, build
+
+SMALL = Topology(superblocks=1, spine_blocks=1, agg_blocks=1, columns=2, ports=2, exceptions_bps={})
+PAYLOAD = guest.dump(build(SMALL))
+PORT, SWITCH = "ju1.a1.m1.s2c1.p1", "ju1.a1.m1.s2c1"
+CAPACITY = "physical_capacity_bps"
+NOTHING = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": []}
+
+
+def call(body, edits=None, *, before=""):
+    """What the guest claims for a ``process_graph`` of this body."""
+    code = f"{before}\ndef process_graph(graph_data):\n{textwrap.indent(body, '    ')}\n"
+    return run(code, edits)
+
+
+def run(code, edits=None):
+    claim = guest.call(guest.load(PAYLOAD), {"code": code, "edits": edits or {}})
+    claim = json.loads(json.dumps(claim, allow_nan=False))
+    read_claim(claim)
+    return claim
+
+
+def returned(expression):
+    return call(f"return {expression}")
+
+
+def test_the_payload_is_the_network():
+    context = guest.load(PAYLOAD)
+    for graph in (context["given"], context["pristine"]):
+        assert list(graph.nodes(data=True)) == list(build(SMALL).nodes(data=True))
+        assert list(graph.edges(data=True)) == list(build(SMALL).edges(data=True))
+    context["given"].nodes[SWITCH]["switch_loc"]["stage"] = 9.0
+    assert context["pristine"].nodes[SWITCH]["switch_loc"]["stage"] == 2.0
+
+
+def test_the_source_is_one_program_that_needs_nothing_of_ours():
+    names: dict[str, object] = {}
+    source = guest_source()
+    assert "netarena" not in source
+    exec(compile(source, "<guest>", "exec"), names)
+    context = names["load"](PAYLOAD)
+    code = "def process_graph(g): return {'type': 'text', 'data': len(g)}"
+    claim = names["call"](context, {"code": code, "edits": {"remove": [SWITCH]}})
+    assert claim["data"] == len(build(SMALL)) - 3
+
+
+def test_data_and_changes_come_back():
+    claim = call(
+        f"""
+g = graph_data
+g.remove_node("{PORT}")
+g.nodes["{SWITCH}"]["switch_loc"]["stage"] = 3.0
+g.add_node("new", name="new", type=("EK_PORT",))
+g.add_edge("{SWITCH}", "new", type="RK_CONTAINS")
+g.remove_edge("ju1", "ju1.s1")
+return {{"type": "list", "data": ("a", 1), "updated_graph": g}}"""
+    )
+    switch = dict(build(SMALL).nodes[SWITCH], switch_loc={"stage": 3.0})
+    assert claim == {
+        "type": "list",
+        "data": ["a", 1],
+        "data_graph": None,
+        "updated": {
+            "nodes": {SWITCH: switch, "new": {"name": "new", "type": ["EK_PORT"]}},
+            "removed_nodes": [PORT],
+            "edges": [[SWITCH, "new", {"type": "RK_CONTAINS"}]],
+            "removed_edges": [["ju1", "ju1.s1"]],
+        },
+    }
+
+
+def test_changes_are_from_the_network_with_its_edits():
+    edits = {"remove": [PORT], "set": [[f"{SWITCH}.p2", CAPACITY, 5.0]]}
+    claim = call(
+        f"return {{'type': 'text', 'data': graph_data.nodes['{SWITCH}.p2']['{CAPACITY}'],"
+        "'updated_graph': graph_data}",
+        edits,
+    )
+    assert claim["data"] == 5.0
+    assert claim["updated"] == NOTHING
+
+
+def test_a_truth_value_in_place_of_one_is_a_change():
+    claim = call(
+        "graph_data.nodes['ju1.a1']['index_within_jupiter'] = True\n"
+        "return {'type': 'text', 'data': 1, 'updated_graph': graph_data}"
+    )
+    assert claim["updated"]["nodes"]["ju1.a1"]["index_within_jupiter"] is True
+    claim = call(
+        "graph_data.nodes['x']['y'] = {'z': [True]}\n"
+        "return {'type': 'text', 'data': 1, 'updated_graph': graph_data}",
+        {"add": [["x", {"type": ["EK_RACK"], "y": {"z": [1]}}, []]]},
+    )
+    assert claim["updated"]["nodes"]["x"]["y"] == {"z": [True]}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "g",
+        "g.copy()",
+        "nx.node_link_data(g)",
+        "nx.node_link_data(g, edges='links')",
+        "nx.node_link_data(g, edges='edges')",
+        "json.loads(json.dumps(nx.node_link_data(g)))",
+        "nx.MultiDiGraph(g)",
+        "nx.node_link_data(nx.MultiDiGraph(g))",
+        "nx.freeze(g)",
+        "g.subgraph(list(g))",
+        "g.reverse().reverse(copy=False)",
+        "type('Mine', (nx.DiGraph,), {})(g)",
+        (
+            "{'nodes': [{**a, 'id': n} for n, a in g.nodes(data=True)], "
+            "'links': [{**a, 'source': s, 'target': t} for s, t, a in g.edges(data=True)]}"
+        ),
+        (
+            "{'nodes': [a for _, a in g.nodes(data=True)], "
+            "'edges': [{**a, 'source': s, 'target': t} for s, t, a in g.edges(data=True)]}"
+        ),
+        "collections.OrderedDict(nx.node_link_data(g))",
+    ],
+)
+@pytest.mark.parametrize("where", ["data", "updated_graph", "both"])
+def test_every_form_of_a_graph_is_read(form, where):
+    parts = {
+        "data": f"'data': {form}",
+        "updated_graph": f"'data': None, 'updated_graph': {form}",
+        "both": f"'data': {form}, 'updated_graph': {form}",
+    }
+    claim = call(
+        f"g = graph_data\ng.remove_node('{PORT}')\nreturn {{'type': 'graph', {parts[where]}}}"
+    )
+    expected = NOTHING | {"removed_nodes": [PORT]}
+    if where == "data":
+        assert claim["data_graph"] == expected
+        assert claim["updated"] is None
+    else:
+        assert claim["updated"] == expected
+        assert claim["data_graph"] in {"data": [], "updated_graph": [None]}.get(
+            where, ["same", expected]
+        )
+
+
+def test_equal_graphs_are_compared_once():
+    for graph in ("graph_data", "nx.node_link_data(graph_data)"):
+        claim = returned(f"{{'type': 'graph', 'data': {graph}, 'updated_graph': {graph}}}")
+        assert claim["data_graph"] == "same"
+
+
+UNUSABLE = {
+    "nothing": ("None", "NoneType"),
+    "text": ("'done'", "str"),
+    "graph alone": ("graph_data", "DiGraph"),
+    "pair": ("('text', 1)", "tuple"),
+    "empty": ("{}", "type must be"),
+    "no type": ("{'data': 1}", "type must be"),
+    "unknown type": ("{'type': 'number', 'data': 1}", "type must be"),
+    "type in a list": ("{'type': ['text'], 'data': 1}", "type must be"),
+    "no data": ("{'type': 'text'}", "no data"),
+    "no graph": ("{'type': 'graph', 'data': None}", "no graph"),
+    "graph of text": ("{'type': 'graph', 'data': 'graph'}", "holds a str"),
+    "updated graph of text": ("{'type': 'text', 'data': 1, 'updated_graph': 'g'}", "is a str"),
+    "updated graph of a list": ("{'type': 'text', 'data': 1, 'updated_graph': []}", "is a list"),
+    "undirected": ("{'type': 'graph', 'data': graph_data.to_undirected()}", "undirected"),
+    "undirected data": (
+        "{'type': 'graph', 'data': nx.node_link_data(graph_data.to_undirected())}",
+        "undirected",
+    ),
+    "number as a name": (
+        "{'type': 'graph', 'data': nx.convert_node_labels_to_integers(graph_data)}",
+        "names are text",
+    ),
+    "node twice": (
+        "{'type': 'graph', 'data': {'nodes': [{'id': 'a'}, {'id': 'a'}], 'links': []}}",
+        "twice",
+    ),
+    "edge twice": (
+        (
+            "{'type': 'graph', 'data': {'nodes': [{'id': 'a'}], 'links': "
+            "[{'source': 'a', 'target': 'a'}, {'source': 'a', 'target': 'a'}]}}"
+        ),
+        "two edges",
+    ),
+    "edge without an end": (
+        "{'type': 'graph', 'data': {'nodes': [], 'links': [{'source': 'a'}]}}",
+        "cannot be read",
+    ),
+    "nodes of text": ("{'type': 'graph', 'data': {'nodes': 'abc', 'links': []}}", "cannot be"),
+    "name in a list": (
+        "{'type': 'graph', 'data': {'nodes': [{'id': ['a']}], 'links': []}}",
+        "cannot be read",
+    ),
+    "bytes": ("{'type': 'text', 'data': b'1'}", "bytes"),
+    "object": ("{'type': 'text', 'data': object()}", "object"),
+    "function": ("{'type': 'text', 'data': len}", "builtin_function"),
+    "complex": ("{'type': 'text', 'data': 1j}", "complex"),
+    "object as a key": ("{'type': 'text', 'data': {object(): 1}}", "as a key"),
+    "object in a node": (
+        "{'type': 'graph', 'data': (graph_data.add_node('x', y=object()), graph_data)[1]}",
+        "node x",
+    ),
+    "endless": ("{'type': 'list', 'data': itertools.count()}", "more than"),
+    "endless levels": ("{'type': 'list', 'data': (l := [], l.append(l), l)[0]}", "levels"),
+    "deep": ("{'type': 'list', 'data': eval('[' * 90 + ']' * 90)}", "levels"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_an_unusable_result_is_an_error_in_words(name):
+    expression, says = UNUSABLE[name]
+    claim = returned(expression)
+    assert list(claim) == ["error"]
+    assert says in claim["error"]
+    assert "\n" not in claim["error"]
+
+
+HOSTILE = """
+class Any:
+    def __getattribute__(self, name): raise SystemExit
+    def __eq__(self, other): raise KeyboardInterrupt
+    __hash__ = None
+    def __iter__(self): raise GeneratorExit
+    def __bool__(self): raise ValueError
+class Text(str):
+    def __str__(self): raise ValueError
+    def __eq__(self, other): return True
+    __hash__ = str.__hash__
+class Number(int):
+    def __int__(self): raise ValueError
+    def __lt__(self, other): return True
+class Dict(dict):
+    def get(self, key, default=None): raise ValueError(Text("x"))
+class Map(collections.abc.Mapping):
+    def __len__(self): return 1
+    def __iter__(self): return iter([Any()])
+    def __getitem__(self, key): return self
+class Graph(nx.DiGraph):
+    @property
+    def _node(self): raise SystemExit
+    def is_directed(self): raise SystemExit
+    def __init__(self): pass
+class Claimed:
+    @property
+    def __class__(self): return dict
+class Error(Exception):
+    def __str__(self): raise SystemExit
+"""
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "Any()",
+        "Dict()",
+        "Map()",
+        "Claimed()",
+        "{'type': Any(), 'data': 1}",
+        "{'type': 'text', 'data': Any()}",
+        "{'type': 'text', 'data': Text('1')}",
+        "{'type': 'text', 'data': [Number(1)]}",
+        "{'type': 'text', 'data': Map()}",
+        "{'type': 'text', 'data': Claimed()}",
+        "{'type': 'graph', 'data': Graph()}",
+        "{'type': 'graph', 'data': Any(), 'updated_graph': Any()}",
+        "{'type': 'graph', 'data': {'nodes': Any(), 'links': Any()}}",
+    ],
+)
+def test_hostile_classes_end_as_an_error_in_words(expression):
+    claim = call(f"return {expression}", before=HOSTILE)
+    assert list(claim) == ["error"]
+    assert isinstance(claim["error"], str)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("def process_graph(g):\n    x = 1\n    return x + y", ("NameError: name 'y' is not defined"
+         " (line 3: return x + y)")),
+        ("def process_graph(g):\n    return nx.nonsense", "(line 2: return nx.nonsense)"),
+        ("def process_graph(g):\n    nx.DiGraph(3)", "(line 2: nx.DiGraph(3))"),
+        ("1 / 0", "ZeroDivisionError: division by zero (line 1: 1 / 0)"),
+        ("def process_graph(g):\n  return (", "SyntaxError: '(' was never closed (line 2: return ("),
+        ("def process_graph(g): raise SystemExit(3)", "SystemExit: 3"),
+        ("def process_graph(g): raise KeyboardInterrupt", "KeyboardInterrupt (line 1"),
+        ("def process_graph(g): return process_graph(g)", "RecursionError"),
+        ("def process_graph(g): import numpy_of_nowhere", "ModuleNotFoundError"),
+        ("x = 1", "defined no function process_graph"),
+        ("process_graph = 3", "defined no function process_graph"),
+        ("def process_graph(): pass", "TypeError"),
+        ("x = '\0'\ndef process_graph(g): pass", "null bytes"),
+        ("class E(Exception):\n  def __str__(self): raise E\ndef process_graph(g): raise E", "E: ("),
+        ("def process_graph(g): raise ValueError('x' * 10**6)", "ValueError: xxx"),
+    ],
+)  # fmt: skip
+def test_a_program_that_fails_says_where(code, error):
+    claim = run(code)
+    assert list(claim) == ["error"]
+    assert error in claim["error"]
+    assert len(claim["error"]) < 900
+
+
+def test_running_out_of_memory_is_the_sandboxs_to_tell():
+    with pytest.raises(MemoryError):
+        run("def process_graph(g): raise MemoryError")
+
+
+def test_what_the_prompt_promises_is_there_without_import():
+    claim = returned(
+        "{'type': 'list', 'data': [m.__name__ for m in "
+        "(nx, json, copy, re, math, collections, itertools)]}"
+    )
+    assert claim["data"] == [
+        *("networkx", "json", "copy", "re", "math", "collections", "itertools")
+    ]
+    code = """
+from collections import Counter
+import networkx
+from dataclasses import dataclass
+from typing import get_type_hints
+@dataclass
+class A:
+    b: "int"
+if __name__ == "__main__":
+    raise SystemExit
+def process_graph(g):
+    return {"type": "text", "data": [get_type_hints(A)["b"](2), Counter("aa")["a"], A(1).b]}
+"""
+    assert run(code)["data"] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ((1, (2,)), [1, [2]]),
+        ({3, 1, 2}, [1, 2, 3]),
+        (frozenset("a"), ["a"]),
+        ({"a": 1}.keys(), ["a"]),
+        ((n for n in "ab"), ["a", "b"]),
+        (range(2), [0, 1]),
+        (nx.path_graph(2).nodes, [0, 1]),
+        (nx.path_graph(2).degree, [[0, 1], [1, 1]]),
+        ({1: 2, None: 3, (1, 2): 4}, {"1": 2, "None": 3, "(1, 2)": 4}),
+        (float("nan"), "nan"),
+        ([float("inf"), -float("inf")], ["inf", "-inf"]),
+        (10**30, 1e30),
+        (10**400, "inf"),
+        (True, True),
+        (None, None),
+    ],
+)
+def test_values_become_plain(value, expected):
+    assert plain(value, "data") == expected
+
+
+nested = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner)
+        | st.dictionaries(st.text(max_size=5) | st.integers() | st.none(), inner, max_size=3)
+    ),
+    max_leaves=30,
+)
+
+
+@given(nested)
+def test_whatever_becomes_plain_is_json(value):
+    before = copy.deepcopy(value)
+    try:
+        converted = plain(value, "data")
+    except UnusableError:
+        return
+    assert json.loads(json.dumps(converted, allow_nan=False)) == converted
+    assert repr(value) == repr(before)
+    assert plain(converted, "data") == converted
+
+
+def test_plain_values_are_bounded():
+    deep: list[object] = []
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    with pytest.raises(UnusableError, match="levels"):
+        plain(deep, "data")
+    with pytest.raises(UnusableError, match="more than"):
+        plain([0] * MAX_ITEMS, "data")
+    assert len(plain([0] * (MAX_ITEMS - 1), "data")) == MAX_ITEMS - 1
+
+
+def test_a_graph_with_too_many_changes_is_refused():
+    claim = call(
+        f"graph_data.add_nodes_from(map(str, range({MAX_ITEMS})), x=1)\n"
+        "graph_data.remove_node('ju1')\n"
+        "return {'type': 'graph', 'data': graph_data}"
+    )
+    assert "changed nodes and edges" in claim["error"]

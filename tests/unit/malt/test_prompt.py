@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from netarena.model import Query
+from netarena.prompts import Example, PromptStyle
+from netarena.prompts import render as render_prompt
+from netarena_malt.prompt import EXAMPLE_TOPOLOGY, EXAMPLES, Limits, examples, prompt_parts
+from netarena_malt.query import LABELS, MaltConfig, execute, generate
+from netarena_malt.topology import NODE_KINDS, build
+
+from .test_solution import run, same_data, same_graph
+
+
+def draw(number: int = 1) -> list[Query]:
+    rngs = (lambda index: random.Random(f"prompt-{index}"), "secret-{}".format)
+    return list(generate(MaltConfig(num_queries=number), 1, *rngs))
+
+
+def test_the_prompt_holds_the_task_and_nothing_hidden() -> None:
+    for query in draw():
+        text = render_prompt(PromptStyle.ZEROSHOT_BASE, prompt_parts(query, Limits()))
+        assert query.text in text
+        assert "secret" not in text
+        assert "$" not in text
+
+
+def test_the_prompt_tells_the_limits_that_it_is_given() -> None:
+    limits = Limits(cpu_s=11, memory_mib=2222, wall_s=77, result_mib=33)
+    text = prompt_parts(draw()[0], limits).reply_format
+    for told in ("11 s of processor time", "2222 MiB of memory", "77 s in all", "at most 33 MiB"):
+        assert told in text
+
+
+def test_the_rules_describe_every_kind_of_node() -> None:
+    rules = prompt_parts(draw()[0], Limits()).rules
+    for kind in NODE_KINDS.values():
+        assert f"- {kind.noun}: type {list(kind.types)!r}; " in rules
+        assert all(attribute in rules for attribute in kind.attributes)
+
+
+@pytest.mark.parametrize("style", PromptStyle)
+def test_styles_differ_and_examples_come_with_few_shot_alone(style: PromptStyle) -> None:
+    query = draw()[0]
+    text = render_prompt(style, prompt_parts(query, Limits()))
+    assert ("dc9" in text) is style.has_examples
+    thoughts = sum(example.thought in text for example in examples())
+    assert thoughts == (len(examples()) if style is PromptStyle.FEWSHOT_COT else 0)
+    others = set(PromptStyle) - {style}
+    assert text not in {render_prompt(other, prompt_parts(query, Limits())) for other in others}
+
+
+def test_no_example_can_be_a_drawn_query() -> None:
+    assert len(examples()) == len(EXAMPLES) >= 3
+    for example in examples():
+        words = f"{example.task} {example.thought} {example.reply}"
+        assert "ju1" not in words
+        assert "dc9" in example.task
+    for query in draw(5 * len(LABELS)):
+        assert "dc9" not in query.text
+
+
+@pytest.mark.parametrize(("name", "example"), list(zip(EXAMPLES, examples(), strict=True)))
+def test_every_example_is_right(name: str, example: Example) -> None:
+    graph = build(EXAMPLE_TOPOLOGY)
+    truth = execute(graph, EXAMPLES[name])
+    answer = run(example.reply, build(EXAMPLE_TOPOLOGY))
+    assert answer["type"] == truth.type
+    assert same_graph(answer["updated_graph"], graph)
+    if truth.type != "graph":
+        assert same_data(truth, answer["data"])

@@ -1,0 +1,229 @@
+"""Which part of a reply is the program."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+import threading
+import time
+import warnings
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from netarena.errors import ReplyRefused
+from netarena_malt.reply import MAX_CODE_CHARS, extract_code
+
+CODE = "def process_graph(graph_data):\n    return {}\n"
+OTHER = "def process_graph(graph_data):\n    return None\n"
+DOCSTRING = '''def process_graph(graph_data):
+    """Use it so:
+
+    ```
+    process_graph(g)
+    ```
+    """
+    return {}'''
+TAGGED_DOCSTRING = DOCSTRING.replace("    ```\n    pro", "    ```python\n    pro")
+HELPERS = f"import os\nimportant = 1\n\n\ndef helper():\n    return 2\n\n\n{CODE}\nlast = 3"
+
+FOUND = {
+    "tagged": (f"```python\n{CODE}```", CODE),
+    "untagged": (f"```\n{CODE}```", CODE),
+    "other tag": (f"```Py\n{CODE}```", CODE),
+    "tag with a note": (f'```python title="a.py"\n{CODE}```', CODE),
+    "tildes": (f"~~~python\n{CODE}~~~", CODE),
+    "long fence": (f"`````python\n{CODE}`````", CODE),
+    "between sentences": (f"Here it is:\n\n```python\n{CODE}```\nI hope it works.", CODE),
+    "carriage returns": (f"```python\n{CODE}```".replace("\n", "\r\n"), CODE),
+    "never closed": (f"Sure.\n```python\n{CODE}", CODE),
+    "never closed and then another": (f"```python\n{OTHER}\n```python\n{CODE}```", CODE),
+    "the last of two": (f"```python\n{OTHER}```\nBetter:\n```python\n{CODE}```", CODE),
+    "the last that defines it": (f"```python\n{CODE}```\nRun:\n```\nprocess_graph(g)\n```", CODE),
+    "not a mention": (f"```python\n{CODE}```\n```python\nprocess_graph == 1\n```", CODE),
+    "helpers and imports": (f"```python\n{HELPERS}\n```", HELPERS),
+    "in a list": ("1. So:\n   ```python\n" + textwrap.indent(CODE, "   ") + "   ```", CODE),
+    "behind a word": (f"Thought: easy\nAction: ```python\n{CODE}```", CODE),
+    "in a wrapper": (f"````markdown\nLook:\n```python\n{CODE}```\n````", CODE),
+    "in a wrapper of its own length": (f"```markdown\n```python\n{CODE}```\n```", CODE),
+    "fences in a docstring": (f"```python\n{DOCSTRING}\n```", DOCSTRING),
+    "tagged fences in a docstring": (f"```python\n{TAGGED_DOCSTRING}\n```", TAGGED_DOCSTRING),
+    "tildes in backticks": (
+        f"```python\nx = '''\n~~~\n'''\n{CODE}```",
+        f"x = '''\n~~~\n'''\n{CODE}",
+    ),
+    "bare": (CODE, CODE),
+    "lambda": ("```python\nprocess_graph = lambda g: {}\n```", "process_graph = lambda g: {}"),
+    "annotated": (
+        "```python\nprocess_graph: object = dict\n```",
+        "process_graph: object = dict",
+    ),
+    "asynchronous": (
+        "```\nasync def process_graph(g): ...\n```",
+        "async def process_graph(g): ...",
+    ),
+    "under a condition": (
+        f"```python\nif True:\n{textwrap.indent(CODE, '    ')}```",
+        f"if True:\n{textwrap.indent(CODE, '    ')}",
+    ),
+    "not valid, so that its error is shown": (
+        "```python\ndef process_graph(g):\n    return (\n```",
+        "def process_graph(g):\n    return (",
+    ),
+    "invalid escape": (
+        "```python\ndef process_graph(g): return '\\d'\n```",
+        "def process_graph(g): return '\\d'",
+    ),
+}
+
+REFUSED = {
+    "empty": "",
+    "prose": "I cannot do that.",
+    "prose about it": "I would define process_graph so that it counts.",
+    "no function": "```python\nx = 1\n```",
+    "another function": "```python\ndef process(graph): ...\n```",
+    "a longer name": "```python\ndef process_graphs(graph): ...\n```",
+    "a call": "```python\nprint(process_graph)\n```",
+    "a comparison": "```python\nprocess_graph == 1\n```",
+    "declared only": "```python\nprocess_graph: int\n```",
+    "a method": "```python\nclass A:\n    def process_graph(self): ...\n```",
+    "an inner function": "```python\ndef f():\n    def process_graph(g): ...\n```",
+    "in a text": '```python\nx = """\ndef process_graph(g): ...\n"""\n```',
+    "bare and not valid": "def process_graph(g) return 1",
+    "bare with a sentence": f"Here you are:\n{CODE}",
+    "another language": "```json\n{}\n```",
+    "too long": f"```python\n{CODE}x = '{'x' * MAX_CODE_CHARS}'\n```",
+    "half a surrogate pair": f"```python\n{CODE}# \ud800\n```",
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_program_is_found(name):
+    reply, code = FOUND[name]
+    assert extract_code(reply).rstrip("\n") == code.rstrip("\n")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_reply_without_a_program_is_refused_with_a_reason(name):
+    with pytest.raises(ReplyRefused) as refused:
+        extract_code(REFUSED[name])
+    reason = str(refused.value)
+    assert reason
+    assert "\n" not in reason
+    assert len(reason) < 300
+
+
+def read(reply):
+    """The program, or the reason why there is none."""
+    try:
+        return extract_code(reply)
+    except ReplyRefused as refused:
+        return str(refused)
+
+
+MILLION = 1_000_000
+HUGE = {
+    "backticks": "`" * 4 * MILLION,
+    "backticks before a tag": "`" * 4 * MILLION + "python",
+    "tildes": "~" * 4 * MILLION,
+    "fences": "```\n" * MILLION,
+    "opening fences": "```python\n" * (MILLION // 2),
+    "opening fences around a program": "```python\n" * (MILLION // 2) + "class A:\n  " + CODE,
+    "programs that are none": "```python\nclass A:\n  def process_graph(): 0\n```\n" * 60_000,
+    "programs in one text": "```python\n'''\n" + "def process_graph(): 0\n```\n" * 100_000,
+    "blanks": " " * 4 * MILLION,
+    "lines": "\n" * 4 * MILLION,
+    "carriage returns": "\r" * 4 * MILLION,
+    "blanks before a name": " " * 4 * MILLION + "process_graph",
+    "colons": "process_graph:" + ":" * 4 * MILLION,
+    "mixed marks": "`~" * 2 * MILLION,
+    "quotes": "> " * 2 * MILLION,
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_a_huge_reply_is_read_in_linear_time(name):
+    before = time.process_time()
+    assert len(read(HUGE[name])) <= MAX_CODE_CHARS
+    # some 0.1 to 1 s; what is quadratic takes hours
+    assert time.process_time() - before < 15
+
+
+DEEP = {
+    "parentheses": "(" * 30_000,
+    "closed parentheses": "(" * 30_000 + ")" * 30_000,
+    "signs": "-" * 90_000 + "1",
+    "negations": "not " * 20_000 + "1",
+    "attributes": "a" + ".a" * 40_000,
+    "calls": "a" + "()" * 40_000,
+    "sums": "1+" * 40_000 + "1",
+    "powers": "1**" * 30_000 + "1",
+    "lambdas": "lambda:" * 12_000 + "1",
+    "conditions": "1 if 1 else " * 8_000 + "1",
+    "elifs": "if 1:pass\n" + "elif 1:pass\n" * 7_000,
+    "indents": "\n".join(" " * depth + "if 1:" for depth in range(400)),
+    "formatted": "f'{" * 30_000,
+    "null": "\0" * 90_000,
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_a_program_too_deep_for_the_parser_is_still_a_program(name):
+    # it is run, and fails there
+    code = f"{CODE}\nx = {DEEP[name]}"
+    assert extract_code(f"```python\n{code}\n```").startswith(CODE)
+
+
+def test_threads_leave_the_warning_filters_alone():
+    filters = list(warnings.filters)
+    reply = FOUND["invalid escape"][0]
+    threads = [
+        threading.Thread(target=lambda: [extract_code(reply) for _ in range(50)]) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(warnings.filters) == filters
+
+
+lines = st.sampled_from(
+    [
+        "```",
+        "```python",
+        "~~~",
+        "~~~py",
+        "  ```",
+        "````",
+        "text",
+        "x = 1",
+        '"""',
+        "",
+        "`",
+        "> ```",
+        "def process_graph(g):",
+        "    return {}",
+        "process_graph = 1",
+        "class A:",
+        "\tpass",
+        "((",
+    ]
+)
+
+
+@given(st.lists(lines, max_size=30).map("\n".join) | st.text(max_size=300))
+def test_any_reply_gives_a_program_or_a_reason(reply):
+    assert "process_graph" in read(reply)
+
+
+@given(
+    before=st.text(alphabet="ab \n.:-", max_size=60),
+    body=st.lists(st.sampled_from(["x = 1", "import re", "", "# note", "y = 'a`b'"]), max_size=6),
+    fence=st.sampled_from(["```", "~~~", "`````"]),
+    tag=st.sampled_from(["", "python", "py", "python3"]),
+)
+def test_a_fenced_program_comes_back_whole(before, body, fence, tag):
+    code = "\n".join([*body, *CODE.splitlines()])
+    assume(ast.parse(code))
+    assert extract_code(f"{before}\n{fence}{tag}\n{code}\n{fence}\nThat is all.") == code
