@@ -32,7 +32,8 @@ BODIES = {
     "one port too fast": (
         "count",
         (
-            "next(a for _, a in g.nodes(data=True) if len(a) == 3)['physical_capacity_bps'] = 2.5e9\n"
+            "port = next(a for _, a in g.nodes(data=True) if len(a) == 3)\n"
+            "port['physical_capacity_bps'] = 2.5e9\n"
             "return {'type': 'text', 'data': TRUTH, 'updated_graph': g}"
         ),
     ),

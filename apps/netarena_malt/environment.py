@@ -16,9 +16,10 @@ from netarena.errors import EnvironmentFailed
 from netarena.model import Execution, JsonValue, Move, Query, State
 from netarena.sandbox.python import Limits, PythonSandbox, SandboxResult, Status
 from netarena_malt import guest
-from netarena_malt.network import released_graph, short
+from netarena_malt.network import short
 from netarena_malt.query import initial_changes
 from netarena_malt.state import UNANSWERED, failed, read_claim, verify
+from netarena_malt.topology import released_graph
 
 #: of every answer; the prompt tells them
 LIMITS = Limits()

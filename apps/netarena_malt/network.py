@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from netarena.model import JsonValue
-from netarena_malt.topology import RK_CONTAINS, RK_CONTROLS, Graph, build
+from netarena_malt.topology import RK_CONTAINS, RK_CONTROLS, Graph, released_graph
 
 Attributes: TypeAlias = Mapping[str, Any]
 Edge: TypeAlias = tuple[str, str]
@@ -223,12 +223,6 @@ def short(value: Any, limit: int = 80) -> str:
     """A value as reasons and findings show it."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-@lru_cache(maxsize=1)
-def released_graph() -> Graph:
-    """The released model, built once per process; it must not be changed."""
-    return build()
 
 
 @lru_cache(maxsize=1)

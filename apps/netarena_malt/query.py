@@ -42,10 +42,9 @@ from netarena_malt.topology import (
     EK_RACK,
     EK_SPINEBLOCK,
     EK_SUPERBLOCK,
-    RELEASED,
     SWITCH_LOC,
     Graph,
-    build,
+    copy_released,
 )
 
 APPLICATION = "malt"
@@ -143,7 +142,7 @@ def initial_changes(query: Query) -> dict[str, Any]:
 
 def initial_graph(query: Query) -> Graph:
     """A new graph of the network that the agent gets."""
-    graph = build(RELEASED)
+    graph = copy_released()
     apply_edits(graph, initial_changes(query))
     return graph
 

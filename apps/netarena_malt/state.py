@@ -24,9 +24,10 @@ from typing import Any
 from netarena.model import Finding, JsonValue, Judgement, Query, State
 from netarena_malt.correctness import wrong_data, wrong_graph
 from netarena_malt.guest import ANSWER_TYPES, difference, doubtful, parts_of
-from netarena_malt.network import Changes, Network, compare, released, released_graph, touched
+from netarena_malt.network import Changes, Network, compare, released, touched
 from netarena_malt.query import Truth, initial_changes, solve_truth
 from netarena_malt.safety import Frame, affected, find, make_frame, structure
+from netarena_malt.topology import released_graph
 
 #: bounds of a state, which goes to the journal: JSON values, and characters of text
 MAX_STATE_VALUES = 250_000

@@ -140,8 +140,9 @@ class Place:
     def input_path(self, value: str, field: str, *, written: bool = False) -> Path:
         """A path to read below the root or the data folder.
 
-        One that is not there, or is to be written anew, lies below the root. A relative path is
-        looked for below the root first. Raises ConfigError.
+        One that is not there, or is to be written anew, lies below the root, whatever folder an
+        absolute path names. A relative path is looked for below the root first. Raises
+        ConfigError for ``..`` and for links.
         """
         given = Path(value)
         root = self.root
@@ -154,10 +155,6 @@ class Place:
                 return path
             if path.exists() and not written:
                 return path
-        if given.is_absolute():
-            raise ConfigError(
-                field, "must lie below the service's --out folder, or exist below its --data folder"
-            )
         return _below(root, value, field)
 
 
@@ -188,7 +185,7 @@ def read_config(
 
     Paths (``benchmark_path`` and every key that ends in ``_path`` or ``_dir``) are resolved in
     ``place``; ``time_budget_s`` has a default here; ``seed`` is refused when the service draws its
-    own (``secret_seed``). Raises ConfigError.
+    own (``secret_seed``), and a file of queries is then always drawn anew. Raises ConfigError.
     """
     values = dict(request.config)
     if values.get("time_budget_s") is None:
@@ -197,6 +194,9 @@ def read_config(
         raise ConfigError(
             "config.seed", "must not be given: this service draws a seed for each task"
         )
+    if secret_seed:
+        # a file that an earlier task left would be an answer key
+        values["regenerate_query"] = True
     if isinstance(values.get("output_file"), str):
         # whatever folder it names, it is written into the task's own
         values["output_file"] = Path(values["output_file"]).name

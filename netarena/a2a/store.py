@@ -32,7 +32,6 @@ class BoundedTaskStore(InMemoryTaskStore):
         if task.status.state not in TERMINAL_TASK_STATES:
             return
         self._ended[task.id] = task.ByteSize(), context
-        self._ended.move_to_end(task.id)
         while len(self._ended) > self._max_ended or (
             len(self._ended) > 1 and sum(size for size, _ in self._ended.values()) > self._max_bytes
         ):

@@ -253,7 +253,7 @@ def examine() -> list[Protection]:
     known = machine in _MACHINES and sys.byteorder == "little"
     version = landlock_version()
     seccomp = known and seccomp_available()
-    users = own_user_possible(FIRST_USER)
+    users = own_user_possible(FIRST_USER) and (may_keep_reading() or readable_by_all(os.__file__))
     return [
         Protection(
             "landlock",
@@ -282,7 +282,10 @@ def examine() -> list[Protection]:
             "answers run as users of their own"
             if users
             else "answers run as the service's user (seccomp and landlock part them from it)",
-            "" if users else "start the service as root, with SETUID, SETGID, KILL",
+            ""
+            if users
+            else "start the service as root, with SETUID, SETGID and KILL, from a Python "
+            "installation that every user may read",
         ),
     ]
 

@@ -159,6 +159,9 @@ class PythonSandbox:
             ours, theirs = socket.socketpair()
             with theirs:
                 run, end = await process.begin(theirs)
+        except OSError as error:
+            self._places.release()
+            raise EnvironmentFailed(f"no place for an answer: {error}", proven_ours=True) from None
         except BaseException:
             self._places.release()
             raise
@@ -177,10 +180,10 @@ class PythonSandbox:
             exchange.cancel()
             await asyncio.wait((exchange,))
             ours.close()
-        status, value, error = await self._conclude(bytes(received), ended)
+        verdict = await self._conclude(bytes(received), ended)
         if ended is None:
-            return SandboxResult(status, value, error, queued_s)
-        return SandboxResult(status, value, error, queued_s, ended.elapsed_s, ended.cpu_s)
+            return SandboxResult(*verdict, queued_s)
+        return SandboxResult(*verdict, queued_s, ended.elapsed_s, ended.cpu_s)
 
     async def close(self) -> None:
         """Kill whatever runs, and end the warm process."""
@@ -395,6 +398,8 @@ class _Warm:
 
     async def stop(self) -> None:
         """Close the control socket, at which it ends with all its children; kill it otherwise."""
+        if not self._ready.done():
+            self._process.kill()  # it is loading, and listens to nobody
         self._lost()
         try:
             await asyncio.to_thread(self._process.wait, _STOP_S)
@@ -437,7 +442,10 @@ class _Warm:
 # Without the site module and user or environment settings; no bytecode is written. The hash seed
 # is fixed so that an answer that depends on the order of a set is judged the same each time.
 _INTERPRETER = (sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8")
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONCOERCECLOCALE": "0"}
+# Some interpreters find their own shared library by LD_LIBRARY_PATH; it is gone before any answer.
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONCOERCECLOCALE": "0"} | {
+    name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ
+}
 _PROGRAM = str(Path(warm.__file__).resolve())
 
 

@@ -142,20 +142,27 @@ class Warm:
         if not data:
             return False
         message = json.loads(data)
-        if "run" in message:
-            self._start(message["run"], descriptors[0])
+        if "run" in message and (report := self._start(message["run"], descriptors[0])):
+            _send(control, report)
         for pid, child in self._children.items():
             if child.run == message.get("kill"):
                 _kill(pid)
         return True
 
-    def _start(self, run: int, connection: int) -> None:
+    def _start(self, run: int, connection: int) -> dict[str, Any] | None:
+        """Fork the answer's child; return the report of its end if that fails."""
         taken = {child.place for child in self._children.values()}
         place = next(place for place in range(len(taken) + 1) if place not in taken)
         started = time.monotonic()
-        pid = self._fork(connection, place, self._answer)
-        os.close(connection)
+        try:
+            pid = self._fork(connection, place, self._answer)
+        except OSError as error:  # out of processes or memory, which no answer's own doing shows
+            os.write(connection, UNPROTECTED + describe(error).encode())
+            return {"ended": run, "status": 0, "cpu_s": 0.0, "elapsed_s": 0.0, "overdue": False}
+        finally:
+            os.close(connection)
         self._children[pid] = Child(run, place, started, started + self._wall_s)
+        return None
 
     def _end_overdue(self) -> None:
         now = time.monotonic()
@@ -304,11 +311,10 @@ def _make_armour(
 
 def _close_all_but(*kept: int) -> None:
     """Close every descriptor but the standard three (all the null device) and ``kept``."""
-    low = 3
-    for descriptor in sorted(kept):
-        os.closerange(low, descriptor)
-        low = descriptor + 1
-    os.closerange(low, os.sysconf("SC_OPEN_MAX"))
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in kept:
+            with suppress(OSError):  # the listing's own is closed already
+                os.close(descriptor)
 
 
 def _lead_group(pid: int) -> None:

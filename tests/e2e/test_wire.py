@@ -326,7 +326,7 @@ async def test_it_ends_within_a_second_in_the_middle_of_everything(tmp_path, sig
         return "open v1"
 
     async with green(tmp_path) as server, purple(think) as url, client10(server.line) as client:
-        text = request(url, num_queries=100, concurrency=8)
+        text = request(url, num_queries=100, concurrency=8, max_iterations=2)
         streams = [client.send_message(message10(text)) for _ in range(3)]
         for stream in streams:
             async for event in stream:

@@ -32,6 +32,7 @@ def _restore(graph: Graph, pristine: Graph, edits: dict[str, Any]) -> None:
         nodes[name][attribute] = original[name][attribute]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", LABELS)
 def test_no_constant_answer_is_right_often(label: str) -> None:
     pristine, graph = build(RELEASED), build(RELEASED)

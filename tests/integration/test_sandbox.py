@@ -20,7 +20,7 @@ from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import JsonValue
 from netarena.sandbox.python import Limits, PythonSandbox, Status
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.requires("landlock", "seccomp")]
 
 GUEST = """
 import os, time
@@ -151,13 +151,13 @@ async def test_close_ends_everything() -> None:
 
 
 SERVICE = """
-import asyncio, sys
-from test_sandbox import GUEST, SLEEP, PythonSandbox, asleep
+import asyncio, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for background jobs
+from test_sandbox import GUEST, SLEEP, PythonSandbox, asleep, until
 async def main():
     async with PythonSandbox(GUEST, preload=(), parallel=2) as sandbox:
         tasks = [asyncio.create_task(sandbox.run(SLEEP)) for _ in range(2)]
-        while len(asleep(sandbox.pid)) < 2:
-            await asyncio.sleep(0.005)
+        await until(lambda: len(asleep(sandbox.pid)) == 2, "no children")
         print(sandbox.pid, *asleep(sandbox.pid), flush=True)
         await asyncio.gather(*tasks)
 asyncio.run(main())

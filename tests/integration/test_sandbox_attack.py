@@ -169,6 +169,13 @@ READING: dict[str, Attack] = {
     "tmp-listing": denied("os.listdir('/tmp')", setup="import os"),
     "root-listing": denied("os.listdir('/')", setup="import os"),
     "site-packages-listing": denied("os.listdir(SITE)", setup="import os"),
+    "library-listing": denied("os.listdir(os.path.dirname(os.__file__))", setup="import os"),
+    **{
+        f"below-the-library-{name}": denied(
+            f"os.listdir(os.path.dirname(os.__file__) + '/{name}')", "ENOENT", setup="import os"
+        )
+        for name in ("site-packages", "dist-packages", "ensurepip")
+    },
     "shared-memory-listing": denied("os.listdir('/dev/shm')", setup="import os"),
     "glob-finds-nothing": Attack(
         "import glob\ndef main(): return glob.glob('/*') + glob.glob('/etc/*')", sees=[]
@@ -1094,6 +1101,7 @@ def _judge(attack: Attack, result: SandboxResult) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.requires("landlock", "seccomp")
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_attack_gets_nothing_and_the_next_answer_is_right(
     name: str, sandboxes: dict[bool, PythonSandbox], target: Target

@@ -153,6 +153,29 @@ async def test_a_reader_that_falls_behind_is_dropped_and_the_producer_never_wait
     assert given <= boundary.MAX_BEHIND + 2**23  # and what the sockets' buffers took
 
 
+async def test_a_producer_that_never_waits_leaves_its_reader_a_turn():
+    given = 0
+    seen = []
+
+    async def hasty(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal given
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for given in range(100):  # noqa: B007 -- read by the reader
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def read(message: Any) -> None:
+        seen.append(given)
+
+    scope = {"type": "http", "headers": []}
+    await Boundary(hasty, closing=asyncio.Event())(scope, receive, read)
+    assert len(seen) == 102
+    assert len(set(seen)) > 50
+
+
 async def test_all_readers_together_are_bounded(monkeypatch):
     monkeypatch.setattr(boundary, "MAX_BEHIND_ALL", 3 * 2**20)
     served = []

@@ -237,6 +237,12 @@ async def test_text_that_is_no_unicode_does_not_stop_a_report(tmp_path):
     assert updates.events == [(1, False, False)]
 
 
+async def test_a_number_that_json_does_not_have_is_our_failure():
+    reporter = server.ArtifactReporter(Updates())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="JSON compliant"):
+        await reporter.graded("r", {"avg": float("nan")})
+
+
 # seeds, folders, credentials
 
 

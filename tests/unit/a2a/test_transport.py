@@ -74,7 +74,7 @@ async def test_a_reply_without_end_is_too_large_and_is_not_read_on(headers):
 
 
 async def test_a_stream_of_small_events_without_end_is_too_large():
-    block = b"data: %s\n\n" % (b"x" * 900) * 60
+    block = b"data: %s\n\n" % (b"x" * 9000) * 6
     canned = Canned(*[block] * 1600, headers=STREAM)
     with pytest.raises(AgentFailed) as caught:
         await lines(canned)

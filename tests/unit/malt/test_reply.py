@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 import textwrap
 import threading
 import time
 import warnings
+from functools import partial
 
 import pytest
 from hypothesis import assume, given
@@ -175,7 +177,9 @@ def test_a_program_too_deep_for_the_parser_is_still_a_program(name):
     assert extract_code(f"```python\n{code}\n```").startswith(CODE)
 
 
-def test_threads_leave_the_warning_filters_alone():
+def test_threads_leave_the_warning_filters_alone(request):
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
     filters = list(warnings.filters)
     reply = FOUND["invalid escape"][0]
     threads = [

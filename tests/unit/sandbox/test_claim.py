@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netarena.sandbox.claim import MAX_DEPTH, MAX_DIGITS, ClaimRefused, read_json
@@ -37,12 +37,18 @@ def _plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int) or math.isfinite(value)
 
 
+#: drawing nested values is slow where many tests run at once
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@unhurried
 @given(values, st.booleans())
 def test_what_an_honest_child_sends_comes_back_unchanged(value: Any, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     assert read_json(text, max_values=100_000) == value
 
 
+@unhurried
 @given(
     st.binary()
     | st.text('[]{}",:0123456789eE+-.\\ud8ntrfalsNIy ').map(lambda text: text.encode())

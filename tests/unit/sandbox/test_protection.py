@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netarena.sandbox import protection
@@ -94,6 +94,7 @@ def test_calls_that_are_not_listed_are_refused(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+@settings(deadline=None)
 @given(number=numbers, first=words, second=words, third=words)
 def test_only_the_tables_allow(
     machine: str, number: int, first: int, second: int, third: int
@@ -140,6 +141,7 @@ def test_another_architectures_calls_end_the_process(machine: str, architecture:
     assert decide(machine, getpid, architecture=architecture) == expected
 
 
+@settings(deadline=None)
 @given(st.integers(0x40000000, 0xFFFFFFFF))
 def test_x32_calls_end_the_process(number: int) -> None:
     assert decide("x86_64", number) == KILL

@@ -1,0 +1,123 @@
+"""The keys of malt's records, and the wiring that they come from."""
+
+from __future__ import annotations
+
+import pytest
+
+from netarena.model import AgentInfo, Episode, Finding, Judgement, Outcome, Reply, Step
+from netarena.prompts import PromptStyle, render
+from netarena_malt.app import Malt
+from netarena_malt.environment import LIMITS
+from netarena_malt.query import LABELS
+
+RIGHT = Judgement(correct=True)
+WRONG = Judgement(correct=False, reason="Node 'x' is missing.")
+UNSAFE = Judgement(
+    correct=True,
+    findings=(
+        Finding(rule="a", element="x", detail="Node 'x' was removed."),
+        Finding(rule="b", element="y", detail="Node 'y' is in no rack."),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def query():
+    return next(Malt().generate(Malt.config_type(), 5))
+
+
+def make_episode(query, judgement, **more):
+    steps = (
+        Step(
+            prompt="?",
+            reply=Reply(text="…"),
+            move={"code": "def process_graph(g): ..."},
+            judgement=judgement,
+            agent_s=2.0,
+            execution_s=0.5,
+            own_s=4.0,
+            queue_s=8.0,
+        ),
+    )
+    values = {
+        "query_id": query.id,
+        "index": 0,
+        "label": query.label,
+        "level": query.level,
+        "role": "malt_operator",
+        "agent": AgentInfo(name="model", base_url="http://localhost:1/"),
+        "prompt_type": "react",
+        "outcome": Outcome.SOLVED if judgement and judgement.correct else Outcome.UNSOLVED,
+        "correct": bool(judgement and judgement.correct),
+        "safe": bool(judgement and judgement.safe),
+        "iterations": 1,
+        "steps": steps,
+    }
+    return Episode(**(values | more))
+
+
+def test_the_record_of_a_right_answer(query):
+    assert Malt().record(query, make_episode(query, RIGHT)) == {
+        "Query": query.text,
+        "Label": query.label,
+        "Result-Correctness": "Pass",
+        "Result-Safety": "Pass",
+        "GT-Result-Safety": "Pass",
+        "Result-Latency": 2.5,
+        "LLM code": "def process_graph(g): ...",
+        "agent_info": {
+            "base_url": "http://localhost:1/",
+            "name": "model",
+            "prompt_type": "react",
+        },
+    }
+
+
+def test_a_wrong_answer_has_an_error_and_an_unsafe_one_a_verifier_error(query):
+    wrong = Malt().record(query, make_episode(query, WRONG))
+    assert wrong["Error"] == "Node 'x' is missing."
+    assert "Verifier-Error" not in wrong
+    unsafe = Malt().record(query, make_episode(query, UNSAFE))
+    assert unsafe["Verifier-Error"] == "Node 'x' was removed. Node 'y' is in no rack."
+    assert "Error" not in unsafe
+    assert (unsafe["Result-Correctness"], unsafe["Result-Safety"]) == ("Pass", "Fail")
+
+
+@pytest.mark.parametrize("steps", [(), (Step(prompt="?", refused="no code"),)])
+def test_the_record_of_an_agent_that_gave_nothing(query, steps):
+    episode = make_episode(
+        query, None, outcome=Outcome.AGENT_FAILED, detail="no usable reply", steps=steps
+    )
+    record = Malt().record(query, episode)
+    assert record["LLM code"] == ""
+    assert record["Error"] == record["Verifier-Error"] == "no usable reply"
+    assert (record["Result-Correctness"], record["Result-Safety"]) == ("Fail", "Fail")
+    silent = Malt().record(query, episode.model_copy(update={"detail": ""}))
+    assert silent["Error"]
+    assert silent["Verifier-Error"]
+
+
+def test_latency_leaves_our_own_time_out(query):
+    malt = Malt()
+    config = malt.config_type()
+    assert malt.measures(make_episode(query, RIGHT), config) == {"latency_s": 2.5}
+    assert malt.measures(None, config) == {}
+
+
+def test_there_is_one_turn_whatever_the_config_says():
+    malt = Malt()
+    assert malt.turns(malt.config_type.parse({"max_iterations": 7})) == 1
+
+
+def test_every_label_is_drawn_as_often_as_asked():
+    malt = Malt()
+    labels = [q.label for q in malt.generate(malt.config_type.parse({"num_queries": 2}), 1)]
+    assert sorted(labels) == sorted([*LABELS, *LABELS])
+
+
+def test_the_prompt_tells_the_limits_that_are_enforced(query):
+    prompt = render(PromptStyle.ZEROSHOT_BASE, Malt().prompt(query, None, ()))
+    for limit, unit in ((LIMITS.cpu_s, "s"), (LIMITS.wall_s, "s")):
+        assert f"{limit:g} {unit}" in prompt
+    assert f"{LIMITS.memory_bytes >> 20} MiB" in prompt
+    assert f"{LIMITS.result_bytes >> 20} MiB" in prompt
