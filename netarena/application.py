@@ -90,6 +90,8 @@ class Application(ABC):
     summary: ClassVar[str]
     #: true if one reply decides; ``max_iterations`` then does not matter
     one_shot: ClassVar[bool] = False
+    #: set before entering: run agents' code also where the machine lacks a protection
+    unsandboxed: bool = False
     #: configuration of this application
     config_type: ClassVar[type[Config]] = Config
 

@@ -167,8 +167,8 @@ def released_graph() -> Graph:
 def copy_released() -> Graph:
     """A graph of the released model to change: a quarter of the time that ``build`` takes.
 
-    Dicts of attributes are its own; values that are lists or dicts are shared with
-    ``released_graph`` and are to be replaced, never written into.
+    The dicts of nodes' attributes are its own. Values in them that are lists or dicts, and the
+    edges' attributes, are shared with ``released_graph``: to be replaced, never written into.
     """
     released = released_graph()
     graph: Graph = nx.DiGraph()

@@ -150,6 +150,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     served, also when the sandbox lacks a protection and ``allow_unsandboxed`` is false.
     """
     environ = environ or {}
+    application.unsandboxed = allow_unsandboxed
     for check in application.diagnose():
         if check.ok:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -81,6 +82,8 @@ def _state_of(
     """The state after a right answer whose graph ``spoil`` changed, with some keys replaced."""
     truth, graph = solve_truth(query)
     if spoil is not None:
+        # what the released graph shares with it may be written into
+        graph = copy.deepcopy(graph)
         spoil(graph)
     state = {
         "answered": True,

@@ -51,6 +51,8 @@ def make_episode(query, judgement, **more):
         "correct": bool(judgement and judgement.correct),
         "safe": bool(judgement and judgement.safe),
         "iterations": 1,
+        "agent_time_s": 2.0,
+        "execution_time_s": 0.5,
         "steps": steps,
     }
     return Episode(**(values | more))
