@@ -51,9 +51,7 @@ class Malt(Application):
     one_shot: ClassVar[bool] = True
     config_type: ClassVar[type[Config]] = query.MaltConfig
 
-    def __init__(self, *, unsandboxed: bool = False) -> None:
-        """``unsandboxed``: run also where the machine lacks a protection; those it has apply."""
-        self.unsandboxed = unsandboxed
+    def __init__(self) -> None:
         self._sandbox: sandbox.PythonSandbox | None = None
 
     async def __aenter__(self) -> Self:

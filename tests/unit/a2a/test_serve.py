@@ -1,0 +1,46 @@
+"""What ``serve`` refuses before anything is served, and what it passes on."""
+
+from __future__ import annotations
+
+import pytest
+from netarena_toy import Toy
+
+import netarena.a2a.server
+from netarena.a2a.server import serve
+from netarena.errors import ConfigError
+from netarena.model import Check, Severity
+
+
+class Unprotected(Toy):
+    def diagnose(self):
+        return [Check(name="cage", ok=False, severity=Severity.SANDBOX, detail="none", remedy="x")]
+
+
+@pytest.fixture
+def served(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        netarena.a2a.server, "run_app", lambda app, listener: (calls.append(app), listener.close())
+    )
+    return calls
+
+
+def test_without_a_protection_it_refuses_and_says_which(served, tmp_path):
+    with pytest.raises(ConfigError, match=r"sandbox: cage: none; x, or serve with --allow-unsand"):
+        serve(Unprotected(), port=0, out=tmp_path)
+    assert not served
+
+
+def test_the_operators_word_reaches_the_application(served, tmp_path):
+    application = Unprotected()
+    assert not application.unsandboxed
+    serve(application, port=0, out=tmp_path, allow_unsandboxed=True)
+    assert application.unsandboxed
+    assert len(served) == 1
+
+
+def test_a_protected_machine_serves_sandboxed(served, tmp_path):
+    application = Toy()
+    serve(application, port=0, out=tmp_path)
+    assert not application.unsandboxed
+    assert len(served) == 1
