@@ -122,7 +122,16 @@ def measure(arguments: argparse.Namespace, folder: Path) -> tuple[float, float, 
     }
     pairs = [f"--set={key}={json.dumps(value)}" for key, value in config.items() if key != "seed"]
     python = [sys.executable, "-m"]
-    service = [*python, "netarena", "serve", "malt", "--port", str(green_port), "--out", str(folder)]
+    service = [
+        *python,
+        "netarena",
+        "serve",
+        "malt",
+        "--port",
+        str(green_port),
+        "--out",
+        str(folder),
+    ]
     agent = [*python, "a2a_purple", "--port", str(purple_port), "--strategy", arguments.agent]
     agent += ["--application", "malt", "--seed", "7", *pairs]
     processes = [subprocess.Popen(command, cwd=folder) for command in (service, agent)]

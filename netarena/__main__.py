@@ -1,5 +1,7 @@
 """``python -m netarena`` is the command ``netarena``."""
 
+import sys
+
 from netarena.cli import main
 
-main()
+sys.exit(main())

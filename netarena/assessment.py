@@ -162,6 +162,8 @@ def choose_queries(
     start = config.start_index or 0
     end = len(queries) if config.end_index is None else config.end_index
     chosen = [query for query in queries if start <= query.index < end]
+    if not queries:
+        raise ConfigError("config", "nothing can be drawn with these keys")
     if not chosen:
         raise ConfigError(
             "start_index", f"{start} to {end} selects none of the {len(queries)} queries"
@@ -275,10 +277,13 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     slots: asyncio.Semaphore | None = None,
     reporter: Reporter | None = None,
     fallback_seed: int | None = None,
+    ids: Mapping[str, str] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Run every query of ``config`` against each agent; ``application`` is entered already.
 
     ``slots`` bounds live worlds over all calls that share it. The agents are closed at the end.
+    ``ids`` are the participants' names in ``results.json``, by role; without it a URL or the
+    agent's own name.
     Returns, by role, the records with the summary last. Raises ConfigError before any agent is
     asked, and AssessmentFailed when an agent was never there or no query could be graded: what
     was graded is then in the journal, and other participants' results are written.
@@ -323,6 +328,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
                         slots=slots,
                         pump=pump,
                         deadline=deadline,
+                        name=(ids or {}).get(part.role),
                     )
                 )
                 for part in parts
@@ -378,6 +384,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     slots: asyncio.Semaphore,
     pump: _Pump,
     deadline: float | None,
+    name: str | None,
 ) -> list[dict[str, Any]] | AssessmentFailed:
     """One participant from the card to ``results.json``; its failure is returned, not raised."""
     agent, role = part.agent, part.role
@@ -393,8 +400,9 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         try:
             await agent.open(timeout_s=min(config.agent_timeout_s, left))
         except AgentFailed as error:
-            name = agent.info.name
-            raise AssessmentFailed(f"the agent {name} could not be reached: {error}") from None
+            raise AssessmentFailed(
+                f"the agent {agent.info.name} could not be reached: {error}"
+            ) from None
         run = Run(
             application,
             config,
@@ -416,7 +424,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     part.journal.append("end", complete=not graded.not_run)
     pump.tell("summarised", role, summary)
     info = agent.info
-    name = info.name if info.base_url == "in-process" else info.base_url
+    name = name or (info.name if info.base_url == "in-process" else info.base_url)
     document = results_document({role: name}, [*results, summary])
     await asyncio.to_thread(write_json, part.folder / RESULTS_NAME, document)
     if config.output_file:

@@ -192,7 +192,7 @@ class ApplicationContract:
         here = [query.model_dump(mode="json") for query in queries]
         arguments = [self.application, json.dumps(dict(self.config)), str(self.seed)]
         for hash_seed in ("0", "4242"):
-            drawn = subprocess.run(  # noqa: S603 -- our own interpreter and text
+            drawn = subprocess.run(
                 [sys.executable, "-c", _DRAW, *arguments],
                 env={**os.environ, "PYTHONHASHSEED": hash_seed},
                 capture_output=True,

@@ -23,6 +23,8 @@ def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str)
 
     ``where`` names the graph in the answer.
     """
+    if changes.more:
+        return f"In {where}, far more was changed than the task asks for."
     for name, attributes in target.nodes.items():
         if name not in changes.nodes:
             return f"In {where}, node {name!r} {_undone(attributes, initial.node(name))}."

@@ -102,6 +102,15 @@ _ENDED = {
 }
 
 
+#: lists of changes -> what they hold, in words
+_COUNTED = {
+    "nodes": "nodes",
+    "removed_nodes": "removed nodes",
+    "edges": "edges",
+    "removed_edges": "removed edges",
+}
+
+
 def _observed(result: SandboxResult) -> State:
     if result.status is Status.OK:
         return read_claim(result.value)
@@ -120,6 +129,7 @@ def _told(state: Any) -> str:
         if changes == "same":
             lines.append(f"{where}: the updated graph")
         elif changes is not None:
-            counts = ", ".join(f"{len(found)} {kind}" for kind, found in changes.items())
-            lines.append(f"{where}, changes: {counts.replace('_', ' ')}")
+            counts = [f"{len(changes[kind])} {words}" for kind, words in _COUNTED.items()]
+            more = " and more" if changes["more"] else ""
+            lines.append(f"{where}, changes: {', '.join(counts)}{more}")
     return "\n".join(lines)

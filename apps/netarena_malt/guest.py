@@ -11,6 +11,8 @@ A graph is described by its *changes* from another:
 ``{"nodes": {name: attributes}, "removed_nodes": [name], "edges": [[source, target, attributes]],
 "removed_edges": [[source, target]]}``: nodes and edges that were added or have other attributes,
 with all their attributes, and those that are gone; edges of a removed node are not listed.
+``"more": true`` says that the list ends at ``MAX_CHANGES``: no task changes that many, so it is
+known to be wrong and unsafe, and a wrecked network costs no more to judge than a repaired one.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import math
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -35,8 +37,10 @@ from netarena_malt.edit import apply_edits
 ANSWER_TYPES = ("text", "list", "table", "graph")
 #: levels of lists and dicts in data or in one attribute
 MAX_DEPTH = 20
-#: values in data, in one node's attributes, or changed elements of a graph
+#: values in data, or in one node's attributes
 MAX_ITEMS = 100_000
+#: changed nodes and edges that are listed; the largest task changes some 300
+MAX_CHANGES = 1000
 #: characters of an error that is shown
 MAX_ERROR_CHARS = 600
 
@@ -247,16 +251,36 @@ def difference(before: Parts, after: Parts, suspects: set[str]) -> dict[str, Any
     Numbers are compared by value; ``suspects`` are the nodes of ``before`` for which that is not
     enough (see ``doubtful``). Raises UnusableError.
     """
+    changes: dict[str, Any] = {
+        "nodes": {},
+        "removed_nodes": [],
+        "edges": [],
+        "removed_edges": [],
+        "more": False,
+    }
+    left = MAX_CHANGES
+    for kind, change in _changes(before, after, suspects):
+        if not left:
+            changes["more"] = True
+            break
+        left -= 1
+        if kind == "nodes":
+            changes[kind][change[0]] = change[1]
+        else:
+            changes[kind].append(change)
+    return changes
+
+
+def _changes(before: Parts, after: Parts, suspects: set[str]) -> Iterator[tuple[str, Any]]:
     old_nodes, old_rows = before
     new_nodes, new_rows = after
-    nodes: dict[str, Any] = {}
-    edges: list[Any] = []
-    removed_edges: list[Any] = []
     for name, attributes in new_nodes.items():
         old = old_nodes.get(name)
         if old is None or old != attributes or (name in suspects and not _same(old, attributes)):
-            where = f"node {_show(name)}"
-            nodes[_name(name)] = plain(dict(attributes), where)
+            yield "nodes", (_name(name), plain(dict(attributes), f"node {_show(name)}"))
+    for name in old_nodes:
+        if name not in new_nodes:
+            yield "removed_nodes", name
     for source, row in new_rows.items():
         old_row = old_rows.get(source, {})
         if old_row == row:
@@ -264,19 +288,10 @@ def difference(before: Parts, after: Parts, suspects: set[str]) -> dict[str, Any
         for target, attributes in row.items():
             if old_row.get(target) != attributes:
                 where = f"edge {_show(source)} -> {_show(target)}"
-                edges.append([_name(source), _name(target), plain(dict(attributes), where)])
-        removed_edges += [
-            [source, target] for target in old_row if target not in row and target in new_nodes
-        ]
-    removed_nodes = [name for name in old_nodes if name not in new_nodes]
-    if sum(map(len, (nodes, removed_nodes, edges, removed_edges))) > MAX_ITEMS:
-        raise UnusableError(f"the graph has more than {MAX_ITEMS} changed nodes and edges")
-    return {
-        "nodes": nodes,
-        "removed_nodes": removed_nodes,
-        "edges": edges,
-        "removed_edges": removed_edges,
-    }
+                yield "edges", [_name(source), _name(target), plain(dict(attributes), where)]
+        for target in old_row:
+            if target not in row and target in new_nodes:
+                yield "removed_edges", [source, target]
 
 
 def _name(name: Any) -> str:

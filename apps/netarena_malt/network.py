@@ -28,6 +28,8 @@ class Changes:
 
     nodes: Mapping[str, Attributes | None] = field(default_factory=dict)
     edges: Mapping[Edge, Attributes | None] = field(default_factory=dict)
+    #: whether there are more than are listed
+    more: bool = False
 
     def __len__(self) -> int:
         return len(self.nodes) + len(self.edges)
@@ -41,7 +43,7 @@ class Changes:
             (source, target): attributes for source, target, attributes in data["edges"]
         }
         edges.update(((source, target), None) for source, target in data["removed_edges"])
-        return cls(nodes, edges)
+        return cls(nodes, edges, bool(data["more"]))
 
 
 #: the edges of a node that is gone; shared, never written to

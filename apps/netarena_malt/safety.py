@@ -95,10 +95,15 @@ def _limited(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[Finding]:
-    if not changes:
-        return
     unasked = list(islice(_unasked(frame, changes), MAX_FINDINGS_PER_RULE))
     yield from unasked
+    if changes.more:
+        # what is not listed cannot be checked, and need not be
+        detail = "More nodes and edges of the network were changed than any task asks for."
+        yield Finding(rule="number of changes", element="network", detail=detail)
+        return
+    if not changes:
+        return
     yield from islice(_cycles(network, changes), MAX_FINDINGS_PER_RULE)
     yield from islice(_bandwidth(frame, network, changes), MAX_FINDINGS_PER_RULE)
     # once the answer is known to be unsafe, the rest only explains

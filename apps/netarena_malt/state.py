@@ -17,7 +17,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -135,11 +135,12 @@ def _clean(text: str) -> str:
 
 
 def _check_changes(value: Any) -> None:
-    keys = {"nodes", "removed_nodes", "edges", "removed_edges"}
+    keys = {"nodes", "removed_nodes", "edges", "removed_edges", "more"}
     if not isinstance(value, dict) or value.keys() != keys:
         raise _MalformedError(f"changes of a graph are an object with {', '.join(sorted(keys))}")
     well_formed = (
-        isinstance(value["nodes"], dict)
+        isinstance(value["more"], bool)
+        and isinstance(value["nodes"], dict)
         and all(isinstance(attributes, dict) for attributes in value["nodes"].values())
         and _is_list(value["removed_nodes"], lambda name: isinstance(name, str))
         and _is_list(value["edges"], lambda edge: _is_edge(edge, 3) and isinstance(edge[2], dict))
@@ -292,7 +293,8 @@ def _changed(case: Case, claim: Any) -> tuple[Changes, Network]:
     """What a claim of changes really changes, and the network that it leads to."""
     claimed = Changes.from_json(claim)
     network = case.initial.changed(claimed)
-    return compare(case.initial, network, claimed.nodes, claimed.edges), network
+    changes = compare(case.initial, network, claimed.nodes, claimed.edges)
+    return replace(changes, more=claimed.more), network
 
 
 def _wrong_data(case: Case, answer: _Answer) -> str:

@@ -99,6 +99,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                     out=folder,
                     slots=slots,
                     reporter=MeterReporter(meter),
+                    ids={app.role: agent_name} if over_a2a else None,
                 )
 
     again = f"the same command with --out {folder} --resume"

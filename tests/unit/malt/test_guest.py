@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from netarena_malt import guest
 from netarena_malt.environment import guest_source
-from netarena_malt.guest import MAX_DEPTH, MAX_ITEMS, UnusableError, plain
+from netarena_malt.guest import MAX_CHANGES, MAX_DEPTH, MAX_ITEMS, UnusableError, plain
 from netarena_malt.state import read_claim
 from netarena_malt.topology import Topology, build
 
@@ -21,7 +21,7 @@ SMALL = Topology(superblocks=1, spine_blocks=1, agg_blocks=1, columns=2, ports=2
 PAYLOAD = guest.dump(build(SMALL))
 PORT, SWITCH = "ju1.a1.m1.s2c1.p1", "ju1.a1.m1.s2c1"
 CAPACITY = "physical_capacity_bps"
-NOTHING = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": []}
+NOTHING = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": False}
 
 
 def call(body, edits=None, *, before=""):
@@ -82,6 +82,7 @@ return {{"type": "list", "data": ("a", 1), "updated_graph": g}}"""
             "removed_nodes": [PORT],
             "edges": [[SWITCH, "new", {"type": "RK_CONTAINS"}]],
             "removed_edges": [["ju1", "ju1.s1"]],
+            "more": False,
         },
     }
 
@@ -404,10 +405,12 @@ def test_plain_values_are_bounded():
     assert len(plain([0] * (MAX_ITEMS - 1), "data")) == MAX_ITEMS - 1
 
 
-def test_a_graph_with_too_many_changes_is_refused():
+@pytest.mark.parametrize("surplus", [0, 1, 100_000])
+def test_a_list_of_changes_ends_and_says_so(surplus):
     claim = call(
-        f"graph_data.add_nodes_from(map(str, range({MAX_ITEMS})), x=1)\n"
-        "graph_data.remove_node('ju1')\n"
+        f"graph_data.add_nodes_from(map(str, range({MAX_CHANGES + surplus})), x=1)\n"
         "return {'type': 'graph', 'data': graph_data}"
     )
-    assert "changed nodes and edges" in claim["error"]
+    changes = claim["data_graph"]
+    assert len(changes["nodes"]) == MAX_CHANGES
+    assert changes["more"] is (surplus > 0)

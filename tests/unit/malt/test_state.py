@@ -125,7 +125,7 @@ def test_what_is_left_undone_is_wrong_and_safe(make_query, state_of, operation, 
 @pytest.mark.parametrize("operation", ["add", "remove", "update", "remove-count"])
 def test_the_untouched_network_is_wrong_and_safe(make_query, state_of, operation):
     query = make_query(operation)
-    nothing = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": []}
+    nothing = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": False}
     assert reason_of(query, state_of(query, updated=nothing))
 
 
@@ -144,7 +144,7 @@ def test_an_absent_graph_is_that_in_data_or_else_the_input(make_query, state_of)
 def test_graphs_in_data_and_updated_graph_must_agree(make_query, state_of):
     query = make_query("update")
     right = state_of(query)["updated"]
-    nothing = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": []}
+    nothing = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": False}
     assert "In data" in reason_of(query, state_of(query, data_graph=nothing))
     assert "disagree" in reason_of(query, state_of(query, data_graph=right, updated=nothing))
     assert not reason_of(query, state_of(query, data_graph=right))
@@ -182,6 +182,7 @@ def test_a_claim_that_changes_nothing_changes_nothing(make_query, state_of):
         "removed_nodes": ["never.there"],
         "edges": [["ju1.a1.m1", SWITCH, {"type": "RK_CONTAINS"}]],
         "removed_edges": [["ju1", SWITCH], ["never", "there"]],
+        "more": False,
     }
     assert not reason_of(query, state_of(query, updated=claim))
 
@@ -225,15 +226,34 @@ HOSTILE = {
     "changes without keys": {"type": "graph", "updated": {"nodes": {}}},
     "changes with more keys": {
         "type": "graph",
-        "updated": {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "x": 1},
+        "updated": {
+            "nodes": {},
+            "removed_nodes": [],
+            "edges": [],
+            "removed_edges": [],
+            "more": False,
+            "x": 1,
+        },
     },
     "nodes in a list": {
         "type": "graph",
-        "updated": {"nodes": [], "removed_nodes": [], "edges": [], "removed_edges": []},
+        "updated": {
+            "nodes": [],
+            "removed_nodes": [],
+            "edges": [],
+            "removed_edges": [],
+            "more": False,
+        },
     },
     "node without attributes": {
         "type": "graph",
-        "updated": {"nodes": {"x": None}, "removed_nodes": [], "edges": [], "removed_edges": []},
+        "updated": {
+            "nodes": {"x": None},
+            "removed_nodes": [],
+            "edges": [],
+            "removed_edges": [],
+            "more": False,
+        },
     },
     "edge of lists": {
         "type": "graph",
@@ -242,15 +262,28 @@ HOSTILE = {
             "removed_nodes": [],
             "edges": [[["a"], ["b"], {}]],
             "removed_edges": [],
+            "more": False,
         },
     },
     "edge of one end": {
         "type": "graph",
-        "updated": {"nodes": {}, "removed_nodes": [], "edges": [["a"]], "removed_edges": []},
+        "updated": {
+            "nodes": {},
+            "removed_nodes": [],
+            "edges": [["a"]],
+            "removed_edges": [],
+            "more": False,
+        },
     },
     "removed nodes of numbers": {
         "type": "graph",
-        "updated": {"nodes": {}, "removed_nodes": [1], "edges": [], "removed_edges": []},
+        "updated": {
+            "nodes": {},
+            "removed_nodes": [1],
+            "edges": [],
+            "removed_edges": [],
+            "more": False,
+        },
     },
     "deep": {"type": "text", "data": json.loads("[" * 60 + "]" * 60)},
     "many": {"type": "list", "data": [0] * 300_000},
@@ -297,6 +330,7 @@ changes = st.fixed_dictionaries(
         "removed_nodes": st.lists(names, max_size=3),
         "edges": st.lists(st.tuples(names, names, attribute_dicts).map(list), max_size=3),
         "removed_edges": st.lists(st.tuples(names, names).map(list), max_size=3),
+        "more": st.booleans(),
     }
 )
 claims = st.fixed_dictionaries(
@@ -374,3 +408,12 @@ def test_a_solution_that_breaks_a_rule_is_found(make_query):
     action = remove.model_copy(update={"parameters": {"names": ports}})
     query = make_query("remove").model_copy(update={"id": "unfit", "actions": (action,)})
     assert "has no port" in verify(query)
+
+
+def test_far_too_many_changes_are_wrong_and_unsafe_whatever_is_listed(make_query):
+    changes = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": True}
+    claim = {"type": "graph", "data": None, "data_graph": "same", "updated": changes}
+    judgement = judge(make_query("remove"), read_claim(claim))
+    assert not judgement.correct
+    assert "far more" in judgement.reason
+    assert [finding.rule for finding in judgement.findings] == ["number of changes"]
