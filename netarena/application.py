@@ -47,6 +47,9 @@ class Environment(ABC):
     always, exactly once, shielded from cancellation, also when ``open`` failed half-way.
     """
 
+    #: whether ``execute`` is only waiting for a place of ours: nothing of the move has run yet
+    waiting: bool = False
+
     @abstractmethod
     async def open(self) -> State:
         """Build the world, verify that it is healthy, apply the query's actions where they make

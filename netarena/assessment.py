@@ -36,6 +36,22 @@ CONFIG_NAME = "config.json"
 QUERIES_NAME = "queries.jsonl"
 RESULTS_NAME = "results.json"
 OWN_NAMES = (CONFIG_NAME, QUERIES_NAME, RESULTS_NAME, JOURNAL_NAME)
+#: keys that a resumed run may set anew: they decide no verdict
+MAY_DIFFER = frozenset(
+    {
+        "agent_client_configs",
+        "agent_timeout_s",
+        "benchmark_path",
+        "concurrency",
+        "output_dir",
+        "output_file",
+        "regenerate_benchmark",
+        "regenerate_config",
+        "regenerate_query",
+        "resume",
+        "time_budget_s",
+    }
+)
 #: live worlds of one process when nobody says otherwise
 MAX_EPISODES = 8
 #: a participant's role names a folder, an output file a file
@@ -172,64 +188,85 @@ def choose_queries(
 
 
 def _check_file(application: Application, config: Config, name: str, queries: list[Query]) -> int:
+    """The seed of a file's queries, which must be what that seed draws with these keys."""
     if not queries:
         raise ConfigError("benchmark_path", f"{name} holds no query; set regenerate_query")
     seed = queries[0].seed
     if config.seed is not None and config.seed != seed:
         raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {name}")
+    drawn = {query.id: query for query in application.generate(config, seed)}
+    seen: set[str] = set()
     for query in queries:
-        if query.id != application.query_id(config, seed, query.index):
+        if query.id not in drawn:
             raise ConfigError(
                 "benchmark_path",
                 f"{name} was made with other keys, another seed or version (query {query.id}; "
-                f"expected {application.query_id(config, seed, query.index)}); use the keys it was "
-                "made with, or set regenerate_query",
+                f"expected {next(iter(drawn), 'none')} and the like); use the keys it was made "
+                "with, or set regenerate_query",
             )
+        if query != drawn[query.id]:
+            raise ConfigError("benchmark_path", f"{name} has query {query.id} altered by hand")
+        if query.id in seen:
+            raise ConfigError("benchmark_path", f"{name} has query {query.id} twice")
+        seen.add(query.id)
     return seed
 
 
-def _stored_seed(application: Application, config: Config, out: Path) -> int | None:
-    """The seed of the run that ``out`` holds; None if there is none.
+def _take_up(
+    application: Application, config: Config, roles: Sequence[str], out: Path
+) -> Config | None:
+    """The config of the run that ``out`` holds, with what may differ taken from ``config``.
 
-    Raises ConfigError when that run asked for something else.
+    None if there is no run. Keys that were not given keep the run's values. Raises ConfigError
+    when that run asked for something else.
     """
     path = out / CONFIG_NAME
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        same = (stored["application"], stored["version"], stored["shape"])
-        seed = int(stored["seed"])
+        held = (stored["application"], stored["version"], sorted(stored["roles"]))
+        values = dict(stored["config"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError("resume", f"{path.name} cannot be read: {error!r}") from None
-    wanted = (application.name, application.version, config.shape())
-    for name, old, new in zip(("application", "version", "config"), same, wanted, strict=True):
+    wanted = (application.name, application.version, sorted(roles))
+    for what, old, new in zip(("application", "version", "roles"), held, wanted, strict=True):
         if old != new:
-            raise ConfigError("resume", f"the run there has {name} {old}, not {new}")
-    if config.seed is not None and config.seed != seed:
-        raise ConfigError("resume", f"the run there has seed {seed}, not {config.seed}")
-    return seed
+            raise ConfigError("resume", f"the run there has {what} {old}, not {new}")
+    given = config.model_dump(mode="json", include=config.model_fields_set)
+    for key, value in given.items():
+        old = values.get(key)
+        if value is None and key == "seed":
+            continue
+        if key not in MAY_DIFFER and value != old:
+            raise ConfigError("resume", f"the run there has {key} {old}, not {value}")
+        values[key] = value
+    return type(config).parse(values)
 
 
 def _keep_earlier(out: Path) -> None:
     """Move what an earlier run left into ``earlier-N/``: nothing is lost, nothing is mixed."""
-    path = out / CONFIG_NAME
-    if not path.exists():
-        return
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
+        earlier = json.loads((out / CONFIG_NAME).read_text(encoding="utf-8"))
         others = [*earlier["roles"], earlier["config"]["output_file"]]
     except (OSError, ValueError, KeyError, TypeError):
         others = []
-    own = {*OWN_NAMES, *(name for name in others if isinstance(name, str) and ROLE.fullmatch(name))}
+    names = {name for name in others if isinstance(name, str) and ROLE.fullmatch(name)}
+    # the config last: killed on the way, the next run still knows what belongs to this one
+    left = [
+        name
+        for name in (*sorted(names), QUERIES_NAME, RESULTS_NAME, JOURNAL_NAME, CONFIG_NAME)
+        if (out / name).exists()
+    ]
+    if not left:
+        return
     number = 1
     while (out / f"earlier-{number}").exists():
         number += 1
     target = out / f"earlier-{number}"
     target.mkdir()
-    for name in sorted(own):
-        if (out / name).exists():
-            (out / name).rename(target / name)
+    for name in left:
+        (out / name).rename(target / name)
 
 
 class _Pump:
@@ -288,9 +325,36 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     asked, and AssessmentFailed when an agent was never there or no query could be graded: what
     was graded is then in the journal, and other participants' results are written.
     """
+    try:
+        return await _conduct(
+            application,
+            config,
+            agents,
+            out=out,
+            slots=slots or asyncio.Semaphore(MAX_EPISODES),
+            pump=_Pump(reporter or _Silent()),
+            fallback_seed=fallback_seed,
+            ids=ids or {},
+        )
+    finally:
+        for agent in agents.values():
+            await finish(agent.aclose())
+
+
+async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
+    application: Application,
+    config: Config,
+    agents: Mapping[str, Agent],
+    *,
+    out: Path,
+    slots: asyncio.Semaphore,
+    pump: _Pump,
+    fallback_seed: int | None,
+    ids: Mapping[str, str],
+) -> dict[str, list[dict[str, Any]]]:
     deadline = None if config.time_budget_s is None else clock() + config.time_budget_s
     for role in agents:
-        if not ROLE.fullmatch(role):
+        if not ROLE.fullmatch(role) or role in OWN_NAMES or role.startswith("earlier-"):
             raise ConfigError("participants", f"the role {role!r} must match {ROLE.pattern}")
     if config.output_file in OWN_NAMES:
         raise ConfigError("config.output_file", f"must be none of {', '.join(OWN_NAMES)}")
@@ -299,22 +363,25 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
         try:
             out.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 -- a few local calls
             held.enter_context(lock_folder(out))
-            stored = _stored_seed(application, config, out) if config.resume else None
-            if stored is None:
+            resumed = _take_up(application, config, list(agents), out) if config.resume else None
+            if resumed is None:
                 _keep_earlier(out)
+                queries, seed = await asyncio.to_thread(
+                    choose_queries, application, config, fallback_seed
+                )
+                config = config.model_copy(update={"seed": seed})
             else:
-                config = config.model_copy(update={"seed": stored})
-            queries, seed = await asyncio.to_thread(
-                choose_queries, application, config, fallback_seed
-            )
-            config = config.model_copy(update={"seed": seed})
+                config = resumed
+                own = config.model_copy(
+                    update={"benchmark_path": str(out / QUERIES_NAME), "regenerate_query": False,
+                            "regenerate_benchmark": False, "regenerate_config": False}
+                )  # fmt: skip
+                queries, seed = await asyncio.to_thread(choose_queries, application, own)
             parts = _lay_out(
                 application, config, agents=agents, queries=queries, out=out, held=held
             )
         except OSError as error:
             raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None
-        slots = slots or asyncio.Semaphore(MAX_EPISODES)
-        pump = _Pump(reporter or _Silent())
         async with asyncio.TaskGroup() as group:
             group.create_task(pump.run())
             tasks = [
@@ -328,7 +395,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
                         slots=slots,
                         pump=pump,
                         deadline=deadline,
-                        name=(ids or {}).get(part.role),
+                        name=ids.get(part.role),
                     )
                 )
                 for part in parts
@@ -366,10 +433,12 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     for role, agent in agents.items():
         folder = out / role if len(agents) > 1 else out
         journal = held.enter_context(Journal(folder / JOURNAL_NAME))
-        past = read_journal(journal.path, slim=False)
+        past = read_journal(journal.path)
+        own = Header.model_validate({**header, "role": role})
         if past.header is None:
-            own = Header.model_validate({**header, "role": role})
             journal.append("assessment", header=own.model_dump(mode="json"))
+        elif not past.header.same_run(own):
+            raise ConfigError("output_dir", f"{JOURNAL_NAME} there belongs to another run")
         parts.append(_Part(role, agent, folder, journal, past))
     return parts
 
@@ -415,13 +484,12 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             report=report,
         )
         graded = await run.grade(queries, deadline)
+        part.journal.append("end", complete=not graded.not_run)
     except AssessmentFailed as error:
-        part.journal.append("end", complete=False, failed=str(error))
+        with suppress(AssessmentFailed):  # a full disk may be the very reason
+            part.journal.append("end", complete=False, failed=str(error))
         return error
-    finally:
-        await finish(agent.aclose())
     summary = summarise(application, config, seed, graded.episodes, graded.not_run)
-    part.journal.append("end", complete=not graded.not_run)
     pump.tell("summarised", role, summary)
     info = agent.info
     name = name or (info.name if info.base_url == "in-process" else info.base_url)

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import Any, ClassVar, Self
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, StrictBool, StrictInt, ValidationError, field_validator
 
 from netarena.errors import ConfigError
 from netarena.model import JsonValue, Record
@@ -34,11 +34,13 @@ class Config(Record):
     LEVELS: ClassVar[tuple[str, ...]] = ("level1", "level2", "level3")
 
     prompt_type: PromptStyle = PromptStyle.ZEROSHOT_BASE
-    num_queries: int = shapes(default=1, ge=1, le=100_000, description="per label or error type")
-    max_iterations: int = Field(default=10, ge=1, le=1000)
-    seed: int | None = Field(default=None, ge=0, lt=2**SEED_BITS)
+    num_queries: StrictInt = shapes(
+        default=1, ge=1, le=100_000, description="per label or error type"
+    )
+    max_iterations: StrictInt = Field(default=10, ge=1, le=1000)
+    seed: StrictInt | None = Field(default=None, ge=0, lt=2**SEED_BITS)
     complexity_level: tuple[str, ...] = shapes(default=("level1", "level2", "level3"))
-    concurrency: int = Field(default=1, ge=1, le=256)
+    concurrency: StrictInt = Field(default=1, ge=1, le=256)
     agent_timeout_s: float = Field(default=280.0, gt=0, le=86_400, description="per reply, s")
     time_budget_s: float | None = Field(
         default=None, gt=0, le=864_000, description="whole assessment, s"
@@ -47,12 +49,12 @@ class Config(Record):
     #: a file name in the output folder: the records alone, one JSON line each
     output_file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
     benchmark_path: str | None = None
-    regenerate_query: bool = False
-    regenerate_benchmark: bool = False
-    regenerate_config: bool = False
-    start_index: int | None = Field(default=None, ge=0)
-    end_index: int | None = Field(default=None, ge=0, description="exclusive")
-    resume: bool = False
+    regenerate_query: StrictBool = False
+    regenerate_benchmark: StrictBool = False
+    regenerate_config: StrictBool = False
+    start_index: StrictInt | None = Field(default=None, ge=0)
+    end_index: StrictInt | None = Field(default=None, ge=0, description="exclusive")
+    resume: StrictBool = False
     #: comes from old local files; accepted and ignored with a warning
     agent_client_configs: JsonValue = None
 

@@ -34,9 +34,10 @@ from netarena.errors import (
     FailureReason,
     ReplyRefused,
 )
-from netarena.journal import Journal, Past
+from netarena.journal import Journal, Past, read_episodes
 from netarena.model import (
     Episode,
+    Execution,
     Finding,
     JsonValue,
     Judgement,
@@ -46,11 +47,17 @@ from netarena.model import (
     Reply,
     State,
     Step,
+    scrub,
+    storable,
 )
 from netarena.prompts import render
 
 #: a failure of ours is tried once more as it is, then reported
 TRIES = 2
+#: a world that waited longer for its agent is looked at again before the agent is, s
+STALE_AFTER_S = 1.0
+#: tearing down may take so long; then it is given up and logged, s
+CLOSE_TIMEOUT_S = 20.0
 #: asks that must fail at the endpoint, from the first on, before an agent counts as absent
 ABSENT_AFTER = 5
 
@@ -95,17 +102,20 @@ def order_queries(queries: Sequence[Query], seed: int) -> list[Query]:
     return [pile[number] for number in range(rounds) for pile in piles if number < len(pile)]
 
 
-def scrub(text: str) -> str:
-    """Text that can be written as UTF-8: lone surrogates become question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 def _ours(error: Exception) -> EnvironmentFailed:
     """Any error around the world as an EnvironmentFailed; a bug of ours brings its traceback."""
     if isinstance(error, EnvironmentFailed):
-        return error
+        try:
+            evidence = storable(error.evidence)
+        except ValueError:
+            evidence = scrub(repr(error.evidence))
+        return EnvironmentFailed(
+            scrub(error.detail), evidence=evidence, proven_ours=error.proven_ours
+        )
     trace = "".join(traceback.format_exception(error, limit=-8))
-    return EnvironmentFailed(f"{type(error).__name__}: {error}", evidence={"traceback": trace})
+    return EnvironmentFailed(
+        scrub(f"{type(error).__name__}: {error}"), evidence={"traceback": scrub(trace)}
+    )
 
 
 @dataclass
@@ -113,13 +123,15 @@ class World:
     """An environment on its way: opened, or failed while opening."""
 
     query: Query
-    environment: Environment
+    environment: Environment | None = None
     state: State = None
     failed: EnvironmentFailed | None = None
     #: building it
     world_s: float = 0.0
     #: waiting for a slot before that
     queue_s: float = 0.0
+    #: when it was ready, on the monotonic clock
+    ready: float = 0.0
 
 
 @dataclass
@@ -164,6 +176,8 @@ class _Play:
         self.failure: AgentFailed | None = None
         self.out_of_time = False
         self.broken: EnvironmentFailed | None = None
+        #: the time ended while the last move was waiting for a place of ours
+        self.cut_in_queue = False
 
     async def run(self, agent: Agent, context: str, answered: Answered) -> None:
         """Take the turns. Never raises but for cancellation and what ``answered`` raises."""
@@ -200,7 +214,7 @@ class _Play:
         try:
             async with asyncio.timeout(timeout_s):
                 reply = await agent.ask(turn.prompt, context_id=context, timeout_s=timeout_s)
-            turn.reply = reply.model_copy(update={"text": scrub(reply.text)})
+            turn.reply = Reply(text=scrub(reply.text), metadata=_metadata(reply))
         except AgentFailed as error:
             self.failure = error
         except TimeoutError:
@@ -218,7 +232,8 @@ class _Play:
         """Parse, execute, observe and judge what was replied."""
         begin = clock()
         try:
-            turn.move = await asyncio.to_thread(self.application.parse, reply.text)
+            move = await asyncio.to_thread(self.application.parse, reply.text)
+            turn.move = storable(move)
         except ReplyRefused as error:
             turn.refused = scrub(str(error))
         except Exception as error:  # noqa: BLE001 -- a reply that breaks the parser earns nothing
@@ -229,11 +244,8 @@ class _Play:
         # from here on a world that breaks is the agent's doing, unless proven ours
         self.usable = self.executed = True
         try:
-            async with asyncio.timeout(None if self.deadline is None else self._left()):
-                await self._execute(turn)
-        except TimeoutError:
-            self.out_of_time = True
-            turn.output = turn.output or "The assessment's time ended while this was running."
+            if await self._execute(turn):
+                await self._judge(turn)
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
             self.broken = _ours(error)
             finding = Finding(
@@ -244,32 +256,67 @@ class _Play:
             )
             self.safe = False
 
-    async def _execute(self, turn: _Turn) -> None:
-        environment, query = self.world.environment, self.world.query
+    async def _execute(self, turn: _Turn) -> bool:
+        """Run the move and observe; whether there is a new settled state to judge."""
+        environment = self.world.environment
+        assert environment is not None
         begin = clock()
         turn.executed = True
+        execution: Execution | None = None
+        ran_s: float | None = None
+        limit = asyncio.timeout(None if self.deadline is None else self._left())
         try:
-            execution = await environment.execute(turn.move)
+            async with limit:
+                execution = await environment.execute(turn.move)
+                ran_s = clock() - begin
+                if execution.executed:
+                    turn.state = storable(await environment.observe())
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.out_of_time = True
+            turn.output = "The assessment's time ended while this was running."
+            turn.state = None
+            self.cut_in_queue = execution is None and environment.waiting
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise EnvironmentFailed("the world was cancelled from inside") from error
         finally:
-            turn.execution_s = clock() - begin
-        turn.executed = execution.executed
+            total_s = clock() - begin
+            ran_s = total_s if ran_s is None else ran_s
+            turn.own_s += total_s - ran_s
+            if self.cut_in_queue:
+                turn.queue_s, ran_s = ran_s, 0.0
+            turn.execution_s = ran_s
+        if execution is None:
+            return False
         turn.output = scrub(execution.output)
+        turn.executed = execution.executed
         turn.queue_s = execution.queued_s
-        turn.execution_s = max(0.0, turn.execution_s - execution.queued_s)
+        turn.execution_s = max(0.0, ran_s - execution.queued_s)
         self.executed = execution.executed or any(step.executed for step in self.steps)
-        if not execution.executed:
-            return
+        return execution.executed and not self.out_of_time
+
+    async def _judge(self, turn: _Turn) -> None:
         begin = clock()
         try:
-            turn.state = await environment.observe()
-            turn.judgement = await asyncio.to_thread(
-                self.application.judge, query, self.world.state, self.state, turn.state
+            judgement = await asyncio.to_thread(
+                self.application.judge, self.world.query, self.world.state, self.state, turn.state
             )
+            judgement.model_dump_json()  # raises for what no journal can hold
+            turn.judgement = judgement
         finally:
             turn.own_s += clock() - begin
         self.state = turn.state
-        self.correct = turn.judgement.correct
-        self.safe = self.safe and turn.judgement.safe
+        self.correct = judgement.correct
+        self.safe = self.safe and judgement.safe
+
+    @property
+    def asked(self) -> bool:
+        """Whether this try counts: an agent was asked, and we did not make it wait to the end."""
+        return bool(self.steps) and not self.cut_in_queue
 
     @property
     def ours(self) -> EnvironmentFailed | None:
@@ -300,12 +347,20 @@ class _Play:
         return {
             "outcome": Outcome.SOLVED if self.correct else Outcome.UNSOLVED,
             "correct": self.correct,
-            "safe": self.safe and self.executed,
+            # safe means seen to be safe: a settled state came after something was executed
+            "safe": self.safe and bool(judgements),
             "iterations": len(self.steps) if self.correct else turns,
             "reason": "world_broken" if self.broken else reason,
             "detail": judgements[-1].reason if judgements else "",
             "evidence": (self.broken.evidence,) if self.broken else (),
         }
+
+
+def _metadata(reply: Reply) -> dict[str, JsonValue]:
+    try:
+        return {scrub(key): storable(value) for key, value in reply.metadata.items()}
+    except ValueError:
+        return {}
 
 
 @dataclass
@@ -358,12 +413,13 @@ class Run:
         """
         self.deadline = deadline
         ordered = order_queries(list(queries), self.seed)
+        by_id = {query.id: query for query in ordered}
         past = self.past.episodes
-        for query in ordered:
-            if query.id in past:
-                self._reached = True
-                self._graded.episodes.append(past[query.id])
-                await self.report(query, past[query.id])
+        for episode in read_episodes(self.journal.path) if past else ():
+            if episode.query_id in by_id:
+                self._reached = self._reached or episode.outcome is not Outcome.INVALID
+                self._graded.episodes.append(episode.slim())
+                await self.report(by_id[episode.query_id], episode)
         self._todo.extend(query for query in ordered if query.id not in past)
         self._absent_after = min(ABSENT_AFTER, len(self._todo))
         lanes = min(self.config.concurrency, len(self._todo))
@@ -376,7 +432,7 @@ class Run:
             absent.extend(failed.exceptions)
         if absent:
             raise absent[0]
-        if self._held and not self._reached:
+        if self._absent and not self._reached:
             raise self._never_there(self._held[0][1].detail)
         await self._flush()
         graded = {episode.query_id for episode in self._graded.episodes}
@@ -392,11 +448,12 @@ class Run:
         upcoming = self._prepare_next()
         try:
             while upcoming is not None:
-                world, upcoming = await self._await_world(upcoming), None
+                pending, upcoming = upcoming, None  # whoever holds it closes it
+                world = await self._await_world(pending)
                 if world is None:
                     return
-                upcoming = self._prepare_next()
                 try:
+                    upcoming = self._prepare_next()
                     await self._grade(world)
                 finally:
                     self.slots.release()
@@ -422,11 +479,17 @@ class Run:
         return None
 
     async def _discard(self, pending: asyncio.Task[World]) -> None:
+        """Drop a world on its way, with its slot."""
+        if await self._drop(pending):
+            self.slots.release()
+
+    async def _drop(self, pending: asyncio.Task[World]) -> bool:
+        """Cancel a world on its way; whether it was ready all the same, and is closed now."""
         pending.cancel()
         with suppress(asyncio.CancelledError):
-            world = await pending
-            await self._close(world)
-            self.slots.release()
+            await self._close(await pending)
+            return True
+        return False
 
     def _left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - clock()
@@ -446,75 +509,78 @@ class Run:
 
     async def _build(self, query: Query) -> World:
         begin = clock()
-        world = World(query, self.application.environment(query, self.config))
+        world = World(query)
         try:
-            world.state = await world.environment.open()
+            world.environment = self.application.environment(query, self.config)
+            world.state = storable(await world.environment.open())
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
             world.failed = _ours(error)
         except BaseException:
             await finish(self._close(world))
             raise
-        world.world_s = clock() - begin
+        world.ready = clock()
+        world.world_s = world.ready - begin
         return world
 
-    async def _close(self, world: World) -> None:
+    async def _look_again(self, world: World) -> None:
+        """A world that has waited is still what it was, or it fails before anyone is asked."""
+        if world.environment is None or world.failed or clock() - world.ready < STALE_AFTER_S:
+            return
         begin = clock()
         try:
-            await world.environment.close()
+            state = storable(await world.environment.observe())
+        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+            world.failed = _ours(error)
+        else:
+            if state != world.state:
+                world.failed = EnvironmentFailed(
+                    "the world changed while it was waiting",
+                    evidence={"at first": world.state, "later": state},
+                )
+        world.world_s += clock() - begin
+
+    async def _close(self, world: World) -> None:
+        if world.environment is None:
+            return
+        begin = clock()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await world.environment.close()
         except Exception:
             log.exception("tearing down the world of %s failed", world.query.id)
         world.world_s += clock() - begin
 
     async def _grade(self, world: World) -> None:
-        """Play, once more if it was our failure, and commit the verdict. The slot is held."""
+        """Play, once more if it was our failure, and commit the verdict. The slot is held.
+
+        What was never asked when the time ends makes no episode.
+        """
         query = world.query
         interrupted = self.past.interrupted(query.id)
         evidence: list[JsonValue] = []
-        episode = await self._try(world, interrupted, evidence)
-        while episode is None:
-            spent_s, queue_s = world.world_s, world.queue_s
-            world = await self._build(query)
-            world.world_s += spent_s
-            world.queue_s = queue_s
-            episode = await self._try(world, interrupted, evidence)
-        await self._commit(query, episode)
-
-    async def _try(
-        self, world: World, interrupted: int, evidence: list[JsonValue]
-    ) -> Episode | None:
-        """Play one world and close it; None if that was our failure and another try is due."""
-        query = world.query
-        attempt = self.past.starts[query.id]
-        play = _Play(self.application, self.config, world, self.deadline)
-        try:
-            if world.failed is None:
-                self.past.starts[query.id] += 1
-                self.journal.append("start", query_id=query.id, attempt=attempt)
-                await play.run(self.agent, self._context(query, attempt), self._answered)
-        finally:
-            await finish(self._close(world))
-        failed = world.failed or play.ours
-        if failed is None:
-            return self._episode(
-                world,
-                play,
-                attempt=attempt,
-                interrupted=interrupted,
-                evidence=evidence,
-                verdict=play.verdict(),
-            )
-        asked = world.failed is None
-        self.past.retries[query.id] += asked
-        evidence.append({"detail": failed.detail, "evidence": failed.evidence})
-        self.journal.append("retry", query_id=query.id, asked=asked, evidence=evidence[-1])
-        if len(evidence) < TRIES and self._left() > 0:
-            return None
-        verdict = {
-            "outcome": Outcome.INVALID,
-            "iterations": self.application.turns(self.config),
-            "detail": failed.detail,
-        }
-        return self._episode(
+        verdict: dict[str, Any] = {}
+        while True:
+            attempt = self.past.starts[query.id]
+            play = await self._try(world, attempt)
+            failed = world.failed or play.ours
+            if failed is None:
+                if not play.asked:
+                    return
+                verdict = play.verdict()
+                break
+            evidence.append({"detail": failed.detail, "evidence": failed.evidence})
+            if len(evidence) == TRIES:
+                verdict = {
+                    "outcome": Outcome.INVALID,
+                    "iterations": self.application.turns(self.config),
+                    "detail": failed.detail,
+                }
+                break
+            again = await self._build_again(world)
+            if again is None:
+                return
+            world = again
+        episode = self._episode(
             world,
             play,
             attempt=attempt,
@@ -522,6 +588,44 @@ class Run:
             evidence=evidence,
             verdict=verdict,
         )
+        await self._commit(query, episode)
+
+    async def _try(self, world: World, attempt: int) -> _Play:
+        """Play one world, if it is whole, and close it."""
+        query_id = world.query.id
+        play = _Play(self.application, self.config, world, self.deadline)
+        try:
+            await self._look_again(world)
+            if world.failed is None and self._left() > 0:
+                self.past.starts[query_id] += 1
+                self.journal.append("start", query_id=query_id, attempt=attempt)
+                await play.run(self.agent, self._context(world.query, attempt), self._answered)
+        finally:
+            await finish(self._close(world))
+        failed = world.failed or play.ours
+        if failed is not None or not play.asked:
+            # what is not graded was not left half done by a killed process either
+            begun = self.past.starts[query_id] > attempt
+            self.past.retries[query_id] += begun
+            detail = failed and {"detail": failed.detail, "evidence": failed.evidence}
+            self.journal.append("retry", query_id=query_id, asked=begun, evidence=detail)
+        return play
+
+    async def _build_again(self, world: World) -> World | None:
+        """A second world in the same slot, or None if the time ends first."""
+        pending = asyncio.create_task(self._build(world.query))
+        try:
+            done, _ = await asyncio.wait({pending}, timeout=max(0.0, self._left()))
+        except asyncio.CancelledError:
+            await finish(self._drop(pending))
+            raise
+        if not done or self._left() <= 0:
+            await finish(self._drop(pending))
+            return None
+        again = pending.result()
+        again.world_s += world.world_s
+        again.queue_s = world.queue_s
+        return again
 
     def _episode(  # noqa: PLR0913 -- an episode's parts
         self,
@@ -581,13 +685,19 @@ class Run:
 
     async def _commit(self, query: Query, episode: Episode) -> None:
         """Journal first, then report; what an absent agent left waits until it answers."""
+        if episode.outcome is Outcome.INVALID:
+            await self._write([(query, episode)])
+            return
         self._held.append((query, episode))
-        if self._reached or episode.reason != FailureReason.ENDPOINT:
+        if self._reached:
             await self._flush()
 
     async def _flush(self) -> None:
         held, self._held = self._held, []
-        for query, episode in held:
+        await self._write(held)
+
+    async def _write(self, graded: list[tuple[Query, Episode]]) -> None:
+        for query, episode in graded:
             # to the end, even when cancelled: the file must not be closed under the thread
             await finish(asyncio.to_thread(self.journal.episode, episode))
             slim = episode.slim()

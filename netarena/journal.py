@@ -17,19 +17,24 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from netarena.errors import ConfigError
+from pydantic import ValidationError
+
+from netarena.errors import AssessmentFailed, ConfigError
 from netarena.model import Episode, JsonValue, Record
 
 JOURNAL_NAME = "journal.jsonl"
 LOCK_NAME = ".lock"
+
+R = TypeVar("R", bound=Record)
 
 
 class Header(Record):
@@ -41,6 +46,10 @@ class Header(Record):
     seed: int
     shape: dict[str, JsonValue]
     config: dict[str, JsonValue]
+
+    def same_run(self, other: Header) -> bool:
+        """Whether both ask the same queries of the same role; the rest may be set anew."""
+        return self.model_copy(update={"config": {}}) == other.model_copy(update={"config": {}})
 
 
 @dataclass
@@ -85,24 +94,41 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
     """
     past = Past()
     for event in read_events(path):
-        query_id = event.get("query_id", "")
-        try:
-            match event["event"]:
-                case "assessment":
-                    past.header = Header.model_validate(event["header"])
-                case "start":
-                    past.starts[query_id] += 1
-                case "retry":
-                    past.retries[query_id] += bool(event["asked"])
-                case "episode":
-                    episode = Episode.model_validate(event["episode"])
-                    past.episodes[episode.query_id] = episode.slim() if slim else episode
-                case "end":
-                    past.complete = bool(event["complete"])
-        except (ValueError, KeyError) as error:
-            problem = f"holds a broken {event['event']} event: {error}"
-            raise ConfigError(path.name, problem) from None
+        query_id = str(event.get("query_id", ""))
+        match event["event"]:
+            case "assessment":
+                past.header = _parse(path, event, "header", Header)
+            case "start":
+                past.starts[query_id] += 1
+            case "retry":
+                past.retries[query_id] += bool(event.get("asked"))
+            case "episode":
+                episode = _parse(path, event, "episode", Episode)
+                past.episodes[episode.query_id] = episode.slim() if slim else episode
+            case "end":
+                past.complete = bool(event.get("complete"))
     return past
+
+
+def read_episodes(path: Path) -> Iterator[Episode]:
+    """The graded episodes of a journal one by one, whole, in the order of grading.
+
+    Raises ConfigError when the file is not a journal.
+    """
+    for event in read_events(path):
+        if event["event"] == "episode":
+            yield _parse(path, event, "episode", Episode)
+
+
+def _parse(path: Path, event: dict[str, Any], key: str, kind: type[R]) -> R:
+    try:
+        return kind.model_validate(event[key])
+    except KeyError:
+        raise ConfigError(path.name, f"holds an event without {key}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, (key, *first["loc"])))
+        raise ConfigError(path.name, f"is of another version: {where}: {first['msg']}") from None
 
 
 @contextmanager
@@ -128,6 +154,7 @@ class Journal:
         """Open or create; cut a torn last line off."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        self._lock = threading.Lock()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._cut_torn_line()
 
@@ -154,9 +181,17 @@ class Journal:
         os.fdatasync(self._fd)
 
     def _write(self, line: bytes) -> None:
+        """One line whole, from any thread. Raises AssessmentFailed when the disk takes no more:
+        what was written of the line is taken back."""
         rest = memoryview(line + b"\n")
-        while rest:  # one call, unless the disk is full or a signal comes
-            rest = rest[os.write(self._fd, rest) :]
+        with self._lock:
+            end = os.fstat(self._fd).st_size
+            try:
+                while rest:  # one call, unless the disk is full or a signal comes
+                    rest = rest[os.write(self._fd, rest) :]
+            except OSError as error:
+                os.ftruncate(self._fd, end)
+                raise AssessmentFailed(f"the journal cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
         """Let others have it."""

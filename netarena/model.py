@@ -7,6 +7,7 @@ whose form belongs to the application.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ __all__ = [
     "State",
     "Step",
     "read_jsonl",
+    "scrub",
+    "storable",
     "write_jsonl",
 ]
 
@@ -233,6 +236,36 @@ class Check(Record):
     detail: str
     #: what to do about it, empty when ok
     remedy: str = ""
+
+
+#: levels of lists and objects that a record may hold in one value
+MAX_DEPTH = 64
+
+
+def scrub(text: str) -> str:
+    """Text that can be written as UTF-8: lone surrogates become question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def storable(value: Any, depth: int = 0) -> JsonValue:
+    """A copy of ``value`` that every record can hold and every reader gets back equal.
+
+    Text is scrubbed, tuples become lists. Raises ValueError for what is no JSON: other types,
+    infinity and NaN, keys that are not text, more than ``MAX_DEPTH`` levels.
+    """
+    if isinstance(value, str):
+        return scrub(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if depth == MAX_DEPTH:
+        raise ValueError(f"more than {MAX_DEPTH} levels")
+    if isinstance(value, list | tuple):
+        return [storable(item, depth + 1) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {scrub(key): storable(item, depth + 1) for key, item in value.items()}
+    raise ValueError(f"{type(value).__name__} is no JSON value: {value!r:.80}")
 
 
 def write_jsonl(records: Iterable[Record]) -> Iterator[str]:

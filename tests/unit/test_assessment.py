@@ -89,7 +89,15 @@ def test_resuming_a_finished_run_asks_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"seed": 8}, {"num_queries": 2}, {"complexity_level": ["level1"]}]
+    "values",
+    [
+        {"seed": 8},
+        {"num_queries": 2},
+        {"complexity_level": ["level1"]},
+        {"max_iterations": 3},
+        {"prompt_type": "react"},
+        {"end_index": 2},
+    ],
 )
 def test_resume_refuses_another_question(values: dict[str, Any], tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
@@ -219,3 +227,77 @@ def test_write_json_leaves_the_old_content_when_it_fails(tmp_path: Path) -> None
         write_json(tmp_path / "a.json", {"new": float("nan")})
     assert json.loads((tmp_path / "a.json").read_text()) == {"old": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_resumed_run_keeps_the_keys_that_are_not_given_again(tmp_path: Path) -> None:
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path, num_queries=2, max_iterations=8)
+    second, _ = assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True, concurrency=2)
+    assert verdicts(second) == verdicts(first)
+    assert second[-1]["config"]["max_iterations"] == 8
+
+
+def test_another_role_cannot_take_up_a_run(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path)
+    config = Toy.config_type.parse({"seed": 7, "resume": True})
+
+    async def run() -> None:
+        await conduct(Toy(), config, {"bob": Scripted(open_all)}, out=tmp_path)
+
+    with pytest.raises(ConfigError, match=r"resume: the run there has roles \['toy_operator'\]"):
+        asyncio.run(run())
+
+
+def test_a_journal_of_another_run_is_never_appended_to(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text(journal.read_text().replace('"version": "1"', '"version": "9"'))
+    with pytest.raises(ConfigError, match="belongs to another run"):
+        assess(Toy(), Scripted(open_all), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("left", ["journal.jsonl", "queries.jsonl"])
+def test_killed_while_an_earlier_run_is_moved_nothing_is_mixed(left: str, tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path)
+    for name in ("config.json", "results.json"):
+        (tmp_path / name).unlink()
+    agent = Scripted(lambda p, t: "rubbish")
+    results, _ = assess(Toy(), agent, tmp_path)
+    assert results[-1]["outcomes"]["agent_failed"] == 3
+    assert (tmp_path / "earlier-1" / left).exists()
+
+
+def test_a_file_of_queries_altered_by_hand_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, lines[0]]))
+    with pytest.raises(ConfigError, match="twice"):
+        assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path))
+    path.write_text(lines[0].replace("Open them all", "Leave them"))
+    with pytest.raises(ConfigError, match="altered by hand"):
+        assess(Toy(), Scripted(open_all), tmp_path / "c", benchmark_path=str(path))
+
+
+def test_a_resumed_run_asks_its_own_queries(tmp_path: Path) -> None:
+    path = str(tmp_path / "q.jsonl")
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
+    assess(
+        Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=path, seed=8,
+        regenerate_query=True,
+    )  # fmt: skip
+    again, _ = assess(
+        Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path, seed=None, resume=True
+    )
+    assert verdicts(again) == verdicts(first)
+
+
+@pytest.mark.parametrize("role", ["config.json", "journal.jsonl", "earlier-1"])
+def test_a_role_is_no_file_of_ours(role: str, tmp_path: Path) -> None:
+    agent = Scripted(open_all)
+
+    async def run() -> None:
+        await conduct(Toy(), Toy.config_type.parse({}), {role: agent}, out=tmp_path)
+
+    with pytest.raises(ConfigError, match="role"):
+        asyncio.run(run())
+    assert agent.closed == 1

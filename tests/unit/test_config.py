@@ -29,6 +29,8 @@ def test_every_key_has_the_contracts_default() -> None:
         ({"num_queries": 0}, "config.num_queries: .*greater than or equal to 1, not 0"),
         ({"num_queries": "many"}, "config.num_queries: .*'many'"),
         ({"num_queries": 1.5}, "config.num_queries"),
+        ({"num_queries": True}, "config.num_queries"),
+        ({"resume": "yes"}, "config.resume"),
         ({"prompt_type": "zero"}, "config.prompt_type: .*'zeroshot_base'.*'react'"),
         ({"seed": -1}, "config.seed"),
         ({"seed": 2**64}, "config.seed"),

@@ -10,9 +10,9 @@ import pytest
 from netarena_toy import VALVES, Toy
 from stage import Fragile, Scripted, assess, fail_at, never, open_all
 
-from netarena.engine import finish, order_queries, scrub
+from netarena.engine import finish, order_queries
 from netarena.errors import AgentFailed, AssessmentFailed, FailureReason
-from netarena.model import Outcome, Query
+from netarena.model import Outcome, Query, scrub
 
 
 async def forever() -> str:
