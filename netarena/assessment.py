@@ -168,6 +168,7 @@ def choose_queries(
         )
         queries = list(application.generate(config, seed))
         if path is not None:
+            _check_overwritten(path)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _replace(path, write_jsonl(queries))
@@ -185,6 +186,22 @@ def choose_queries(
             "start_index", f"{start} to {end} selects none of the {len(queries)} queries"
         )
     return chosen, seed
+
+
+def _check_overwritten(path: Path) -> None:
+    """Refuse to write queries over anything but a file of queries."""
+    problem = None
+    if path.name in OWN_NAMES or path.name.startswith("."):
+        problem = "is the name of a run's own file"
+    elif path.exists():
+        try:
+            with path.open(encoding="utf-8") as lines:
+                if line := next(lines, ""):
+                    Query.model_validate_json(line)
+        except (OSError, ValueError):
+            problem = "is there and holds no queries"
+    if problem:
+        raise ConfigError("benchmark_path", f"{path.name} {problem}; choose another name")
 
 
 def _check_file(application: Application, config: Config, name: str, queries: list[Query]) -> int:
@@ -213,7 +230,7 @@ def _check_file(application: Application, config: Config, name: str, queries: li
 
 
 def _take_up(
-    application: Application, config: Config, roles: Sequence[str], out: Path
+    application: Application, config: Config, participants: Mapping[str, str], out: Path
 ) -> Config | None:
     """The config of the run that ``out`` holds, with what may differ taken from ``config``.
 
@@ -223,14 +240,16 @@ def _take_up(
     path = out / CONFIG_NAME
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        held = (stored["application"], stored["version"], sorted(stored["roles"]))
+        held = (stored["application"], stored["version"], dict(stored["participants"]))
         values = dict(stored["config"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError("resume", f"{path.name} cannot be read: {error!r}") from None
-    wanted = (application.name, application.version, sorted(roles))
-    for what, old, new in zip(("application", "version", "roles"), held, wanted, strict=True):
+    wanted = (application.name, application.version, dict(participants))
+    for what, old, new in zip(
+        ("application", "version", "participants"), held, wanted, strict=True
+    ):
         if old != new:
             raise ConfigError("resume", f"the run there has {what} {old}, not {new}")
     given = config.model_dump(mode="json", include=config.model_fields_set)
@@ -248,7 +267,7 @@ def _keep_earlier(out: Path) -> None:
     """Move what an earlier run left into ``earlier-N/``: nothing is lost, nothing is mixed."""
     try:
         earlier = json.loads((out / CONFIG_NAME).read_text(encoding="utf-8"))
-        others = [*earlier["roles"], earlier["config"]["output_file"]]
+        others = [*earlier["participants"], earlier["config"]["output_file"]]
     except (OSError, ValueError, KeyError, TypeError):
         others = []
     names = {name for name in others if isinstance(name, str) and ROLE.fullmatch(name)}
@@ -299,6 +318,8 @@ class _Part:
     """One participant's share of an assessment."""
 
     role: str
+    #: the participant's id in ``results.json``
+    name: str
     agent: Agent
     folder: Path
     journal: Journal
@@ -358,12 +379,13 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
             raise ConfigError("participants", f"the role {role!r} must match {ROLE.pattern}")
     if config.output_file in OWN_NAMES:
         raise ConfigError("config.output_file", f"must be none of {', '.join(OWN_NAMES)}")
+    names = {role: ids.get(role) or _name(agent) for role, agent in agents.items()}
     application.check(config)
     with ExitStack() as held:
         try:
             out.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 -- a few local calls
             held.enter_context(lock_folder(out))
-            resumed = _take_up(application, config, list(agents), out) if config.resume else None
+            resumed = _take_up(application, config, names, out) if config.resume else None
             if resumed is None:
                 _keep_earlier(out)
                 queries, seed = await asyncio.to_thread(
@@ -378,7 +400,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                 )  # fmt: skip
                 queries, seed = await asyncio.to_thread(choose_queries, application, own)
             parts = _lay_out(
-                application, config, agents=agents, queries=queries, out=out, held=held
+                application, config, agents=agents, names=names, queries=queries, out=out, held=held
             )
         except OSError as error:
             raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None
@@ -395,7 +417,6 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                         slots=slots,
                         pump=pump,
                         deadline=deadline,
-                        name=ids.get(part.role),
                     )
                 )
                 for part in parts
@@ -409,11 +430,18 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     return {role: result for role, result in results.items() if isinstance(result, list)}
 
 
+def _name(agent: Agent) -> str:
+    """A participant's id where the caller has none: its URL, or the name of one in process."""
+    info = agent.info
+    return info.name if info.base_url == "in-process" else info.base_url
+
+
 def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     application: Application,
     config: Config,
     *,
     agents: Mapping[str, Agent],
+    names: Mapping[str, str],
     queries: Sequence[Query],
     out: Path,
     held: ExitStack,
@@ -427,7 +455,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         "shape": config.shape(),
         "config": public,
     }
-    write_json(out / CONFIG_NAME, {**header, "roles": sorted(agents)})
+    write_json(out / CONFIG_NAME, {**header, "participants": dict(names)})
     _replace(out / QUERIES_NAME, write_jsonl(queries))
     parts = []
     for role, agent in agents.items():
@@ -439,7 +467,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
             journal.append("assessment", header=own.model_dump(mode="json"))
         elif not past.header.same_run(own):
             raise ConfigError("output_dir", f"{JOURNAL_NAME} there belongs to another run")
-        parts.append(_Part(role, agent, folder, journal, past))
+        parts.append(_Part(role, names[role], agent, folder, journal, past))
     return parts
 
 
@@ -453,7 +481,6 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     slots: asyncio.Semaphore,
     pump: _Pump,
     deadline: float | None,
-    name: str | None,
 ) -> list[dict[str, Any]] | AssessmentFailed:
     """One participant from the card to ``results.json``; its failure is returned, not raised."""
     agent, role = part.agent, part.role
@@ -463,9 +490,11 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         results.append(make_record(application, query, episode))
         pump.tell("graded", role, results[-1])
 
+    left = config.agent_timeout_s if deadline is None else deadline - clock()
+    if left <= 0:
+        return AssessmentFailed("no query could be graded; the time ended before the first ask")
     try:
         pump.tell("planned", role, len(queries))
-        left = config.agent_timeout_s if deadline is None else max(0.0, deadline - clock())
         try:
             await agent.open(timeout_s=min(config.agent_timeout_s, left))
         except AgentFailed as error:
@@ -491,9 +520,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         return error
     summary = summarise(application, config, seed, graded.episodes, graded.not_run)
     pump.tell("summarised", role, summary)
-    info = agent.info
-    name = name or (info.name if info.base_url == "in-process" else info.base_url)
-    document = results_document({role: name}, [*results, summary])
+    document = results_document({role: part.name}, [*results, summary])
     await asyncio.to_thread(write_json, part.folder / RESULTS_NAME, document)
     if config.output_file:
         lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in results)

@@ -14,6 +14,7 @@ from stage import Scripted, assess, open_all
 from netarena.assessment import conduct, write_json
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureReason
 from netarena.journal import read_events
+from netarena.model import AgentInfo
 
 
 def verdicts(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -243,7 +244,7 @@ def test_another_role_cannot_take_up_a_run(tmp_path: Path) -> None:
     async def run() -> None:
         await conduct(Toy(), config, {"bob": Scripted(open_all)}, out=tmp_path)
 
-    with pytest.raises(ConfigError, match=r"resume: the run there has roles \['toy_operator'\]"):
+    with pytest.raises(ConfigError, match=r"resume: the run there has participants"):
         asyncio.run(run())
 
 
@@ -301,3 +302,39 @@ def test_a_role_is_no_file_of_ours(role: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="role"):
         asyncio.run(run())
     assert agent.closed == 1
+
+
+def test_another_agent_cannot_take_up_a_run(tmp_path: Path) -> None:
+    class Other(Scripted):
+        @property
+        def info(self) -> AgentInfo:
+            return AgentInfo(name="other")
+
+    assess(Toy(), Scripted(open_all), tmp_path)
+    agent = Other(open_all)
+    with pytest.raises(ConfigError, match=r"participants .*scripted.* not .*other"):
+        assess(Toy(), agent, tmp_path, resume=True)
+    assert not agent.contexts
+    assert agent.closed == 1
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "results.json", "notes.txt", ".lock"])
+def test_queries_are_written_over_no_other_file(name: str, tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path / "victim")
+    path = tmp_path / "victim" / name
+    if not path.exists():
+        path.write_text("mine\n")
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="benchmark_path"):
+        assess(
+            Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path),
+            regenerate_query=True,
+        )  # fmt: skip
+    assert path.read_bytes() == before
+
+
+def test_a_budget_that_ends_before_the_first_ask_blames_nobody(tmp_path: Path) -> None:
+    agent = Scripted(open_all)
+    with pytest.raises(AssessmentFailed, match="time ended before the first ask"):
+        assess(Toy(), agent, tmp_path, time_budget_s=1e-6)
+    assert not agent.contexts
