@@ -399,8 +399,18 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                             "regenerate_benchmark": False, "regenerate_config": False}
                 )  # fmt: skip
                 queries, seed = await asyncio.to_thread(choose_queries, application, own)
-            parts = _lay_out(
-                application, config, agents=agents, names=names, queries=queries, out=out, held=held
+            # to the end, even when cancelled: what it opens is to be closed below
+            parts = await finish(
+                asyncio.to_thread(
+                    _lay_out,
+                    application,
+                    config,
+                    agents=agents,
+                    names=names,
+                    queries=queries,
+                    out=out,
+                    held=held,
+                )
             )
         except OSError as error:
             raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None

@@ -21,16 +21,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from netarena.agent import Agent, Brief, context_id
-from netarena.application import Application, load
-from netarena.assessment import conduct
+from netarena.application import Application, Environment, load
+from netarena.assessment import conduct, make_record
 from netarena.config import Config
 from netarena.errors import ReplyRefused
 from netarena.journal import JOURNAL_NAME, read_journal
-from netarena.model import AgentInfo, Episode, Outcome, Query, Reply
+from netarena.model import AgentInfo, Episode, Execution, Move, Outcome, Query, Reply, State
 from netarena.prompts import PromptStyle, render
 
 T = TypeVar("T")
@@ -101,8 +102,38 @@ class Recorded:
         pass
 
 
-def belongings() -> dict[str, list[str]]:
-    """What this process has about it: children, open files, temporary files, links, threads."""
+class Watched(Environment):
+    """An environment that remembers what was seen of it first and last."""
+
+    def __init__(self, inner: Environment) -> None:
+        self.inner = inner
+        self.first: State = None
+        self.last: State = None
+
+    async def open(self) -> State:
+        self.first = await self.inner.open()
+        return self.first
+
+    async def execute(self, move: Move) -> Execution:
+        before = await self.inner.observe()
+        execution = await self.inner.execute(move)
+        if not execution.executed:
+            assert await self.inner.observe() == before, "not executed, and yet it changed"
+        return execution
+
+    async def observe(self) -> State:
+        return await self.inner.observe()
+
+    async def close(self) -> None:
+        try:
+            self.last = await self.inner.observe()
+        finally:
+            await self.inner.close()
+
+
+def belongings(mark: str) -> dict[str, list[str]]:
+    """What this process has about it: children, open files, temporary files, links, threads,
+    mounts, and processes anywhere that inherited the environment variable ``mark``."""
     children: list[str] = []
     for task in Path("/proc/self/task").iterdir():
         children += (task / "children").read_text().split()
@@ -119,10 +150,27 @@ def belongings() -> dict[str, list[str]]:
         "descriptors": sorted(descriptors),
         "temporary files": _names(tempfile.gettempdir()),
         "network links": _names("/sys/class/net"),
+        "network namespaces": _names("/run/netns") if Path("/run/netns").exists() else [],
+        "mounts": Path("/proc/self/mounts").read_text().splitlines(),
+        "descendants": [str(pid) for pid in _marked(mark)],
         "threads": sorted(
             t.name for t in threading.enumerate() if not t.name.startswith("asyncio_")
         ),
     }
+
+
+def _marked(mark: str) -> list[int]:
+    """Other processes that have the environment variable ``mark``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                environment = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if mark.encode() in environment:
+                found.append(int(entry.name))
+    return sorted(found)
 
 
 class ApplicationContract:
@@ -130,7 +178,8 @@ class ApplicationContract:
 
     application: ClassVar[str]
     config: ClassVar[Mapping[str, Any]] = {}
-    seed: ClassVar[int] = 7
+    #: large enough to be recognised where it must not appear
+    seed: ClassVar[int] = 7_777_777_777_777_777
     #: how many queries meet the live environment; they are drawn evenly over all
     live: ClassVar[int] = 24
 
@@ -142,9 +191,25 @@ class ApplicationContract:
         config = application.config_type.parse({**self.config, "seed": self.seed})
         return application, config, list(application.generate(config, self.seed))
 
-    def play(self, reply: Callable[[Application, Query, int], str]) -> list[Episode]:
-        """Play the live sample against an agent and return the episodes with all their steps."""
+    def play(
+        self,
+        reply: Callable[[Application, Query, int], str],
+        watch: Callable[[Query, Watched], None] | None = None,
+    ) -> list[Episode]:
+        """Play the live sample against an agent and return the episodes with all their steps.
+
+        ``watch`` is given each environment before it is opened.
+        """
         application, config, queries = self.load()
+        make = application.environment
+
+        def make_watched(query: Query, config: Config) -> Environment:
+            watched = Watched(make(query, config))
+            if watch is not None:
+                watch(query, watched)
+            return watched
+
+        application.environment = make_watched  # type: ignore[method-assign] # this instance only
         stride = max(1, len(queries) // self.live)
         chosen = {query.index for query in queries[::stride]}
         brief = Brief(application, config, self.seed, application.role)
@@ -213,6 +278,19 @@ class ApplicationContract:
             application.query_id(config, self.seed, query.index) for query in queries
         ]
 
+    def test_a_query_is_drawn_from_its_own_generator_alone(self) -> None:
+        application, config, queries = self.load()
+        draw = application.rng
+        other = len(queries) // 2
+
+        def disturb(config: Config, seed: int, index: int) -> random.Random:
+            return draw(config, seed + 1 if index == other else seed, index)
+
+        application.rng = disturb  # type: ignore[method-assign] # this instance only
+        disturbed = list(application.generate(config, self.seed))
+        unlike = [a.index for a, b in zip(queries, disturbed, strict=True) if a != b]
+        assert unlike in ([other], []), "drawing one query changed others"
+
     def test_every_query_says_something_and_has_a_level(self) -> None:
         application, _, queries = self.load()
         for query in queries:
@@ -256,13 +334,14 @@ class ApplicationContract:
             assert _refusal(application, reply).strip(), "a refusal must say why"
 
     def test_a_refused_reply_leaves_the_state_unchanged(self) -> None:
-        async def refuse(application: Application, _: Query, environment: Any) -> bool:
-            before = await environment.observe()
-            for reply in GARBAGE:
-                _refusal(application, reply)
-            return bool(await environment.observe() == before)
-
-        assert all(self.inspect(refuse))
+        watched: dict[str, Watched] = {}
+        episodes = self.play(
+            lambda *asked: GARBAGE[asked[2] % len(GARBAGE)],
+            lambda query, environment: watched.update({query.id: environment}),
+        )
+        for episode in episodes:
+            assert all(step.refused and not step.executed for step in episode.steps)
+            assert watched[episode.query_id].first == watched[episode.query_id].last
 
     def test_observing_changes_nothing(self) -> None:
         async def look(_: Application, __: Query, environment: Any) -> bool:
@@ -271,16 +350,27 @@ class ApplicationContract:
 
         assert all(self.inspect(look))
 
-    def test_prompts_tell_nothing_hidden(self) -> None:
+    def test_prompts_and_records_tell_nothing_hidden(self) -> None:
+        application, _, queries = self.load()
+        by_id = {query.id: query for query in queries}
+        for episode in self.play(lambda app, query, turn: _nth(app.solve(query), turn)):
+            query = by_id[episode.query_id]
+            replies = application.solve(query)
+            for turn, step in enumerate(episode.steps):
+                assert query.text in step.prompt
+                _assert_hidden(query, replies[turn:], step.prompt)
+        for episode in self.play(lambda *_: "I would rather not."):
+            query = by_id[episode.query_id]
+            record = json.dumps(make_record(application, query, episode), ensure_ascii=False)
+            assert not [reply for reply in application.solve(query) if _quoted(reply) in record]
+
+    def test_every_style_of_prompt_is_complete(self) -> None:
         async def check(application: Application, query: Query, environment: Any) -> None:
             parts = application.prompt(query, await environment.observe(), [])
             for style in PromptStyle:
                 prompt = render(style, parts)
                 assert query.text in prompt
-                assert query.id not in prompt
-                assert str(query.seed) not in prompt or query.seed < 2**16
-                for reply in application.solve(query):
-                    assert reply not in prompt
+                _assert_hidden(query, application.solve(query), prompt)
 
         self.inspect(check)
 
@@ -288,15 +378,50 @@ class ApplicationContract:
 
     def test_tear_down_leaves_nothing_behind(self) -> None:
         usual = tempfile.gettempdir()
+        mark = f"NETARENA_CONTRACT_{os.getpid()}_{id(self)}"
         with tempfile.TemporaryDirectory() as private:
             tempfile.tempdir = private  # where no other process leaves files meanwhile
+            os.environ[mark] = "1"
             try:
-                self.play(lambda app, query, turn: _nth(app.solve(query), turn))  # imports, caches
-                before = belongings()
-                self.play(lambda app, query, turn: _nth(app.solve(query), turn))
-                assert belongings() == before
+                self._use()  # imports, caches
+                before = belongings(mark)
+                self._use()
+                assert belongings(mark) == before
             finally:
+                del os.environ[mark]
                 tempfile.tempdir = usual
+
+    def _use(self) -> None:
+        """Worlds that are solved, left alone, wrecked, and cancelled while they are built."""
+        self.play(lambda app, query, turn: _nth(app.solve(query), turn))
+        self.play(lambda *_: "I would rather not.")
+        rng = random.Random(self.seed)  # noqa: S311 -- not for secrets
+        self.play(lambda app, query, _: app.distract(query, rng))
+        application, config, queries = self.load()
+
+        async def cancel() -> None:
+            async with application:
+                for delay in range(6):
+                    environment = application.environment(queries[0], config)
+                    opening = asyncio.ensure_future(environment.open())
+                    for _ in range(2**delay):
+                        await asyncio.sleep(0)
+                    opening.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await opening
+                    await environment.close()
+
+        asyncio.run(cancel())
+
+
+def _assert_hidden(query: Query, replies: Sequence[str], prompt: str) -> None:
+    assert query.id not in prompt
+    assert str(query.seed) not in prompt
+    assert not [reply for reply in replies if reply in prompt], "the prompt tells the solution"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _refusal(application: Application, reply: str) -> str:

@@ -1,0 +1,160 @@
+"""The published contract goes red for each flaw that it is there to find."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import tempfile
+from typing import ClassVar
+
+import pytest
+from netarena_toy import Toy, Waterworks
+
+import netarena.testing
+from netarena.model import Execution, Judgement
+from netarena.prompts import PromptParts
+from netarena.testing import ApplicationContract
+
+
+class Contract(ApplicationContract):
+    application = "toy"
+    config: ClassVar = {"num_queries": 2}
+
+
+def with_world(**methods):
+    works = type("Works", (Waterworks,), methods)
+
+    class Changed(Toy):
+        def environment(self, query, config):
+            return works(query)
+
+    return Changed
+
+
+class OneGenerator(Toy):
+    def rng(self, config, seed, index):
+        if index == 0:
+            self.shared = super().rng(config, seed, 0)
+        return self.shared
+
+
+class TellsSeed(Toy):
+    def prompt(self, query, state, steps):
+        return PromptParts(f"seed {query.seed}", "", query.text)
+
+
+class TellsSolutionLater(Toy):
+    def prompt(self, query, state, steps):
+        hint = self.solve(query)[-1] if steps else ""
+        return PromptParts(hint, "", query.text)
+
+
+class RecordsSolution(Toy):
+    def record(self, query, episode):
+        return {"solution": list(self.solve(query))}
+
+
+class AlwaysRight(Toy):
+    def judge(self, query, initial, before, after):
+        return Judgement(correct=True)
+
+
+class ReadsAnything(Toy):
+    def parse(self, reply):
+        return "open v1"
+
+
+class ReadsEmptyFence(Toy):
+    def parse(self, reply):
+        return "open v1" if reply == "``````" else super().parse(reply)
+
+
+async def change_and_deny(self, move):
+    await Waterworks.execute(self, move)
+    return Execution(output="", executed=False)
+
+
+async def observe_and_change(self):
+    state = await Waterworks.observe(self)
+    if self.turner.returncode is None:
+        await self.turn("close" if state["v8"] else "open", "v8")
+    return state
+
+
+async def leave_folder(self):
+    self.folder = None
+    await Waterworks.close(self)
+
+
+DAEMONS: list[int] = []
+
+
+def start_daemon():
+    """A process that is nobody's child any more."""
+    command = "sleep 60 >/dev/null & echo $!"
+    done = subprocess.run(command, shell=True, check=True, stdout=subprocess.PIPE)
+    DAEMONS.append(int(done.stdout))
+
+
+async def leave_daemon(self):
+    await asyncio.to_thread(start_daemon)
+    await Waterworks.close(self)
+
+
+async def leave_when_cancelled(self):
+    await asyncio.sleep(0)
+    tempfile.mkdtemp()
+    await asyncio.sleep(0)
+    return await Waterworks.open(self)
+
+
+FLAWS = {
+    "one generator for all queries": (OneGenerator, "its_own_generator"),
+    "the seed in a prompt": (TellsSeed, "tell_nothing_hidden"),
+    "the solution in a later prompt": (TellsSolutionLater, "tell_nothing_hidden"),
+    "the solution in a record": (RecordsSolution, "tell_nothing_hidden"),
+    "a judge that says yes": (AlwaysRight, "doing_nothing"),
+    "a parser that reads anything": (ReadsAnything, "garbage"),
+    "a parser that reads one kind of garbage": (ReadsEmptyFence, "garbage"),
+    "a change that counts as not executed": (
+        with_world(execute=change_and_deny),
+        "reference_solves",
+    ),
+    "observing changes the state": (with_world(observe=observe_and_change), "observing"),
+    "a folder left behind": (with_world(close=leave_folder), "tear_down"),
+    "a process left behind": (with_world(close=leave_daemon), "tear_down"),
+    "a folder left by a cancelled opening": (with_world(open=leave_when_cancelled), "tear_down"),
+}
+
+
+def tests_of(contract, word):
+    return [
+        getattr(contract, name)
+        for name in dir(contract)
+        if name.startswith("test_") and word in name
+    ]
+
+
+@pytest.fixture
+def daemons():
+    yield
+    while DAEMONS:
+        os.kill(DAEMONS.pop(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+@pytest.mark.usefixtures("daemons")
+def test_a_flaw_is_found(flaw, monkeypatch):
+    application, word = FLAWS[flaw]
+    monkeypatch.setattr(netarena.testing, "load", lambda name: application())
+    (test,) = tests_of(Contract(), word)
+    with pytest.raises(AssertionError):
+        test()
+
+
+@pytest.mark.parametrize("word", sorted({word for _, word in FLAWS.values()}))
+def test_without_the_flaw_it_passes(word):
+    (test,) = tests_of(Contract(), word)
+    test()
