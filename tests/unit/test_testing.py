@@ -129,7 +129,7 @@ FLAWS = {
 }
 
 
-def tests_of(contract, word):
+def named(contract, word):
     return [
         getattr(contract, name)
         for name in dir(contract)
@@ -149,12 +149,12 @@ def daemons():
 def test_a_flaw_is_found(flaw, monkeypatch):
     application, word = FLAWS[flaw]
     monkeypatch.setattr(netarena.testing, "load", lambda name: application())
-    (test,) = tests_of(Contract(), word)
+    (test,) = named(Contract(), word)
     with pytest.raises(AssertionError):
         test()
 
 
 @pytest.mark.parametrize("word", sorted({word for _, word in FLAWS.values()}))
 def test_without_the_flaw_it_passes(word):
-    (test,) = tests_of(Contract(), word)
+    (test,) = named(Contract(), word)
     test()
