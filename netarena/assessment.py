@@ -191,8 +191,11 @@ def choose_queries(
 def _check_overwritten(path: Path) -> None:
     """Refuse to write queries over anything but a file of queries."""
     problem = None
-    if path.name in OWN_NAMES or path.name.startswith("."):
+    in_run = any((path.parent / name).exists() for name in (CONFIG_NAME, JOURNAL_NAME))
+    if path.name in OWN_NAMES and (in_run or path.name != QUERIES_NAME):
         problem = "is the name of a run's own file"
+    elif path.name.startswith("."):
+        problem = "is a hidden file"
     elif path.exists():
         try:
             with path.open(encoding="utf-8") as lines:
