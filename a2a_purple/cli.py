@@ -5,7 +5,10 @@ Exit status: 0 stopped, 2 bad arguments, with one line that says what and what i
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +19,13 @@ from netarena.errors import ConfigError
 
 #: scripted agents by name, each a class of ``a2a_purple.scripted``
 STRATEGIES = ("oracle", "noop", "random", "hostile", "blanket")
+
+
+def _end_with_stdin() -> None:
+    """Wait for the end of standard input, then end this process as SIGTERM does."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _choose_application(name: str | None) -> str:
@@ -58,6 +68,12 @@ def _choose_application(name: str | None) -> str:
     multiple=True,
     help="A key of the assessment's config; repeatable.",
 )
+@click.option(
+    "--until-stdin-closes",
+    is_flag=True,
+    hidden=True,
+    help="End with whoever holds the other end of standard input.",
+)
 def command(**options: Any) -> None:
     """Serve a baseline agent over A2A, for NetArena's green agents to examine."""
     _serve(**options)
@@ -88,6 +104,7 @@ def _serve(  # noqa: PLR0913 -- one argument per option
     role: str | None,
     seed: int | None,
     pairs: tuple[str, ...],
+    until_stdin_closes: bool,
 ) -> None:
     known = ", ".join(STRATEGIES)
     if strategy is None and model is not None:
@@ -103,6 +120,8 @@ def _serve(  # noqa: PLR0913 -- one argument per option
             "--seed", f"{strategy} needs the assessment's seed, the one in its summary"
         )
     config = read_pairs(pairs)
+    if until_stdin_closes:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
 
     # imported late, so that --help and a wrong argument answer at once
     from netarena.a2a.purple import serve_agent

@@ -2,8 +2,11 @@
 
     python benchmarks/bench_malt_judge.py [rounds]
 
-Runs answers whose own code takes next to nothing, one at a time, and prints medians in ms. Then
-eight at once, and prints the memory of this process and its children (PSS, MB).
+Runs answers one at a time and prints medians in ms: of the whole way from the program to the
+verdict, of what the answer's own code takes of it (the same program without its result, less one
+that does nothing), and of the rest, which is what judging costs: by the clock, and in processor
+time, which a busy machine changes less. Then runs eight at once, and prints the memory of this
+process and its children (PSS, MB).
 """
 
 from __future__ import annotations
@@ -12,9 +15,12 @@ import asyncio
 import statistics
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from netarena.model import Query
+from netarena.sandbox.python import SandboxResult
 from netarena_malt.app import Malt
 
 SEED = 3
@@ -52,6 +58,53 @@ BODIES = {
     "every edge reversed": (
         "count",
         "return {'type': 'text', 'data': TRUTH, 'updated_graph': g.reverse(copy=False)}",
+    ),
+    "1,000 edges turned round": (
+        "count",
+        (
+            "for a, b in list(g.edges)[400:1400]:\n"
+            "    g.remove_edge(a, b)\n"
+            "    g.add_edge(b, a, type='RK_CONTAINS')\n"
+            "return {'type': 'text', 'data': TRUTH, 'updated_graph': g}"
+        ),
+    ),
+    "all types as tuples": (
+        "count",
+        (
+            "for _, a in g.nodes(data=True): a['type'] = tuple(a['type'])\n"
+            "return {'type': 'text', 'data': TRUTH, 'updated_graph': g}"
+        ),
+    ),
+    "long attributes of 900 nodes": (
+        "count",
+        (
+            "for _, a in list(g.nodes(data=True))[:900]: a['x'] = list(range(100))\n"
+            "return {'type': 'text', 'data': TRUTH, 'updated_graph': g}"
+        ),
+    ),
+    "two graphs, one a copy": (
+        "remove",
+        "SOLVE\nreturn {'type': 'graph', 'data': g.copy(), 'updated_graph': g}",
+    ),
+    "two node-link data": (
+        "remove",
+        (
+            "SOLVE\nreturn {'type': 'graph', 'data': nx.node_link_data(g, edges='links'), "
+            "'updated_graph': nx.node_link_data(g, edges='edges')}"
+        ),
+    ),
+    "list of all names": ("list", "return {'type': 'list', 'data': list(g), 'updated_graph': g}"),
+    "table of all names": (
+        "rank",
+        "return {'type': 'table', 'data': [[n, 1.0] for n in g], 'updated_graph': g}",
+    ),
+    "99,000 numbers": (
+        "list",
+        "return {'type': 'list', 'data': list(range(99000)), 'updated_graph': g}",
+    ),
+    "2.9 MB of text": (
+        "count",
+        "return {'type': 'text', 'data': 'x' * 2900000, 'updated_graph': g}",
     ),
 }
 
@@ -91,34 +144,70 @@ def pss_mb(pid: str) -> float:
     return total + sum(map(pss_mb, children))
 
 
-async def measure(malt: Malt, query: Query, code: str, rounds: int) -> tuple[float, float, str]:
-    """Medians in ms of the whole way and of the verdict, and the verdict."""
+@dataclass(frozen=True)
+class Cost:
+    """Medians in ms, and the verdict."""
+
+    whole: float
+    verdict: float
+    #: of this process, and of the answer's
+    cpu: tuple[float, float]
+    said: str
+
+
+async def measure(malt: Malt, query: Query, code: str, rounds: int) -> Cost:
     world = malt.environment(query, malt.config_type())
     first = await world.open()
-    whole, verdict, said = [], [], ""
+    sandbox = malt._sandbox
+    assert sandbox is not None
+    run, children = sandbox.run, []
+
+    async def timed(*arguments: Any) -> SandboxResult:
+        result = await run(*arguments)
+        children.append(result.cpu_s * 1000)
+        return result
+
+    sandbox.run = timed  # type: ignore[method-assign]
+    whole, verdict, service, said = [], [], [], ""
     for _ in range(rounds):
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         await world.execute({"code": code})
         state = await world.observe()
         middle = time.perf_counter()
         judgement = malt.judge(query, first, first, state)
         end = time.perf_counter()
+        service.append((time.process_time() - cpu) * 1000)
         whole.append((end - begin) * 1000)
         verdict.append((end - middle) * 1000)
         said = f"{'correct' if judgement.correct else 'wrong'}, {len(judgement.findings)} findings"
+    sandbox.run = run  # type: ignore[method-assign]
     await world.close()
-    return statistics.median(whole), statistics.median(verdict), said
+    median = statistics.median
+    return Cost(median(whole), median(verdict), (median(service), median(children)), said)
 
 
 async def main(rounds: int) -> None:
     malt = Malt()
     queries = {q.label.rsplit(" ", 1)[1]: q for q in malt.generate(malt.config_type(), SEED)}
     async with malt:
-        print(f"{'answer':32}{'whole way':>10}{'verdict':>10}  (median ms of {rounds})")
+        heads = ("whole way", "own code", "judging", "own CPU", "judg. CPU", "verdict")
+        print(f"{'answer':32}{''.join(f'{head:>10}' for head in heads)}  (ms, {rounds} times)")
+        nothing: Cost | None = None
         for name, (label, body) in BODIES.items():
             query = queries[label]
-            whole, verdict, said = await measure(malt, query, code_of(query, body), rounds)
-            print(f"{name:32}{whole:10.1f}{verdict:10.1f}  {said}")
+            code = code_of(query, body)
+            cost = await measure(malt, query, code, rounds)
+            nothing = nothing or cost
+            # what it returns is computed, and then not read
+            unread = code.replace("    return ", "    _ = ") + "\n    return None"
+            alone = await measure(malt, query, unread, rounds)
+            own = max(0.0, alone.whole - nothing.whole)
+            own_cpu = max(0.0, alone.cpu[1] - nothing.cpu[1])
+            figures = (
+                *(cost.whole, own, cost.whole - own),
+                *(own_cpu, sum(cost.cpu) - own_cpu, cost.verdict),
+            )
+            print(f"{name:32}{''.join(f'{figure:10.1f}' for figure in figures)}  {cost.said}")
         begin = time.perf_counter()
         for number in range(rounds):
             query = queries["count"].model_copy(update={"id": f"bench-{number}"})

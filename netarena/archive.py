@@ -40,10 +40,18 @@ class Stored:
     def episodes(self) -> Iterator[Episode]:
         """The graded episodes with everything that the journal has, one at a time.
 
-        Raises ConfigError for a line that is no event.
+        Of an episode that is there twice the last one counts, as in ``past``. Raises ConfigError
+        for a line that is no event.
         """
-        for event in read_events(self.folder / JOURNAL_NAME):
-            if event["event"] == "episode":
+        path = self.folder / JOURNAL_NAME
+        last = {
+            event["episode"]["query_id"]: number
+            for number, event in enumerate(read_events(path))
+            if event["event"] == "episode"
+        }
+        for number, event in enumerate(read_events(path)):
+            # one that was graded since the first look is left for the next report
+            if event["event"] == "episode" and last.get(event["episode"]["query_id"]) == number:
                 yield Episode.model_validate(event["episode"])
 
 

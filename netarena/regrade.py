@@ -68,13 +68,20 @@ class Regrade:
 def regrade(stored: Stored) -> Regrade:
     """Judge every step of every graded episode again; reads the journal once.
 
-    Raises ConfigError for a journal that is broken.
+    Raises ConfigError for a journal that is broken, or that the judge cannot make sense of.
     """
     queries = {query.id: query for query in stored.queries}
     result = Regrade(stored, [], [], [])
     for episode in stored.episodes():
         query = queries[episode.query_id]
-        judgements = list(_judge(stored, query, episode))
+        try:
+            judgements = list(_judge(stored, query, episode))
+        except Exception as error:
+            raise ConfigError(
+                "directory",
+                f"query {query.id} cannot be judged ({type(error).__name__}: {error}): its query "
+                "or its states were altered, or are of another version",
+            ) from error
         result.steps += sum(judgement is not None for judgement in judgements)
         again = _conclude(stored, episode, judgements)
         result.differences += _compare(stored.header.role, episode, again)

@@ -25,12 +25,18 @@ from netarena.prompts import PromptParts
 from netarena.sandbox import python as sandbox
 from netarena_malt import action, prompt, query, solution, state
 from netarena_malt.environment import LIMITS, MaltEnvironment, make_sandbox
-from netarena_malt.reply import extract_code
+from netarena_malt.guest import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
+from netarena_malt.reply import MAX_CODE_CHARS, extract_code
 
+#: every limit that decides a verdict
 _TOLD_LIMITS = prompt.Limits(
+    code_chars=MAX_CODE_CHARS,
     cpu_s=round(LIMITS.cpu_s),
     memory_mib=LIMITS.memory_bytes >> 20,
     wall_s=round(LIMITS.wall_s),
+    data_kib=MAX_DATA_BYTES >> 10,
+    data_values=MAX_DATA_VALUES,
+    data_levels=MAX_DEPTH,
     result_mib=LIMITS.result_bytes >> 20,
 )
 

@@ -23,6 +23,9 @@ def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str)
 
     ``where`` names the graph in the answer.
     """
+    outside = first_outside(changes, target)
+    if changes.more and outside is not None:
+        return f"In {where}, {outside[1]} was changed, and far more that the task does not ask for."
     if changes.more:
         return f"In {where}, far more was changed than the task asks for."
     for name, attributes in target.nodes.items():
@@ -33,13 +36,20 @@ def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str)
     for edge, edge_attributes in target.edges.items():
         if not equal(changes.edges.get(edge), edge_attributes):
             return f"In {where}, edge {arrow(edge)} is not as the task leaves it."
+    if outside is not None:
+        return f"In {where}, {outside[1]} was changed, which the task does not ask for."
+    return ""
+
+
+def first_outside(changes: Changes, target: Changes) -> tuple[str, str] | None:
+    """The first element that ``changes`` changes and ``target`` does not; also with its kind."""
     for name in changes.nodes:
         if name not in target.nodes:
-            return f"In {where}, node {name!r} was changed, which the task does not ask for."
+            return name, f"node {name!r}"
     for edge in changes.edges:
         if edge not in target.edges:
-            return f"In {where}, edge {arrow(edge)} was changed, which the task does not ask for."
-    return ""
+            return arrow(edge), f"edge {arrow(edge)}"
+    return None
 
 
 def _undone(target: Attributes | None, initial: Attributes | None) -> str:
@@ -132,7 +142,10 @@ def _wrong_table(truth: Any, data: JsonValue) -> str:
 
 
 def _rows(data: JsonValue) -> list[list[JsonValue]] | None:
-    """Rows of two, from a list of pairs, of one-row objects, or an object in order."""
+    """Rows of two, from a list of pairs, of one-row objects, or an object in order.
+
+    The keys of a row's object may be in any order: of a text and a number, the text is the name.
+    """
     if isinstance(data, dict):
         return [[name, value] for name, value in data.items()]
     if not isinstance(data, list):
@@ -142,6 +155,8 @@ def _rows(data: JsonValue) -> list[list[JsonValue]] | None:
         cells = list(row.values()) if isinstance(row, dict) else row
         if not isinstance(cells, list) or len(cells) != 2:
             return None
+        if isinstance(row, dict) and [_value(cell)[0] == "text" for cell in cells] == [False, True]:
+            cells.reverse()
         rows.append(cells)
     return rows
 

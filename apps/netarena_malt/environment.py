@@ -80,9 +80,14 @@ class MaltEnvironment(Environment):
         if not isinstance(move, dict) or not isinstance(move.get("code"), str):
             raise TypeError('a move of malt is {"code": text}')
         request: JsonValue = {"code": move["code"], "edits": initial_changes(self._query)}
-        result = await self._sandbox.run(request)
-        self._state = await asyncio.to_thread(_observed, result)
-        return Execution(output=_told(self._state), queued_s=result.queued_s)
+        self.waiting = True
+        result = await self._sandbox.run(request, self._begun)
+        # both in a thread: what an agent returned may be large
+        self._state, output = await asyncio.to_thread(_observed, result)
+        return Execution(output=output, queued_s=result.queued_s)
+
+    def _begun(self) -> None:
+        self.waiting = False
 
     async def observe(self) -> State:
         return self._state
@@ -111,10 +116,13 @@ _COUNTED = {
 }
 
 
-def _observed(result: SandboxResult) -> State:
+def _observed(result: SandboxResult) -> tuple[State, str]:
+    """The state after an answer, and what is told of it."""
     if result.status is Status.OK:
-        return read_claim(result.value)
-    return failed(f"{_ENDED[result.status]}: {result.error}")
+        state = read_claim(result.value)
+    else:
+        state = failed(f"{_ENDED[result.status]}: {result.error}")
+    return state, _told(state)
 
 
 def _told(state: Any) -> str:
@@ -123,7 +131,8 @@ def _told(state: Any) -> str:
         return str(state["error"])
     lines = [f"type {state['type']}"]
     if state["data_graph"] is None:
-        lines.append(f"data {short(state['data'], 2000)}")
+        cut = " (cut)" if state["cut"] else ""
+        lines.append(f"data {short(state['data'], 600)}{cut}")
     for where, key in (("data", "data_graph"), ("updated_graph", "updated")):
         changes = state[key]
         if changes == "same":

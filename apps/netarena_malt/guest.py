@@ -11,22 +11,29 @@ A graph is described by its *changes* from another:
 ``{"nodes": {name: attributes}, "removed_nodes": [name], "edges": [[source, target, attributes]],
 "removed_edges": [[source, target]]}``: nodes and edges that were added or have other attributes,
 with all their attributes, and those that are gone; edges of a removed node are not listed.
-``"more": true`` says that the list ends at ``MAX_CHANGES``: no task changes that many, so it is
+``"more": true`` says that the list is cut at ``MAX_CHANGES``: no task changes that many, so it is
 known to be wrong and unsafe, and a wrecked network costs no more to judge than a repaired one.
+
+Data and attributes that are longer than any right ones are cut for the same reason. Wherever
+something was left out, ``CUT`` stands, which no right value holds.
 """
 
 from __future__ import annotations
 
 import collections
 import copy
+import decimal
+import gc
 import itertools
 import json
 import math
+import numbers
 import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 import networkx as nx
@@ -37,16 +44,33 @@ from netarena_malt.edit import apply_edits
 ANSWER_TYPES = ("text", "list", "table", "graph")
 #: levels of lists and dicts in data or in one attribute
 MAX_DEPTH = 20
-#: values in data, or in one node's attributes
-MAX_ITEMS = 100_000
+#: data, as JSON; the longest right answer takes some 6,000 bytes and 330 values
+MAX_DATA_BYTES = 1 << 15
+MAX_DATA_VALUES = 1_000
 #: changed nodes and edges that are listed; the largest task changes some 300
-MAX_CHANGES = 1000
+MAX_CHANGES = 500
+#: all of these as JSON, and the attributes of one of them
+MAX_CHANGES_BYTES = 3 << 15
+MAX_ELEMENT_BYTES = 2_000
+MAX_ELEMENT_VALUES = 10
+#: what stands for what was left out
+CUT = "…"
+#: characters of a node's name
+_MAX_NAME_CHARS = 200
 #: characters of an error that is shown
 MAX_ERROR_CHARS = 600
 
 _FILE = "<answer>"
 #: nodes by name, and attributes of edges by source and target
 Parts = tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]
+
+
+# a union written where it is asked for would be made anew each time
+_NUMBERS = (int, float)
+_NUMBERS_TOO = (numbers.Real, decimal.Decimal)
+_LISTS = (list, tuple)
+_SETS = (set, frozenset)
+_BYTES = (bytes, bytearray)
 
 
 class UnusableError(Exception):
@@ -64,24 +88,43 @@ def dump(graph: Any) -> bytes:
 def load(payload: bytes) -> dict[str, Any]:
     """Build the released graph twice: what the answer gets, and what it is compared with."""
     data = json.loads(payload)
-    graphs = []
-    for _ in range(2):
-        graph: Any = nx.DiGraph()
-        for name, attributes in data["nodes"]:
-            graph.add_node(name, **copy.deepcopy(attributes))
-        graph.add_edges_from(data["edges"])
-        graphs.append(graph)
-    given, pristine = graphs
+    given: Any = nx.DiGraph()
+    pristine: Any = nx.DiGraph()
+    known: dict[str, Any] = {}
+    for name, attributes in data["nodes"]:
+        node = _shared(name, known)
+        given.add_node(node, **copy.deepcopy(_shared(attributes, known)))
+        pristine.add_node(node, **_shared(attributes, known))
+    for *ends, attributes in data["edges"]:
+        source, target = (_shared(end, known) for end in ends)
+        given.add_edge(source, target, **attributes)
+        pristine.add_edge(source, target)
+        # edits add edges and remove them, and leave those alone that stay
+        row, column = pristine._adj[source], pristine._pred[target]  # noqa: SLF001
+        row[target] = column[source] = _shared(attributes, known)
     return {"given": given, "pristine": pristine, "doubtful": doubtful(dict(pristine.nodes))}
+
+
+def _shared(value: Any, known: dict[str, Any]) -> Any:
+    """``value`` of objects of which there is one for each value, which must not be written into.
+
+    A child copies every page on which it touches an object, and comparing touches them all.
+    """
+    if isinstance(value, dict):
+        value = {_shared(key, known): _shared(item, known) for key, item in value.items()}
+    elif isinstance(value, list):
+        value = [_shared(item, known) for item in value]
+    return known.setdefault(json.dumps(value), value)
 
 
 def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     """Run ``request["code"]`` on the network that ``request["edits"]`` make of the released one.
 
-    Returns ``{"error": text}``, or ``{"type", "data", "data_graph", "updated"}``: ``data`` as
-    plain JSON; ``data_graph`` the changes that a graph in data stands for, ``"same"`` if it is
-    the updated graph, or null; ``updated`` the changes of the updated graph, or null if the
-    answer gave none. MemoryError passes through: the sandbox knows that limit by itself.
+    Returns ``{"error": text}``, or ``{"type", "data", "cut", "data_graph", "updated"}``: ``data``
+    as plain JSON; ``cut``, whether something was left out of it; ``data_graph`` the changes that a
+    graph in data stands for, ``"same"`` if it is the updated graph, or null; ``updated`` the
+    changes of the updated graph, or null if the answer gave none. MemoryError passes through: the
+    sandbox knows that limit by itself.
     """
     given, pristine = context["given"], context["pristine"]
     edits = request["edits"]
@@ -97,6 +140,8 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         return {"error": str(error)}
     except BaseException as error:  # noqa: BLE001 -- SystemExit included: all is the answer's doing
         return {"error": _explain(error, request["code"])}
+    # whatever the answer left behind goes with the process; the sandbox's memory limit stands
+    gc.disable()
     try:
         return _read(result, parts_of(pristine, "the network"), suspects)
     except MemoryError:
@@ -173,15 +218,23 @@ def _read(result: Any, pristine: Parts, suspects: set[str]) -> dict[str, Any]:
         raise UnusableError("the result is of type graph and holds no graph")
 
     def changes(graph: Any, where: str) -> dict[str, Any]:
-        return difference(pristine, parts_of(graph, where), suspects)
+        return difference(pristine, parts_of(graph, where, pristine, suspects), suspects)
 
-    answer: dict[str, Any] = {"type": kind, "data": None, "data_graph": None, "updated": None}
+    answer: dict[str, Any] = {
+        "type": kind,
+        "data": None,
+        "cut": False,
+        "data_graph": None,
+        "updated": None,
+    }
     if updated is not None:
         answer["updated"] = changes(updated, "updated_graph")
     if not _is_graph(data):
         if kind == "graph" and data is not None:
             raise UnusableError(f"data is of type graph but holds a {type(data).__name__}")
-        answer["data"] = plain(data, "data")
+        reader = Plain("data", MAX_DATA_BYTES, MAX_DATA_VALUES)
+        answer["data"] = reader.convert(data)
+        answer["cut"] = reader.cut
     elif data is updated or (isinstance(data, dict) and data == updated):
         answer["data_graph"] = "same"
     else:
@@ -195,8 +248,14 @@ def _is_graph(value: Any) -> bool:
     )
 
 
-def parts_of(value: Any, where: str) -> Parts:
+def parts_of(
+    value: Any, where: str, before: Parts = ({}, {}), suspects: AbstractSet[str] = frozenset()
+) -> Parts:
     """Nodes and edges of a networkx graph or of node-link data.
+
+    Of what is as in ``before`` (but for the nodes ``suspects``), the attributes are those of
+    ``before`` themselves: to copy and to compare them takes twice as long. A node without edges
+    from it may be missing from the edges.
 
     Raises UnusableError, which names the graph as ``where``.
     """
@@ -213,32 +272,59 @@ def parts_of(value: Any, where: str) -> Parts:
         if value.get("directed") is False:
             raise UnusableError(f"{where} is an undirected graph; the network is directed")
         nodes = {}
-        for entry in value["nodes"]:
-            attributes = dict(entry)
-            name = attributes.pop("id") if "id" in attributes else attributes.get("name")
+        for name, attributes in _entries(value, before[0], suspects):
             if name in nodes:
                 raise UnusableError(f"{where} lists node {_show(name)} twice")
             nodes[name] = attributes
-        edges = _links(value)
-    rows: dict[str, dict[str, Any]] = {name: {} for name in nodes}
+        edges = _links(value, before[1])
+    rows: dict[str, dict[str, Any]] = {}
     for source, target, attributes in edges:
-        row = rows.setdefault(source, {})
+        row = rows.get(source)
+        if row is None:
+            row = rows[source] = {}
+            nodes.setdefault(source, {})  # an edge makes its ends exist, as in networkx
         if target in row:
             raise UnusableError(f"{where} has two edges {_show(source)} -> {_show(target)}")
         row[target] = attributes
-        # an edge makes its ends exist, as in networkx
-        nodes.setdefault(source, {})
-        nodes.setdefault(target, {})
+        if target not in nodes:
+            nodes[target] = {}
     return nodes, rows
 
 
-def _links(value: Mapping[str, Any]) -> Iterable[tuple[Any, Any, Any]]:
+def _entries(
+    value: Mapping[str, Any], before: Mapping[str, Any], suspects: AbstractSet[str]
+) -> Iterator[tuple[Any, Any]]:
+    """Names and attributes of the nodes of node-link data."""
+    for entry in value["nodes"]:
+        keyed = "id" in entry
+        name = entry["id"] if keyed else entry.get("name")
+        old = before.get(name)
+        if old is None or name in suspects or not _extends(entry, old, keyed):
+            old = {key: item for key, item in entry.items() if key != "id"}
+        yield name, old
+
+
+def _links(
+    value: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Ends and attributes of the edges of node-link data."""
     multigraph = bool(value.get("multigraph"))
+    ends = ("source", "target", "key") if multigraph else ("source", "target")
     for entry in value["edges"] if "edges" in value else value["links"]:
-        attributes = dict(entry)
-        if multigraph:
-            attributes.pop("key", None)
-        yield attributes.pop("source"), attributes.pop("target"), attributes
+        source, target = entry["source"], entry["target"]
+        old = before.get(source, _NOTHING).get(target)
+        surplus = 3 if multigraph and "key" in entry else 2
+        if old is None or not _extends(entry, old, surplus):
+            old = {key: item for key, item in entry.items() if key not in ends}
+        yield source, target, old
+
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+def _extends(entry: Any, attributes: Any, surplus: int) -> bool:
+    """Whether ``entry`` has all of ``attributes`` and ``surplus`` members more."""
+    return len(entry) == len(attributes) + surplus and attributes.items() <= entry.items()
 
 
 def _show(name: Any) -> str:
@@ -258,12 +344,13 @@ def difference(before: Parts, after: Parts, suspects: set[str]) -> dict[str, Any
         "removed_edges": [],
         "more": False,
     }
-    left = MAX_CHANGES
-    for kind, change in _changes(before, after, suspects):
-        if not left:
+    left, left_bytes = MAX_CHANGES, MAX_CHANGES_BYTES
+    for kind, change, size in _changes(before, after, suspects):
+        left -= 1
+        left_bytes -= size
+        if left < 0 or left_bytes < 0:
             changes["more"] = True
             break
-        left -= 1
         if kind == "nodes":
             changes[kind][change[0]] = change[1]
         else:
@@ -271,33 +358,68 @@ def difference(before: Parts, after: Parts, suspects: set[str]) -> dict[str, Any
     return changes
 
 
-def _changes(before: Parts, after: Parts, suspects: set[str]) -> Iterator[tuple[str, Any]]:
+def _changes(before: Parts, after: Parts, suspects: set[str]) -> Iterator[tuple[str, Any, int]]:
+    """Kind, description and size in bytes (about) of each change."""
     old_nodes, old_rows = before
     new_nodes, new_rows = after
     for name, attributes in new_nodes.items():
         old = old_nodes.get(name)
-        if old is None or old != attributes or (name in suspects and not _same(old, attributes)):
-            yield "nodes", (_name(name), plain(dict(attributes), f"node {_show(name)}"))
+        doubt = name in suspects
+        if old is None or doubt or old != attributes:
+            found, size = _altered(old, attributes, f"node {_show(name)}", doubt=doubt)
+            if found is not None:
+                yield "nodes", (_name(name), found), size
     for name in old_nodes:
         if name not in new_nodes:
-            yield "removed_nodes", name
-    for source, row in new_rows.items():
-        old_row = old_rows.get(source, {})
+            yield "removed_nodes", name, len(name)
+    for source in new_nodes:
+        row, old_row = new_rows.get(source, _NOTHING), old_rows.get(source, _NOTHING)
         if old_row == row:
             continue
         for target, attributes in row.items():
-            if old_row.get(target) != attributes:
+            old = old_row.get(target)
+            if old is None or old != attributes:
                 where = f"edge {_show(source)} -> {_show(target)}"
-                yield "edges", [_name(source), _name(target), plain(dict(attributes), where)]
+                found, size = _altered(old, attributes, where, doubt=False)
+                if found is not None:
+                    yield "edges", [_name(source), _name(target), found], size
         for target in old_row:
             if target not in row and target in new_nodes:
-                yield "removed_edges", [source, target]
+                yield "removed_edges", [source, target], len(source) + len(target)
+
+
+def _altered(
+    old: Mapping[str, Any] | None, attributes: Mapping[Any, Any], where: str, *, doubt: bool
+) -> tuple[dict[str, Any] | None, int]:
+    """``attributes`` as plain JSON, None if that is what ``old`` is; and their size, bytes.
+
+    Only values that differ in Python are converted, so that lists which became tuples in all of
+    a network cost little; with ``doubt``, truth values are told from numbers.
+    """
+    reader: Plain | None = None
+    found: dict[str, Any] = {}
+    was = _NOTHING if old is None else old
+    same = old is not None and len(attributes) == len(old)
+    for key, given in attributes.items():
+        known = key in was
+        value = list(given) if type(given) is tuple else given
+        if known and not doubt and was[key] == value:
+            found[key] = was[key]
+            continue
+        reader = reader or Plain(where, MAX_ELEMENT_BYTES, MAX_ELEMENT_VALUES)
+        if reader.exhausted:
+            found[CUT] = CUT
+            return found, MAX_ELEMENT_BYTES
+        converted = found[reader.key(key)] = reader.convert(value, 1)
+        same = same and known and was[key] == converted and _same(was[key], converted)
+    # what was there before is not counted: it is short
+    return None if same else found, 0 if reader is None else MAX_ELEMENT_BYTES - reader.left
 
 
 def _name(name: Any) -> str:
     if not isinstance(name, str):
         raise UnusableError(f"node {_show(name)}: names are text, not {type(name).__name__}")
-    return str(name)
+    return _cut(str(name), _MAX_NAME_CHARS)
 
 
 def doubtful(nodes: Mapping[str, Any]) -> set[str]:
@@ -323,44 +445,113 @@ def _same(old: Any, new: Any) -> bool:
 
 
 def plain(value: Any, where: str) -> Any:
-    """``value`` as plain JSON: tuples, sets, views and iterators as lists, no NaN, no recursion.
+    """``value`` as plain JSON, as data is read; see ``Plain``."""
+    return Plain(where, MAX_DATA_BYTES, MAX_DATA_VALUES).convert(value)
+
+
+class Plain:
+    """Makes values plain JSON: tuples, sets, views and iterators as lists, no NaN, no recursion.
 
     Infinity and NaN become text, so that nothing downstream takes them for numbers; integers
-    beyond 64 bits become floats. Raises UnusableError.
+    beyond 64 bits, fractions and decimals become floats. What goes beyond ``size`` bytes of JSON,
+    ``values`` values or ``MAX_DEPTH`` levels is left out; ``CUT`` stands for it, and ``cut`` says
+    so. ``convert`` raises UnusableError, which names the value as ``where``.
     """
-    left = MAX_ITEMS
 
-    def convert(item: Any, depth: int) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise UnusableError(f"{where} holds more than {MAX_ITEMS} values")
-        if item is None or isinstance(item, bool):
+    __slots__ = ("cut", "left", "values", "where")
+
+    def __init__(self, where: str, size: int, values: int) -> None:
+        self.where = where
+        #: bytes and values to go
+        self.left = size
+        self.values = values
+        self.cut = False
+
+    @property
+    def exhausted(self) -> bool:
+        return self.left <= 0 or self.values <= 0
+
+    def convert(self, item: Any, depth: int = 0) -> Any:
+        """``item`` as plain JSON; ``depth`` is the number of lists and dicts around it."""
+        self.values -= 1
+        kind = type(item)
+        if kind is int and -(2**63) <= item < 2**63:
+            self.left -= 22  # as long as they get
             return item
-        if isinstance(item, str):
-            return item if type(item) is str else str(item)
-        if isinstance(item, int | float):
-            return _number(item)
+        if kind is str or isinstance(item, str):
+            return self._text(item)
+        if item is None or isinstance(item, bool):
+            self.left -= 7
+            return item
+        if isinstance(item, _NUMBERS):
+            return self._number(item)
         if depth == MAX_DEPTH:
-            raise UnusableError(f"{where} is nested more than {MAX_DEPTH} levels deep")
-        if isinstance(item, list):  # before all that asks an abstract class, which takes longer
-            return [convert(part, depth + 1) for part in item]
+            return self._mark()
+        self.left -= 4
+        if isinstance(item, _LISTS):  # before all that asks an abstract class, which takes longer
+            return self._series(item, depth)
         # networkx's views of nodes are mappings and sets: names are what they are read for
         if isinstance(item, dict) or (
             isinstance(item, Mapping) and not isinstance(item, AbstractSet)
         ):
-            return {_key(key, where): convert(item[key], depth + 1) for key in item}
-        if isinstance(item, set | frozenset):
-            # a set has no order of its own; this one is the same in every process
-            return sorted((convert(part, depth + 1) for part in item), key=repr)
-        if isinstance(item, Iterable) and not isinstance(item, bytes | bytearray):
-            return [convert(part, depth + 1) for part in item]
-        raise UnusableError(f"{where} holds a {type(item).__name__}, which is no JSON value")
+            found = {}
+            for key in item:
+                if self.exhausted:
+                    found[CUT] = self._mark()
+                    break
+                found[self.key(key)] = self.convert(item[key], depth + 1)
+            return found
+        if isinstance(item, _SETS):
+            # a set has no order of its own; this one is the same in every process, and so are the
+            # members of one that is too large: none
+            cut, self.cut = self.cut, False
+            members = sorted(self._series(item, depth), key=repr)
+            members, self.cut = ([CUT], True) if self.cut else (members, cut)
+            return members
+        if isinstance(item, Iterable) and not isinstance(item, _BYTES):
+            return self._series(item, depth)
+        if isinstance(item, _NUMBERS_TOO):
+            return self._number(item)
+        raise UnusableError(f"{self.where} holds a {type(item).__name__}, which is no JSON value")
 
-    return convert(value, 0)
+    def key(self, key: Any) -> str:
+        """``key`` as the name of a member."""
+        if isinstance(key, str):
+            return self._text(key)
+        if key is None or isinstance(key, int | float | tuple):
+            return self._text(_cut(str(key), 200))
+        raise UnusableError(f"{self.where} has a {type(key).__name__} as a key")
+
+    def _series(self, items: Iterable[Any], depth: int) -> list[Any]:
+        found = []
+        for part in items:
+            if self.exhausted:
+                found.append(self._mark())
+                break
+            found.append(self.convert(part, depth + 1))
+        return found
+
+    def _number(self, item: Any) -> float | str:
+        number = _number(item)
+        self.left -= len(repr(number)) + 2
+        return number
+
+    def _text(self, item: str) -> str:
+        text = item if type(item) is str else str(item)
+        room = max(0, self.left)
+        # twelve characters of JSON are the most that one takes
+        if len(text) > room or len(encode_basestring_ascii(text)) > room:
+            text = text[: room // 12] + self._mark()
+        self.left -= len(encode_basestring_ascii(text)) + 2
+        return text
+
+    def _mark(self) -> str:
+        self.cut = True
+        self.left -= 10
+        return CUT
 
 
-def _number(value: float) -> float | str:
+def _number(value: Any) -> float | str:
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return int(value)
     try:
@@ -368,11 +559,3 @@ def _number(value: float) -> float | str:
     except OverflowError:
         number = math.inf
     return number if math.isfinite(number) else str(number)
-
-
-def _key(key: Any, where: str) -> str:
-    if isinstance(key, str):
-        return str(key)
-    if key is None or isinstance(key, int | float | tuple):
-        return _cut(str(key), 200)
-    raise UnusableError(f"{where} has a {type(key).__name__} as a key")

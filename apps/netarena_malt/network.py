@@ -7,6 +7,7 @@ them (the initial one, the target, the answer's), for each of several episodes a
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -222,8 +223,15 @@ def arrow(edge: Edge) -> str:
 
 
 def short(value: Any, limit: int = 80) -> str:
-    """A value as reasons and findings show it."""
-    text = repr(value)
+    """A value as reasons and findings show it; cheap whatever the value is."""
+    if isinstance(value, str):
+        text = repr(value[:limit])
+    else:
+        shown = reprlib.Repr()
+        # no more of each than can be shown
+        shown.maxlist = shown.maxdict = limit // 3
+        shown.maxstring = limit
+        text = shown.repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 

@@ -31,15 +31,21 @@ from netarena_malt.topology import (
 
 @dataclass(frozen=True)
 class Limits:
-    """What an answer's code may use, as the prompt tells it."""
+    """What decides about an answer beside what it says, as the prompt tells it."""
 
+    #: of the program
+    code_chars: int
     #: processor time, s
-    cpu_s: int = 10
-    memory_mib: int = 1024
+    cpu_s: int
+    memory_mib: int
     #: a safety net far above ``cpu_s``, so that load does not decide a verdict
-    wall_s: int = 60
-    #: what the code returns, as JSON
-    result_mib: int = 16
+    wall_s: int
+    #: of data: JSON, values, lists and objects in one another; beyond, it is wrong
+    data_kib: int
+    data_values: int
+    data_levels: int
+    #: what the code returns, as JSON; beyond, the code has failed
+    result_mib: int
 
 
 #: the network of the examples; a drawn query is about ``topology.RELEASED``

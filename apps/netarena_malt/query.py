@@ -101,9 +101,6 @@ class Truth:
     data: JsonValue
     #: whether ``updated_graph`` must differ from the initial graph
     changes_graph: bool
-    #: rank: names of equal value, of each such value two or more. The text says that they are in
-    #: ascending order of name, as they are in ``data``
-    ties: tuple[tuple[str, ...], ...] = ()
 
 
 def generate(
@@ -160,14 +157,7 @@ def execute(graph: Graph, actions: Sequence[Action]) -> Truth:
         data = effect(graph, action)
     kind = OPERATIONS[actions[-1].kind].answer_type
     changes = any(OPERATIONS[action.kind].answer_type == "graph" for action in actions)
-    return Truth(kind, data, changes, _ties(data) if kind == "table" else ())
-
-
-def _ties(rows: JsonValue) -> tuple[tuple[str, ...], ...]:
-    by_value: dict[Any, list[str]] = {}
-    for name, value in cast("list[tuple[str, float]]", rows):
-        by_value.setdefault(value, []).append(name)
-    return tuple(tuple(names) for names in by_value.values() if len(names) > 1)
+    return Truth(kind, data, changes)
 
 
 def render(actions: Sequence[Action]) -> str:

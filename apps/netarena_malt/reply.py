@@ -4,7 +4,8 @@ The form is the outside contract's: text with a Python code block that defines `
 the last block that defines it counts, and the whole block is kept, helpers and imports included.
 Fences follow CommonMark (three or more backticks or tildes, closed by a line of at least as
 many), widened by what language models do: an opening fence behind a word (``Action: ```python``),
-a block inside a block, a docstring that holds fences, a block that is never closed.
+a block inside a block, a docstring that holds fences, a block that is never closed, a last fence
+glued to the code, a block in a quotation (``> ```python``).
 
 Everything here is linear in the length of the reply, whatever the reply is.
 """
@@ -31,6 +32,8 @@ _PYTHON_TAGS = ("python3", "python", "py")
 _DEFINITION = re.compile(
     r"[ \t]*(?:(?:async[ \t]+)?def[ \t]+process_graph\b|process_graph[ \t]*(?::[^=]*)?=(?!=))"
 )
+#: the mark of a line in a quotation
+_QUOTED = re.compile(r"[ \t]{0,3}>[ \t]?")
 _filters = threading.Lock()
 _FORM = "send one Python code block, from ```python to ```, that defines process_graph(graph_data)"
 
@@ -60,7 +63,10 @@ def extract_code(reply: str) -> str:
     except UnicodeEncodeError:
         raise ReplyRefused("the reply is not valid Unicode text") from None
     lines = reply.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    definitions = [number for number, line in enumerate(lines) if _DEFINITION.match(line)]
+    definitions = _find_definitions(lines)
+    if not definitions:
+        lines = [_QUOTED.sub("", line, count=1) for line in lines]
+        definitions = _find_definitions(lines)
     if not definitions:
         raise ReplyRefused(f"the reply defines no process_graph: {_FORM}")
     blocks, closers = _scan(lines)
@@ -78,6 +84,10 @@ def extract_code(reply: str) -> str:
     if len(bare) <= MAX_CODE_CHARS and _defines(bare):
         return bare
     raise ReplyRefused(f"no code block of the reply defines process_graph at top level: {_FORM}")
+
+
+def _find_definitions(lines: list[str]) -> list[int]:
+    return [number for number, line in enumerate(lines) if _DEFINITION.match(line)]
 
 
 def _scan(lines: list[str]) -> tuple[list[_Block], list[int]]:
@@ -144,7 +154,7 @@ def _read(lines: list[str], block: _Block, closers: list[int]) -> str | None:
         code = "\n".join(lines[block.start : end])
         if len(code) > MAX_CODE_CHARS:
             break
-        for reading in (code, textwrap.dedent(code)) if code[:1] in {" ", "\t"} else (code,):
+        for reading in _readings(code, last=end == len(lines)):
             tree = _parse(reading)
             if tree is not None:
                 if _binds(tree.body):
@@ -157,6 +167,18 @@ def _read(lines: list[str], block: _Block, closers: list[int]) -> str | None:
             f"the program that defines process_graph is longer than {MAX_CODE_CHARS} characters"
         )
     return shortest
+
+
+def _readings(code: str, *, last: bool) -> Iterator[str]:
+    """Programs that these lines may mean; ``last``: nothing follows them in the reply."""
+    yield code
+    if code[:1] in {" ", "\t"}:
+        yield textwrap.dedent(code)
+    if last:
+        bare = code.rstrip()
+        for mark in "`~":
+            if bare.endswith(3 * mark):
+                yield textwrap.dedent(bare.rstrip(mark).rstrip())
 
 
 def _ends(block: _Block, closers: list[int]) -> Iterator[int]:

@@ -2,7 +2,9 @@
 
 The structural rules are read off ``topology.NODE_KINDS``. They are checked where something
 changed, because the network before is known to obey them. The frame condition: every element that
-an answer changed is one that the solution changes; what it left undone is wrong, not unsafe.
+an answer changed is one that the solution changes, and in the way that it does: what is to be
+removed is removed or stays as it was, what is to be added or altered keeps its kind, and gets other
+values where the solution gives some. What the answer left undone is wrong, not unsafe.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from itertools import islice
 from typing import Any
 
 from netarena.model import Finding, JsonValue
-from netarena_malt.correctness import RELATIVE_TOLERANCE
+from netarena_malt.correctness import RELATIVE_TOLERANCE, first_outside
 from netarena_malt.network import (
     Attributes,
     Changes,
@@ -24,6 +26,7 @@ from netarena_malt.network import (
     Network,
     arrow,
     compare,
+    equal,
     released,
     short,
     touched,
@@ -99,8 +102,12 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
     yield from unasked
     if changes.more:
         # what is not listed cannot be checked, and need not be
-        detail = "More nodes and edges of the network were changed than any task asks for."
-        yield Finding(rule="number of changes", element="network", detail=detail)
+        element, words = first_outside(changes, frame.target) or ("network", "the network")
+        yield Finding(
+            rule="number of changes",
+            element=element,
+            detail=f"More was changed than any task asks for: {words} and far more.",
+        )
         return
     if not changes:
         return
@@ -114,23 +121,49 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
 
 
 def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
-    """Every element that the answer changed is one that the solution changes."""
+    """Every element that the answer changed is one that the solution changes, and in its way."""
     for name, attributes in changes.nodes.items():
+        before = frame.initial.node(name)
+        done = _done(attributes, before)
         if name not in frame.target.nodes:
-            done = _done(attributes, frame.initial.node(name))
-            yield Finding(
-                rule="unasked change",
-                element=name,
-                detail=f"Node {name!r} was {done}, which the task does not ask for.",
-            )
+            detail = f"Node {name!r} was {done}, which the task does not ask for."
+        elif stray := _stray(attributes, before, frame.target.nodes[name]):
+            detail = f"Node {name!r} was {done} {stray}, which the task does not ask for."
+        else:
+            continue
+        yield Finding(rule="unasked change", element=name, detail=detail)
     for edge, attributes in changes.edges.items():
-        if edge not in frame.target.edges and frame.removed.isdisjoint(edge):
+        # the edges of what is to be removed may go before it does; it gets no others
+        leaves = attributes is None and not frame.removed.isdisjoint(edge)
+        if edge not in frame.target.edges and not leaves:
             done = _done(attributes, frame.initial.edge(edge))
             yield Finding(
                 rule="unasked change",
                 element=arrow(edge),
                 detail=f"Edge {arrow(edge)} was {done}, which the task does not ask for.",
             )
+
+
+def _stray(found: Attributes | None, before: Attributes | None, target: Attributes | None) -> str:
+    """How a change of a node that the task changes is not of the kind that it asks for.
+
+    Empty if it is. ``found``, ``before`` and ``target`` are the node's attributes as the answer
+    left them, at first, and as the task leaves them. What breaks a rule of its own is left to that.
+    """
+    if target is None:
+        return "" if found is None else "instead of removed"
+    if found is None:
+        return "instead of altered"
+    kind = _kind(found)
+    if kind is not None and found["type"] != target["type"]:
+        return f"as a {kind.noun}"
+    if before is None:
+        return ""
+    for key in target:
+        kept = key not in {"type", "name"} and equal(before.get(key), target[key])
+        if kept and key in found and not equal(found[key], target[key]):
+            return f"at {key}"
+    return ""
 
 
 def _done(after: Attributes | None, before: Attributes | None) -> str:
@@ -170,7 +203,7 @@ def _cycles(network: Network, changes: Changes) -> Iterator[Finding]:
 def _bandwidth(frame: Frame, network: Network, changes: Changes) -> Iterator[Finding]:
     for name, after in _shifted(frame.totals, frame.initial, network, changes).items():
         before = frame.totals.get(name, 0.0)
-        asked = frame.target_totals.get(name, before)
+        asked = 0.0 if name in frame.removed else frame.target_totals.get(name, before)
         floor = min(BANDWIDTH_FLOOR * before, asked) * (1 - RELATIVE_TOLERANCE)
         if after < floor:
             yield Finding(
@@ -224,6 +257,13 @@ def structure(network: Network, name: str) -> Iterator[Finding]:
             "of this network.",
         )
         return
+    if surplus := attributes.keys() - {"name", "type", *kind.attributes}:
+        yield Finding(
+            rule="attributes of a kind",
+            element=name,
+            detail=f"Node {name!r} has the attribute {short(min(surplus))}, which no "
+            f"{kind.noun} has.",
+        )
     for attribute in kind.attributes:
         must = _ATTRIBUTES[attribute]
         if attribute not in attributes or not must.holds(attributes[attribute]):
@@ -261,6 +301,13 @@ def _edge(
 ) -> Iterator[Finding]:
     """The rules about one edge, from ``parent`` to ``name``."""
     relation, edge = attributes.get("type"), (parent, name)
+    if surplus := attributes.keys() - {"type"}:
+        yield Finding(
+            rule="attributes of an edge",
+            element=arrow(edge),
+            detail=f"Edge {arrow(edge)} has the attribute {short(min(surplus))}; an edge has "
+            "none but type.",
+        )
     if parent == name and kind.controls_itself:
         if relation != RK_CONTROLS:
             yield Finding(
@@ -343,8 +390,10 @@ _ATTRIBUTES: Mapping[str, _Must] = {
     CAPACITY: _Must("port capacities", "a positive, finite number (bps)", _is_positive),
     SWITCH_LOC: _Must(
         "attributes of a kind",
-        "an object with a positive number as stage",
-        lambda value: isinstance(value, dict) and _is_positive(value.get("stage")),
+        "an object with a positive number as stage and nothing else",
+        lambda value: (
+            isinstance(value, dict) and value.keys() == {"stage"} and _is_positive(value["stage"])
+        ),
     ),
     INDEX_WITHIN_JUPITER: _Must("attributes of a kind", "a positive number", _is_positive),
     JUPITER_TYPE: _Must(

@@ -204,8 +204,8 @@ def _attack(code: str) -> str:
     return _fenced(textwrap.dedent(code))
 
 
-#: what is attacked -> reply. None is a right answer to any query, and each of them must end
-#: without effect on whatever comes after it
+#: what is attacked -> reply. None is a right answer to any query: what data they give is no count
+#: (none is below 0), list, table or graph of any. Each must end without effect on what comes next
 ATTACKS: Mapping[str, str] = MappingProxyType(
     {
         name: _attack(code)
@@ -347,7 +347,7 @@ ATTACKS: Mapping[str, str] = MappingProxyType(
                         return os.system, ("touch /tmp/netarena-attack",)
 
                 def process_graph(graph_data):
-                    return {"type": "text", "data": Anything("42"), "updated_graph": graph_data}
+                    return {"type": "text", "data": Anything("-1"), "updated_graph": graph_data}
                 """,
             "huge result": """
                 def process_graph(graph_data):

@@ -4,15 +4,17 @@ A state is what became of the query's network and question, as plain JSON for th
 
 * ``{"answered": false}`` before anything ran;
 * ``{"answered": true, "error": text}`` when the program failed or its result was unusable;
-* ``{"answered": true, "type", "data", "data_graph", "updated"}`` otherwise, where graphs are the
-  changes from the initial network (their form: ``guest``), ``updated`` is null when the answer
-  gave no ``updated_graph``, and ``data_graph`` is ``"same"`` when data is that graph too.
+* ``{"answered": true, "type", "data", "cut", "data_graph", "updated"}`` otherwise, where ``cut``
+  says that data was longer than is kept, graphs are the changes from the initial network (their
+  form: ``guest``), ``updated`` is null when the answer gave no ``updated_graph``, and
+  ``data_graph`` is ``"same"`` when data is that graph too.
 
 ``judge`` needs the query and such a state, nothing else.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections import OrderedDict
@@ -23,15 +25,16 @@ from typing import Any
 
 from netarena.model import Finding, JsonValue, Judgement, Query, State
 from netarena_malt.correctness import wrong_data, wrong_graph
-from netarena_malt.guest import ANSWER_TYPES, difference, doubtful, parts_of
+from netarena_malt.guest import ANSWER_TYPES, MAX_CHANGES, difference, doubtful, parts_of
 from netarena_malt.network import Changes, Network, compare, released, touched
 from netarena_malt.query import Truth, initial_changes, solve_truth
 from netarena_malt.safety import Frame, affected, find, make_frame, structure
 from netarena_malt.topology import released_graph
 
-#: bounds of a state, which goes to the journal: JSON values, and characters of text
-MAX_STATE_VALUES = 250_000
-MAX_STATE_CHARS = 3_000_000
+#: bounds of a state, which goes to the journal: bytes of JSON, and values. What the guest says
+#: honestly is a quarter of that at most
+MAX_STATE_BYTES = 1_000_000
+MAX_STATE_VALUES = 50_000
 MAX_DEPTH = 24
 #: of an error that is shown
 MAX_ERROR_CHARS = 1000
@@ -61,9 +64,26 @@ def read_claim(claim: JsonValue) -> State:
     not of the promised form is an unusable answer, never an error of ours.
     """
     try:
+        _check_size(claim)
         return _read(_Tidier().tidy(claim))
     except _MalformedError as error:
         return failed(f"the result that came out of the sandbox is unusable: {error}")
+
+
+def _check_size(claim: Any) -> None:
+    """Refuse what is too large before it is gone through value by value."""
+    if isinstance(claim, dict):
+        for key in ("updated", "data_graph"):
+            changes = claim.get(key)
+            lists = changes.values() if isinstance(changes, dict) else ()
+            if sum(len(found) for found in lists if isinstance(found, dict | list)) > MAX_CHANGES:
+                raise _MalformedError(f"it lists more than {MAX_CHANGES} changes")
+    try:
+        size = len(json.dumps(claim, ensure_ascii=False).encode("utf-8", "replace"))
+    except (TypeError, ValueError, RecursionError):
+        raise _MalformedError("it is no JSON") from None
+    if size > MAX_STATE_BYTES:
+        raise _MalformedError(f"it takes more than {MAX_STATE_BYTES} bytes")
 
 
 def _read(claim: Any) -> State:
@@ -84,6 +104,7 @@ def _read(claim: Any) -> State:
         "answered": True,
         "type": claim["type"],
         "data": claim.get("data"),
+        "cut": claim.get("cut") is True,
         "data_graph": data_graph,
         "updated": updated,
     }
@@ -94,44 +115,38 @@ class _Tidier:
 
     def __init__(self) -> None:
         self._values = MAX_STATE_VALUES
-        self._chars = MAX_STATE_CHARS
 
     def tidy(self, value: Any, depth: int = 0) -> Any:
         self._values -= 1
         if self._values < 0:
             raise _MalformedError(f"it holds more than {MAX_STATE_VALUES} values")
-        if isinstance(value, str):
-            return self._text(value)
-        if value is None or isinstance(value, bool):
+        kind = type(value)  # what json makes has these types, and no others
+        if kind is str:
+            return _clean(value)
+        if value is None or kind is bool:
             return value
-        if isinstance(value, int):
+        if kind is int:
             if not -(2**63) <= value < 2**63:
                 raise _MalformedError("it holds an integer of more than 64 bits")
             return value
-        if isinstance(value, float):
+        if kind is float:
             return value if math.isfinite(value) else str(value)
         if depth == MAX_DEPTH:
             raise _MalformedError(f"it is nested more than {MAX_DEPTH} levels deep")
-        if isinstance(value, list):
+        if kind is list:
             return [self.tidy(item, depth + 1) for item in value]
-        if isinstance(value, dict):
+        if kind is dict:
             return {
-                self._text(key): self.tidy(item, depth + 1)
+                _clean(key): self.tidy(item, depth + 1)
                 for key, item in value.items()
-                if isinstance(key, str)
+                if type(key) is str
             }
         raise _MalformedError("it is no JSON")
-
-    def _text(self, text: str) -> str:
-        self._chars -= len(text)
-        if self._chars < 0:
-            raise _MalformedError(f"it holds more than {MAX_STATE_CHARS} characters")
-        return text if text.isascii() else _clean(text)
 
 
 def _clean(text: str) -> str:
     """Without lone surrogates, which no file can hold."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _check_changes(value: Any) -> None:
@@ -265,6 +280,8 @@ def judge(query: Query, state: State) -> Judgement:
 class _Answer:
     type: str
     data: JsonValue
+    #: whether data was longer than is kept
+    cut: bool
     #: the graph in data; None if data holds none
     data_changes: Changes | None
     #: the updated graph, or what stands for it
@@ -286,7 +303,8 @@ class _Answer:
         if data_graph == "same":
             data_changes = changes
         gave_graph = updated is not None or (kind == "graph" and data_graph is not None)
-        return cls(kind, state["data"], data_changes, network, changes, gave_graph)
+        data, cut = state["data"], state["cut"]
+        return cls(kind, data, cut, data_changes, network, changes, gave_graph)
 
 
 def _changed(case: Case, claim: Any) -> tuple[Changes, Network]:
@@ -306,6 +324,8 @@ def _wrong_data(case: Case, answer: _Answer) -> str:
         return _wrong_data_graph(case, answer)
     if answer.data_changes is not None:
         return f"The data is a graph; the task asks for an answer of type {kind}."
+    if answer.cut:
+        return "The data is longer than any right answer."
     return wrong_data(kind, case.truth.data, answer.data)
 
 

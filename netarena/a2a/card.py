@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 #: 0.3 clients fail unless the card names their line
 VERSIONS = ("1.0", "0.3")
 #: of a Host header: name, IPv4 or bracketed IPv6 address, and port
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(:\d{1,5})?")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,20 @@ def make_card(text: CardText, url: str) -> AgentCard:
     )
 
 
+def _is_authority(host: str) -> bool:
+    """Whether a Host header can stand in a URL."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    address, port = match.groups()
+    try:
+        if address is not None:
+            ipaddress.IPv6Address(address)
+    except ValueError:
+        return False
+    return port is None or 0 < int(port) < 2**16
+
+
 def card_routes(text: CardText, card_url: str | None, fallback_url: str) -> list[Route]:
     """Serve the card with ``card_url``, else with the URL that the request itself came by.
 
@@ -68,7 +83,7 @@ def card_routes(text: CardText, card_url: str | None, fallback_url: str) -> list
 
     async def get_card(request: Request) -> JSONResponse:
         host = request.headers.get("host", "")
-        by_request = f"{request.url.scheme}://{host}/" if _HOST.fullmatch(host) else fallback_url
+        by_request = f"{request.url.scheme}://{host}/" if _is_authority(host) else fallback_url
         return render(card_url or by_request)
 
     return [Route(path, get_card, methods=["GET"]) for path in CARD_PATHS]

@@ -63,6 +63,7 @@ from pydantic import ValidationError
 from netarena.a2a.credential import Credential
 from netarena.a2a.request import check_url
 from netarena.a2a.transport import BoundedTransport, StatusRefused, Unavailable
+from netarena.a2a.transport import deadline as exchange_deadline
 from netarena.errors import AgentFailed, FailureReason
 from netarena.model import AgentInfo, JsonValue, Reply
 
@@ -76,8 +77,6 @@ MAX_METADATA = 16 * 1024
 FIRST_WAIT_S, LAST_WAIT_S = 0.25, 10.0
 #: tries of a request that may have reached the agent, whose connection then broke without a word
 MAX_BROKEN_SENDS = 3
-#: one try to connect, seconds
-CONNECT_TIMEOUT_S = 10.0
 #: waits between looks at a task that the agent works on in the background, seconds
 FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
 
@@ -144,7 +143,8 @@ class A2AAgent:
             inner = self._inner or httpx.AsyncHTTPTransport(verify=_tls(self._url), trust_env=False)
             self._http = httpx.AsyncClient(
                 transport=BoundedTransport(inner, credential=self._credential),
-                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+                # the transport bounds each try to connect, and ``_persist`` the whole
+                timeout=httpx.Timeout(None),
                 follow_redirects=False,
                 trust_env=False,
             )
@@ -233,17 +233,13 @@ async def _persist(attempt: Callable[[], Awaitable[T]], timeout_s: float) -> T:
     deadline = clock() + timeout_s
     wait_s = FIRST_WAIT_S
     broken = 0
-    last: Unavailable | None = None
+    # the last word on an agent that cannot be had comes from a try that ended before the deadline
+    exchange_deadline.set(deadline)
     while True:
-        started = clock()
         try:
             async with asyncio.timeout_at(deadline):
                 return await attempt()
         except TimeoutError:
-            if last is not None and deadline - started < CONNECT_TIMEOUT_S:
-                # most likely this try never got a connection either
-                detail = f"not reachable for {timeout_s:g} s: {last.detail}"
-                raise AgentFailed(FailureReason.ENDPOINT, detail) from None
             detail = f"no whole reply within {timeout_s:g} s"
             raise AgentFailed(FailureReason.TIMEOUT, detail) from None
         except Exception as error:  # noqa: BLE001 -- sorted out there, never swallowed

@@ -16,6 +16,7 @@ from a2a.types.a2a_pb2 import Part, Task, TaskState, TaskStatus
 from starlette.applications import Starlette
 
 from netarena.a2a.card import CardText
+from netarena.a2a.request import check_url
 from netarena.a2a.service import build_app, identify, listen, run_app, url_of
 from netarena.agent import Agent
 from netarena.errors import AgentFailed
@@ -56,8 +57,11 @@ def serve_agent(  # noqa: PLR0913 -- the settings of a service
 ) -> None:
     """Serve ``agent`` until SIGTERM or SIGINT; ``ready`` is told the URL once it listens.
 
-    Port 0 takes a free one. Raises ConfigError when the address cannot be had.
+    Port 0 takes a free one. Raises ConfigError when the address cannot be had, or ``card_url``
+    is no URL.
     """
+    if card_url is not None:
+        check_url(card_url, "card_url")
     listener = listen(host, port)
     app = purple_app(
         agent,

@@ -27,7 +27,7 @@ ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 MAX_URL = 2048
 #: platforms stop a run after 30 minutes by default; a task ends before that, with a summary
 TIME_BUDGET_S = 1680.0
-#: files of the run's own, which ``output_file`` must not replace
+#: files of the run's own (``assessment.OWN_NAMES``), which no other file must replace
 RESERVED_NAMES = ("config.json", "journal.jsonl", "queries.jsonl", "results.json")
 
 
@@ -159,8 +159,10 @@ class Place:
 
 
 def _below(base: Path, value: str, field: str) -> Path:
-    if "\0" in value or len(value) > 1024:
-        raise ConfigError(field, "must be a path of at most 1024 characters without NUL")
+    if len(value) > 1024 or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value):
+        raise ConfigError(
+            field, "must be a path of at most 1024 characters without NUL or surrogates"
+        )
     path = base
     for name in Path(value.lstrip("/")).parts:
         if name == "..":
@@ -211,5 +213,17 @@ def read_config(
             value = getattr(config, key)
             if isinstance(value, str):
                 written = key == "benchmark_path" and config.regenerate
-                changes[key] = str(place.input_path(value, f"config.{key}", written=written))
+                path = place.input_path(value, f"config.{key}", written=written)
+                if key == "benchmark_path":
+                    _check_file(path, place, f"config.{key}")
+                changes[key] = str(path)
     return config.model_copy(update=changes)
+
+
+def _check_file(path: Path, place: Place, field: str) -> None:
+    """Refuse what is no file of queries; the message tells nothing of where the service's are."""
+    if path in {place.root, place.data} or path.is_dir():
+        raise ConfigError(field, "must name a file, not a folder")
+    if path.name in RESERVED_NAMES or path.name.startswith("."):
+        names = ", ".join(RESERVED_NAMES)
+        raise ConfigError(field, f"must not be one of {names}, nor begin with a dot")

@@ -2,7 +2,8 @@
 
 A task goes on when its client leaves. It ends
 
-- ``completed``, with an artifact per participant whose last part is the summary;
+- ``completed``, with an artifact per participant whose last part is the summary; also when
+  another participant has none, whom the status message then names;
 - ``rejected``, with one line that says what is wrong with the request;
 - ``failed``, with one line, when there is nothing to summarise;
 - ``canceled``, when a client asked for it.
@@ -31,7 +32,7 @@ from netarena.a2a.card import CardText
 from netarena.a2a.client import A2AAgent
 from netarena.a2a.credential import Credential, load_credentials, variable
 from netarena.a2a.purple import serve_agent
-from netarena.a2a.request import EvalRequest, Place, derive_seed, read_config
+from netarena.a2a.request import EvalRequest, Place, check_url, derive_seed, read_config
 from netarena.a2a.service import build_app, identify, listen, run_app, url_of
 from netarena.agent import Agent
 from netarena.application import Application
@@ -150,6 +151,8 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     served, also when the sandbox lacks a protection and ``allow_unsandboxed`` is false.
     """
     environ = environ or {}
+    if card_url is not None:
+        check_url(card_url, "card_url")
     application.unsandboxed = allow_unsandboxed
     for check in application.diagnose():
         if check.ok:
@@ -265,6 +268,10 @@ class AssessmentExecutor(AgentExecutor):
         except ConfigError as error:
             return TaskState.TASK_STATE_REJECTED, str(error)
         except AssessmentFailed as error:
+            if reporter.done:
+                # the others' results count, and clients drop the artifacts of a failed task
+                said = f"graded {reporter.sent} queries of {', '.join(sorted(reporter.done))}"
+                return TaskState.TASK_STATE_COMPLETED, f"{said}; {error}"
             return TaskState.TASK_STATE_FAILED, str(error)
         except Exception as error:
             log.exception("task %s broke", task_id)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from types import FrameType
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
-from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.agent_execution import (
+    AgentExecutor,
+    RequestContext,
+    SimpleRequestContextBuilder,
+)
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_jsonrpc_routes
+from a2a.utils.errors import UnsupportedOperationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from netarena.a2a.boundary import Boundary
 from netarena.a2a.card import CardText, card_routes, make_card
+from netarena.a2a.connection import Connection
 from netarena.a2a.store import BoundedTaskStore
 from netarena.errors import ConfigError
 
@@ -27,6 +35,11 @@ from netarena.errors import ConfigError
 EXIT_S = 0.85
 #: of these, for open responses to end
 _STREAMS_S = 0.2
+#: seconds after which a thread that computes gives way to the event loop (Python's default: 0.005;
+#: the loop waits so long after each of its many system calls)
+_SWITCH_S = 0.0005
+#: connections that wait to be accepted
+BACKLOG = 128
 #: longer than the minute for which most proxies keep an idle connection
 _KEEP_ALIVE_S = 75
 
@@ -34,6 +47,20 @@ _KEEP_ALIVE_S = 75
 def identify(context: RequestContext) -> tuple[str, str]:
     """Task id and context id of a request. The SDK has made up those that the client left out."""
     return context.task_id or "", context.context_id or ""
+
+
+class _OneMessageEach(SimpleRequestContextBuilder):
+    """Refuses a message to a task that there is: none of ours asks back.
+
+    The SDK would hand it to the executor once the task has ended, and run it under the same id.
+    """
+
+    async def build(self, *args: Any, **how: Any) -> RequestContext:
+        if how.get("task_id"):
+            raise UnsupportedOperationError(
+                message="a task takes one message; leave taskId out to start another task"
+            )
+        return await super().build(*args, **how)
 
 
 def build_app(
@@ -53,6 +80,7 @@ def build_app(
         agent_executor=executor,
         task_store=BoundedTaskStore(),
         agent_card=make_card(text, card_url or fallback_url),
+        request_context_builder=_OneMessageEach(),
     )
 
     @asynccontextmanager
@@ -80,10 +108,13 @@ def listen(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises ConfigError."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=256)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError("port", f"cannot listen on {host} port {port}: {reason}") from None
+    # connections inherit it; without it a second small response waits 40 ms for an acknowledgement
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def url_of(listener: socket.socket) -> str:
@@ -112,6 +143,13 @@ class _Server(uvicorn.Server):
 class _Process(_Server):
     """Ends when a signal says so; whatever still runs then, within ``EXIT_S``."""
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # modules and what the application holds stay: the collector, which stops every thread
+        # for as long as it looks, need not look at them again
+        gc.collect()
+        gc.freeze()
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del sig, frame
         if self.should_exit:  # asked twice
@@ -139,14 +177,19 @@ def _configure(app: Starlette) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         loop="asyncio",
-        http="h11",
+        http=Connection,
+        backlog=BACKLOG,
         ws="none",
         lifespan="on",
     )
 
 
 def run_app(app: Starlette, listener: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT, then return (or exit with status 0) within a second."""
+    """Serve until SIGTERM or SIGINT, then return (or exit with status 0) within a second.
+
+    The process is the service's own: threads give way to the event loop sooner from then on.
+    """
+    sys.setswitchinterval(_SWITCH_S)
     _Process(_configure(app)).run(sockets=[listener])
 
 

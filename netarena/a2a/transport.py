@@ -17,12 +17,14 @@ again may help. Neither is an ``httpx`` error, so both pass through the SDK as t
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import re
 import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, suppress
+from contextvars import ContextVar
 from typing import cast
 
 import httpx
@@ -40,6 +42,13 @@ MAX_TOKENS = 10_000
 MAX_EVENTS = 10_000
 #: statuses that a gateway gives while the agent behind it is away or busy
 RETRIED = frozenset({429, 502, 503})
+
+#: one try to connect, seconds
+CONNECT_TIMEOUT_S = 10.0
+#: and of the time that is left: who gets no connection is told apart from who gets no reply
+_CONNECT_SHARE = 0.8
+#: until when the exchange that a request belongs to must be over, by the event loop's clock
+deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -82,6 +91,10 @@ class BoundedTransport(httpx.AsyncBaseTransport):
         request.headers["accept-encoding"] = "identity"
         if self._credential is not None and self._credential.covers(str(request.url)):
             request.headers.update(self._credential.headers)
+        request.extensions = {
+            **request.extensions,
+            "timeout": {"connect": _connect_timeout_s(), "read": None, "write": None, "pool": None},
+        }
         try:
             response = await self._inner.handle_async_request(request)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -105,6 +118,14 @@ class BoundedTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def _connect_timeout_s() -> float:
+    until = deadline.get()
+    if until is None:
+        return CONNECT_TIMEOUT_S
+    left_s = max(0.0, until - asyncio.get_running_loop().time())
+    return min(CONNECT_TIMEOUT_S, left_s * _CONNECT_SHARE)
 
 
 def _refuse_status(response: httpx.Response) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -105,6 +106,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    _open_streams()
     try:
         given = None if arguments is None else list(arguments)
         status = cli.main(args=given, prog_name="netarena", standalone_mode=False)
@@ -122,10 +124,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _fail(130, "", "stopped")
     except (_ReaderLeft, BrokenPipeError):
-        # the interpreter flushes standard output once more when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        _drop_output()
+        name = f"{error.filename}: " if error.filename is not None else ""
+        return _fail(1, f"{name}{error.strerror or type(error).__name__}")
     return status if isinstance(status, int) else 0
+
+
+def _open_streams() -> None:
+    """Stand in for streams that were closed: writing results fails, the rest is not missed."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
+def _drop_output() -> None:
+    """Let go of what cannot be written: the interpreter flushes once more when it ends."""
+    with suppress(OSError):
+        sys.stdout.flush()
+    with suppress(OSError, ValueError):  # no file behind it, as in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(status: int, text: str, kind: str = "error") -> int:

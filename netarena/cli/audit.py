@@ -13,6 +13,7 @@ from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import config_options, json_option, read_pairs
 from netarena.cli.screen import Meter, show_table
 from netarena.config import SEED_BITS
+from netarena.errors import ConfigError
 from netarena.model import Query
 
 #: queries when nobody says how many
@@ -40,6 +41,8 @@ def command(
     """
     app = load(application)
     values = read_pairs(pairs, seed=seed)
+    if "num_queries" in values:
+        raise ConfigError("--set", "num_queries is per label; give --num-queries, the total here")
     values.setdefault("complexity_level", list(app.config_type.LEVELS))
     config = app.config_type.parse(values)
     app.check(config)

@@ -14,21 +14,24 @@ _SIGNAL_STATUS = 128
 
 
 def run_until_stopped(work: Callable[[], Coroutine[Any, Any, T]], *, hint: str = "") -> T:
-    """Run ``work()``; SIGINT and SIGTERM cancel it, and its clean-up is waited for.
+    """Run ``work()``; SIGINT, SIGTERM and SIGHUP cancel it, and its clean-up is waited for.
 
-    Raises Stopped with the status that shells give to the signal.
+    A SIGHUP that is ignored stays so (nohup). Raises Stopped with the status that shells give to
+    the signal.
     """
-    terminated = False
+    caught: list[signal.Signals] = []
 
     async def guarded() -> T:
         task = asyncio.ensure_future(work())
 
-        def terminate() -> None:
-            nonlocal terminated
-            terminated = True
+        def terminate(number: signal.Signals) -> None:
+            caught.append(number)
             task.cancel()
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, terminate, number)
         return await task
 
     try:
@@ -36,6 +39,6 @@ def run_until_stopped(work: Callable[[], Coroutine[Any, Any, T]], *, hint: str =
     except KeyboardInterrupt:
         raise Stopped(_SIGNAL_STATUS + signal.SIGINT, hint) from None
     except asyncio.CancelledError:
-        if not terminated:
+        if not caught:
             raise
-        raise Stopped(_SIGNAL_STATUS + signal.SIGTERM, hint) from None
+        raise Stopped(_SIGNAL_STATUS + caught[0], hint) from None

@@ -48,7 +48,7 @@ def json_option(what: str) -> Callable[[F], F]:
 def read_pairs(pairs: tuple[str, ...], **flags: Any) -> dict[str, Any]:
     """The config of ``--set`` pairs; flags that were given (not None) win over them.
 
-    Raises ConfigError for a pair without a key or an equals sign.
+    Raises ConfigError for a pair without a key or an equals sign, or with text that is none.
     """
     values: dict[str, Any] = {}
     for pair in pairs:
@@ -59,7 +59,21 @@ def read_pairs(pairs: tuple[str, ...], **flags: Any) -> dict[str, Any]:
             values[key] = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
             values[key] = text
-    return values | {key: value for key, value in flags.items() if value is not None}
+    values |= {key: value for key, value in flags.items() if value is not None}
+    for key, value in values.items():
+        _check_text(f"config.{key}", value)
+    return values
+
+
+def _check_text(field: str, value: Any) -> None:
+    """Refuse text that no file can hold or be called. Raises ConfigError."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for item in value:
+            _check_text(field, item)
+    elif isinstance(value, str) and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value):
+        raise ConfigError(field, "must hold neither NUL nor lone surrogates")
 
 
 def _refuse_constant(name: str) -> Any:

@@ -49,6 +49,7 @@ def purple_command(name: str, application: Application, config: Config) -> list[
         *("--host", "127.0.0.1"),
         *("--port", "0"),
         *("--seed", str(config.seed)),
+        "--until-stdin-closes",
         *_settings(config),
     ]
 
@@ -69,7 +70,8 @@ async def serve_purple(name: str, application: Application, config: Config) -> A
     """
     process = await asyncio.create_subprocess_exec(
         *purple_command(name, application, config),
-        stdin=asyncio.subprocess.DEVNULL,
+        # nothing is ever written: it closes when we end, however that comes about
+        stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
         # a Ctrl-C at the terminal is for us: we end it when its last episode is over

@@ -116,7 +116,7 @@ def place(application: Application, config: Config) -> tuple[Config, Path]:
     """The config with its seed settled, and the folder of the run.
 
     The seed comes from the config, a run that is resumed, a file of queries, or is drawn: 64 bits.
-    Raises ConfigError when a run is to be resumed and nothing says which.
+    Raises ConfigError when a run is to be resumed and nothing says which, or there is none.
     """
     folder = None if config.output_dir is None else Path(config.output_dir)
     seed = config.seed
@@ -124,6 +124,10 @@ def place(application: Application, config: Config) -> tuple[Config, Path]:
         if folder is None:
             raise ConfigError("--resume", "needs --out DIR or --seed S to say which run")
         seed = _stored_seed(folder)
+    if config.resume:
+        run = folder or Path(RUNS) / f"{application.name}-{seed}"
+        if not (run / CONFIG_NAME).is_file():
+            raise ConfigError("--resume", f"there is no run in {run}")
     if seed is None and config.benchmark_path is not None and not config.regenerate:
         path = Path(config.benchmark_path)
         queries = load_queries(path) if path.exists() else []

@@ -96,4 +96,5 @@ def command(  # noqa: PLR0913 -- one argument per option
         max_episodes=max_episodes,
         allow_unsandboxed=allow_unsandboxed,
         environ=os.environ,
+        ready=lambda url: click.echo(f"netarena: {app.name} listens at {url}", err=True),
     )

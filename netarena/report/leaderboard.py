@@ -68,6 +68,10 @@ ORDER BY rank
 """
 
 
+#: shares of the graded queries
+_RATES = ("avg_correctness", "avg_safety", "avg_solved_safely")
+
+
 class Entry(Record):
     """One result file's row in our ranking; rates are shares of ``queries``, null if unknown."""
 
@@ -149,6 +153,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
         raise ConfigError("file", f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError("file", f"{path} is not JSON: {error}") from None
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ConfigError("file", f"{path} holds a lone surrogate, which is no text") from None
     documents = content if isinstance(content, list) else [content]
     if not documents:
         raise ConfigError("file", f"{path} holds no result")
@@ -183,7 +191,11 @@ def _fits(key: str, value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
     if not key.startswith("avg_"):
         return True
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    if value is None:
+        return True
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return key not in _RATES or 0 <= value <= 1
 
 
 def _refuse_constant(name: str) -> Any:

@@ -9,49 +9,59 @@ from __future__ import annotations
 
 import json
 import math
-import re
+import sys
 from typing import Any, NoReturn
 
 from netarena.model import JsonValue
 
-__all__ = ["MAX_DEPTH", "MAX_DIGITS", "ClaimRefused", "read_json"]
+__all__ = ["MAX_DEPTH", "MAX_DIGITS", "ClaimRefused", "TooLarge", "read_json"]
 
 #: deeper values would exhaust the stack of whoever walks them
 MAX_DEPTH = 64
 #: longer integers overflow a float, and cost quadratic time to print
 MAX_DIGITS = 300
 
-
-# Numbers out of bounds have one of these; only texts that do pay for a look at each number.
+# Integers out of bounds have such a run of digits; only texts that do pay for a call for each.
 _ALIKE = bytes.maketrans(b"123456789", b"000000000")
-_LONG_RUN = b"0" * (MAX_DIGITS - 1)
-_EXPONENT = re.compile(rb"[eE]\+?\d\d")
+_LONG_RUN = b"0" * (MAX_DIGITS + 1)
 
 
 class ClaimRefused(ValueError):
     """Not plain JSON within bounds; the text, in one line, says why."""
 
 
-def read_json(text: bytes, *, max_values: int) -> JsonValue:
+class TooLarge(ClaimRefused):
+    """It may be plain JSON, of more values or text than were allowed."""
+
+
+def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> JsonValue:
     """Parse JSON whose every string is valid Unicode and every number finite.
 
-    ``max_values`` bounds the number of values, names of members left out, by a count of
+    ``max_values`` bounds the number of values, names of members included, by a count of
     separators, before anything is built: a few megabytes of brackets would become hundreds.
+    ``max_bytes`` bounds the characters times their width in memory, that of the widest: one
+    beyond the basic plane makes four bytes of every other in its string.
+
+    No other thread runs while C code decodes and parses, so the caller's bounds on bytes and on
+    values are bounds on how long the event loop stands still as well (some 35 ms for each MiB).
+    Functions of ours that json calls for each number would let other threads in, but one of
+    those that reads sockets in small pieces waits at each piece, and longer altogether.
     Raises ClaimRefused.
     """
-    values = text.count(b",") + text.count(b"[") + text.count(b"{") + 1
+    values = sum(map(text.count, (b",", b":", b"[", b"{"))) + 1
     if values > max_values:
-        raise ClaimRefused(f"more than {max_values} values")
+        raise TooLarge(f"more than {max_values} values")
     try:
-        suspect = _EXPONENT.search(text) or _LONG_RUN in text.translate(_ALIKE)
+        characters = text.decode("utf-8")
+        if _size(characters, text) > max_bytes:
+            raise TooLarge(f"text of more than {max_bytes} bytes in memory")
         value = json.loads(
-            text.decode("utf-8"),
-            parse_int=_integer if suspect else None,
-            parse_float=_finite if suspect else None,
+            characters,
+            parse_int=_integer if _LONG_RUN in text.translate(_ALIKE) else None,
             parse_constant=_refuse_constant,
         )
-        if b"\\u" in text:  # only an escape can bring half a surrogate pair
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        # only an escape can bring half a surrogate pair
+        _check(value, halves=b"\\u" in text)
     except ClaimRefused:
         raise
     except UnicodeError:
@@ -60,9 +70,16 @@ def read_json(text: bytes, *, max_values: int) -> JsonValue:
         raise ClaimRefused(f"nested deeper than {MAX_DEPTH}") from None
     except ValueError as error:
         raise ClaimRefused(f"not JSON: {error}") from None
-    if _depth_exceeds(value, MAX_DEPTH):
-        raise ClaimRefused(f"nested deeper than {MAX_DEPTH}")
     return value  # type: ignore[no-any-return]
+
+
+def _size(characters: str, text: bytes | bytearray) -> int:
+    """Bytes of memory that the strings of a text may take, as one string."""
+    if b"\\ud" in text or b"\\uD" in text:  # halves of what takes four
+        escaped = 4
+    else:
+        escaped = 2 if text.count(b"\\u") > text.count(b"\\u00") else 1
+    return max(sys.getsizeof(characters) - sys.getsizeof(""), len(characters) * escaped)
 
 
 def _integer(digits: str) -> int:
@@ -71,30 +88,34 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if math.isinf(number):
-        raise ClaimRefused("a number beyond the range of floats")
-    return number
-
-
 def _refuse_constant(name: str) -> NoReturn:
     raise ClaimRefused(f"{name}, which JSON does not have")
 
 
-_CONTAINERS = frozenset((dict, list))  # faster to ask than isinstance, and all that json makes
+def _check(value: object, *, halves: bool) -> None:
+    """Refuse infinity, what is too deep and, where ``halves`` may be, half characters.
 
-
-def _depth_exceeds(value: object, limit: int) -> bool:
-    """Level by level, not recursively."""
-    level: list[Any] = [value] if type(value) in _CONTAINERS else []
-    for _ in range(limit):
-        if not level:
-            return False
-        level = [
-            member
-            for container in level
-            for member in (container.values() if type(container) is dict else container)
-            if type(member) in _CONTAINERS
-        ]
-    return bool(level)
+    Level by level, not recursively. Raises ClaimRefused or UnicodeEncodeError.
+    """
+    level: list[Any] = [value]
+    depth = 0
+    while level:
+        below: list[Any] = []
+        for member in level:
+            kind = type(member)  # faster to ask than isinstance, and all that json makes
+            if kind is str:
+                if halves and not member.isascii():
+                    member.encode("utf-8")
+            elif kind is float and math.isinf(member):
+                raise ClaimRefused("a number beyond the range of floats")
+            elif kind is dict or kind is list:
+                if depth == MAX_DEPTH:
+                    raise ClaimRefused(f"nested deeper than {MAX_DEPTH}")
+                if kind is list:
+                    below += member
+                else:
+                    below += member.values()
+                    if halves:
+                        below += member  # its names
+        level = below
+        depth += 1

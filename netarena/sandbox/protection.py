@@ -65,10 +65,6 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "setitimer": (38, 103),
     "getitimer": (36, 102),
     "alarm": (37, None),
-    "futex": (202, 98),
-    "clock_gettime": (228, 113),
-    "clock_getres": (229, 114),
-    "clock_nanosleep": (230, 115),
     "nanosleep": (35, 101),
     "gettimeofday": (96, 169),
     "time": (201, None),
@@ -98,6 +94,14 @@ _WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # fcntl commands that act on the descriptor alone: F_DUPFD, F_GETFD, F_SETFD, F_GETFL and
 # F_DUPFD_CLOEXEC. F_SETOWN with O_ASYNC would send signals, F_SETFL change a shared description.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
+# Private futexes only, which other processes cannot wake: WAIT, WAKE, REQUEUE, CMP_REQUEUE,
+# WAIT_BITSET (by either clock) and WAKE_BITSET, each with FUTEX_PRIVATE_FLAG. Those are what the C
+# libraries' locks make; none of Python's locks inherits priorities.
+_FUTEX_COMMANDS = tuple(128 | command for command in (0, 1, 3, 4, 9, 9 | 256, 10))
+# The system's clocks and this process's and thread's own, by name and as the C library may write
+# them (process or thread 0). Other negative numbers are the CPU clocks of other processes, and
+# clocks that are devices.
+_CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,10 @@ GUARDED: dict[str, Guard] = {
     "open": Guard((2, None), 1, forbidden=_WRITING),
     "openat": Guard((257, 56), 2, forbidden=_WRITING),
     "fcntl": Guard((72, 25), 1, values=_FCNTL_COMMANDS),
+    "futex": Guard((202, 98), 1, values=_FUTEX_COMMANDS),
+    "clock_gettime": Guard((228, 113), 0, values=_CLOCKS),
+    "clock_getres": Guard((229, 114), 0, values=_CLOCKS),
+    "clock_nanosleep": Guard((230, 115), 0, values=_CLOCKS),
     "prlimit64": Guard((302, 261), 2),  # reading a limit; a new one would be argument 2
 }
 
@@ -163,6 +171,7 @@ _SCOPES = ((6, 0b11),)
 NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "ensurepip", "test", "idlelib"})
 
 _SIGKILL = 9
+_TOO_LONG_CHARS = 4 << 20  # of one argument: 32 pages may be used, of 64 KiB at most
 
 #: users of answers start here: numbers that systemd's list of users and groups leaves unused
 FIRST_USER = 60_900
@@ -247,13 +256,21 @@ def _mapped(user: int, ranges: Path) -> bool:
     return False
 
 
-def examine() -> list[Protection]:
-    """What this machine offers. Nothing is tried out here; ``probe`` does that."""
+def examine(paths: Iterable[str]) -> list[Protection]:
+    """What this machine offers answers that read ``paths``, the library and the packages.
+
+    Nothing is tried out here; ``probe`` does that. As root, a user of its own is essential: what
+    an answer could reach where another layer fails would be everything.
+    """
     machine = platform.machine()
     known = machine in _MACHINES and sys.byteorder == "little"
     version = landlock_version()
     seccomp = known and seccomp_available()
-    users = own_user_possible(FIRST_USER) and (may_keep_reading() or readable_by_all(os.__file__))
+    users = own_user_possible(FIRST_USER) and (
+        all(map(readable_by_all, paths))
+        or (version > 0 and may_keep_reading())  # landlock bounds that capability
+    )
+    root = os.geteuid() == 0
     return [
         Protection(
             "landlock",
@@ -278,14 +295,17 @@ def examine() -> list[Protection]:
         Protection(
             "own user",
             users,
-            False,
+            root,
             "answers run as users of their own"
             if users
+            else "answers would run as root"
+            if root
             else "answers run as the service's user (seccomp and landlock part them from it)",
             ""
             if users
-            else "start the service as root, with SETUID, SETGID and KILL, from a Python "
-            "installation that every user may read",
+            else ("start the service as an ordinary user, or " if root else "start the service ")
+            + "as root with SETUID, SETGID and KILL, from a Python installation that every user "
+            "may read",
         ),
     ]
 
@@ -508,8 +528,20 @@ def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
         ("local sockets", lambda: socket.socket(socket.AF_UNIX).close()),
         ("signals to others", lambda: os.kill(parent, 0)),
         ("making processes", _fork),
-        ("running programs", lambda: os.execv("/bin/true", ["true"])),  # noqa: S606
+        ("running programs", _run_program),
     )
+
+
+def _run_program() -> None:
+    """Where programs may be run, this one still cannot: its argument is too long.
+
+    It would take the place of this process.
+    """
+    try:
+        os.execv(sys.executable, ["python", "x" * _TOO_LONG_CHARS])  # noqa: S606
+    except OSError as error:
+        if error.errno != errno.E2BIG:
+            raise
 
 
 def _fork() -> None:

@@ -24,7 +24,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -34,7 +35,7 @@ from typing import Any, Self
 from netarena.errors import ConfigError, EnvironmentFailed, one_line
 from netarena.model import Check, JsonValue, Severity
 from netarena.sandbox import protection, warm
-from netarena.sandbox.claim import ClaimRefused, read_json
+from netarena.sandbox.claim import ClaimRefused, TooLarge, read_json
 
 __all__ = ["Limits", "PythonSandbox", "SandboxResult", "Status", "diagnose"]
 
@@ -44,11 +45,14 @@ _START_S = 60.0  # interpreter, imports and the guest's load
 _STOP_S = 5.0
 _DRAIN_S = 5.0  # from a child's end to the end of its socket: nothing, if seccomp holds
 _CPU_TOLERANCE_S = 0.5  # the limit and the usage reported are counted apart
-_CHUNK_BYTES = 1 << 18
-#: above this, parsing moves to a thread; below, the thread costs more
+_CHUNK_BYTES = 1 << 16
+#: above this, parsing moves to the thread; below, the thread costs more
 _INLINE_BYTES = 1 << 16
 _PACKET_BYTES = 1 << 16
 _MAX_PARALLEL = 256
+#: Answers at a time unless told otherwise: far more than live episodes, so that sleeping ones keep
+#: nobody waiting. Places do not share out the CPU: its limit and the kernel's scheduler do.
+_PARALLEL = 32
 
 
 class Status(StrEnum):
@@ -68,15 +72,18 @@ class Limits:
     """What one answer may use. It may have no further process or thread, and write no file.
 
     ``memory_bytes`` counts what the answer adds to what the warm process has mapped. ``wall_s``
-    starts with the child, not with waiting for a place. ``result_values`` counts JSON values.
+    starts with the child, not with waiting for a place, and stands still while the child is ready
+    to run and others have the CPU, up to ``warm.MOST_WALLS`` times it. ``result_values`` counts
+    JSON values and names. The result's two bounds are also bounds on what reading a hostile result
+    costs the service: see ``claim.read_json``.
     """
 
     cpu_s: float = 10.0  # rounded up to whole seconds: the kernel counts those
     memory_bytes: int = 1 << 30
     wall_s: float = 60.0
     open_files: int = 64
-    result_bytes: int = 16 << 20
-    result_values: int = 250_000
+    result_bytes: int = 1 << 20
+    result_values: int = 64_000
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ class PythonSandbox:
         unsandboxed: bool = False,
     ) -> None:
         self.limits = limits or Limits()
-        self.parallel = parallel or max(2, len(os.sched_getaffinity(0)))
+        self.parallel = parallel or _PARALLEL
         if not 1 <= self.parallel <= _MAX_PARALLEL:
             raise ConfigError("parallel", f"must be 1 to {_MAX_PARALLEL}, not {self.parallel}")
         self._guest = guest_source
@@ -133,6 +140,9 @@ class PythonSandbox:
         self._preload = tuple(preload)
         self._unsandboxed = unsandboxed
         self._places = asyncio.Semaphore(self.parallel)  # first come, first served
+        # one for all: each result is parsed while no other is, and its memory used again
+        self._reader = ThreadPoolExecutor(1, "claims")
+        self._reading = asyncio.Lock()
         self._starting = asyncio.Lock()
         self._warm: _Warm | None = None
         self._closed = False
@@ -145,8 +155,12 @@ class PythonSandbox:
         """
         await self._alive()
 
-    async def run(self, request: JsonValue) -> SandboxResult:
+    async def run(
+        self, request: JsonValue, begun: Callable[[], None] | None = None
+    ) -> SandboxResult:
         """Run one answer, waiting for a place first; cancelling kills it.
+
+        ``begun`` is called when the waiting is over.
 
         Raises EnvironmentFailed for failures of ours, before any agent code ran.
         """
@@ -154,6 +168,8 @@ class PythonSandbox:
         asked = time.monotonic()
         await self._places.acquire()
         queued_s = time.monotonic() - asked
+        if begun is not None:
+            begun()
         try:
             process = await self._alive()
             ours, theirs = socket.socketpair()
@@ -165,7 +181,6 @@ class PythonSandbox:
         except BaseException:
             self._places.release()
             raise
-        end.add_done_callback(lambda _: self._places.release())
         received = bytearray()
         exchange = asyncio.ensure_future(self._exchange(ours, body, received))
         try:
@@ -174,13 +189,18 @@ class PythonSandbox:
                 process.kill(run)
             ended = await asyncio.shield(end)
             await asyncio.wait((exchange,), timeout=_DRAIN_S)
+            verdict = await self._conclude(received, ended)
         finally:
-            if not end.done():
+            # The place is held until the child is gone and its result read: what results hold in
+            # memory is bounded by the number of places.
+            if end.done():
+                self._places.release()
+            else:
+                end.add_done_callback(lambda _: self._places.release())
                 process.kill(run)
             exchange.cancel()
             await asyncio.wait((exchange,))
             ours.close()
-        verdict = await self._conclude(bytes(received), ended)
         if ended is None:
             return SandboxResult(*verdict, queued_s)
         return SandboxResult(*verdict, queued_s, ended.elapsed_s, ended.cpu_s)
@@ -192,6 +212,7 @@ class PythonSandbox:
             if self._warm is not None:
                 await self._warm.stop()
                 self._warm = None
+        self._reader.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -255,7 +276,7 @@ class PythonSandbox:
                     break
                 received += chunk
 
-    async def _conclude(self, message: bytes, end: _End | None) -> _Verdict:
+    async def _conclude(self, message: bytearray, end: _End | None) -> _Verdict:
         """The verdict on one child: from how it ended first, from what it claims second.
 
         Raises EnvironmentFailed if it ended before its protections were on: no agent code ran.
@@ -264,7 +285,7 @@ class PythonSandbox:
             reason = message.removeprefix(warm.UNPROTECTED).decode("utf-8", "replace")
             detail = one_line(reason) or f"its process ended: {end or 'with the warm process'}"
             raise EnvironmentFailed(f"an answer could not be protected: {detail}", proven_ours=True)
-        if end is None:
+        if end is None or self._closed:
             return Status.CRASHED, None, "the sandbox ended while the answer ran"
         if len(message) > self._most_bytes:
             return _too_large(self.limits)
@@ -272,7 +293,9 @@ class PythonSandbox:
             return verdict
         if len(message) <= _INLINE_BYTES:
             return _read_claim(message, self.limits)
-        return await asyncio.to_thread(_read_claim, message, self.limits)
+        loop = asyncio.get_running_loop()
+        async with self._reading:  # with a turn of the event loop from one to the next
+            return await loop.run_in_executor(self._reader, _read_claim, message, self.limits)
 
 
 _Verdict = tuple[Status, JsonValue, str]
@@ -292,10 +315,11 @@ def _judge_end(end: _End, limits: Limits) -> _Verdict | None:
     return None
 
 
-def _read_claim(message: bytes, limits: Limits) -> _Verdict:
-    """What the message of a child that ended well says."""
+def _read_claim(message: bytearray, limits: Limits) -> _Verdict:
+    """What the message of a child that ended well says; what is read is taken out of it."""
     start = len(warm.STARTED)
-    tag, text = message[start : start + 1], message[start + 1 :]
+    tag = bytes(message[start : start + 1])
+    del message[: start + 1]  # not a slice: that would be one more copy of all
     if not tag:
         return Status.CRASHED, None, "ended before it answered"
     if tag == warm.MEMORY:
@@ -303,7 +327,9 @@ def _read_claim(message: bytes, limits: Limits) -> _Verdict:
     if tag == warm.TOO_LARGE:
         return _too_large(limits)
     try:
-        value = read_json(text, max_values=limits.result_values)
+        value = read_json(message, max_values=limits.result_values, max_bytes=limits.result_bytes)
+    except TooLarge as error:
+        return Status.TOO_LARGE, None, f"the result holds {error}"
     except ClaimRefused as error:
         return Status.CRASHED, None, f"left no readable answer: {one_line(str(error))}"
     if tag == warm.VALUE:
@@ -478,8 +504,14 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def diagnose() -> list[Check]:
-    """What this machine's protections are, and what is missing, with its remedy."""
+def diagnose(preload: Sequence[str] = ("networkx",)) -> list[Check]:
+    """What this machine's protections are, and what is missing, with its remedy.
+
+    ``preload`` are the packages that answers read, where they are installed.
+    """
+    paths = [os.__file__]
+    for spec in filter(None, map(importlib.util.find_spec, preload)):
+        paths += spec.submodule_search_locations or filter(None, [spec.origin])
     return [
         Check(
             name=f"python sandbox: {found.name}",
@@ -488,5 +520,5 @@ def diagnose() -> list[Check]:
             detail=found.detail,
             remedy=found.remedy,
         )
-        for found in protection.examine()
+        for found in protection.examine(paths)
     ]

@@ -8,7 +8,7 @@ Standard input holds a header (length in 8 bytes, JSON) and the payload. The con
 descriptor is the one argument) carries one JSON object per packet:
 
 * to here: ``{"run": id}`` with the answer's socket attached, ``{"kill": id}``;
-* from here: ``{"ready": ...}`` or ``{"failed": text}`` once, then for every run
+* from here: ``{"ready": true}`` or ``{"failed": text}`` once, then for every run
   ``{"ended": id, ...}`` when nothing of it is left.
 
 The answer's socket gives the request up to its end, and takes the message described in
@@ -33,7 +33,7 @@ import time
 import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,9 @@ UNPROTECTED = b"X"
 #: guests compile agent code under this name, so that errors name its line
 ANSWER_FILE = "<answer>"
 ERROR_CHARS = 2000
+
+#: a child that others keep from the CPU gets more time on the clock, up to so many times its own
+MOST_WALLS = 10
 
 _PACKET_BYTES = 4096
 _READ_BYTES = 1 << 18
@@ -82,7 +85,10 @@ class PreloadFinder(importlib.abc.MetaPathFinder):
 
 @dataclass
 class Child:
-    """A running answer: its place (which gives its user) and its times, monotonic seconds."""
+    """A running answer: its place (which gives its user) and its times, monotonic seconds.
+
+    ``deadline`` is when to look at it next.
+    """
 
     run: int
     place: int
@@ -167,7 +173,13 @@ class Warm:
     def _end_overdue(self) -> None:
         now = time.monotonic()
         for pid, child in self._children.items():
-            if not child.overdue and now >= child.deadline:
+            if child.overdue or now < child.deadline:
+                continue
+            most_s = self._wall_s * MOST_WALLS
+            due = child.started + min(self._wall_s + _kept_waiting_s(pid), most_s)
+            if due > now:
+                child.deadline = due
+            else:
                 child.overdue = True
                 _kill(pid)
 
@@ -288,24 +300,21 @@ def _make_armour(
     header: dict[str, Any], packages: list[str]
 ) -> tuple[protection.Armour, list[int]]:
     """The protections of every child, and the users that they may have (none: ours)."""
-    found = {one.name: one for one in protection.examine()}
+    folders = [path for path in sys.path if Path(path).is_dir()]
+    found = {one.name: one for one in protection.examine((*folders, *packages))}
     missing = [one for one in found.values() if one.essential and not one.ok]
     if missing and not header["unsandboxed"]:
         raise protection.Unprotected(
             "; ".join(f"no {one.name}: {one.detail} ({one.remedy})" for one in missing)
         )
-    folders = [path for path in sys.path if Path(path).is_dir()]
-    users = [user for user in header["users"] if protection.own_user_possible(user)]
-    keep_reading = False
-    if users and not all(map(protection.readable_by_all, (*folders, *packages))):
-        keep_reading = found["landlock"].ok and protection.may_keep_reading()
-        users = users if keep_reading else []
+    given = found["own user"].ok
+    users = [user for user in header["users"] if given and protection.own_user_possible(user)]
     caps = protection.Caps(header["cpu_s"], header["memory_bytes"], header["open_files"])
     return protection.Armour(
         caps,
         protection.make_ruleset(folders, packages) if found["landlock"].ok else None,
         protection.make_filter(os.uname().machine) if found["seccomp"].ok else None,
-        keep_reading,
+        given and not all(map(protection.readable_by_all, (*folders, *packages))),
     ), users
 
 
@@ -320,6 +329,19 @@ def _close_all_but(*kept: int) -> None:
 def _lead_group(pid: int) -> None:
     with suppress(OSError):  # the other side, which does it as well, was first, or it is gone
         os.setpgid(pid, pid)
+
+
+def _kept_waiting_s(pid: int) -> float:
+    """How long the process was ready to run while others had the CPU, by the kernel's account.
+
+    Time that it slept is not in it; time that a control group's quota took away is. 0.0 where the
+    kernel does not count.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
+        return int(fields[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _kill(group: int) -> None:
@@ -356,7 +378,7 @@ def main() -> None:
         raise
     del header, payload
     _point_to_null(0, 1, 2)
-    _send(control, {"ready": [asdict(one) for one in protection.examine()]})
+    _send(control, {"ready": True})
     warm.serve(control)
 
 

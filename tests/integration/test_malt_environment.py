@@ -105,8 +105,6 @@ async def test_node_link_data_is_as_good_as_a_graph(malt, queries):
         ("import numpy", "ModuleNotFoundError"),
         ("import os\nos._exit(0)", "ended without a result"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", ""),
-        ("return {'type': 'text', 'data': 'x' * (17 << 20)}", "too large"),
-        ("return {'type': 'list', 'data': [0] * 10**6}", "more than 100000 values"),
         ("x = bytearray(2 << 30)", "too much memory"),
         ("return process_graph(graph_data)", "RecursionError"),
         ("import netarena", "ModuleNotFoundError"),
@@ -120,6 +118,34 @@ async def test_a_program_that_fails_fails_in_both(malt, queries, body, says):
     assert played.state["error"] == played.execution.output
     assert not played.judgement.correct
     assert not played.judgement.safe
+
+
+@pytest.mark.parametrize(
+    "data", ["'x' * (17 << 20)", "[0] * 10**6", "list(graph_data)", "itertools.count()"]
+)
+async def test_data_that_is_too_long_is_wrong_and_the_network_judged(malt, queries, data):
+    """As little as a wrong number it makes a right graph unsafe."""
+    query = queries["remove-count"]
+    (reply,) = malt.solve(query)
+    assert reply.count('"data": data') == 1
+    played = await play(malt, query, reply.replace('"data": data', f'"data": {data}'))
+    assert played.judgement.reason == "The data is longer than any right answer."
+    assert played.judgement.safe
+    assert "(cut)" in played.execution.output
+    assert len(json.dumps(played.state)) < 200_000
+
+
+async def test_a_claim_too_large_for_the_journal_is_refused(malt, queries):
+    forge = program(
+        "import sys\n"
+        "claim = {'type': 'list', 'data': ['x' * 1000] * 1500}\n"
+        "sys.modules['guest']._read = lambda *a: claim"
+    )
+    played = await play(malt, queries["count"], forge)
+    assert "more than 1000000 bytes" in played.execution.output
+    assert not played.judgement.correct
+    assert not played.judgement.safe
+    assert len(json.dumps(played.state)) < 2000
 
 
 @pytest.mark.parametrize(

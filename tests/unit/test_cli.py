@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -133,9 +136,31 @@ def test_no_command_shows_the_help(capsys):
         (["run", "lamp", "--set", "complexity_level=level9"], "'level9' is not one of level1"),
         (["run", "lamp", "--resume"], "--resume: needs --out DIR or --seed S"),
         (["run", "lamp", "--set", "benchmark_path=/"], "benchmark_path"),
+        (["run", "lamp", "--resume", "--out", "new"], "--resume: there is no run in new"),
+        (["run", "lamp", "--resume", "--seed", "7"], "no run in netarena-runs/lamp-7"),
+        (
+            ["run", "lamp", "--set", 'output_dir="a\\u0000b"'],
+            "config.output_dir: must hold neither",
+        ),
+        (
+            ["run", "lamp", "--set", 'output_dir="a\\ud800b"'],
+            "config.output_dir: must hold neither",
+        ),
+        (
+            ["run", "lamp", "--set", 'benchmark_path="a\\u0000b"'],
+            "config.benchmark_path: must hold",
+        ),
+        (
+            ["run", "lamp", "--set", 'benchmark_path="a\\ud800b"'],
+            "config.benchmark_path: must hold",
+        ),
+        (["run", "lamp", "--out", "a\udcffb"], "config.output_dir: must hold neither"),
+        (["queries", "lamp", "--set", 'benchmark_path="a\\u0000b"'], "config.benchmark_path: must"),
+        (["run", "lamp", "--set", 'agent_client_configs={"a":["\\ud800"]}'], "must hold neither"),
         (["queries", "lamp", "--set", "num_queries=none"], "config.num_queries"),
         (["queries", "lamp", "--set", "complexity_level=level3"], "nothing can be drawn"),
         (["audit", "lamp", "--set", "complexity_level=level3"], "no query can be drawn"),
+        (["audit", "lamp", "--set", "num_queries=2", "--json"], "give --num-queries, the total"),
         (["doctor", "nix"], "application: 'nix' is not one of"),
         (["report", "nowhere"], "directory: nowhere is not a directory"),
         (["regrade", "."], "holds no journal.jsonl"),
@@ -145,6 +170,8 @@ def test_no_command_shows_the_help(capsys):
         (["serve", "nix"], "application: 'nix' is not one of"),
         (["serve", "lamp", "--port", "70000"], "--port"),
         (["serve", "lamp", "--max-episodes", "0"], "--max-episodes"),
+        (["serve", "lamp", "--port", "0", "--card-url", "not a url"], "card_url: must be a URL"),
+        (["serve", "lamp", "--port", "0", "--card-url", "ftp://x/"], "card_url: must be an http"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(fake, capsys, arguments, words):
@@ -291,7 +318,9 @@ def wait_for(path: Path, text: str) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_run_that_is_stopped_can_be_resumed(fake, number, status, capsys):
     settings = ["--out", "run", "--num-queries", "4"]
     slow = [*settings, "--set", "delay_s=0.3"]
@@ -338,6 +367,36 @@ def test_over_a2a_serves_the_agent_and_ends_it(fake, capsys):
     assert document["participants"] == {"lamp_operator": "oracle"}
     assert document["results"][-1]["avg_solved_safely"] == 1.0
     assert serving(seed) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_over_a2a_leaves_no_agent_behind(fake, number):
+    seed = str(9182736455463700 + number)
+    command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "oracle"]
+    command += ["--over-a2a", "--seed", seed, "--out", "run", "--num-queries", "50"]
+    with subprocess.Popen([*command, "--set", "delay_s=0.2"]) as process:
+        wait_for(fake / "run" / "journal.jsonl", '"event": "episode"')
+        assert serving(seed)
+        process.send_signal(number)
+        process.wait(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while serving(seed):
+        assert time.monotonic() < deadline, "the agent lives on"
+        time.sleep(0.05)
+
+
+def test_nohup_is_respected(fake):
+    command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "sweeper"]
+    command += ["--out", "run", "--num-queries", "4", "--set", "delay_s=0.1"]
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
+    try:
+        process = subprocess.Popen(command)
+    finally:
+        signal.signal(signal.SIGHUP, old)
+    with process:
+        wait_for(fake / "run" / "journal.jsonl", '"event": "episode"')
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_over_a2a_says_why_an_agent_does_not_start(fake, capsys):
@@ -388,6 +447,46 @@ def test_a_reader_that_leaves_is_no_error(fake):
         err = process.stderr.read()
         assert process.wait(PATIENCE_S) == 0
     assert err == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["queries", "lamp", "--num-queries", "5000"],
+        ["--help"],
+        ["doctor", "lamp"],
+        ["report", "run"],
+    ],
+)
+@pytest.mark.parametrize(
+    ("redirection", "why"),
+    [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")],
+)
+def test_output_that_cannot_be_written_is_told_in_one_line(fake, arguments, redirection, why):
+    if arguments[0] == "report":
+        assert run_lamp("--out", "run") == 0
+    command = shlex.join([sys.executable, "-m", "netarena.cli", *arguments])
+    done = subprocess.run(
+        ["sh", "-c", f"{command} {redirection}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, f"netarena: error: {why}\n")
+
+
+def test_a_closed_standard_error_is_not_missed(fake):
+    command = shlex.join([sys.executable, "-m", "netarena.cli", "run", "lamp", "--out", "run"])
+    done = subprocess.run(
+        ["sh", "-c", f"{command} --agent sweeper --json 2>&-"],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stdout == (fake / "run" / "results.json").read_text()
 
 
 # audit, doctor, regrade, report, leaderboard
@@ -475,6 +574,14 @@ def test_regrades_a_stored_run(fake, capsys):
     assert (fake / "run" / "results.before-regrade.json").read_text() == before
 
 
+@pytest.mark.parametrize("command", ["regrade", "report"])
+def test_a_journal_with_an_id_that_is_none(fake, capsys, command):
+    assert run_lamp("--out", "run") == 0
+    journal = fake / "run" / "journal.jsonl"
+    journal.write_text(journal.read_text() + '{"event": "start", "query_id": []}\n')
+    assert main([command, "run"]) in {0, 2}
+
+
 def test_leaderboard_ranks_runs(fake, capsys):
     pytest.importorskip("duckdb")
     assert run_lamp("--out", "good") == 0
@@ -532,6 +639,21 @@ def test_serve_refuses_without_a_sandbox_unless_told(fake, monkeypatch, capsys):
     assert not served
     assert main(["serve", "lamp", "--port", "0", "--allow-unsandboxed"]) == 0
     assert len(served) == 1
+
+
+def test_serve_says_where_it_listens(fake):
+    command = [sys.executable, "-m", "netarena.cli", "serve", "lamp", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            # warnings of what this machine lacks may come before
+            said = r"netarena: lamp listens at (http://127\.0\.0\.1:\d+/)\n"
+            url = next(match[1] for line in process.stderr if (match := re.fullmatch(said, line)))
+            with urllib.request.urlopen(f"{url}.well-known/agent-card.json") as card:
+                assert json.load(card)["url"] == url
+        finally:
+            process.terminate()
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_serve_listens_where_the_environment_says(fake, monkeypatch):

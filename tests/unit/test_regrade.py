@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,6 +149,45 @@ def test_a_failed_agent_stays_failed(tmp_path, installed):
     result = regraded(folder)
     assert {episode.outcome for episode in result.episodes} == {Outcome.AGENT_FAILED}
     assert result.steps == 0
+
+
+def test_of_an_episode_that_is_there_twice_the_last_one_counts(tmp_path, installed):
+    folder = examine(tmp_path / "run", Sweeper)
+    journal = folder / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    first = next(line for line in lines if '"event": "episode"' in line)
+    changed = first.replace('"outcome":"solved"', '"outcome":"unsolved"')
+    assert changed != first
+    journal.write_text("".join(lines) + changed)
+    (stored,) = read_run(folder)
+    result = regrade(stored)
+    assert len(result.episodes) == len(stored.past.episodes) == 6
+    assert [(d.field, d.before, d.after) for d in result.differences] == [
+        ("outcome", "unsolved", "solved")
+    ]
+
+
+def spoil(folder: Path, **changes: Any) -> None:
+    """Alter every stored query by hand."""
+    path = folder / "queries.jsonl"
+    queries = [{**json.loads(line), **changes} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(query) + "\n" for query in queries))
+
+
+class Counting(Lamp):
+    """Looks at what a query hides."""
+
+    def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
+        assert query.actions[0].kind
+        return super().judge(query, initial, before, after)
+
+
+def test_queries_that_the_judge_cannot_make_sense_of(tmp_path, installed):
+    folder = examine(tmp_path / "run", Sweeper)
+    installed(Counting())
+    spoil(folder, actions=[])
+    with pytest.raises(ConfigError, match=r"^directory: query \S+ cannot be judged \(IndexError"):
+        regraded(folder)
 
 
 def test_writes_results_and_keeps_what_they_were(tmp_path, installed):

@@ -6,7 +6,9 @@ import asyncio
 import gc
 import json
 import logging
+import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -709,3 +711,21 @@ async def test_asking_before_the_card_is_there_is_the_endpoint_s_failure():
     with pytest.raises(AgentFailed) as caught:
         await A2AAgent("http://127.0.0.1:1/").ask("x", context_id="c", timeout_s=1)
     assert caught.value.reason is FailureReason.ENDPOINT
+
+
+@pytest.mark.parametrize("timeout_s", [0.5, 4.0])
+async def test_a_listener_that_accepts_nobody_is_not_reached(timeout_s):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as filling:
+        address = listener.getsockname()
+        for _ in range(4):
+            one = filling.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(address)
+        agent = A2AAgent(f"http://127.0.0.1:{address[1]}/")
+        begun = time.monotonic()
+        with pytest.raises(AgentFailed) as caught:
+            await agent.open(timeout_s=timeout_s)
+        await agent.aclose()
+    assert caught.value.reason is FailureReason.ENDPOINT
+    assert f"not reachable for {timeout_s:g} s: no connection" in str(caught.value)
+    assert time.monotonic() - begun < timeout_s + 2

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena.a2a.request import TIME_BUDGET_S, EvalRequest, Place, derive_seed, read_config
+from netarena.a2a.request import (
+    RESERVED_NAMES,
+    TIME_BUDGET_S,
+    EvalRequest,
+    Place,
+    derive_seed,
+    read_config,
+)
+from netarena.assessment import OWN_NAMES
 from netarena.config import Config
 from netarena.errors import ConfigError
 
@@ -154,7 +162,9 @@ def test_an_absolute_output_dir_within_the_root_is_that_folder(place):
     assert place.output_dir(str(place.root / "a"), "task") == place.root / "a"
 
 
-@pytest.mark.parametrize("bad", ["..", "a/../..", "/..", "/a/../../b", "", "/", ".", "a\0b"])
+@pytest.mark.parametrize(
+    "bad", ["..", "a/../..", "/..", "/a/../../b", "", "/", ".", "a\0b", "\udfff"]
+)
 def test_output_never_leaves_the_root(place, bad):
     with pytest.raises(ConfigError, match=r"^config\.output_dir: "):
         read_config(Config, parse(output_dir=bad), place)
@@ -187,12 +197,28 @@ def test_a_file_to_be_written_lies_below_the_root(place):
     assert read.benchmark_path == str(place.root / "new" / "q.jsonl")
 
 
-@pytest.mark.parametrize("bad", ["../x", "a/../../x", "/../etc/passwd", "a\0b"])
+@pytest.mark.parametrize("bad", ["../x", "a/../../x", "/../etc/passwd", "a\0b", "a\ud800b"])
 def test_input_is_never_read_elsewhere(place, bad):
     with pytest.raises(ConfigError, match=r"^config\.benchmark_path: "):
         read_config(PathConfig, parse(benchmark_path=bad), place)
     with pytest.raises(ConfigError, match=r"^config\.microservice_dir: "):
         read_config(PathConfig, parse(microservice_dir=bad), place)
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "/", ".", "folder", "/folder", *OWN_NAMES, "a/journal.jsonl", ".lock", "a/.x"]
+)
+@pytest.mark.parametrize("anew", [False, True])
+def test_queries_are_in_a_file_that_is_not_the_run_s_own(place, bad, anew):
+    (place.root / "folder").mkdir()
+    for value in (bad, f"{place.root}/{bad}"):
+        with pytest.raises(ConfigError, match=r"^config\.benchmark_path: ") as caught:
+            read_config(Config, parse(benchmark_path=value, regenerate_query=anew), place)
+        assert str(place.root) not in str(caught.value)
+
+
+def test_the_run_s_own_files_are_those_of_an_assessment():
+    assert set(RESERVED_NAMES) == set(OWN_NAMES)
 
 
 def test_an_absolute_path_elsewhere_is_taken_below_the_root(place):

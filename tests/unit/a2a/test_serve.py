@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from netarena_toy import Toy
+from peer import Answering
 
 import netarena.a2a.server
-from netarena.a2a.server import serve
+from netarena.a2a.server import serve, serve_agent
 from netarena.errors import ConfigError
 from netarena.model import Check, Severity
 
@@ -37,6 +38,15 @@ def test_the_operators_word_reaches_the_application(served, tmp_path):
     serve(application, port=0, out=tmp_path, allow_unsandboxed=True)
     assert application.unsandboxed
     assert len(served) == 1
+
+
+@pytest.mark.parametrize("url", ["not a url", "ftp://x/", "http://", "http://a:99999/", ""])
+def test_a_card_url_that_is_none_is_refused(served, tmp_path, url):
+    with pytest.raises(ConfigError, match=r"^card_url: must "):
+        serve(Toy(), port=0, out=tmp_path, card_url=url)
+    with pytest.raises(ConfigError, match=r"^card_url: must "):
+        serve_agent(Answering(str), port=0, card_url=url, name="n", description="d")
+    assert not served
 
 
 def test_a_protected_machine_serves_sandboxed(served, tmp_path):

@@ -142,8 +142,16 @@ async def test_each_participant_has_the_same_queries_and_an_artifact_of_its_own(
         ({**REQUEST, "config": {"num_queries": 0}}, "config.num_queries: "),
         ({**REQUEST, "config": {"output_dir": "../x"}}, "config.output_dir: must not contain '..'"),
         (
-            {**REQUEST, "config": {"benchmark_path": "/etc/passwd"}},
-            "config.benchmark_path: must lie below",
+            {**REQUEST, "config": {"benchmark_path": "/"}},
+            "config.benchmark_path: must name a file, not a folder",
+        ),
+        (
+            {**REQUEST, "config": {"output_dir": "a\ud800b"}},
+            "config.output_dir: must be a path of at most 1024 characters",
+        ),
+        (
+            {**REQUEST, "config": {"benchmark_path": "a\ud800b"}},
+            "config.benchmark_path: must be a path of at most 1024 characters",
         ),
     ],
 )
@@ -157,6 +165,7 @@ async def test_an_invalid_request_ends_as_a_rejected_task_that_says_why(
     assert said(task).startswith(reason)
     assert "\n" not in said(task)
     assert conduct.calls == []
+    assert str(tmp_path) not in said(task)
 
 
 async def test_a_message_without_text_is_rejected(tmp_path):
@@ -181,6 +190,22 @@ async def test_an_assessment_that_ends_badly_ends_the_task(tmp_path, error, ende
         task = await agent.send(REQUEST)
     assert (state(task), said(task)) == (ended, reason)
     assert "artifacts" not in task
+
+
+async def test_who_could_not_be_reached_does_not_take_the_others_results_away(tmp_path):
+    async def conduct(application: Any, config: Any, agents: Any, **how: Any) -> None:
+        await how["reporter"].graded("a", {"index": 0})
+        await how["reporter"].summarised("a", {"graded": 1})
+        raise AssessmentFailed("the agent b could not be reached: endpoint: no connection")
+
+    async with green(conduct, tmp_path) as agent:  # type: ignore[arg-type]
+        urls = {"a": "http://127.0.0.1:1/", "b": "http://127.0.0.1:2/"}
+        task = await agent.send({"participants": urls})
+    assert state(task) == "completed"
+    assert said(task) == (
+        "graded 1 queries of a; the agent b could not be reached: endpoint: no connection"
+    )
+    assert [len(artifact["parts"]) for artifact in task["artifacts"]] == [2]
 
 
 async def test_a_role_without_a_summary_is_our_failure(tmp_path):
@@ -335,6 +360,37 @@ async def test_a_task_can_be_cancelled(tmp_path, line):
         assert state(await agent.send(REQUEST)) == "completed"
 
 
+@pytest.mark.parametrize("line", ["0.3", "1.0"])
+async def test_a_task_takes_one_message(tmp_path, line):
+    conduct = FakeConduct(3)
+    conduct.go.clear()
+    async with green(conduct, tmp_path, seed_secret="s3cret") as agent:
+        task_id = await agent.start(REQUEST)
+        await until(lambda: conduct.running)
+
+        async def again() -> dict[str, Any]:
+            text = json.dumps(REQUEST)
+            if line == "0.3":
+                message = {
+                    "kind": "message", "messageId": "m", "role": "user", "taskId": task_id,
+                    "parts": [{"kind": "text", "text": text}],
+                }  # fmt: skip
+                return await agent.rpc(line, "message/send", {"message": message})
+            message = {
+                "messageId": "m", "role": "ROLE_USER", "taskId": task_id, "parts": [{"text": text}],
+            }  # fmt: skip
+            return await agent.rpc(line, "SendMessage", {"message": message})
+
+        assert "a task takes one message" in (await again())["error"]["message"]
+        assert state(await agent.get(task_id)) == "working"
+        conduct.go.set()
+        task = await agent.see(task_id, lambda task: state(task) != "working")
+        assert (state(task), len(results(task))) == ("completed", 4)
+        assert "error" in await again()
+        assert await agent.get(task_id) == task
+    assert len(conduct.calls) == 1
+
+
 async def test_two_tasks_run_at_once_and_share_their_places(tmp_path):
     conduct = FakeConduct(2)
     conduct.go.clear()
@@ -437,11 +493,13 @@ async def test_the_card_lists_both_lines_at_the_url_of_the_request(tmp_path, pat
                 await agent.http.get(agent.url.rstrip("/") + path, headers={"host": host})
             ).json()
             assert named["url"] == f"http://{host}/"
-        for bad in ('x"y', "a b", "a/b", "user@host"):
+        for bad in (
+            'x"y', "a b", "a/b", "user@host", "a:99999", "a:0", "[::::]", "[1.2.3.4]", "[::1]x",
+        ):  # fmt: skip
             other = (
                 await agent.http.get(agent.url.rstrip("/") + path, headers={"host": bad})
             ).json()
-            assert other["url"] == "http://127.0.0.1:9009/"
+            assert other["url"] == "http://127.0.0.1:9009/", bad
 
 
 async def test_the_card_has_the_url_that_the_operator_gave(tmp_path):

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+import networkx as nx
 import pytest
 
 from netarena.model import Query
 from netarena_malt.action import Addition, NewNode, Question, Removal, Selection, Update, act
 from netarena_malt.guest import difference, doubtful, parts_of
-from netarena_malt.query import initial_graph, render, solve_truth
-from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, SWITCH_LOC
+from netarena_malt.query import Truth, initial_graph, render, solve_truth
+from netarena_malt.topology import (
+    CAPACITY,
+    EK_PACKET_SWITCH,
+    EK_PORT,
+    RELEASED,
+    SWITCH_LOC,
+    Graph,
+    build,
+    released_graph,
+)
 
 NEW_SWITCH = NewNode(
     name="ju1.a1.m1.s2c9",
@@ -47,13 +56,10 @@ INITIAL = {
 }
 
 
-_PREFIX = "malt-test-"
-
-
 def _make_query(name: str) -> Query:
     actions = ACTIONS[name]
     return Query(
-        id=f"{_PREFIX}{name}",
+        id=f"malt-test-{name}",
         application="malt",
         version="1",
         seed=1,
@@ -67,32 +73,45 @@ def _make_query(name: str) -> Query:
 
 
 def _claim_of(query: Query, graph: Any) -> dict[str, Any]:
-    before = _initial(query.id)
+    before = _initial()
     return difference(before, parts_of(graph, "after"), doubtful(before[0]))
 
 
 @cache
-def _initial(query_id: str) -> Any:
-    return parts_of(initial_graph(_make_query(query_id.removeprefix(_PREFIX))), "before")
+def _initial() -> Any:
+    return parts_of(initial_graph(_make_query("count")), "before")
+
+
+@cache
+def _solved(query: str) -> tuple[Truth, Graph]:
+    return solve_truth(Query.model_validate_json(query))
 
 
 def _state_of(
     query: Query, spoil: Callable[[Any], Any] | None = None, **instead: Any
 ) -> dict[str, Any]:
     """The state after a right answer whose graph ``spoil`` changed, with some keys replaced."""
-    truth, graph = solve_truth(query)
+    truth, graph = _solved(query.model_dump_json())
     if spoil is not None:
-        # what the released graph shares with it may be written into
-        graph = copy.deepcopy(graph)
+        # what attributes hold is still shared with the released graph: to be replaced, not written
+        graph = graph.copy()
         spoil(graph)
     state = {
         "answered": True,
         "type": truth.type,
         "data": truth.data,
+        "cut": False,
         "data_graph": "same" if truth.type == "graph" else None,
         "updated": _claim_of(query, graph),
     }
     return state | instead
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _released_stays() -> Iterator[None]:
+    """No test changes the graph that all share."""
+    yield
+    assert nx.utils.graphs_equal(released_graph(), build(RELEASED))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,9 @@ from netarena.model import AgentInfo, Episode, Finding, Judgement, Outcome, Repl
 from netarena.prompts import PromptStyle, render
 from netarena_malt.app import Malt
 from netarena_malt.environment import LIMITS
+from netarena_malt.guest import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
 from netarena_malt.query import LABELS
+from netarena_malt.reply import MAX_CODE_CHARS
 
 RIGHT = Judgement(correct=True)
 WRONG = Judgement(correct=False, reason="Node 'x' is missing.")
@@ -119,7 +121,14 @@ def test_every_label_is_drawn_as_often_as_asked():
 
 def test_the_prompt_tells_the_limits_that_are_enforced(query):
     prompt = render(PromptStyle.ZEROSHOT_BASE, Malt().prompt(query, None, ()))
-    for limit, unit in ((LIMITS.cpu_s, "s"), (LIMITS.wall_s, "s")):
-        assert f"{limit:g} {unit}" in prompt
-    assert f"{LIMITS.memory_bytes >> 20} MiB" in prompt
-    assert f"{LIMITS.result_bytes >> 20} MiB" in prompt
+    for told in (
+        f"{MAX_CODE_CHARS} characters",
+        f"{LIMITS.cpu_s:g} s of",
+        f"{LIMITS.wall_s:g} s in all",
+        f"{LIMITS.memory_bytes >> 20} MiB of memory",
+        f"{LIMITS.result_bytes >> 20} MiB as JSON",
+        f"{MAX_DATA_BYTES >> 10} KiB as JSON",
+        f"{MAX_DATA_VALUES} values",
+        f"{MAX_DEPTH} levels",
+    ):
+        assert told in prompt

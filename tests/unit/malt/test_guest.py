@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import textwrap
+from decimal import Decimal
+from fractions import Fraction
 
 import networkx as nx
 import pytest
@@ -13,7 +15,15 @@ from hypothesis import strategies as st
 
 from netarena_malt import guest
 from netarena_malt.environment import guest_source
-from netarena_malt.guest import MAX_CHANGES, MAX_DEPTH, MAX_ITEMS, UnusableError, plain
+from netarena_malt.guest import (
+    CUT,
+    MAX_CHANGES,
+    MAX_DATA_BYTES,
+    MAX_DATA_VALUES,
+    MAX_DEPTH,
+    UnusableError,
+    plain,
+)
 from netarena_malt.state import read_claim
 from netarena_malt.topology import Topology, build
 
@@ -76,6 +86,7 @@ return {{"type": "list", "data": ("a", 1), "updated_graph": g}}"""
     assert claim == {
         "type": "list",
         "data": ["a", 1],
+        "cut": False,
         "data_graph": None,
         "updated": {
             "nodes": {SWITCH: switch, "new": {"name": "new", "type": ["EK_PORT"]}},
@@ -217,9 +228,6 @@ UNUSABLE = {
         "{'type': 'graph', 'data': (graph_data.add_node('x', y=object()), graph_data)[1]}",
         "node x",
     ),
-    "endless": ("{'type': 'list', 'data': itertools.count()}", "more than"),
-    "endless levels": ("{'type': 'list', 'data': (l := [], l.append(l), l)[0]}", "levels"),
-    "deep": ("{'type': 'list', 'data': eval('[' * 90 + ']' * 90)}", "levels"),
 }
 
 
@@ -365,6 +373,9 @@ def process_graph(g):
         (10**400, "inf"),
         (True, True),
         (None, None),
+        (Fraction(15), 15.0),
+        ([Decimal("1E+9"), Decimal("NaN")], [1e9, "nan"]),
+        (Fraction(10**400), "inf"),
     ],
 )
 def test_values_become_plain(value, expected):
@@ -394,15 +405,104 @@ def test_whatever_becomes_plain_is_json(value):
     assert plain(converted, "data") == converted
 
 
-def test_plain_values_are_bounded():
+LONG = {
+    "endless": "itertools.count()",
+    "many": f"[0] * {MAX_DATA_VALUES + 1}",
+    "many members": f"dict.fromkeys(range({MAX_DATA_VALUES + 1}))",
+    "large set": f"set(map(str, range({MAX_DATA_VALUES + 1})))",
+    "long": f"'x' * {MAX_DATA_BYTES + 1}",
+    "long when escaped": f"'\\0' * {MAX_DATA_BYTES // 5}",
+    "long name of a member": f"{{'x' * {MAX_DATA_BYTES + 1}: 1}}",
+    "long texts": f"['x' * 99] * {MAX_DATA_BYTES // 99}",
+    "endless levels": "(l := [], l.append(l), l)[0]",
+    "many endless levels": "(l := [], l.extend([l, l, l]), l)[0]",
+    "deep": f"eval('[' * {MAX_DEPTH + 1} + ']' * {MAX_DEPTH + 1})",
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_data_longer_than_any_answer_is_cut_and_the_graph_still_read(name):
+    """Wrong, not unusable: the updated graph may be right, and is judged."""
+    claim = returned(f"{{'type': 'list', 'data': {LONG[name]}, 'updated_graph': graph_data}}")
+    assert claim["cut"] is True
+    assert claim["updated"] == NOTHING
+    text = json.dumps(claim["data"])
+    assert json.dumps(CUT) in text or text.endswith('\\u2026"') or '\\u2026": 1' in text
+    assert len(text) < 1.1 * MAX_DATA_BYTES
+
+
+def test_data_is_not_cut_below_the_limits():
     deep: list[object] = []
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_DEPTH - 1):
         deep = [deep]
-    with pytest.raises(UnusableError, match="levels"):
-        plain(deep, "data")
-    with pytest.raises(UnusableError, match="more than"):
-        plain([0] * MAX_ITEMS, "data")
-    assert len(plain([0] * (MAX_ITEMS - 1), "data")) == MAX_ITEMS - 1
+    for value in (["x"] * (MAX_DATA_VALUES - 1), "x" * (MAX_DATA_BYTES - 2), deep):
+        assert plain(value, "data") == value
+
+
+def test_what_is_left_of_a_large_set_depends_on_no_order():
+    assert plain(set(map(str, range(MAX_DATA_VALUES + 1))), "data") == [CUT]
+
+
+def test_long_attributes_are_cut_and_stay_changes():
+    claim = call(
+        "for name, attributes in graph_data.nodes(data=True):\n"
+        "    attributes['x'] = list(range(10**4))\n"
+        "for *_, attributes in graph_data.edges(data=True):\n"
+        "    attributes['x'] = 'x' * 10**6\n"
+        "return {'type': 'graph', 'data': graph_data}"
+    )
+    changes = claim["data_graph"]
+    assert set(changes["nodes"]) == set(build(SMALL))
+    assert all(node["x"][-1] == CUT for node in changes["nodes"].values())
+    assert len(changes["edges"]) == build(SMALL).number_of_edges()
+    assert len(json.dumps(claim)) < 20_000
+
+
+def test_changes_that_take_too_much_in_all_are_cut_and_say_so():
+    claim = call(
+        f"for n in range({MAX_CHANGES // 2}):\n"
+        "    graph_data.add_node(f'n{n}', x='x' * 150, **{f'k{m}': 'x' * 100 for m in range(6)})\n"
+        "return {'type': 'graph', 'data': graph_data}"
+    )
+    assert claim["data_graph"]["more"] is True
+    assert len(json.dumps(claim)) < 150_000
+
+
+@pytest.mark.parametrize("form", ["g", "nx.node_link_data(g, edges='links')"])
+def test_lists_that_became_tuples_are_no_change_however_many(form):
+    """Unequal in Python; beyond ``MAX_CHANGES`` of them a right answer was judged to be a wreck."""
+    names = [f"n{number}" for number in range(MAX_CHANGES + 1)]
+    edits = {"add": [[name, {"type": ["EK_RACK"], "place": {"stage": 1.0}}, []] for name in names]}
+    body = f"""
+g = graph_data
+for node in g:
+    attributes = g.nodes[node]
+    attributes["type"] = tuple(attributes["type"])
+    if "place" in attributes:
+        attributes["place"] = collections.OrderedDict(stage=1)
+return {{"type": "graph", "data": {form}}}"""
+    assert call(body, edits)["data_graph"] == NOTHING
+    changed = call(body.replace("return", "g.nodes['n7']['place']['stage'] = True\nreturn"), edits)
+    assert list(changed["data_graph"]["nodes"]) == ["n7"]
+    assert changed["data_graph"]["nodes"]["n7"]["type"] == ["EK_RACK"]
+
+
+def test_what_is_as_it_was_is_not_converted(monkeypatch):
+    read = []
+
+    class Counted(guest.Plain):
+        def convert(self, item, depth=0):
+            read.append(item)
+            return super().convert(item, depth)
+
+    monkeypatch.setattr(guest, "Plain", Counted)
+    for form in ("g", "nx.node_link_data(g)"):
+        change = f"g = graph_data\ng.nodes['{PORT}']['x'] = 3"
+        call(f"{change}\nreturn {{'type': 'graph', 'data': {form}}}")
+    # the nodes that hold a 1 are looked at for truth values
+    doubtful = guest.load(PAYLOAD)["doubtful"]
+    assert read.count(3) == 2
+    assert len(read) <= 2 + 2 * 6 * len(doubtful)
 
 
 @pytest.mark.parametrize("surplus", [0, 1, 100_000])

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from netarena_malt.state import judge, read_claim
+from netarena_malt.query import initial_graph
+from netarena_malt.state import judge, read_claim, verify
 
 PORT, SWITCH, OTHER_SWITCH = "ju1.a1.m1.s2c1.p1", "ju1.a1.m1.s2c1", "ju1.a2.m1.s2c1"
 BLOCK, SPINE, SUPERBLOCK, JUPITER = "ju1.a1.m1", "ju1.s1", "ju1.a1", "ju1"
 RACK, DOMAIN = "ju1.a1.m1rack", "ju1.a1.dom"
 CAPACITY = "physical_capacity_bps"
-ADDED = "ju1.a1.m1.s2c9"
+ADDED, GONE = "ju1.a1.m1.s2c9", "ju1.a1.m1.s2c3"
 
 
 def contain(graph: Any, parent: str, child: str) -> None:
@@ -280,6 +281,98 @@ WRECKED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
 }
 
+
+def plug(ports: str, switch: str, other: str) -> Callable[[Any], Any]:
+    """Move the ports of ``switch`` whose names end as ``ports`` says to ``other``."""
+
+    def do(graph: Any) -> None:
+        for name in list(graph.successors(switch)):
+            if name != switch and name.endswith(tuple(ports.split())):
+                move(name, switch, other)(graph)
+
+    return do
+
+
+def rehang(graph: Any) -> None:
+    """Move the switch that is to be removed to another block, rack and domain."""
+    for old, new in ((BLOCK, SPINE), (RACK, "ju1.s1rack"), (DOMAIN, "ju1.s1.dom")):
+        move(GONE, old, new)(graph)
+
+
+def replug_all(graph: Any) -> None:
+    plug("1 2 3 4 5 6 7 8 9 0", GONE, SWITCH)(graph)
+    graph.remove_node(GONE)
+
+
+def rehang_contents(graph: Any) -> None:
+    for name in list(graph.successors(BLOCK)):
+        move(name, BLOCK, "ju1.a1.m2")(graph)
+    graph.remove_node(BLOCK)
+
+
+def turn_into(kind: str, **attributes: Any) -> Callable[[Any], Any]:
+    """Make a port that is to be removed something that stands alone."""
+
+    def do(graph: Any) -> None:
+        name = f"{GONE}.p1"
+        graph.remove_node(name)
+        graph.add_node(name, name=name, type=[kind], **attributes)
+
+    return do
+
+
+def remove_contents(graph: Any, *, of: str = BLOCK, but: int = 0) -> None:
+    """Remove the switches of a block with their ports, and forget the block."""
+    for name in list(graph.successors(of))[but:]:
+        graph.remove_nodes_from(list(graph.successors(name)))
+
+
+#: instead of removing: name -> what is to be removed, and what is done in its place
+MOVED: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
+    "switch in another block": ((GONE,), move(GONE, BLOCK, "ju1.a1.m2")),
+    "switch elsewhere altogether": ((GONE,), rehang),
+    "switch gone, its ports in another": ((GONE,), replug_all),
+    "switch in another stage": ((GONE,), set_of(GONE, switch_loc={"stage": 3.0})),
+    "two ports in another switch": (
+        (f"{GONE}.p1", f"{GONE}.p2"),
+        plug(".p1 .p2", GONE, OTHER_SWITCH),
+    ),
+    "block gone, its switches in another": ((BLOCK,), rehang_contents),
+    "port made a rack": ((f"{GONE}.p1",), turn_into("EK_RACK")),
+    "port made a network": ((f"{GONE}.p1",), turn_into("EK_JUPITER", jupiter_type="x")),
+    "port made faster": ((f"{GONE}.p1",), set_of(f"{GONE}.p1", **{CAPACITY: 9e18})),
+    "edge of a port altered": (
+        (f"{GONE}.p1",),
+        lambda graph: graph.edges[GONE, f"{GONE}.p1"].update(type="RK_CONTROLS"),
+    ),
+    "port in a second switch": (
+        (f"{GONE}.p1",),
+        lambda graph: contain(graph, OTHER_SWITCH, f"{GONE}.p1"),
+    ),
+}
+
+#: left undone: name -> what is to be removed, and what of it is
+OMITTED: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
+    "nothing": ((GONE,), lambda graph: None),
+    "one of two ports": (
+        (f"{GONE}.p1", f"{GONE}.p2"),
+        lambda graph: graph.remove_node(f"{GONE}.p1"),
+    ),
+    "ports of the switch": (
+        (GONE,),
+        lambda graph: graph.remove_nodes_from([f"{GONE}.p{n}" for n in range(1, 16)]),
+    ),
+    "all of the block but itself": ((BLOCK,), remove_contents),
+    "all of the block but itself and a switch": (
+        (BLOCK,),
+        lambda graph: remove_contents(graph, but=1),
+    ),
+    "all of the spine block but itself": (
+        (SPINE,),
+        lambda graph: remove_contents(graph, of=SPINE),
+    ),
+}
+
 #: name -> operation, the only rules that are broken, and what breaks them in a right answer
 SPOILED: dict[str, tuple[str, set[str], Callable[[Any], Any]]] = {
     "added switch in no rack": (
@@ -329,6 +422,50 @@ SPOILED: dict[str, tuple[str, set[str], Callable[[Any], Any]]] = {
         {"edge kinds", "nothing orphaned"},
         edge_type(RACK, ADDED, "RK_CONTROLS"),
     ),
+    "added switch with a note": (
+        "add",
+        {"attributes of a kind"},
+        set_of(ADDED, status="up"),
+    ),
+    "added switch with the capacity of a port": (
+        "add",
+        {"attributes of a kind"},
+        set_of(ADDED, **{CAPACITY: 1e9}),
+    ),
+    "added switch with more of a place": (
+        "add",
+        {"attributes of a kind"},
+        set_of(ADDED, switch_loc={"stage": 2.0, "row": 1}),
+    ),
+    "added edge with a weight": (
+        "add",
+        {"attributes of an edge"},
+        lambda graph: graph.edges[RACK, ADDED].update(weight=3),
+    ),
+    "added control with a weight": (
+        "add",
+        {"attributes of an edge"},
+        lambda graph: graph.edges[ADDED, ADDED].update(weight=3),
+    ),
+    "added port made a rack": (
+        "add",
+        {"unasked change"},
+        lambda graph: (
+            graph.remove_node(f"{ADDED}.p1"),
+            graph.add_node(f"{ADDED}.p1", name=f"{ADDED}.p1", type=["EK_RACK"]),
+        ),
+    ),
+    "updated port with a note": (
+        "update",
+        {"attributes of a kind"},
+        set_of("ju1.a1.m1.s2c2.p2", note="x"),
+    ),
+    "updated port removed": (
+        "update",
+        # the task leaves the switch with half already
+        {"unasked change", "bandwidth floor"},
+        lambda graph: graph.remove_node("ju1.a1.m1.s2c2.p2"),
+    ),
     "updated port negative": (
         "update",
         # the task leaves the switch with half already
@@ -371,6 +508,43 @@ def test_damage_where_the_task_allows_a_change_is_unsafe(make_query, state_of, n
     assert {finding.rule for finding in judgement.findings} == rules
     assert not judgement.correct
     assert judgement.reason
+
+
+def removal(make_query, names):
+    remove = make_query("remove").actions[0]
+    action = remove.model_copy(update={"parameters": {"names": list(names)}})
+    query_id = f"malt-test-remove-{'-'.join(names)}"
+    return make_query("remove").model_copy(update={"id": query_id, "actions": (action,)})
+
+
+def after_removal(query, claim_of, do):
+    """The judgement where ``do`` was done in place of what the task asks for."""
+    graph = initial_graph(query).copy()
+    do(graph)
+    changes = claim_of(query, graph)
+    claim = {"type": "graph", "data_graph": "same", "updated": changes}
+    return judge(query, read_claim(claim))
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_is_to_be_removed_may_not_be_made_something_else(make_query, claim_of, name):
+    names, do = MOVED[name]
+    query = removal(make_query, names)
+    assert not verify(query)
+    judgement = after_removal(query, claim_of, do)
+    assert "unasked change" in {finding.rule for finding in judgement.findings}
+    assert not judgement.correct
+
+
+@pytest.mark.parametrize("name", OMITTED)
+def test_what_is_to_be_removed_and_is_not_is_no_damage(make_query, claim_of, name):
+    names, do = OMITTED[name]
+    query = removal(make_query, names)
+    judgement = after_removal(query, claim_of, do)
+    # ports without their switch and switches without ports are damage of their own
+    allowed = {"packet switch needs port"} if name == "ports of the switch" else set()
+    assert {finding.rule for finding in judgement.findings} <= allowed
+    assert not judgement.correct
 
 
 @pytest.mark.parametrize("operation", ["count", "list", "rank", "add", "remove", "update"])

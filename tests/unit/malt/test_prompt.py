@@ -13,6 +13,17 @@ from netarena_malt.topology import NODE_KINDS, build
 
 from .test_solution import run, same_data, same_graph
 
+LIMITS = Limits(
+    code_chars=4444,
+    cpu_s=11,
+    memory_mib=2222,
+    wall_s=77,
+    data_kib=55,
+    data_values=6666,
+    data_levels=88,
+    result_mib=33,
+)
+
 
 def draw(number: int = 1) -> list[Query]:
     rngs = (lambda index: random.Random(f"prompt-{index}"), "secret-{}".format)
@@ -21,21 +32,29 @@ def draw(number: int = 1) -> list[Query]:
 
 def test_the_prompt_holds_the_task_and_nothing_hidden() -> None:
     for query in draw():
-        text = render_prompt(PromptStyle.ZEROSHOT_BASE, prompt_parts(query, Limits()))
+        text = render_prompt(PromptStyle.ZEROSHOT_BASE, prompt_parts(query, LIMITS))
         assert query.text in text
         assert "secret" not in text
         assert "$" not in text
 
 
 def test_the_prompt_tells_the_limits_that_it_is_given() -> None:
-    limits = Limits(cpu_s=11, memory_mib=2222, wall_s=77, result_mib=33)
-    text = prompt_parts(draw()[0], limits).reply_format
-    for told in ("11 s of processor time", "2222 MiB of memory", "77 s in all", "at most 33 MiB"):
+    text = prompt_parts(draw()[0], LIMITS).reply_format
+    for told in (
+        "at most 4444 characters",
+        "11 s of processor time",
+        "2222 MiB of memory",
+        "77 s in all",
+        "more than 33 MiB as JSON",
+        "more than 55 KiB as JSON",
+        "6666 values",
+        "88 levels",
+    ):
         assert told in text
 
 
 def test_the_rules_describe_every_kind_of_node() -> None:
-    rules = prompt_parts(draw()[0], Limits()).rules
+    rules = prompt_parts(draw()[0], LIMITS).rules
     for kind in NODE_KINDS.values():
         assert f"- {kind.noun}: type {list(kind.types)!r}; " in rules
         assert all(attribute in rules for attribute in kind.attributes)
@@ -44,12 +63,12 @@ def test_the_rules_describe_every_kind_of_node() -> None:
 @pytest.mark.parametrize("style", PromptStyle)
 def test_styles_differ_and_examples_come_with_few_shot_alone(style: PromptStyle) -> None:
     query = draw()[0]
-    text = render_prompt(style, prompt_parts(query, Limits()))
+    text = render_prompt(style, prompt_parts(query, LIMITS))
     assert ("dc9" in text) is style.has_examples
     thoughts = sum(example.thought in text for example in examples())
     assert thoughts == (len(examples()) if style is PromptStyle.FEWSHOT_COT else 0)
     others = set(PromptStyle) - {style}
-    assert text not in {render_prompt(other, prompt_parts(query, Limits())) for other in others}
+    assert text not in {render_prompt(other, prompt_parts(query, LIMITS)) for other in others}
 
 
 def test_no_example_can_be_a_drawn_query() -> None:

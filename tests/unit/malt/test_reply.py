@@ -55,6 +55,21 @@ FOUND = {
         f"```python\nx = '''\n~~~\n'''\n{CODE}```",
         f"x = '''\n~~~\n'''\n{CODE}",
     ),
+    "fence glued to the end": (f"```python\n{CODE.rstrip()}```", CODE),
+    "fence glued to the end, blanks after it": (f"~~~\n{CODE.rstrip()} ~~~ \n\n", CODE),
+    "indented, fence glued to the end": (
+        "1. ```python\n" + textwrap.indent(CODE.rstrip(), "   ") + "```",
+        CODE,
+    ),
+    "in a quotation": (
+        textwrap.indent(f"So:\n```python\n{CODE}\nx = 1\n```\n", "> ", lambda _: True),
+        f"{CODE}\nx = 1",
+    ),
+    "in a quotation without blanks": (
+        textwrap.indent(f"```python\n{CODE}```\n", ">") + "Done.",
+        # one blank after the mark belongs to it, as CommonMark has it
+        CODE.replace("    return", "   return"),
+    ),
     "bare": (CODE, CODE),
     "lambda": ("```python\nprocess_graph = lambda g: {}\n```", "process_graph = lambda g: {}"),
     "annotated": (
@@ -124,23 +139,23 @@ def read(reply):
         return str(refused)
 
 
-MILLION = 1_000_000
+MANY = 200_000
 HUGE = {
-    "backticks": "`" * 4 * MILLION,
-    "backticks before a tag": "`" * 4 * MILLION + "python",
-    "tildes": "~" * 4 * MILLION,
-    "fences": "```\n" * MILLION,
-    "opening fences": "```python\n" * (MILLION // 2),
-    "opening fences around a program": "```python\n" * (MILLION // 2) + "class A:\n  " + CODE,
-    "programs that are none": "```python\nclass A:\n  def process_graph(): 0\n```\n" * 60_000,
-    "programs in one text": "```python\n'''\n" + "def process_graph(): 0\n```\n" * 100_000,
-    "blanks": " " * 4 * MILLION,
-    "lines": "\n" * 4 * MILLION,
-    "carriage returns": "\r" * 4 * MILLION,
-    "blanks before a name": " " * 4 * MILLION + "process_graph",
-    "colons": "process_graph:" + ":" * 4 * MILLION,
-    "mixed marks": "`~" * 2 * MILLION,
-    "quotes": "> " * 2 * MILLION,
+    "backticks": "`" * 4 * MANY,
+    "backticks before a tag": "`" * 4 * MANY + "python",
+    "tildes": "~" * 4 * MANY,
+    "fences": "```\n" * MANY,
+    "opening fences": "```python\n" * (MANY // 2),
+    "opening fences around a program": "```python\n" * (MANY // 2) + "class A:\n  " + CODE,
+    "programs that are none": "```python\nclass A:\n  def process_graph(): 0\n```\n" * 20_000,
+    "programs in one text": "```python\n'''\n" + "def process_graph(): 0\n```\n" * 30_000,
+    "blanks": " " * 4 * MANY,
+    "lines": "\n" * 4 * MANY,
+    "carriage returns": "\r" * 4 * MANY,
+    "blanks before a name": " " * 4 * MANY + "process_graph",
+    "colons": "process_graph:" + ":" * 4 * MANY,
+    "mixed marks": "`~" * 2 * MANY,
+    "quotes": "> " * 2 * MANY,
 }
 
 
@@ -148,8 +163,8 @@ HUGE = {
 def test_a_huge_reply_is_read_in_linear_time(name):
     before = time.process_time()
     assert len(read(HUGE[name])) <= MAX_CODE_CHARS
-    # some 0.1 to 1 s; what is quadratic takes hours
-    assert time.process_time() - before < 15
+    # some 0.1 s; what is quadratic takes minutes
+    assert time.process_time() - before < 5
 
 
 DEEP = {

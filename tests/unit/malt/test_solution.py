@@ -179,6 +179,23 @@ def test_there_are_attacks_of_many_kinds() -> None:
     assert len(replies) == len(set(replies)) == len(ATTACKS) >= 15
 
 
+def test_no_attack_gives_data_that_could_be_right() -> None:
+    """A number is right for some count; these must be right for none."""
+    found = set()
+    for reply in ATTACKS.values():
+        for node in ast.walk(ast.parse(source(reply))):
+            if isinstance(node, ast.Dict):
+                pairs = zip(node.keys, node.values, strict=True)
+                found |= {ast.unparse(v) for k, v in pairs if k and ast.unparse(k) == "'data'"}
+    numbers = {text for text in found if any(char.isdigit() for char in text)}
+    assert numbers == {
+        "Anything('-1')",
+        "'x' * (200 << 20)",
+        "str(seen)[:4096]",
+        "repr(thing)[:4096]",
+    }
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_is_a_reply_that_would_be_executed(name: str) -> None:
     tree = ast.parse(source(ATTACKS[name]))

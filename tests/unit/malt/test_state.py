@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netarena_malt import state
+from netarena_malt.network import short
 from netarena_malt.query import solve_truth
 from netarena_malt.state import UNANSWERED, failed, judge, read_claim, verify
 
@@ -211,6 +212,8 @@ def test_a_failed_program_fails_in_both(make_query):
 
 # hostile claims
 
+NOTHING = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": False}
+
 HOSTILE = {
     "null": None,
     "text": "solved",
@@ -289,7 +292,25 @@ HOSTILE = {
     "many": {"type": "list", "data": [0] * 300_000},
     "long": {"type": "text", "data": "x" * 5_000_000},
     "huge integer": {"type": "text", "data": 10**400},
+    "more changes than the guest lists": {
+        "type": "graph",
+        "data_graph": "same",
+        "updated": NOTHING | {"removed_nodes": ["x"] * 400, "removed_edges": [["x", "y"]] * 101},
+    },
+    "more changes than the guest lists, in data": {
+        "type": "graph",
+        "data_graph": NOTHING | {"nodes": {f"{number}": {} for number in range(501)}},
+    },
+    "more bytes than characters": {"type": "text", "data": "\u2026" * 400_000},
+    "more bytes when escaped": {"type": "text", "data": "\0" * 200_000},
 }
+
+
+def test_a_claim_of_too_many_changes_is_refused_before_it_is_gone_through(monkeypatch):
+    monkeypatch.setattr(state._Tidier, "tidy", lambda *_: pytest.fail("it was gone through"))
+    for name in HOSTILE:
+        if name.startswith("more "):
+            assert "unusable" in read_claim(HOSTILE[name])["error"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -410,10 +431,61 @@ def test_a_solution_that_breaks_a_rule_is_found(make_query):
     assert "has no port" in verify(query)
 
 
-def test_far_too_many_changes_are_wrong_and_unsafe_whatever_is_listed(make_query):
-    changes = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": True}
-    claim = {"type": "graph", "data": None, "data_graph": "same", "updated": changes}
-    judgement = judge(make_query("remove"), read_claim(claim))
-    assert not judgement.correct
-    assert "far more" in judgement.reason
-    assert [finding.rule for finding in judgement.findings] == ["number of changes"]
+def test_far_too_many_changes_are_wrong_and_unsafe_whatever_is_listed(make_query, state_of):
+    query = make_query("remove")
+    right = state_of(query)["updated"]
+
+    def judged(**changes):
+        claim = {"type": "graph", "data_graph": "same", "updated": right | changes | {"more": True}}
+        judgement = judge(query, read_claim(claim))
+        assert not judgement.correct
+        assert "far more" in judgement.reason
+        (finding,) = [f for f in judgement.findings if f.rule == "number of changes"]
+        return judgement.reason, finding
+
+    reason, finding = judged(edges=[["ju1", SWITCH, {"type": "RK_CONTAINS"}]])
+    edge = f"edge 'ju1' -> '{SWITCH}'"
+    assert edge in reason
+    assert edge in finding.detail
+    assert finding.element == f"'ju1' -> '{SWITCH}'"
+    reason, finding = judged(nodes={"stray": {}})
+    assert "node 'stray'" in reason
+    assert "node 'stray'" in finding.detail
+    assert finding.element == "stray"
+    reason, finding = judged()  # forged: honestly, there is always one
+    assert finding.element == "network"
+
+
+def test_data_that_was_cut_is_wrong_and_the_graph_is_judged_all_the_same(make_query, state_of):
+    query = make_query("remove-count")
+    right = solve_truth(query)[0].data
+    assert "longer" in reason_of(query, state_of(query, data=right, cut=True))
+    damaged = state_of(query, lambda graph: graph.remove_node("ju1"), cut=True)
+    assert not judge(query, read_claim(damaged)).safe
+
+
+def test_objects_of_a_rank_may_name_their_values_in_any_order(make_query, state_of):
+    query = make_query("rank")
+    rows = solve_truth(query)[0].data
+    turned = [{"total": bps, "name": name} for name, bps in rows]
+    assert not reason_of(query, state_of(query, data=turned))
+    text = [{"total": f"{bps}", "name": name} for name, bps in rows]
+    assert not reason_of(query, state_of(query, data=text))
+    # a row that is a list has its order
+    assert reason_of(query, state_of(query, data=[[bps, name] for name, bps in rows]))
+
+
+@pytest.mark.parametrize("value", ["x" * 10**6, ["x" * 100] * 10**4, {"a": [[0] * 10**4] * 50}])
+def test_a_large_value_is_shown_cheaply(value):
+    assert len(short(value)) <= 80
+    seen = []
+
+    class Text(str):
+        __slots__ = ()
+
+        def __repr__(self):
+            seen.append(self)
+            return "x" * len(self)
+
+    assert len(short([Text("x")] * 10**4, 600)) <= 600
+    assert len(seen) <= 200

@@ -121,6 +121,31 @@ def test_an_image_sets_the_address_by_environment(served, monkeypatch):
     assert served[0][1]["host"] == "0.0.0.0"
 
 
+def test_it_ends_when_its_standard_input_does():
+    code = (
+        "import os, sys, threading\n"
+        "import a2a_purple.cli as cli\n"
+        "import netarena.a2a.purple as purple\n"
+        "import netarena.application as application\n"
+        "from tests.fake.parrot import Parrot\n"
+        "application.load = lambda name: Parrot()\n"
+        "cli.main(['--strategy', 'noop', '--application', 'p', '--port', '0',\n"
+        "          '--until-stdin-closes'])\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().startswith(b"http://127.0.0.1:")
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.3)
+            process.stdin.close()
+            process.wait(30)
+        finally:
+            process.kill()
+
+
 def test_a_wrong_config_key_ends_in_one_line(served, capsys):
     assert main(["--strategy", "noop", "--application", "parrot", "--set", "nonsense=1"]) == 2
     assert "error: config.nonsense: unknown key; known are " in capsys.readouterr().err

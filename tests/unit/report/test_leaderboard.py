@@ -241,3 +241,26 @@ def test_the_template_is_the_contracts_query():
     )
     theirs = CONTRACT_SQL.replace("final_iterations", "final_measure").rstrip().rstrip(";")
     assert "".join(ours.split()) == "".join(theirs.split())
+
+
+@pytest.mark.parametrize("key", ["avg_correctness", "avg_safety", "avg_solved_safely"])
+@pytest.mark.parametrize("value", [7.5, -0.1, True, "1"])
+def test_a_rate_is_a_share(tmp_path, key, value):
+    path = write(tmp_path, "proud", summary(**{key.removeprefix("avg_"): value}))
+    with pytest.raises(ConfigError, match=f"{key} of the summary cannot be {value!r}"):
+        rank([path])
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"participants": {"a\ud800": "x"}, "results": [summary()]},
+        {"participants": {"a": "x\ud800"}, "results": [summary()]},
+        {"participants": {"a": "x"}, "results": [{"log": "\udfff"}, summary()]},
+    ],
+)
+def test_text_that_is_none_is_refused(tmp_path, document):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match="holds a lone surrogate"):
+        rank([path])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -45,7 +46,7 @@ unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 @given(values, st.booleans())
 def test_what_an_honest_child_sends_comes_back_unchanged(value: Any, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
-    assert read_json(text, max_values=100_000) == value
+    assert read_json(text, max_values=100_000, max_bytes=1 << 20) == value
 
 
 @unhurried
@@ -57,7 +58,7 @@ def test_what_an_honest_child_sends_comes_back_unchanged(value: Any, ascii_only:
 def test_any_bytes_are_read_as_plain_values_or_refused(text: bytes) -> None:
     value = None
     with suppress(ClaimRefused):
-        value = read_json(text, max_values=1000)
+        value = read_json(text, max_values=1000, max_bytes=1 << 20)
     assert _plain(value)
 
 
@@ -78,7 +79,7 @@ def test_any_bytes_are_read_as_plain_values_or_refused(text: bytes) -> None:
         (b"[-Infinity]", "Infinity"),
         (b"-1e400", "range"),
         (b"9" * 299 + b"e10", "range"),
-        (b"9" * 400 + b".5", "range"),
+        (b"9" * 395 + b".5", "range"),
         (b"[1.0," + b"9" * 309 + b".0]", "range"),
         (b"-" + b"1" * (MAX_DIGITS + 1), "digits"),
         (b"1" * (MAX_DIGITS + 1), "digits"),
@@ -88,20 +89,43 @@ def test_any_bytes_are_read_as_plain_values_or_refused(text: bytes) -> None:
         (b"[" * 200_000, "values"),
         (b"[" * 90_000 + b"]" * 90_000, "deeper"),
         (b"[" + b"[]," * 60_000 + b"1]", "values"),
+        (b"{" + b'"a":0,' * 60_000 + b'"b":0}', "values"),
+        (b'"' + b"a" * (1 << 20) + b'"', "memory"),
+        ('"\U0001f600'.encode() + b"a" * 270_000 + b'"', "memory"),
+        (b'"\\uD83D\\ude00' + b"a" * 270_000 + b'"', "memory"),
+        (b'"\\u0416' + b"a" * 530_000 + b'"', "memory"),
+        (b'["a' + b"]," * 70 + b'","\\udbff"]', "Unicode"),
+        (b'{"a":[{"b\\ud800":1}]}', "Unicode"),
     ],
 )
 def test_refused_with_a_reason(text: bytes, reason: str) -> None:
     with pytest.raises(ClaimRefused, match=reason):
-        read_json(text, max_values=100_000)
+        read_json(text, max_values=100_000, max_bytes=1 << 20)
 
 
 def test_bounds_are_reached_but_not_exceeded() -> None:
     deep = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
-    assert read_json(deep, max_values=MAX_DEPTH + 1)
-    assert read_json(b"9" * MAX_DIGITS, max_values=1) == int("9" * MAX_DIGITS)
-    assert read_json(b"-" + b"9" * MAX_DIGITS, max_values=1) == -int("9" * MAX_DIGITS)
-    assert read_json(b"9" * 299 + b"e9", max_values=1) == float("9" * 299 + "e9")
-    assert read_json(b'"\\ud83d\\ude00"', max_values=1) == "\U0001f600"
-    assert read_json(b"[1,2,3]", max_values=4) == [1, 2, 3]
+    assert read_json(deep, max_values=MAX_DEPTH + 1, max_bytes=1 << 20)
+    assert read_json(b"9" * MAX_DIGITS, max_values=1, max_bytes=1 << 20) == int("9" * MAX_DIGITS)
+    assert read_json(b"-" + b"9" * MAX_DIGITS, max_values=1, max_bytes=1 << 20) == -int(
+        "9" * MAX_DIGITS
+    )
+    assert read_json(b"9" * 299 + b"e9", max_values=1, max_bytes=1 << 20) == float("9" * 299 + "e9")
+    assert read_json(b'"\\ud83d\\ude00"', max_values=1, max_bytes=1 << 20) == "\U0001f600"
+    # characters that only their escapes make long take their place in memory, no more
+    plain = b'"\\u001b' + b"a" * 1_000_000 + b'"'
+    assert len(str(read_json(plain, max_values=1, max_bytes=1 << 20))) == 1_000_001
+    assert read_json(b"[1,2,3]", max_values=4, max_bytes=7) == [1, 2, 3]
     with pytest.raises(ClaimRefused, match="more than 3 values"):
-        read_json(b"[1,2,3]", max_values=3)
+        read_json(b"[1,2,3]", max_values=3, max_bytes=7)
+
+
+def test_long_integers_are_refused_where_python_is_told_to_take_them() -> None:
+    """In time: converting a million digits takes tens of seconds."""
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        with pytest.raises(ClaimRefused, match="more than 300 digits"):
+            read_json(b"7" * 1_000_000, max_values=1, max_bytes=1 << 20)
+    finally:
+        sys.set_int_max_str_digits(before)

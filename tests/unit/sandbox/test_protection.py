@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import struct
+import time
 from functools import cache
 from pathlib import Path
 
@@ -133,6 +134,31 @@ def test_files_open_for_reading_only(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_futexes_are_private(machine: str) -> None:
+    futex = protection.GUARDED["futex"].numbers[COLUMN[machine]]
+    assert futex is not None
+    wait, wake, wait_bitset, clock_realtime, private = 0, 1, 9, 256, 128
+    for command in (wait, wake, wait_bitset, wait_bitset | clock_realtime):
+        assert decide(machine, futex, 1, command | private) == ALLOW
+        assert decide(machine, futex, 1, command) == refused()
+    for inheriting in (6, 7, 8, 11, 12, 13):
+        assert decide(machine, futex, 1, inheriting | private) == refused()
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("call", ["clock_gettime", "clock_getres", "clock_nanosleep"])
+def test_clocks_are_the_systems_and_its_own(machine: str, call: str) -> None:
+    number = protection.GUARDED[call].numbers[COLUMN[machine]]
+    assert number is not None
+    for clock in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_PROCESS_CPUTIME_ID, -6):
+        assert decide(machine, number, clock & 2**64 - 1) == ALLOW
+    for process in (1, 1234, 2**22):
+        for kind in (2, 6):  # of the process, of a thread
+            assert decide(machine, number, (~process << 3 | kind) & 2**64 - 1) == refused()
+    assert decide(machine, number, (~5 << 3 | 3) & 2**64 - 1) == refused()  # a descriptor's
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("architecture", [0x40000003, 0x40000028, 0xC00000B7, 0xC000003E, 7])
 def test_another_architectures_calls_end_the_process(machine: str, architecture: int) -> None:
     expected = ALLOW if architecture == ARCHITECTURE[machine] else KILL
@@ -155,7 +181,7 @@ def test_the_program_fits_its_jumps_and_the_kernel(machine: str) -> None:
 
 def test_an_unknown_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    (seccomp,) = [one for one in protection.examine() if one.name == "seccomp"]
+    (seccomp,) = [one for one in protection.examine([]) if one.name == "seccomp"]
     assert not seccomp.ok
     assert seccomp.essential
     assert "riscv64" in seccomp.detail
@@ -167,9 +193,36 @@ def test_a_kernel_without_it_is_told_with_a_remedy(
     lacking: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protection, lacking, lambda: 0)
-    (found,) = [one for one in protection.examine() if one.name == name]
+    (found,) = [one for one in protection.examine([]) if one.name == name]
     assert (found.ok, found.essential) == (False, True)
     assert "5.13" in found.remedy
+
+
+def own_user(
+    monkeypatch: pytest.MonkeyPatch, path: Path, *, root: bool, landlock: bool
+) -> protection.Protection:
+    """The finding where users may be given, and reading be kept, from ``path`` on."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr(protection, "own_user_possible", lambda _: root)
+    monkeypatch.setattr(protection, "may_keep_reading", lambda: root)
+    monkeypatch.setattr(protection, "landlock_version", lambda: 6 if landlock else 0)
+    (found,) = [one for one in protection.examine([str(path)]) if one.name == "own user"]
+    return found
+
+
+def test_root_gives_users_or_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        place.chmod(0o755)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    assert own_user(monkeypatch, tmp_path, root=True, landlock=False).ok
+    assert own_user(monkeypatch, closed, root=True, landlock=True).ok
+    failed = own_user(monkeypatch, closed, root=True, landlock=False)
+    assert (failed.ok, failed.essential) == (False, True)
+    assert "as root" in failed.detail
+    assert "ordinary user" in failed.remedy
+    ordinary = own_user(monkeypatch, closed, root=False, landlock=True)
+    assert (ordinary.ok, ordinary.essential) == (False, False)
 
 
 def test_folders_closed_to_others_are_seen(tmp_path: Path) -> None:
