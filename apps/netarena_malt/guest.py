@@ -419,7 +419,7 @@ def _altered(
 def _name(name: Any) -> str:
     if not isinstance(name, str):
         raise UnusableError(f"node {_show(name)}: names are text, not {type(name).__name__}")
-    return _cut(str(name), _MAX_NAME_CHARS)
+    return _clean(_cut(str(name), _MAX_NAME_CHARS))
 
 
 def doubtful(nodes: Mapping[str, Any]) -> set[str]:
@@ -537,7 +537,7 @@ class Plain:
         return number
 
     def _text(self, item: str) -> str:
-        text = item if type(item) is str else str(item)
+        text = _clean(item if type(item) is str else str(item))
         room = max(0, self.left)
         # twelve characters of JSON are the most that one takes
         if len(text) > room or len(encode_basestring_ascii(text)) > room:
@@ -549,6 +549,11 @@ class Plain:
         self.cut = True
         self.left -= 10
         return CUT
+
+
+def _clean(text: str) -> str:
+    """Without lone surrogates, which no JSON that leaves the sandbox can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _number(value: Any) -> float | str:

@@ -129,7 +129,10 @@ def rank(files: Sequence[Path]) -> Leaderboard:
                 [file, json.dumps(document["participants"]), results],
             )
         roles = sorted({role for _, document in documents for role in document["participants"]})
-        boards = tuple(_board(connection, role, documents) for role in roles)
+        try:
+            boards = tuple(_board(connection, role, documents) for role in roles)
+        except duckdb.Error as error:  # it reads some names as paths into JSON
+            raise ConfigError("file", f"DuckDB cannot rank these files: {error}") from None
     ungraded = tuple(file for file, document in documents if not _graded(document))
     return Leaderboard(boards=boards, ungraded=ungraded)
 

@@ -138,7 +138,7 @@ async def test_data_that_is_too_long_is_wrong_and_the_network_judged(malt, queri
 async def test_a_claim_too_large_for_the_journal_is_refused(malt, queries):
     forge = program(
         "import sys\n"
-        "claim = {'type': 'list', 'data': ['x' * 1000] * 1500}\n"
+        "claim = {'type': 'list', 'data': ['x' * 1000] * 1015}\n"
         "sys.modules['guest']._read = lambda *a: claim"
     )
     played = await play(malt, queries["count"], forge)

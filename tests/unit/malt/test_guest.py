@@ -374,6 +374,7 @@ def process_graph(g):
         (True, True),
         (None, None),
         (Fraction(15), 15.0),
+        (["\ud800", {"a\udfff": "…"}], ["?", {"a?": "…"}]),
         ([Decimal("1E+9"), Decimal("NaN")], [1e9, "nan"]),
         (Fraction(10**400), "inf"),
     ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import subprocess
@@ -17,6 +18,14 @@ from hypothesis import strategies as st
 
 from netarena.errors import ConfigError
 from netarena.model import Query
+from netarena_malt.guest import (
+    MAX_CHANGES,
+    MAX_CHANGES_BYTES,
+    MAX_DATA_BYTES,
+    MAX_DATA_VALUES,
+    difference,
+    parts_of,
+)
 from netarena_malt.query import (
     LABELS,
     MaltConfig,
@@ -229,6 +238,19 @@ def test_new_names_were_never_there(seed: int) -> None:
             assert node["name"] not in names
             names.add(node["name"])
             new += node.get("contents", [])
+
+
+def test_no_right_answer_comes_near_the_length_at_which_answers_are_cut() -> None:
+    for query in draw(8, 6):
+        truth, graph = solve_truth(query)
+        data = json.dumps(truth.data)
+        assert len(data) < MAX_DATA_BYTES / 3
+        assert data.count(",") < MAX_DATA_VALUES / 2
+        initial = parts_of(initial_graph(query), "initial")
+        changes = difference(initial, parts_of(graph, "target"), set())
+        assert sum(map(len, list(changes.values())[:4])) < MAX_CHANGES * 0.7
+        assert not changes["more"]
+        assert len(json.dumps(changes)) < MAX_CHANGES_BYTES / 2
 
 
 def test_ties_of_a_rank_are_in_order_of_name() -> None:

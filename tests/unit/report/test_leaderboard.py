@@ -264,3 +264,8 @@ def test_text_that_is_none_is_refused(tmp_path, document):
     path.write_text(json.dumps(document))
     with pytest.raises(ConfigError, match="holds a lone surrogate"):
         rank([path])
+
+
+def test_a_role_that_duckdb_takes_for_a_path_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="DuckDB cannot rank these files"):
+        rank([write(tmp_path, "odd", summary(), role="\\")])
