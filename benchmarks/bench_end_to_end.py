@@ -20,6 +20,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -111,10 +114,21 @@ async def request(green: str, purple: str, config: dict[str, object]) -> tuple[f
         return time.perf_counter() - begin, parts
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> tuple[float, float, float, dict]:
+@dataclass
+class Started:
+    """A green and a purple agent that answer, and the config that both know."""
+
+    green: str
+    purple: str
+    config: dict[str, object]
+    service_pid: int
+
+
+@contextmanager
+def started(arguments: argparse.Namespace, folder: Path) -> Iterator[Started]:
     green_port, purple_port = free_port(), free_port()
     green, purple = (f"http://127.0.0.1:{port}/" for port in (green_port, purple_port))
-    config = {
+    config: dict[str, object] = {
         "seed": 7,
         "num_queries": -(-arguments.queries // 12),
         "end_index": arguments.queries,
@@ -122,34 +136,35 @@ def measure(arguments: argparse.Namespace, folder: Path) -> tuple[float, float, 
     }
     pairs = [f"--set={key}={json.dumps(value)}" for key, value in config.items() if key != "seed"]
     python = [sys.executable, "-m"]
-    service = [
-        *python,
-        "netarena",
-        "serve",
-        "malt",
-        "--port",
-        str(green_port),
-        "--out",
-        str(folder),
-    ]
+    service = [*python, "netarena", "serve", "malt", "--port", str(green_port)]
+    service += ["--out", str(folder)]
     agent = [*python, "a2a_purple", "--port", str(purple_port), "--strategy", arguments.agent]
     agent += ["--application", "malt", "--seed", "7", *pairs]
-    processes = [subprocess.Popen(command, cwd=folder) for command in (service, agent)]
+    quiet = subprocess.DEVNULL
+    processes = [
+        subprocess.Popen(command, cwd=folder, stdout=quiet, stderr=quiet)
+        for command in (service, agent)
+    ]
     try:
         asyncio.run(both(green, purple))
-        watch = Watch(processes[0].pid)
-        watch.start()
-        before = cpu_s(processes[0].pid)
-        wall_s, parts = asyncio.run(request(green, purple, config))
-        used_s = cpu_s(processes[0].pid) - before
-        watch.over.set()
-        watch.join()
-        return wall_s, used_s, watch.peak / MIB, json.loads(parts[-1])
+        yield Started(green, purple, config, processes[0].pid)
     finally:
         for process in processes:
             process.send_signal(signal.SIGTERM)
         for process in processes:
             process.wait(10)
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> tuple[float, float, float, dict]:
+    with started(arguments, folder) as run:
+        watch = Watch(run.service_pid)
+        watch.start()
+        before = cpu_s(run.service_pid)
+        wall_s, parts = asyncio.run(request(run.green, run.purple, run.config))
+        used_s = cpu_s(run.service_pid) - before
+        watch.over.set()
+        watch.join()
+        return wall_s, used_s, watch.peak / MIB, json.loads(parts[-1])
 
 
 async def both(*urls: str) -> None:

@@ -141,8 +141,12 @@ def load_queries(path: Path) -> list[Query]:
                     raise ConfigError(
                         "benchmark_path", f"{path.name}, line {number}: {where}: {first['msg']}"
                     ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("benchmark_path", f"{path.name} cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(
+            "benchmark_path", f"{path.name} cannot be read: {error.strerror}"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError("benchmark_path", f"{path.name} cannot be read: it is no text") from None
     return queries
 
 

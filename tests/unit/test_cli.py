@@ -371,7 +371,7 @@ def test_over_a2a_serves_the_agent_and_ends_it(fake, capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_over_a2a_leaves_no_agent_behind(fake, number):
-    seed = str(9182736455463700 + number)
+    seed = str(time.monotonic_ns())  # no other run has left an agent with it
     command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "oracle"]
     command += ["--over-a2a", "--seed", seed, "--out", "run", "--num-queries", "50"]
     with subprocess.Popen([*command, "--set", "delay_s=0.2"]) as process:
