@@ -81,10 +81,11 @@ def environment(wheel, tmp_path_factory):
     def make(extra: str) -> Path:
         folder = tmp_path_factory.mktemp(f"extra-{extra}") / "venv"
         call(uv, "venv", "--quiet", "--python", sys.executable, folder)
-        install = (uv, "pip", "install", "--quiet", "--python", folder / "bin" / "python")
+        python = folder / "bin" / "python"
+        install = (uv, "pip", "install", "--quiet", "--system-certs", "--python", python)
         call(*install, "--require-hashes", "-r", ROOT / "requirements" / f"{extra}.txt")
         call(*install, "--no-deps", wheel)
-        call(uv, "pip", "check", "--quiet", "--python", folder / "bin" / "python")
+        call(uv, "pip", "check", "--quiet", "--python", python)
         return folder / "bin"
 
     return make

@@ -325,7 +325,11 @@ def test_a_run_that_is_stopped_can_be_resumed(fake, number, status, capsys):
     settings = ["--out", "run", "--num-queries", "4"]
     slow = [*settings, "--set", "delay_s=0.3"]
     command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "sweeper", *slow]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    # what shells start in the background ignores SIGINT, and so does all that it starts
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, usual)
+    with process:
         wait_for(fake / "run" / "journal.jsonl", '"event": "episode"')
         process.send_signal(number)
         _, err = process.communicate(timeout=PATIENCE_S)
