@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any, cast
@@ -35,6 +36,9 @@ from netarena.errors import ConfigError
 EXIT_S = 0.85
 #: of these, for open responses to end
 _STREAMS_S = 0.2
+#: for what must not run in the event loop: they share one interpreter, so more of them only make
+#: the loop wait longer; more than one, so that a slow look-up of a name does not hold up verdicts
+_THREADS = 2
 #: seconds after which a thread that computes gives way to the event loop (Python's default: 0.005;
 #: the loop waits so long after each of its many system calls)
 _SWITCH_S = 0.0005
@@ -149,6 +153,8 @@ class _Process(_Server):
         # for as long as it looks, need not look at them again
         gc.collect()
         gc.freeze()
+        # threads share one interpreter: more of them only make the event loop wait longer
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "work"))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del sig, frame
