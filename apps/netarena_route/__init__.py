@@ -1,0 +1,1 @@
+"""Routing: an agent repairs a broken network, one shell command per turn."""
