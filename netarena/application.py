@@ -26,9 +26,11 @@ from netarena.model import (
     Check,
     Episode,
     Execution,
+    Failure,
     JsonValue,
     Judgement,
     Move,
+    Outcome,
     Query,
     State,
     Step,
@@ -173,6 +175,15 @@ class Application(ABC):
         are left out of the average.
         """
 
+    def failure(self, query: Query, episode: Episode) -> Failure | None:
+        """Where ``episode`` went wrong, by rules that the application's documentation states.
+
+        Called for each episode that was graded and not solved safely; ``episode.steps`` are
+        whole. Cheap and pure: it reads what judging left in the record. None: no kind fits.
+        """
+        del query, episode
+        return None
+
     def diagnose(self) -> Sequence[Check]:
         """What this machine can and cannot do for this application (``netarena doctor``)."""
         return ()
@@ -181,6 +192,14 @@ class Application(ABC):
         """Refuse a config that this machine cannot run: ConfigError says why and what helps."""
 
     # what every application shares
+
+    def explain(self, query: Query, episode: Episode) -> Episode:
+        """``episode`` with its failure; what is solved safely or invalid has none."""
+        fine = episode.correct and episode.safe
+        failure = (
+            None if fine or episode.outcome is Outcome.INVALID else self.failure(query, episode)
+        )
+        return episode.model_copy(update={"failure": failure})
 
     def turns(self, config: Config) -> int:
         """How many replies an episode may take."""

@@ -89,9 +89,15 @@ class _Silent:
 
 
 def make_record(application: Application, query: Query, episode: Episode) -> dict[str, Any]:
-    """The result record of one episode: the application's keys and those that all share."""
+    """The result record of one episode: the application's keys and those that all share.
+
+    ``failure_type`` and ``failure_rule`` are there where the application told the failure.
+    """
+    failure = episode.failure
+    told = {"failure_type": failure.kind.value, "failure_rule": failure.rule} if failure else {}
     return {
         **application.record(query, episode),
+        **told,
         "id": query.id,
         "outcome": episode.outcome.value,
         "level": episode.level,

@@ -588,7 +588,7 @@ class Run:
             evidence=evidence,
             verdict=verdict,
         )
-        await self._commit(query, episode)
+        await self._commit(query, self._explain(query, episode))
 
     async def _try(self, world: World, attempt: int) -> _Play:
         """Play one world, if it is whole, and close it."""
@@ -626,6 +626,14 @@ class Run:
         again.world_s += world.world_s
         again.queue_s = world.queue_s
         return again
+
+    def _explain(self, query: Query, episode: Episode) -> Episode:
+        """The episode with its failure; a rule that breaks costs no verdict."""
+        try:
+            return self.application.explain(query, episode)
+        except Exception:
+            log.exception("telling where %s went wrong failed", query.id)
+            return episode
 
     def _episode(  # noqa: PLR0913 -- an episode's parts
         self,

@@ -20,6 +20,8 @@ __all__ = [
     "Check",
     "Episode",
     "Execution",
+    "Failure",
+    "FailureKind",
     "Finding",
     "JsonValue",
     "Judgement",
@@ -171,6 +173,26 @@ class Outcome(StrEnum):
     INVALID = "invalid"
 
 
+class FailureKind(StrEnum):
+    """Where an answer went wrong, in the words of the paper's table of failure types."""
+
+    SAFETY_VIOLATION = "safety violation"  # it harmed what it was not asked to touch
+    CONTROL_LOGIC = "control logic error"  # it ran, and came to something else than was asked
+    OPERATIONAL = "operational error"  # nothing usable ran: no reply, no code, a crash, a limit
+
+
+class Failure(Record):
+    """Why an episode is not solved safely: its kind, and the rule of ours that decided it.
+
+    Rules are names of the application's own, which its documentation lists; ``detail`` is one
+    sentence that tells no part of the solution.
+    """
+
+    kind: FailureKind
+    rule: str
+    detail: str = ""
+
+
 class Episode(Record):
     """One query × one agent: its steps and its verdict."""
 
@@ -195,6 +217,8 @@ class Episode(Record):
     detail: str = ""
     #: for invalid: what was seen, one entry per try
     evidence: tuple[JsonValue, ...] = ()
+    #: null where it was solved safely, is invalid, or the application tells no failures apart
+    failure: Failure | None = None
     #: the state that the agent met
     initial_state: State = None
     steps: tuple[Step, ...] = ()
@@ -208,10 +232,15 @@ class Episode(Record):
     queue_s: float = 0.0
 
     def slim(self) -> Episode:
-        """The same verdict and times without the texts and states, which the journal keeps."""
+        """The same verdict and times without texts, states and details, which the journal keeps."""
+        gone = {"prompt": "", "reply": None, "move": None, "output": "", "state": None}
         steps = tuple(
             step.model_copy(
-                update={"prompt": "", "reply": None, "move": None, "output": "", "state": None}
+                update=gone
+                | {
+                    "judgement": step.judgement
+                    and step.judgement.model_copy(update={"detail": None})
+                }
             )
             for step in self.steps
         )

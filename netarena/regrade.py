@@ -84,6 +84,7 @@ def regrade(stored: Stored) -> Regrade:
             ) from error
         result.steps += sum(judgement is not None for judgement in judgements)
         again = _conclude(stored, episode, judgements)
+        again = stored.application.explain(query, again)
         result.differences += _compare(stored.header.role, episode, again)
         result.records.append(make_record(stored.application, query, again))
         result.episodes.append(again.slim())

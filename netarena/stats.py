@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from netarena.config import Config
-from netarena.model import Episode, Outcome, Query
+from netarena.model import Episode, FailureKind, Outcome, Query
 
 #: the standard normal quantile of a two-sided 95 % interval
 Z_95 = 1.959964
@@ -127,6 +127,7 @@ def summarise(
         # old local files put their API keys in agent_client_configs: never in a published record
         "config": config.model_dump(mode="json", exclude={"agent_client_configs"}),
         "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},
+        "failure_types": failure_types(episodes),
         "invalid": [_invalid(e) for e in episodes if e.outcome is Outcome.INVALID],
         "not_run": len(not_run),
         "not_run_counted": bool(unasked),
@@ -134,6 +135,12 @@ def summarise(
         "graded": len(graded) + len(unasked),
         "intervals": {name: rates[name]["interval"] for name in VERDICTS},
     }
+
+
+def failure_types(episodes: Iterable[Episode]) -> dict[str, int]:
+    """Episodes by where they went wrong, every kind listed; empty where none is told."""
+    counts = Counter(episode.failure.kind for episode in episodes if episode.failure)
+    return {kind.value: counts[kind] for kind in FailureKind} if counts else {}
 
 
 def agent_used_time(episodes: Iterable[Episode]) -> bool:

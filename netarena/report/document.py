@@ -9,7 +9,14 @@ from typing import Any
 
 from netarena.archive import Stored
 from netarena.model import Episode, Outcome
-from netarena.stats import agent_used_time, break_down, compare, summarise, time_spent
+from netarena.stats import (
+    agent_used_time,
+    break_down,
+    compare,
+    failure_types,
+    summarise,
+    time_spent,
+)
 
 
 def make_report(run: Sequence[Stored]) -> dict[str, Any]:
@@ -44,6 +51,12 @@ def _participant(stored: Stored) -> dict[str, Any]:
         "by_level": break_down(episodes, "level", unasked=unasked),
         "by_label": break_down(episodes, "label", unasked=unasked),
         "failures": _count(e.reason for e in episodes if e.outcome is Outcome.AGENT_FAILED),
+        "failure_types": failure_types(episodes),
+        "failure_rules": _count(
+            f"{episode.failure.kind}: {episode.failure.rule}"
+            for episode in episodes
+            if episode.failure
+        ),
         "findings": _findings(episodes),
         "time": time_spent(episodes),
         "interrupted": sum(episode.interrupted for episode in episodes),

@@ -131,6 +131,8 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
     for title, key in (("level", "by_level"), ("label", "by_label")):
         lines += [f"## By {title}", "", *_breakdown(title, one[key])]
     for title, key, words in (
+        ("Where answers went wrong", "failure_types", "Failure type"),
+        ("What decided that", "failure_rules", "Failure type and rule"),
         ("Why the agent failed", "failures", "Reason"),
         ("Safety rules broken", "findings", "Rule"),
     ):

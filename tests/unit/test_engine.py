@@ -10,9 +10,10 @@ import pytest
 from netarena_toy import VALVES, Toy
 from stage import Fragile, Scripted, assess, fail_at, never, open_all
 
+from netarena.config import Config
 from netarena.engine import finish, order_queries
 from netarena.errors import AgentFailed, AssessmentFailed, FailureReason
-from netarena.model import Outcome, Query, scrub
+from netarena.model import Episode, Failure, FailureKind, Outcome, Query, scrub
 
 
 async def forever() -> str:
@@ -144,6 +145,44 @@ def test_unsafe_steps_stay_unsafe_even_when_undone(tmp_path: Path) -> None:
     for episode in touched:
         assert episode.outcome is Outcome.SOLVED
         assert not episode.safe
+
+
+class Telling(Toy):
+    """A toy that says where an episode went wrong, or breaks in saying so."""
+
+    def failure(self, query: Query, episode: Episode) -> Failure | None:
+        if query.index == 2:
+            raise RuntimeError("a rule of ours is broken")
+        kind = FailureKind.CONTROL_LOGIC if episode.safe else FailureKind.SAFETY_VIOLATION
+        return Failure(kind=kind, rule="valves", detail=episode.steps[-1].output)
+
+
+def test_an_episode_says_where_it_went_wrong(tmp_path: Path) -> None:
+    results, episodes = assess(
+        Telling(), Scripted(lambda p, t: "open v1" if t else "close v1"), tmp_path, max_iterations=2
+    )
+    by_index = {episode.index: episode for episode in episodes}
+    for index in (0, 1):
+        episode = by_index[index]
+        assert episode.failure is not None
+        assert (episode.failure.kind == "safety violation") is not episode.safe
+        assert episode.failure.detail == "v1 is open"
+    # what cannot be told costs no verdict
+    assert (by_index[2].outcome, by_index[2].failure) == (Outcome.UNSOLVED, None)
+    told = [(record.get("failure_type"), record.get("failure_rule")) for record in results[:-1]]
+    assert told.count((None, None)) == 1
+    assert {rule for kind, rule in told if kind} == {"valves"}
+    assert sum(results[-1]["failure_types"].values()) == 2
+    assert results[-1]["failure_types"]["operational error"] == 0
+
+
+def test_what_is_solved_safely_or_ours_has_no_failure(tmp_path: Path) -> None:
+    results, episodes = assess(Telling(), Scripted(open_all), tmp_path)
+    assert [episode.failure for episode in episodes] == [None] * 3
+    assert results[-1]["failure_types"] == {}
+    invalid = episodes[0].model_copy(update={"outcome": Outcome.INVALID, "correct": False})
+    query = next(Toy().generate(Config(), 7))
+    assert Telling().explain(query, invalid).failure is None
 
 
 def test_concurrency_bounds_conversations_and_worlds(tmp_path: Path) -> None:

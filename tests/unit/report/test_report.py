@@ -15,7 +15,7 @@ from netarena.archive import read_run
 from netarena.assessment import conduct
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
-from netarena.model import Query, State
+from netarena.model import Failure, FailureKind, Query, State
 from netarena.report.document import make_report
 from netarena.report.markdown import clean, plain, render_markdown
 from tests.fake.lamp import Idler, Lamp, LampConfig, Room, Scripted, Sweeper
@@ -80,6 +80,24 @@ def test_says_why_agents_fail_and_which_rules_they_break(tmp_path, monkeypatch):
     text = render_markdown(report)
     assert "| no\\_usable\\_reply | 6 |" in text
     assert "## Safety rules broken" in text
+
+
+class Telling(Lamp):
+    def failure(self, query, episode):
+        kind = FailureKind.OPERATIONAL if not episode.steps[-1].executed else None
+        return kind and Failure(kind=kind, rule="no_order")
+
+
+def test_says_where_answers_went_wrong(tmp_path, monkeypatch):
+    report = examine(tmp_path, monkeypatch, Idler, application=Telling())
+    (one,) = report["participants"]
+    assert one["failure_types"]["operational error"] == 6
+    assert one["failure_types"]["safety violation"] == 0
+    assert one["failure_rules"] == {"operational error: no_order": 6}
+    text = render_markdown(report)
+    assert "## Where answers went wrong" in text
+    assert "| operational error | 6 |" in text
+    assert "| operational error: no\\_order | 6 |" in text
 
 
 def test_compares_participants_on_the_same_queries(tmp_path, monkeypatch):
