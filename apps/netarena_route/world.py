@@ -8,9 +8,13 @@ of a machine with several addresses the first one is pinged.
 
 from __future__ import annotations
 
+import random
 from functools import cached_property
 
 from netarena.model import Record
+
+#: what makes a router of a machine
+FORWARDING = ("net.ipv4.ip_forward", "1")
 
 
 class Interface(Record):
@@ -90,3 +94,36 @@ class World(Record):
             return (min(one, other), max(one, other)) not in apart
 
         return tuple("".join("01"[works(a, b)] for b in subnets) for a in subnets)
+
+
+def standard(num_switches: int, num_hosts: int, rng: random.Random) -> World:
+    """The paper's network; ``num_hosts`` are on each subnet, only the names' prefix is drawn.
+
+    Subnet i (from 0) is 192.168.(i+1).0/24: the router has .1, the hosts .100, .101 and so on.
+    """
+    prefix = f"p{rng.randrange(10, 100)}"
+    router = Machine(
+        name=f"{prefix}_r0",
+        interfaces=tuple(
+            Interface(name=f"{prefix}_r0-eth{i + 1}", subnet=i, address=f"192.168.{i + 1}.1/24")
+            for i in range(num_switches)
+        ),
+        sysctls=(FORWARDING,),
+    )
+    hosts = tuple(
+        Machine(
+            name=f"{prefix}_h{i * num_hosts + j + 1}",
+            interfaces=(
+                Interface(
+                    name=f"{prefix}_h{i * num_hosts + j + 1}-eth0",
+                    subnet=i,
+                    address=f"192.168.{i + 1}.{100 + j}/24",
+                ),
+            ),
+            routes=(f"default via 192.168.{i + 1}.1",),
+        )
+        for i in range(num_switches)
+        for j in range(num_hosts)
+    )
+    switches = tuple(f"{prefix}_s{i + 1}" for i in range(num_switches))
+    return World(prefix=prefix, machines=(router, *hosts), switches=switches)
