@@ -1,4 +1,4 @@
-"""The action space: six operations on the network, as data with words and an effect.
+"""The action space: operations on the network and loops over them, as data with words and effect.
 
 ==========  ==============================================================  ===================
 kind        parameters                                                      effect
@@ -9,20 +9,23 @@ kind        parameters                                                      effe
 ``count``   ``Question``: which nodes                                       an integer
 ``list``    ``Question``: which nodes                                       a list of names
 ``rank``    ``Question``: which nodes                                       [name, bps] rows
+``each``    ``Loop``: which nodes, a condition, actions for each of them    changes the graph
 ==========  ==============================================================  ===================
 
-Which nodes an operation is about is a ``Selection`` in every operation, so that whatever later
-runs operations under a condition, or once per node, has one way to speak of nodes. Texts and
-effects are read off the same parameters: what the words leave out, the effect cannot depend on.
+Which nodes an operation is about is a ``Selection`` in every operation. A program is a sequence of
+actions; a loop holds actions of its own, loops included, in which a variable (``$1``, ``$2`` in a
+loop within a loop) stands for the name of the node whose turn it is. Texts and effects are read
+off the same parameters: what the words leave out, the effect cannot depend on.
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
 
 from pydantic import Field, model_validator
 
@@ -34,6 +37,7 @@ from netarena_malt.topology import (
     NODE_KINDS,
     RK_CONTAINS,
     RK_CONTROLS,
+    SWITCH_LOC,
     Graph,
 )
 
@@ -96,6 +100,70 @@ class Question(Record):
     """Parameters of ``count``, ``list`` and ``rank``."""
 
     select: Selection
+
+
+class Condition(Record):
+    """A property that a node has or has not, by what is measured of it.
+
+    ============  ==================================================  ======================
+    measure       of a node                                           compared by
+    ============  ==================================================  ======================
+    ``capacity``  its total port capacity, bps                        ``at_least``, ``below``
+    ``children``  how many nodes of ``kind`` it contains directly     ``at_least``, ``below``
+    ``stage``     ``switch_loc['stage']``; a switch has one           ``equals``
+    ``name``      its name                                            ``ends_with``
+    ============  ==================================================  ======================
+
+    Exactly one comparison is given.
+    """
+
+    measure: Literal["capacity", "children", "stage", "name"]
+    kind: str | None = None
+    at_least: float | None = None
+    below: float | None = None
+    equals: float | None = None
+    ends_with: str | None = None
+
+    @model_validator(mode="after")
+    def _one_comparison(self) -> Self:
+        given = {
+            key
+            for key in ("at_least", "below", "equals", "ends_with")
+            if getattr(self, key) is not None
+        }
+        if len(given) != 1 or not given <= _COMPARISONS[self.measure]:
+            allowed = " or ".join(sorted(_COMPARISONS[self.measure]))
+            raise ValueError(f"{self.measure} is compared by {allowed}, once")
+        if (self.kind is not None) != (self.measure == "children"):
+            raise ValueError("children, and nothing else, are counted of a kind")
+        return self
+
+
+_COMPARISONS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "capacity": frozenset({"at_least", "below"}),
+        "children": frozenset({"at_least", "below"}),
+        "stage": frozenset({"equals"}),
+        "name": frozenset({"ends_with"}),
+    }
+)
+
+
+class Loop(Record):
+    """Parameters of ``each``: for each selected node, ``then`` or ``otherwise``.
+
+    The nodes are selected on the network as it is when the loop begins, and have their turns in
+    ascending order of their names. ``when`` is tested as the turn begins; None holds always.
+    ``variable`` (``$1``, in a loop within a loop ``$2``) in any text of the actions stands for
+    the node's name. Actions are ``add``, ``remove``, ``update`` and ``each``, and none removes
+    a node that has its turn later.
+    """
+
+    select: Selection
+    variable: str = "$1"
+    when: Condition | None = None
+    then: tuple[Action, ...]
+    otherwise: tuple[Action, ...] = ()
 
 
 P = TypeVar("P", bound=Record)
@@ -189,6 +257,47 @@ def _update(graph: Graph, update: Update) -> None:
         attributes[CAPACITY] = (
             attributes[CAPACITY] * update.times if update.to_bps is None else update.to_bps
         )
+
+
+def holds(graph: Graph, condition: Condition, name: str) -> bool:
+    """Whether ``condition`` holds for the node. Raises KeyError if it is not in ``graph``."""
+    if condition.ends_with is not None:
+        graph.nodes[name]
+        return name.endswith(condition.ends_with)
+    if condition.measure == "children":
+        children = Selection(name=name, scope="children", kind=condition.kind)
+        value = float(len(select(graph, children)))
+    elif condition.measure == "stage":
+        value = float(graph.nodes[name][SWITCH_LOC]["stage"])
+    else:
+        value = total_port_capacity(graph, name)
+    if condition.equals is not None:
+        return value == condition.equals
+    low = -math.inf if condition.at_least is None else condition.at_least
+    high = math.inf if condition.below is None else condition.below
+    return low <= value < high
+
+
+def substitute(action: Action, variable: str, name: str) -> Action:
+    """``action`` with ``name`` in place of ``variable`` in every text of its parameters."""
+
+    def put(value: JsonValue) -> JsonValue:
+        if isinstance(value, str):
+            return value.replace(variable, name)
+        if isinstance(value, list):
+            return [put(item) for item in value]
+        if isinstance(value, dict):
+            return {key: put(item) for key, item in value.items()}
+        return value
+
+    return Action(kind=action.kind, parameters=cast("dict[str, JsonValue]", put(action.parameters)))
+
+
+def _each(graph: Graph, loop: Loop) -> None:
+    for name in sorted(select(graph, loop.select)):
+        branch = loop.then if loop.when is None or holds(graph, loop.when, name) else loop.otherwise
+        for action in branch:
+            effect(graph, substitute(action, loop.variable, name))
 
 
 def _count(graph: Graph, question: Question) -> JsonValue:
@@ -319,6 +428,38 @@ def _describe_rank(question: Question) -> str:
     )
 
 
+def _describe_each(loop: Loop) -> str:
+    head = (
+        f"Go through {_selected(loop.select)}, as they are when this step begins, in ascending "
+        f"order of their names; {loop.variable} stands for the name of the node whose turn it is:"
+    )
+    if loop.when is None:
+        return "\n".join([head, *_body(loop.then)])
+    lines = [head, f"  If {_describe_condition(loop.when, loop.variable)}:", *_body(loop.then, 2)]
+    if loop.otherwise:
+        lines += ["  Otherwise:", *_body(loop.otherwise, 2)]
+    return "\n".join(lines)
+
+
+def _body(actions: Iterable[Action], depth: int = 1) -> Iterable[str]:
+    for action in actions:
+        yield textwrap.indent(describe(action), "  " * depth)
+
+
+def _describe_condition(condition: Condition, variable: str) -> str:
+    if condition.ends_with is not None:
+        return f"the name {variable!r} ends with {condition.ends_with!r}"
+    if condition.equals is not None:
+        return f"the stage in {SWITCH_LOC} of {variable!r} is {condition.equals!r}"
+    low = condition.at_least is not None
+    bound = condition.at_least if low else condition.below
+    comparison = "at least" if low else "below"
+    if condition.measure == "children":
+        what = f"the number of nodes of kind {condition.kind} that {variable!r} contains directly"
+        return f"{what} is {comparison} {bound:g}"
+    return f"the {_CAPACITY_RULE} of {variable!r} is {comparison} {bound!r} bps"
+
+
 def _operation(
     parameters: type[P],
     words: Callable[[P], str],
@@ -349,5 +490,6 @@ OPERATIONS: Mapping[str, Operation[Any]] = MappingProxyType(
             _rank,
             ("table", "a list of rows [name, total port capacity in bps] in that order"),
         ),
+        "each": _operation(Loop, _describe_each, _each),
     }
 )
