@@ -9,12 +9,55 @@ of a machine with several addresses the first one is pinged.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from ipaddress import IPv4Interface, IPv4Network
+from itertools import combinations, permutations
+from types import MappingProxyType
+from typing import NamedTuple
 
 from netarena.model import Record
 
 #: what makes a router of a machine
 FORWARDING = ("net.ipv4.ip_forward", "1")
+
+# what a varied world draws from
+
+#: prefix lengths of its subnets
+_LENGTHS = range(20, 30)
+#: the /16 networks of which each subnet has one of its own: those of RFC 1918
+_SLOTS = tuple(
+    slot
+    for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+    for slot in IPv4Network(block).subnets(new_prefix=16)
+)
+#: harmless to pings, and none that a fault or its repair sets
+_SYSCTLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "net.ipv4.ip_default_ttl": ("96", "128", "255"),
+        "net.ipv4.conf.all.arp_announce": ("1", "2"),
+        "net.ipv4.conf.all.send_redirects": ("0",),
+        "net.ipv4.conf.all.secure_redirects": ("0",),
+        "net.ipv4.icmp_ratelimit": ("500", "2000"),
+        "net.ipv4.tcp_ecn": ("0", "1"),
+    }
+)
+#: of the router, harmless to pings: a reset that flushes filters takes them too
+_GUARDS = (
+    "-A INPUT -p tcp --dport 23 -j REJECT",
+    "-A INPUT -p udp --dport 161 -j DROP",
+    "-A FORWARD -p tcp --dport 25 -j DROP",
+    "-A FORWARD -p udp --dport 137:139 -j DROP",
+    "-A OUTPUT -p tcp --sport 179 -j DROP",
+)
+#: of the router: networks for documentation (RFC 5737), to which nothing may leak
+_SINKS = ("blackhole 192.0.2.0/24", "unreachable 198.51.100.0/24", "prohibit 203.0.113.0/24")
+#: a host has a route for each other subnet, not a default one, in networks of at most so many
+_MAX_SPELLED_OUT = 8
+
+
+#: of a network whose machines learn each other by ARP: (8,8) has 576
+MAX_NEIGHBOURS = 900
 
 
 class Interface(Record):
@@ -71,9 +114,36 @@ class World(Record):
         """The address of each endpoint that is pinged, without its prefix length."""
         return tuple(m.interfaces[0].address.partition("/")[0] for m in self.machines)
 
+    @cached_property
+    def neighbours(self) -> int:
+        """Entries that all machines together have in the kernel's neighbour table when every pair
+        has talked: on each subnet each machine knows each other one."""
+        members = [0] * len(self.switches)
+        for machine in self.machines:
+            for interface in machine.interfaces:
+                members[interface.subnet] += 1
+        return sum(count * (count - 1) for count in members)
+
+    @property
+    def permanent(self) -> bool:
+        """Whether neighbours are permanent entries from the start: the kernel does not count
+        these, and all namespaces of a machine share a table of 1,024 others by default."""
+        return self.neighbours > MAX_NEIGHBOURS
+
     def machine(self, name: str) -> Machine:
         """Raises KeyError for a name that is none of this world's."""
         return self._by_name[name]
+
+    @cached_property
+    def networks(self) -> tuple[IPv4Network, ...]:
+        """The network of each subnet, by its index."""
+        by_subnet = {i.subnet: IPv4Interface(i.address).network for i in self.router.interfaces}
+        return tuple(by_subnet[subnet] for subnet in range(len(self.switches)))
+
+    @cached_property
+    def ports(self) -> tuple[Interface, ...]:
+        """The router's interface in each subnet, by the subnet's index."""
+        return tuple(sorted(self.router.interfaces, key=lambda interface: interface.subnet))
 
     @cached_property
     def _by_name(self) -> dict[str, Machine]:
@@ -101,29 +171,185 @@ def standard(num_switches: int, num_hosts: int, rng: random.Random) -> World:
 
     Subnet i (from 0) is 192.168.(i+1).0/24: the router has .1, the hosts .100, .101 and so on.
     """
+    plan = [
+        _Subnet(
+            router=IPv4Interface(f"192.168.{i + 1}.1/24"),
+            hosts=tuple(IPv4Interface(f"192.168.{i + 1}.{100 + j}/24") for j in range(num_hosts)),
+        )
+        for i in range(num_switches)
+    ]
+    return _wire(f"p{rng.randrange(10, 100)}", plan, range(num_switches))
+
+
+def varied(num_switches: int, num_hosts: int, rng: random.Random) -> World:
+    """A network whose healthy state is drawn; at least three subnets.
+
+    Drawn are the subnets and their prefix lengths, all addresses, the order of the router's
+    interfaces, pairs of subnets that stay apart (at least one pair does, at least one does not),
+    how the router keeps them apart (a default-deny filter with accepts, filters, rules, or a
+    table for each way in), harmless filters, routes and sysctls, and whether the hosts of a
+    subnet have a default route or one for each other subnet.
+    """
     prefix = f"p{rng.randrange(10, 100)}"
+    plan = [_draw_subnet(slot, num_hosts, rng) for slot in rng.sample(_SLOTS, num_switches)]
+    order = rng.sample(range(num_switches), num_switches)
+    pairs = list(combinations(range(num_switches), 2))
+    apart = rng.sample(pairs, rng.randint(1, min(len(pairs) // 2, num_switches)))
+    world = _wire(prefix, plan, order).model_copy(update={"apart": tuple(sorted(apart))})
+    separate = rng.choice((_accept, _drop, _rule_out, _tabulate))
+    entries = separate(world, rng)
+    filters = [entry for entry in _GUARDS if rng.random() < _CHANCE]
+    routes = [entry for entry in _SINKS if rng.random() < _CHANCE]
+    router = world.router.model_copy(
+        update={
+            "routes": (*entries.routes, *routes),
+            "rules": entries.rules,
+            "filters": (*entries.filters, *filters),
+            "sysctls": (FORWARDING, *_draw_sysctls(rng)),
+        }
+    )
+    spelled_out = [
+        num_switches <= _MAX_SPELLED_OUT and rng.random() < _CHANCE for _ in range(num_switches)
+    ]
+    hosts = []
+    for host in world.hosts:
+        subnet = host.interfaces[0].subnet
+        update: dict[str, object] = {"sysctls": _draw_sysctls(rng)}
+        if spelled_out[subnet]:
+            others = [network for i, network in enumerate(world.networks) if i != subnet]
+            update["routes"] = tuple(f"{net} via {plan[subnet].router.ip}" for net in others)
+        hosts.append(host.model_copy(update=update))
+    return World(
+        prefix=prefix, machines=(router, *hosts), switches=world.switches, apart=world.apart
+    )
+
+
+#: of one harmless entry to be drawn
+_CHANCE = 0.4
+
+
+class _Subnet(NamedTuple):
+    """The addresses of a subnet."""
+
+    router: IPv4Interface
+    hosts: tuple[IPv4Interface, ...]
+
+
+def _wire(prefix: str, plan: Sequence[_Subnet], order: Sequence[int]) -> World:
+    """A network of ``plan``; the router's interfaces are plugged into subnets in ``order``."""
     router = Machine(
         name=f"{prefix}_r0",
         interfaces=tuple(
-            Interface(name=f"{prefix}_r0-eth{i + 1}", subnet=i, address=f"192.168.{i + 1}.1/24")
-            for i in range(num_switches)
+            Interface(
+                name=f"{prefix}_r0-eth{number}",
+                subnet=subnet,
+                address=str(plan[subnet].router),
+            )
+            for number, subnet in enumerate(order, start=1)
         ),
         sysctls=(FORWARDING,),
     )
+    places = [(i, address) for i, subnet in enumerate(plan) for address in subnet.hosts]
     hosts = tuple(
         Machine(
-            name=f"{prefix}_h{i * num_hosts + j + 1}",
+            name=f"{prefix}_h{number}",
             interfaces=(
-                Interface(
-                    name=f"{prefix}_h{i * num_hosts + j + 1}-eth0",
-                    subnet=i,
-                    address=f"192.168.{i + 1}.{100 + j}/24",
-                ),
+                Interface(name=f"{prefix}_h{number}-eth0", subnet=i, address=str(address)),
             ),
-            routes=(f"default via 192.168.{i + 1}.1",),
+            routes=(f"default via {plan[i].router.ip}",),
         )
-        for i in range(num_switches)
-        for j in range(num_hosts)
+        for number, (i, address) in enumerate(places, start=1)
     )
-    switches = tuple(f"{prefix}_s{i + 1}" for i in range(num_switches))
+    switches = tuple(f"{prefix}_s{number}" for number in range(1, len(plan) + 1))
     return World(prefix=prefix, machines=(router, *hosts), switches=switches)
+
+
+def _draw_subnet(slot: IPv4Network, num_hosts: int, rng: random.Random) -> _Subnet:
+    """A network within ``slot``, and an address in it for the router and each host."""
+    # the network's own address and its broadcast are nobody's
+    wide_enough = [n for n in _LENGTHS if 2 ** (32 - n) - 2 > num_hosts]
+    length = rng.choice(wide_enough)
+    size = 2 ** (32 - length)
+    first = int(slot.network_address) + size * rng.randrange(2 ** (length - slot.prefixlen))
+    router, *hosts = (
+        IPv4Interface((first + place, length))
+        for place in rng.sample(range(1, size - 1), num_hosts + 1)
+    )
+    return _Subnet(router, tuple(hosts))
+
+
+def _draw_sysctls(rng: random.Random) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (name, rng.choice(values)) for name, values in _SYSCTLS.items() if rng.random() < _CHANCE
+    )
+
+
+class _Entries(NamedTuple):
+    """What the router has to keep subnets apart."""
+
+    filters: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
+
+
+def _accept(world: World, rng: random.Random) -> _Entries:
+    """Nothing is forwarded that no filter accepts."""
+    open_pairs = [pair for pair in _ordered(world) if not _is_apart(world, *pair)]
+    rng.shuffle(open_pairs)
+    by_interface = rng.random() < _CHANCE
+    filters = ["-P FORWARD DROP"]
+    for a, b in open_pairs:
+        match = (
+            f"-i {world.ports[a].name} -o {world.ports[b].name}"
+            if by_interface
+            else f"-s {world.networks[a]} -d {world.networks[b]}"
+        )
+        filters.append(f"-A FORWARD {match} -j ACCEPT")
+    return _Entries(filters=tuple(filters))
+
+
+def _drop(world: World, rng: random.Random) -> _Entries:
+    """A filter for each ordered pair of subnets."""
+    target = rng.choice(("DROP", "REJECT"))
+    return _Entries(
+        filters=tuple(
+            f"-A FORWARD -s {world.networks[a]} -d {world.networks[b]} -j {target}"
+            for a, b in _ordered(world)
+            if _is_apart(world, a, b)
+        )
+    )
+
+
+def _rule_out(world: World, rng: random.Random) -> _Entries:
+    """A policy rule for each ordered pair; what the router sends itself comes in nowhere."""
+    verdict = rng.choice(("prohibit", "blackhole", "unreachable"))
+    first = rng.randrange(1000, 20_000, 10)
+    closed = [pair for pair in _ordered(world) if _is_apart(world, *pair)]
+    return _Entries(
+        rules=tuple(
+            f"pref {first + number} iif {world.ports[a].name} to {world.networks[b]} {verdict}"
+            for number, (a, b) in enumerate(closed)
+        )
+    )
+
+
+def _tabulate(world: World, rng: random.Random) -> _Entries:
+    """A routing table for each way in, which knows the open subnets and nothing else."""
+    first = rng.randrange(1000, 20_000, 10)
+    rules, routes = [], []
+    for a, port in enumerate(world.ports):
+        table = 100 + a
+        rules.append(f"pref {first + a} iif {port.name} lookup {table}")
+        known = [b for b in range(len(world.ports)) if not _is_apart(world, a, b)]
+        rng.shuffle(known)
+        routes += [f"{world.networks[b]} dev {world.ports[b].name} table {table}" for b in known]
+        routes.append(f"unreachable default table {table}")
+    return _Entries(rules=tuple(rules), routes=tuple(routes))
+
+
+def _ordered(world: World) -> Iterator[tuple[int, int]]:
+    return permutations(range(len(world.switches)), 2)
+
+
+def _is_apart(world: World, a: int, b: int) -> bool:
+    return (min(a, b), max(a, b)) in world.apart
