@@ -155,15 +155,12 @@ class World(Record):
 
         The diagonal is ``1``.
         """
-        apart = set(self.apart)
-        subnets = [None, *(host.interfaces[0].subnet for host in self.hosts)]
-
-        def works(one: int | None, other: int | None) -> bool:
-            if one is None or other is None:
-                return True
-            return (min(one, other), max(one, other)) not in apart
-
-        return tuple("".join("01"[works(a, b)] for b in subnets) for a in subnets)
+        apart = {*self.apart, *((b, a) for a, b in self.apart)}
+        subnets = [host.interfaces[0].subnet for host in self.hosts]
+        rows = {
+            a: "1" + "".join("10"[(a, b) in apart] for b in subnets) for a in sorted(set(subnets))
+        }
+        return ("1" * len(self.machines), *(rows[subnet] for subnet in subnets))
 
 
 def standard(num_switches: int, num_hosts: int, rng: random.Random) -> World:
