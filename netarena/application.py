@@ -191,6 +191,22 @@ class Application(ABC):
     def check(self, config: Config) -> None:
         """Refuse a config that this machine cannot run: ConfigError says why and what helps."""
 
+    def variants(self, config: Config) -> Sequence[Config]:
+        """The configs that an audit of ``config`` spreads over: at least one.
+
+        An application with keys that give queries another shape (a language, a size of the world)
+        gives one config for each value, but for keys that were set (``config.model_fields_set``).
+        """
+        return (config,)
+
+    def unearned(self, query: Query, initial: State) -> Sequence[State]:
+        """States that take no look at the task, such as what was given, handed back.
+
+        The audit proves that none of them solves ``query``, beside ``initial`` itself.
+        """
+        del query, initial
+        return ()
+
     # what every application shares
 
     def explain(self, query: Query, episode: Episode) -> Episode:

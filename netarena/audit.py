@@ -4,21 +4,31 @@ Each drawn query is opened in its real environment and held against five promise
 
 - its effect shows and its world works (``environment``),
 - its initial state is not solved already (``solved``), and neither is it after waiting: observed
-  again, an untouched world gives an equal state (``unstable``) that is still unsolved,
+  again, an untouched world gives an equal state (``unstable``) that is still unsolved; nor do the
+  states solve it that no look at the task is needed for (``Application.unearned``),
 - the reference solution solves it through the real parser, environment and judge (``unsolved``),
 - no step of the reference solution is unsafe (``unsafe``),
 - its id is its own, its texts say something, and it survives a JSON round trip (``record``).
 
 A world that fails before anything was executed gets one more try, as in an assessment.
+
+Queries are spread over all labels of all variants of the config (``Application.variants``). Checks
+that are computation alone may be shared out to worker processes, one per core.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import multiprocessing
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from itertools import zip_longest
+from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from netarena.application import Application, Environment
 from netarena.config import Config
@@ -27,10 +37,12 @@ from netarena.errors import ConfigError, EnvironmentFailed, ReplyRefused
 from netarena.model import Query, Record, State
 from netarena.prompts import render
 
-#: worlds that are open at a time
+#: worlds that are open at a time, in each process
 CONCURRENCY = 2
 #: an opening that fails through our fault is tried once more, as in an assessment
 TRIES = 2
+#: queries that a worker process is handed at a time: a second's work
+BATCH = 16
 
 
 class Reason(StrEnum):
@@ -50,6 +62,7 @@ class Flaw(Record):
     """One invalid query: which promise it broke, and how it shows."""
 
     id: str
+    variant: str
     label: str
     level: str
     reason: Reason
@@ -57,12 +70,13 @@ class Flaw(Record):
 
 
 class Audit(Record):
-    """The result. ``labels`` counts the queries drawn, ``retried`` worlds that took two tries."""
+    """The result. ``retried`` counts worlds that took two tries."""
 
     application: str
     version: str
     seed: int
-    labels: dict[str, int]
+    #: queries drawn, by variant and label; a config without variants has one, ""
+    drawn: dict[str, dict[str, int]]
     levels: dict[str, int]
     retried: int
     flaws: tuple[Flaw, ...]
@@ -70,6 +84,19 @@ class Audit(Record):
     @property
     def queries(self) -> int:
         return sum(self.labels.values())
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """Queries drawn by label."""
+        counts: Counter[str] = Counter()
+        for labels in self.drawn.values():
+            counts.update(labels)
+        return dict(sorted(counts.items()))
+
+    @property
+    def variants(self) -> dict[str, int]:
+        """Queries drawn by variant, in the order of the variants."""
+        return {variant: sum(labels.values()) for variant, labels in self.drawn.items()}
 
     @property
     def invalid(self) -> int:
@@ -91,6 +118,7 @@ class Audit(Record):
             "reasons": self.reasons(),
             "labels": self.labels,
             "levels": self.levels,
+            "variants": self.variants,
             "retried": self.retried,
             "flaws": [flaw.model_dump(mode="json") for flaw in self.flaws],
         }
@@ -103,21 +131,49 @@ class _Flawed(Exception):
         self.detail = detail
 
 
-def draw(application: Application, config: Config, seed: int, total: int) -> list[Query]:
-    """``total`` queries in all, spread evenly over the labels of ``config``.
+class Item(NamedTuple):
+    """A query that was drawn, and from which variant of the config."""
+
+    variant: str
+    config: Config
+    query: Query
+
+
+def draw(application: Application, config: Config, seed: int, total: int) -> list[Item]:
+    """``total`` queries in all, spread evenly over the variants of ``config`` and their labels.
 
     ``config.num_queries`` is not used. Raises ConfigError when nothing can be drawn.
     """
     if total < 1:
         raise ConfigError("num_queries", f"must be at least 1, not {total}")
-    labels = {query.label for query in _generate(application, config, seed, per_label=1)}
+    variants = _named(application.variants(config))
+    labels = {
+        (name, query.label)
+        for name, variant in variants.items()
+        for query in _generate(application, variant, seed, per_label=1)
+    }
     if not labels:
         raise ConfigError("config", "no query can be drawn from it")
-    piles: dict[str, list[Query]] = {}
-    for query in _generate(application, config, seed, per_label=-(-total // len(labels))):
-        piles.setdefault(query.label, []).append(query)
+    piles: dict[tuple[str, str], list[Item]] = {}
+    for name, variant in variants.items():
+        for query in _generate(application, variant, seed, per_label=-(-total // len(labels))):
+            piles.setdefault((name, query.label), []).append(Item(name, variant, query))
     rounds = zip_longest(*piles.values())
-    return [query for turn in rounds for query in turn if query is not None][:total]
+    return [item for turn in rounds for item in turn if item is not None][:total]
+
+
+def _named(variants: Sequence[Config]) -> dict[str, Config]:
+    """Variants by the keys in which they differ; one alone has the empty name."""
+    shapes = [variant.shape() for variant in variants]
+    keys = [key for key in shapes[0] if len({json.dumps(shape[key]) for shape in shapes}) > 1]
+    return {
+        ", ".join(f"{key}={_plain(shape[key])}" for key in keys): variant
+        for shape, variant in zip(shapes, variants, strict=True)
+    }
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
@@ -127,40 +183,134 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
     total: int,
     *,
     concurrency: int = CONCURRENCY,
+    processes: int = 1,
     checked: Callable[[Query, Flaw | None], None] | None = None,
 ) -> Audit:
     """Draw ``total`` queries and check each; ``application`` is entered already.
 
-    ``checked`` is told of each query as it is done. Raises ConfigError when nothing can be drawn.
+    ``concurrency`` worlds are open at a time in each of ``processes``: in this one, or, if there
+    are more, in as many workers, each of which enters an application of the same type.
+    ``checked`` is told of each query when it is done. Raises ConfigError when nothing can be
+    drawn, EnvironmentFailed when a worker ends before its work.
     """
-    queries = draw(application, config, seed, total)
-    flaws = _record_flaws(queries)
+    items = draw(application, config, seed, total)
+    flaws = _record_flaws(items)
     retried = 0
-    pending = iter(queries)
 
-    async def lane() -> None:
+    def count(found: Iterable[Checked]) -> None:
         nonlocal retried
-        for query in pending:
-            flaw, tries = await _check(application, config, query)
+        for item, flaw, tries in found:
             retried += tries - 1
             if flaw is not None:
                 flaws.append(flaw)
             if checked is not None:
-                checked(query, flaw)
+                checked(item.query, flaw)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(concurrency, len(queries))):
-            group.create_task(lane())
-    order = {query.id: number for number, query in enumerate(queries)}
+    if processes > 1:
+        await _share_out(application, items, processes, concurrency, count)
+    else:
+        await _check_all(application, items, concurrency, count)
+    order = {item.query.id: number for number, item in enumerate(items)}
+    drawn: dict[str, dict[str, int]] = {}
+    for (variant, label), number in Counter((i.variant, i.query.label) for i in items).items():
+        drawn.setdefault(variant, {})[label] = number
     return Audit(
         application=application.name,
         version=application.version,
         seed=seed,
-        labels=_count(query.label for query in queries),
-        levels=_count(query.level for query in queries),
+        drawn=drawn,
+        levels=_count(item.query.level for item in items),
         retried=retried,
         flaws=tuple(sorted(flaws, key=lambda flaw: order[flaw.id])),
     )
+
+
+class Checked(NamedTuple):
+    """A query, its flaw if it has one, and how many tries its world took."""
+
+    item: Item
+    flaw: Flaw | None
+    tries: int
+
+
+#: what is told of queries that were checked
+Count = Callable[[Iterable[Checked]], None]
+
+
+async def _check_all(
+    application: Application, items: Sequence[Item], concurrency: int, count: Count
+) -> None:
+    pending = iter(items)
+
+    async def lane() -> None:
+        for item in pending:
+            count([Checked(item, *await _check(application, item))])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(concurrency, len(items))):
+            group.create_task(lane())
+
+
+# worker processes
+
+
+async def _share_out(
+    application: Application,
+    items: Sequence[Item],
+    processes: int,
+    concurrency: int,
+    count: Count,
+) -> None:
+    """Check ``items`` in worker processes, which end when their connections are closed."""
+    batches = iter([items[start : start + BATCH] for start in range(0, len(items), BATCH)])
+    # spawned: nothing of this process's event loop and threads goes there
+    context = multiprocessing.get_context("spawn")
+    fresh = type(application)()
+    fresh.unsandboxed = application.unsandboxed
+
+    async def lane() -> None:
+        ours, theirs = context.Pipe()
+        worker = context.Process(target=_work, args=(fresh, concurrency, theirs), daemon=True)
+        with theirs:
+            worker.start()
+        try:
+            for batch in batches:
+                count(await asyncio.to_thread(_exchange, ours, batch))
+        finally:
+            ours.close()
+            await finish(asyncio.to_thread(worker.join))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(processes):
+                group.create_task(lane())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+def _exchange(connection: Connection, batch: Sequence[Item]) -> list[Checked]:
+    try:
+        connection.send(batch)
+        found: list[Checked] = connection.recv()
+    except (EOFError, OSError) as error:
+        raise EnvironmentFailed("a worker of the audit ended before its work") from error
+    return found
+
+
+def _work(application: Application, concurrency: int, connection: Connection) -> None:
+    """A worker: check batches until the other end is closed, by its owner or by its death."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that owns this one
+    asyncio.run(_answer(application, concurrency, connection))
+
+
+async def _answer(application: Application, concurrency: int, connection: Connection) -> None:
+    async with application:
+        with suppress(EOFError, OSError):
+            while True:
+                batch = await asyncio.to_thread(connection.recv)
+                done: list[Checked] = []
+                await _check_all(application, batch, concurrency, done.extend)
+                connection.send(done)
 
 
 def _generate(
@@ -173,10 +323,11 @@ def _count(names: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(names).items()))
 
 
-def _record_flaws(queries: Sequence[Query]) -> list[Flaw]:
+def _record_flaws(items: Sequence[Item]) -> list[Flaw]:
     flaws = []
     seen: set[str] = set()
-    for query in queries:
+    for item in items:
+        query = item.query
         problems = [
             f"{name} is empty"
             for name in ("id", "label", "level", "text")
@@ -189,16 +340,25 @@ def _record_flaws(queries: Sequence[Query]) -> list[Flaw]:
         if Query.model_validate_json(query.model_dump_json()) != query:
             problems.append("it does not survive a JSON round trip")
         seen.add(query.id)
-        flaws += [_flaw(query, Reason.RECORD, problem) for problem in problems]
+        flaws += [_flaw(item, Reason.RECORD, problem) for problem in problems]
     return flaws
 
 
-def _flaw(query: Query, reason: Reason, detail: str) -> Flaw:
-    return Flaw(id=query.id, label=query.label, level=query.level, reason=reason, detail=detail)
+def _flaw(item: Item, reason: Reason, detail: str) -> Flaw:
+    query = item.query
+    return Flaw(
+        id=query.id,
+        variant=item.variant,
+        label=query.label,
+        level=query.level,
+        reason=reason,
+        detail=detail,
+    )
 
 
-async def _check(application: Application, config: Config, query: Query) -> tuple[Flaw | None, int]:
-    """The flaw that the world of ``query`` shows, if any, and how many tries it took."""
+async def _check(application: Application, item: Item) -> tuple[Flaw | None, int]:
+    """The flaw that the world of a query shows, if any, and how many tries it took."""
+    config, query = item.config, item.query
     tries = 0
     while True:
         tries += 1
@@ -223,7 +383,7 @@ async def _check(application: Application, config: Config, query: Query) -> tupl
             torn = await finish(_close(environment))
         flawed = torn or (None if retry else flawed)
         if flawed is not None:
-            return _flaw(query, flawed.reason, flawed.detail), tries
+            return _flaw(item, flawed.reason, flawed.detail), tries
         if not retry:
             return None, tries
 
@@ -251,6 +411,9 @@ async def _prove(
         raise _Flawed(Reason.UNSTABLE, "the untouched world was observed to differ")
     if application.judge(query, initial, initial, idle).correct:
         raise _Flawed(Reason.SOLVED, "its initial state is solved already")
+    for state in application.unearned(query, initial):
+        if application.judge(query, initial, initial, state).correct:
+            raise _Flawed(Reason.SOLVED, "what was given, handed back, solves it")
 
     before, why = initial, "it has no reply"
     replies = application.solve(query)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -15,9 +18,12 @@ from netarena.cli.screen import Meter, show_table
 from netarena.config import SEED_BITS
 from netarena.errors import ConfigError
 from netarena.model import Query
+from netarena.report.markdown import clean, replace_section, table
 
 #: queries when nobody says how many
 TOTAL = 100
+#: queries that make another process worth its start
+PER_PROCESS = 500
 #: flaws that the table shows; ``--json`` has all
 SHOWN = 20
 
@@ -26,15 +32,23 @@ SHOWN = 20
 @click.argument("application", metavar="APP")
 @config_options
 @json_option("the result")
-def command(
+@click.option(
+    "--markdown",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Put the table into FILE, between its lines <!-- audit APP --> and <!-- /audit APP -->.",
+)
+def command(  # noqa: PLR0913 -- one argument per option
     *,
     application: str,
     num_queries: int | None,
     seed: int | None,
     pairs: tuple[str, ...],
     as_json: bool,
+    markdown: Path | None,
 ) -> int:
-    """Draw queries of APP over all labels and levels, and prove each valid in its real world.
+    """Draw queries of APP over all labels, levels and variants of the config that are not set, and
+    prove each valid in its real world.
 
     Its effect shows, doing nothing does not solve it, the reference solution solves it safely,
     and its record is sound. Exit status 1 if any is not.
@@ -48,6 +62,11 @@ def command(
     app.check(config)
     chosen = secrets.randbits(SEED_BITS) if config.seed is None else config.seed
     total = TOTAL if num_queries is None else num_queries
+    if markdown is not None:
+        _insert(markdown, app.name, ())  # refused now rather than after an audit
+    # worlds that live share the machine's names and emulators; computation is shared out
+    cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
+    processes = max(1, min(cores, total // PER_PROCESS))
 
     async def prove() -> Audit:
         with Meter(f"audit {app.name}") as meter:
@@ -58,29 +77,62 @@ def command(
                 meter.advance("valid" if flaw is None else flaw.reason.value)
 
             async with app:
-                return await audit(app, config, chosen, total, checked=checked)
+                return await audit(app, config, chosen, total, processes=processes, checked=checked)
 
     result = run_until_stopped(prove)
     if as_json:
         click.echo(json.dumps(result.as_json(), ensure_ascii=False))
     else:
         _show(result)
+    if markdown is not None:
+        head, rows = _tabulate(result)
+        lines = table(list(map(clean, head)), [list(map(clean, row)) for row in rows])
+        _insert(markdown, app.name, [f"{_title(result)}.", "", *lines])
     return 1 if result.invalid else 0
 
 
-def _show(result: Audit) -> None:
+def _insert(page: Path, name: str, lines: Sequence[str]) -> None:
+    """Replace the section of ``page``; without ``lines`` see only that it can be.
+
+    Raises ConfigError if the page has no place for it.
+    """
+    try:
+        text = replace_section(page.read_text(encoding="utf-8"), f"audit {name}", lines)
+    except ValueError as error:
+        raise ConfigError("--markdown", f"{page}: {error}") from None
+    if lines:
+        page.write_text(text, encoding="utf-8")
+
+
+def _title(result: Audit) -> str:
+    return (
+        f"{result.application} {result.version}, seed {result.seed}: {result.queries:,} queries, "
+        f"{result.invalid} invalid"
+    )
+
+
+def _tabulate(result: Audit) -> tuple[list[str], list[list[object]]]:
+    """Head and rows: per label the queries drawn, by variant if there are several, and flaws."""
     reasons = list(result.reasons())
-    rows = []
+    variants = list(result.drawn) if len(result.drawn) > 1 else []
+    rows: list[list[object]] = []
     for label, drawn in result.labels.items():
         flaws = [flaw for flaw in result.flaws if flaw.label == label]
-        counts = [sum(flaw.reason.value == reason for flaw in flaws) for reason in reasons]
-        rows.append((label, drawn, len({flaw.id for flaw in flaws}), *counts))
-    show_table(
-        ("label", "queries", "invalid", *reasons),
-        rows,
-        title=f"{result.application} {result.version}, seed {result.seed}: {result.queries} "
-        f"queries, {result.invalid} invalid",
-    )
+        rows.append(
+            [
+                label,
+                *(result.drawn[variant].get(label, 0) for variant in variants),
+                drawn,
+                len({flaw.id for flaw in flaws}),
+                *(sum(flaw.reason.value == reason for flaw in flaws) for reason in reasons),
+            ]
+        )
+    return ["label", *variants, "queries", "invalid", *reasons], rows
+
+
+def _show(result: Audit) -> None:
+    head, rows = _tabulate(result)
+    show_table(head, rows, title=_title(result))
     if result.flaws:
         show_table(
             ("query", "reason", "detail"),

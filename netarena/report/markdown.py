@@ -38,7 +38,7 @@ def render_markdown(report: Mapping[str, Any]) -> str:
         lines += _participant(participant)
     if report["comparisons"]:
         lines += ["# Compared on the same queries", ""]
-        lines += _table(
+        lines += table(
             ("First", "Second", "Pairs", "Both", "Only first", "Only second", "Difference", "p"),
             [
                 (
@@ -110,7 +110,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
     if one["retried"]:
         lines.append(f"- Tries repeated because our world failed: {one['retried']}")
     lines += ["", "## Summary", ""]
-    lines += _table(
+    lines += table(
         ("", "Rate", "95 % Wilson interval"),
         [
             (words, percent(summary[f"avg_{name}"]), f"{interval(summary['intervals'][name])} %")
@@ -123,8 +123,8 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         if key.startswith("avg_") and key.removeprefix("avg_") not in _RATES
     ]
     if measures:
-        lines += _table(("Measure", "Mean"), measures)
-    lines += _table(
+        lines += table(("Measure", "Mean"), measures)
+    lines += table(
         ("Outcome", "Episodes"),
         [(words, summary["outcomes"][name]) for name, words in _OUTCOMES.items()],
     )
@@ -138,7 +138,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
     ):
         if one[key]:
             rows = [(clean(name) or _NONE, count) for name, count in one[key].items()]
-            lines += [f"## {title}", "", *_table((words, "Episodes"), rows)]
+            lines += [f"## {title}", "", *table((words, "Episodes"), rows)]
     lines += ["## Time", "", *_times(one["time"])]
     if one["invalid"]:
         lines += ["## Invalid queries", ""]
@@ -150,7 +150,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
 
 def _breakdown(title: str, groups: Mapping[str, Any]) -> list[str]:
     heads = [head for words in _RATES.values() for head in (words, "95 %")]
-    return _table(
+    return table(
         (title.capitalize(), "Graded", "Invalid", *heads, "Iterations"),
         [
             (
@@ -171,7 +171,7 @@ def _breakdown(title: str, groups: Mapping[str, Any]) -> list[str]:
 
 def _times(time: Mapping[str, Mapping[str, float | None]]) -> list[str]:
     columns = ("total", "mean", "median", "p95", "max")
-    return _table(
+    return table(
         ("Seconds per episode", *columns),
         [
             (words, *(number(time[key][column]) for column in columns))
@@ -195,7 +195,21 @@ def _evidence(entry: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+def replace_section(page: str, name: str, lines: Iterable[str]) -> str:
+    """``page`` with ``lines`` between its lines ``<!-- name -->`` and ``<!-- /name -->``.
+
+    Raises ValueError unless there is exactly one such pair.
+    """
+    before, opened, rest = page.partition(f"<!-- {name} -->\n")
+    _, closed, after = rest.partition(f"<!-- /{name} -->\n")
+    if not opened or not closed or opened in after:
+        raise ValueError(f"there must be one line {opened.strip()} and one <!-- /{name} --> below")
+    body = "\n".join(lines).strip("\n")
+    return f"{before}{opened}\n{body}\n\n{closed}{after}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a table, an empty one at the end; cells must be clean already."""
     """A table whose cells are clean already, and an empty line."""
     rule = ["---", *["---:"] * (len(head) - 1)]
     lines = [head, rule, *rows]

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 
 import pytest
 
 from netarena.application import Application, Environment
 from netarena.audit import Audit, audit, draw
+from netarena.cli import main
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Execution, Judgement, Move, Query, State
@@ -32,7 +34,7 @@ def test_valid_queries_pass():
 def test_draws_as_many_as_asked_spread_over_labels(total):
     queries = draw(Lamp(), CONFIG, 7, total)
     assert len(queries) == total
-    ones = sum(query.label == "one" for query in queries)
+    ones = sum(item.query.label == "one" for item in queries)
     assert abs(2 * ones - total) <= 1
 
 
@@ -50,6 +52,106 @@ def test_refuses_to_draw_nothing(total):
 def test_says_when_nothing_can_be_drawn():
     with pytest.raises(ConfigError, match="no query can be drawn"):
         draw(Lamp(), LampConfig(complexity_level=("level3",)), 7, 4)
+
+
+class Rooms(Lamp):
+    """Lamps whose queries have a further shape: the number of lamps."""
+
+    def variants(self, config: Config) -> Sequence[Config]:
+        if "lamps" in config.model_fields_set:
+            return (config,)
+        return [config.model_copy(update={"lamps": lamps}) for lamps in (3, 5)]
+
+    def unearned(self, query: Query, initial: State) -> Sequence[State]:
+        assert isinstance(initial, list)
+        return [initial[::-1]]
+
+
+def test_spreads_over_the_variants_that_are_not_set():
+    result = run(Rooms(), 10)
+    assert result.invalid == 0
+    assert result.drawn == {
+        "lamps=3": {"one": 3, "two": 3},
+        "lamps=5": {"one": 2, "two": 2},
+    }
+    assert result.labels == {"one": 5, "two": 5}
+    assert result.as_json()["variants"] == {"lamps=3": 6, "lamps=5": 4}
+    assert run(Rooms(), 4, LampConfig(lamps=4)).drawn == {"": {"one": 2, "two": 2}}
+
+
+def test_checks_each_variant_in_its_own_world_and_names_it():
+    class Dark(Rooms):
+        def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
+            assert isinstance(initial, list)
+            found = super().judge(query, initial, before, after)
+            return found.model_copy(update={"correct": found.correct and len(initial) == 3})
+
+    result = run(Dark(), 8)
+    assert result.reasons() == {"unsolved": 4}
+    assert {flaw.variant for flaw in result.flaws} == {"lamps=5"}
+
+
+def test_finds_what_is_solved_by_handing_back_what_was_given():
+    class Lenient(Rooms):
+        def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
+            if after is not initial and after == initial[::-1]:  # type: ignore[index]
+                return Judgement(correct=True)
+            return super().judge(query, initial, before, after)
+
+    result = run(Lenient(), 4)
+    assert result.reasons() == {"solved": 4}
+    assert "handed back" in result.flaws[0].detail
+
+
+def test_the_table_goes_into_a_page_between_its_marks(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("netarena.cli.audit.load", lambda name: Rooms())
+    page = tmp_path / "page.md"
+    page.write_text("# Lamps\n<!-- audit lamp -->\nold\n<!-- /audit lamp -->\nthe end\n")
+    arguments = ["audit", "lamp", "--num-queries", "6", "--seed", "1", "--markdown", str(page)]
+    assert main(arguments) == 0
+    text = page.read_text()
+    assert main(arguments) == 0
+    assert page.read_text() == text
+    before, _, after = text.partition("lamp 1, seed 1: 6 queries, 0 invalid.")
+    assert before == "# Lamps\n<!-- audit lamp -->\n\n"
+    assert after.endswith("| 2 | 1 | 3 | 0 |\n\n<!-- /audit lamp -->\nthe end\n")
+    assert "| label | lamps=3 | lamps=5 | queries | invalid |" in after
+    page.write_text(before + "no end of it")
+    assert main(arguments) == 2
+    assert "one line <!-- audit lamp -->" in capsys.readouterr().err
+
+
+def test_worker_processes_find_what_one_process_finds():
+    seen: list[str] = []
+
+    async def share() -> Audit:
+        return await audit(
+            Dim(), CONFIG, 7, 40, processes=2, checked=lambda query, flaw: seen.append(query.id)
+        )
+
+    result = asyncio.run(share())
+    assert result == run(Dim(), 40)
+    assert result.reasons() == {"unsolved": 20}
+    assert sorted(seen) == sorted({item.query.id for item in draw(Dim(), CONFIG, 7, 40)})
+
+
+class Dim(Lamp):
+    """Pairs stay half broken; of this module, so that another process can make one."""
+
+    def solve(self, query: Query) -> Sequence[str]:
+        return super().solve(query)[:1]
+
+
+class Fatal(Lamp):
+    """Ends the process that looks for a solution."""
+
+    def solve(self, query: Query) -> Sequence[str]:
+        os._exit(3)
+
+
+def test_a_worker_that_dies_is_no_verdict():
+    with pytest.raises(EnvironmentFailed, match="worker of the audit ended"):
+        asyncio.run(audit(Fatal(), CONFIG, 7, 4, processes=2))
 
 
 def reasons(application: Application) -> dict[str, int]:
