@@ -151,7 +151,7 @@ _SECCOMP_MODE_FILTER = 2
 _SECCOMP_GET_ACTION_AVAIL = 2
 _RET_KILL_PROCESS = 0x80000000
 _RET_ERRNO = 0x00050000
-_RET_ALLOW = 0x7FFF0000
+ALLOW = 0x7FFF0000
 
 _CAP_DAC_READ_SEARCH = 2
 _CAP_KILL = 5
@@ -355,10 +355,28 @@ def _allow_reading(ruleset: int, path: Path) -> None:
 
 
 def make_filter(machine: str) -> bytes:
-    """The filter program for ``machine``, as an array of struct sock_filter.
+    """The filter program for ``machine``: whatever is not in the tables is refused with EPERM."""
+    verdicts = [(numbers, ALLOW) for numbers in ALLOWED.values()]
+    verdicts += [(numbers, refusal(number)) for numbers, number in REFUSED_AS.values()]
+    return compose(machine, verdicts, GUARDED.values(), refusal())
 
-    Whatever is not in the tables is refused with EPERM; a call by another architecture's entry
-    (int 0x80, x32) ends the process, since its numbers mean something else.
+
+def refusal(number: int = errno.EPERM) -> int:
+    """The verdict that makes a call fail with errno ``number``."""
+    return _RET_ERRNO | number
+
+
+def compose(
+    machine: str,
+    verdicts: Iterable[tuple[tuple[int | None, int | None], int]],
+    guards: Iterable[Guard],
+    otherwise: int,
+) -> bytes:
+    """A filter program as an array of struct sock_filter: calls (their numbers on each machine)
+    with their verdicts, calls whose argument decides, and the verdict of all others.
+
+    A call by another architecture's entry (int 0x80, x32) ends the process, since its numbers
+    mean something else. Raises KeyError for a machine that is not in the tables.
     """
     column, architecture = _MACHINES[machine]
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -369,7 +387,7 @@ def make_filter(machine: str) -> bytes:
     def argument(index: int, half: int = 0) -> bytes:  # little-endian halves of 64 bits
         return op(load, 16 + 8 * index + 4 * half)
 
-    allow, refuse = op(give, _RET_ALLOW), op(give, _RET_ERRNO | errno.EPERM)
+    allow, refuse = op(give, ALLOW), op(give, refusal())
     program = [
         op(load, 4),
         op(equal, architecture, 1),
@@ -383,9 +401,9 @@ def make_filter(machine: str) -> bytes:
         if number is not None:
             program.extend((op(equal, number, 0, len(block)), *block))
 
-    for numbers in ALLOWED.values():
-        on(numbers[column], allow)
-    for guard in GUARDED.values():
+    for numbers, verdict in verdicts:
+        on(numbers[column], op(give, verdict))
+    for guard in guards:
         low, high = argument(guard.argument), argument(guard.argument, 1)
         if guard.values:  # each jumps over those after it and the refusal
             count = len(guard.values)
@@ -396,9 +414,7 @@ def make_filter(machine: str) -> bytes:
         else:
             checks = [low, op(equal, 0, 0, 2), high, op(equal, 0, 1)]
         on(guard.numbers[column], *checks, refuse, allow)
-    for numbers, number in REFUSED_AS.values():
-        on(numbers[column], op(give, _RET_ERRNO | number))
-    return b"".join((*program, refuse))
+    return b"".join((*program, op(give, otherwise)))
 
 
 class _Program(ctypes.Structure):

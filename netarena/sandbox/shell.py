@@ -1,0 +1,549 @@
+"""Running one shell command line that an agent sent, in a network namespace, out of reach of all
+else.
+
+``run`` is synchronous, for a process that serves one world. It starts bubblewrap (a process
+namespace of the command's own, a root of nothing but the system's programs and small temporary
+folders), holds it while limits are put on it, lets it go, and returns when every process that the
+command left behind is dead. Five layers:
+
+* namespaces: no process, file, host name or message queue of the machine is there to be named,
+* capabilities: ``NET_ADMIN`` and ``NET_RAW`` in the given network namespace, none without one,
+* seccomp: the calls of ``REFUSED`` and ``GUARDED`` are refused (no namespaces, mounts, tracing,
+  keys, kernel doors; sockets of the network families only, since vsock knows no namespaces),
+* limits of the kernel: CPU time, memory, processes, files and their size,
+* a watch, every ``_TICK_S``: memory in all, files in the temporary folders, and what the caller
+  watches for.
+
+``docs/sandbox.md`` says what is protected by what, and what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import math
+import os
+import platform
+import re
+import resource
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from netarena.errors import EnvironmentFailed
+from netarena.sandbox import protection
+
+__all__ = ["Limits", "Result", "available", "entered", "plain", "run"]
+
+#: no watching: what an unlimited command could do in this time is bounded by the kernel's limits
+_TICK_S = 0.02
+#: of bubblewrap, from its start until the command may run; it takes some 15 ms
+_START_S = 30.0
+#: from SIGKILL to the end of every process
+_END_S = 10.0
+_CHUNK_BYTES = 1 << 16
+#: this many times the output that is kept, and the command is ended
+_MOST_OUTPUTS = 256
+_NICENESS = 5  # whoever grades goes first
+_MOST_FILES = 4096  # in the temporary folders; an empty one takes a kilobyte of the kernel's memory
+_CLONE_NEWNET = 0x40000000
+
+#: name -> number on x86_64 and on aarch64: what no diagnosis of a network needs
+REFUSED: dict[str, tuple[int | None, int | None]] = {
+    # other namespaces, other roots
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_by_handle_at": (304, 265),
+    "name_to_handle_at": (303, 264),
+    "quotactl": (179, 60),
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    # the kernel's other doors
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "syslog": (103, 116),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    # memory that no limit on a process counts
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
+}
+#: The C library falls back to calls that the filter can look into.
+_ABSENT = {"clone3": (435, 435)}
+#: cgroup, uts, ipc, user, pid and net namespaces, and mounts
+_CLONE_NAMESPACES = 0x7E020000
+#: unix, inet, inet6, netlink, packet
+_FAMILIES = (1, 2, 10, 16, 17)
+GUARDED: dict[str, protection.Guard] = {
+    "clone": protection.Guard((56, 220), 0, forbidden=_CLONE_NAMESPACES),
+    "socket": protection.Guard((41, 198), 0, values=_FAMILIES),
+}
+
+#: the few files that iproute2, iptables and the C library read
+_ETC = (
+    "alternatives",
+    "ethertypes",
+    "iproute2",
+    "ld.so.cache",
+    "nsswitch.conf",
+    "protocols",
+    "services",
+    "xtables.conf",
+)
+_TOP = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
+_TEMPORARY = {"/tmp": 8 << 20, "/run": 1 << 20, "/dev/shm": 1 << 20}  # noqa: S108 -- its own
+_ENVIRONMENT = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/tmp",  # noqa: S108 -- its own
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one command may use.
+
+    ``memory_bytes`` bounds the address space of each process and what all hold in memory
+    together; ``processes`` counts all of the user namespace, the caller's own included;
+    ``file_bytes`` is the size of one file. Of the output ``output_bytes`` are kept, its beginning
+    and its end.
+    """
+
+    wall_s: float = 10.0
+    cpu_s: float = 10.0  # of each process, rounded up to whole seconds: the kernel counts those
+    memory_bytes: int = 256 << 20
+    processes: int = 64
+    file_bytes: int = 8 << 20
+    open_files: int = 256
+    output_bytes: int = 64 << 10
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command came to.
+
+    ``output`` is its standard output and error as they came, as text without control characters.
+    ``exit`` is its status (128 + n if signal n ended it), None if it was stopped: because of its
+    time (``timed_out``) or for the reason that ``stopped`` gives in words.
+    """
+
+    output: str
+    exit: int | None
+    timed_out: bool = False
+    stopped: str = ""
+
+    @property
+    def told(self) -> str:
+        """The output and, where it was stopped or failed, a last line that says so."""
+        if self.stopped:
+            note = f"[stopped: {self.stopped}]"
+        elif self.exit:
+            note = f"[exit status {self.exit}]"
+        else:
+            return self.output
+        gap = "" if not self.output or self.output.endswith("\n") else "\n"
+        return f"{self.output}{gap}{note}\n"
+
+
+def available() -> str:
+    """Why no command can be run here, in words; empty when one can (as far as files tell)."""
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed (apt-get install bubblewrap)"
+    try:
+        _filter()
+    except KeyError:
+        return f"there is no seccomp filter for {platform.machine()}"
+    return ""
+
+
+def run(
+    command: str,
+    *,
+    netns: int | None = None,
+    hostname: str = "sandbox",
+    limits: Limits | None = None,
+    watch: Callable[[int], str] | None = None,
+) -> Result:
+    """Run ``bash -c command`` in the network namespace of descriptor ``netns``.
+
+    With ``netns`` the caller must have all capabilities in the user namespace that owns it, and
+    its user must not be the machine's root (which no limit on processes holds). Without, the
+    command has an empty network namespace and no capability, and any user may call.
+
+    ``watch`` is called every 20 ms with the number of a process of the sandbox (whose
+    ``/proc/PID/net`` is the command's network); text that it returns ends the command and is told.
+
+    Every process of the command is dead on return. Raises EnvironmentFailed when the sandbox
+    could not be made; nothing of the command ran then.
+    """
+    limits = limits or Limits()
+    if problem := available():
+        raise EnvironmentFailed(f"no sandbox: {problem}", proven_ours=True)
+    if "\0" in command or len(command.encode("utf-8", "replace")) > _LONGEST_COMMAND_BYTES:
+        return Result("", None, stopped="the command is too long or holds a null character")
+    with contextlib.ExitStack() as stack:
+        sandbox = _Sandbox(stack, limits, watch, networked=netns is not None)
+        with entered(netns):
+            sandbox.start(hostname, command)
+        return sandbox.finish()
+
+
+@contextlib.contextmanager
+def entered(netns: int | None) -> Iterator[None]:
+    """This thread is in the network namespace of a descriptor while the block runs.
+
+    None changes nothing. Raises EnvironmentFailed if it may not.
+    """
+    if netns is None:
+        yield
+        return
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _set_namespace(netns)
+        try:
+            yield
+        finally:
+            _set_namespace(own)
+    finally:
+        os.close(own)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_LONGEST_COMMAND_BYTES = 100_000  # the kernel takes 128 KiB in one argument
+
+
+def _set_namespace(descriptor: int) -> None:
+    if _libc.setns(descriptor, _CLONE_NEWNET):
+        problem = os.strerror(ctypes.get_errno())
+        raise EnvironmentFailed(f"cannot enter a network namespace: {problem}", proven_ours=True)
+
+
+@cache
+def _filter() -> bytes:
+    verdicts = [(numbers, protection.refusal()) for numbers in REFUSED.values()]
+    verdicts += [(numbers, protection.refusal(errno.ENOSYS)) for numbers in _ABSENT.values()]
+    return protection.compose(platform.machine(), verdicts, GUARDED.values(), protection.ALLOW)
+
+
+@cache
+def _system_folders() -> tuple[str, ...]:
+    """What the command sees of the machine's files: programs, libraries, a few tables."""
+    found = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local", "--remount-ro", "/usr/local"]
+    for name in _TOP:
+        path = Path("/", name)
+        if path.is_symlink():
+            found += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            found += ["--ro-bind", str(path), str(path)]
+    for name in _ETC:
+        found += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    return tuple(found)
+
+
+def _arguments(*, networked: bool, hostname: str) -> list[str]:
+    """Of bubblewrap, but for descriptors and the command."""
+    line = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
+    line += ["--new-session", "--hostname", hostname, "--clearenv", "--cap-drop", "ALL"]
+    if networked:
+        line += ["--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_RAW"]
+    else:
+        line += ["--unshare-user", "--unshare-net"]
+    for name, value in _ENVIRONMENT.items():
+        line += ["--setenv", name, value]
+    line += _system_folders()
+    # of /proc/sys only the network's may be written: others of them are the machine's
+    line += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+    line += ["--bind" if networked else "--ro-bind", "/proc/sys/net", "/proc/sys/net"]
+    line += ["--dev", "/dev"]
+    for path, most in _TEMPORARY.items():
+        line += ["--size", str(most), "--tmpfs", path]
+    # without sizes of their own, these could fill the memory
+    return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
+
+
+def _limited(limits: Limits) -> list[str]:
+    """What a command's line begins with: limits of the kernel, and a second clock within, should
+    the one without not look after it."""
+    line = ["prlimit"]
+    for name, which, most in (
+        ("cpu", resource.RLIMIT_CPU, math.ceil(limits.cpu_s)),
+        ("as", resource.RLIMIT_AS, limits.memory_bytes),
+        ("nproc", resource.RLIMIT_NPROC, limits.processes),
+        ("fsize", resource.RLIMIT_FSIZE, limits.file_bytes),
+        ("nofile", resource.RLIMIT_NOFILE, limits.open_files),
+        ("core", resource.RLIMIT_CORE, 0),
+        ("memlock", resource.RLIMIT_MEMLOCK, 1 << 20),  # iptables and nft ask for little
+        ("msgqueue", resource.RLIMIT_MSGQUEUE, 0),
+        ("nice", resource.RLIMIT_NICE, 0),
+        ("rtprio", resource.RLIMIT_RTPRIO, 0),
+        ("sigpending", resource.RLIMIT_SIGPENDING, 1024),
+    ):
+        hard = resource.getrlimit(which)[1]
+        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        line.append(f"--{name}={value}:{value}")
+    return [*line, "timeout", "--signal=KILL", str(math.ceil(limits.wall_s) + 1)]
+
+
+def _harmless_user() -> dict[str, Any]:
+    """Who a command without a network is, for Popen: no limit on processes holds the machine's
+    root. Where no other user can be given, this user is not the machine's root either."""
+    user = protection.FIRST_USER
+    if os.geteuid() or not protection.own_user_possible(user):
+        return {}
+    return {"user": user, "group": user, "extra_groups": []}
+
+
+class _Sandbox:
+    """One life of bubblewrap. What is opened is closed by the stack, the processes killed too."""
+
+    def __init__(
+        self,
+        stack: contextlib.ExitStack,
+        limits: Limits,
+        watch: Callable[[int], str] | None,
+        *,
+        networked: bool,
+    ) -> None:
+        self._stack = stack
+        self._limits = limits
+        self._watch = watch
+        self._networked = networked
+        self._kept = _Kept(limits.output_bytes)
+
+    def _pipe(self) -> tuple[int, int]:
+        ends = os.pipe2(os.O_CLOEXEC)
+        for end in ends:
+            self._stack.callback(_close, end)
+        return ends
+
+    def start(self, hostname: str, command: str) -> None:
+        """Make the sandbox, put the limits on it, and let the command run."""
+        self._output, output = self._pipe()
+        about, told = self._pipe()
+        # bubblewrap waits for a byte here; that it is still there in the end tells that nothing ran
+        self._gate, opened = self._pipe()
+        program, written = self._pipe()
+        os.write(written, _filter())
+        os.close(written)
+        line = ["bwrap", *_arguments(networked=self._networked, hostname=hostname)]
+        line += ["--info-fd", str(told), "--block-fd", str(self._gate)]
+        line += ["--seccomp", str(program), "--"]
+        line += [*_limited(self._limits), "bash", "-c", command]
+        user = {} if self._networked else _harmless_user()
+        try:
+            self._process = subprocess.Popen(
+                line,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(told, self._gate, program),
+                cwd="/",
+                **user,
+            )
+        except OSError as error:
+            raise EnvironmentFailed(f"no sandbox: {error}", proven_ours=True) from None
+        self._stack.callback(self._bury)
+        for end in (output, told, program):
+            _close(end)
+        os.set_blocking(self._output, False)
+        self._child = self._number(about)
+        self._life = os.pidfd_open(self._child)
+        self._stack.callback(os.close, self._life)
+        self._yield_to_others()
+        os.write(opened, b"!")
+
+    def _number(self, about: int) -> int:
+        """The process number of the sandbox's first process, as bubblewrap tells it."""
+        deadline = time.monotonic() + _START_S
+        text = b""
+        while b"}" not in text:
+            if not select.select([about], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise EnvironmentFailed("bubblewrap does not start", proven_ours=True)
+            if not (more := os.read(about, 4096)):
+                self._process.wait()
+                self._read()
+                raise EnvironmentFailed(f"no sandbox: {self._kept.text()}", proven_ours=True)
+            text += more
+        return int(json.loads(text)["child-pid"])
+
+    def _yield_to_others(self) -> None:
+        with contextlib.suppress(OSError):  # wishes: what bounds the command holds without
+            os.setpriority(os.PRIO_PROCESS, self._child, _NICENESS)
+            # where memory runs out, the command goes first
+            Path(f"/proc/{self._child}/oom_score_adj").write_text("1000", encoding="ascii")
+
+    def finish(self) -> Result:
+        """Wait for the command's end or bring it about, and for that of all that it started."""
+        stopped, timed_out = self._attend()
+        self._kill()
+        code = self._process.wait()
+        self._read()
+        unread = fcntl.ioctl(self._gate, termios.FIONREAD, bytes(4))
+        if not stopped and struct.unpack("i", unread) != (0,):
+            raise EnvironmentFailed(f"no sandbox: {self._kept.text()}", proven_ours=True)
+        if stopped:
+            return Result(self._kept.text(), None, timed_out, stopped)
+        return Result(self._kept.text(), code if code >= 0 else 128 - code)
+
+    def _attend(self) -> tuple[str, bool]:
+        """Read and watch until it ends. Returns why it must be stopped, and whether by time."""
+        deadline = time.monotonic() + self._limits.wall_s
+        poll = select.poll()
+        poll.register(self._life, select.POLLIN)
+        poll.register(self._output, select.POLLIN)
+        looked = 0.0
+        while True:
+            events = dict(poll.poll(_TICK_S * 1000))
+            if self._output in events and not self._read():
+                poll.unregister(self._output)  # closed by all, and something still runs
+            now = time.monotonic()
+            if self._life in events:
+                return "", False
+            if now >= deadline:
+                return f"it ran for {self._limits.wall_s:g} s", True
+            if now - looked >= _TICK_S:
+                looked = now
+                if reason := self._excess():
+                    return reason, False
+
+    def _excess(self) -> str:
+        """Which bound is passed that the kernel does not keep; empty if none."""
+        most = self._limits.output_bytes * _MOST_OUTPUTS
+        if self._kept.total > most:
+            return f"it wrote more than {most >> 10} KiB"
+        root = Path(f"/proc/{self._child}/root")
+        # once it ends these go, one after the other
+        with contextlib.suppress(OSError, ValueError):
+            if _resident_bytes(root / "proc") > self._limits.memory_bytes:
+                return f"it holds more than {self._limits.memory_bytes >> 20} MiB of memory"
+            for folder in _TEMPORARY:
+                room = os.statvfs(f"{root}{folder}")
+                if room.f_files - room.f_ffree > _MOST_FILES:
+                    return f"it made more than {_MOST_FILES} files in {folder}"
+        return self._watch(self._child) if self._watch is not None else ""
+
+    def _read(self) -> bool:
+        """Take what is there; false once nobody can write any more."""
+        for _ in range(_MOST_OUTPUTS):  # then look at the clock again
+            try:
+                chunk = os.read(self._output, _CHUNK_BYTES)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            self._kept.add(chunk)
+        return True
+
+    def _kill(self) -> None:
+        """End the sandbox's first process, with which the kernel ends all others of its namespace;
+        the descriptor tells only when they are gone."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._life, signal.SIGKILL)
+        if not select.select([self._life], [], [], _END_S)[0]:
+            raise EnvironmentFailed("a command does not die")
+        # ours to reap where the caller adopts orphans
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._child, os.WNOHANG)
+
+    def _bury(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()  # the rest dies with it
+            self._process.wait()
+
+
+class _Kept:
+    """The beginning and the end of what was written, in bounded memory."""
+
+    def __init__(self, most: int) -> None:
+        self._half = most // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.total = 0
+
+    def add(self, chunk: bytes) -> None:
+        self.total += len(chunk)
+        room = self._half - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[max(room, 0) :]
+        del self._tail[: -self._half]
+
+    def text(self) -> str:
+        left_out = self.total - len(self._head) - len(self._tail)
+        cut = f"\n[... {left_out} bytes left out ...]\n" if left_out else ""
+        if not cut:
+            return plain(bytes(self._head + self._tail))
+        return f"{plain(bytes(self._head))}{cut}{plain(bytes(self._tail))}"
+
+
+_LINE_END = re.compile("\r+\n|\r")
+
+
+def plain(written: bytes) -> str:
+    r"""Text that does nothing to a terminal, a log or a prompt: what is not printable is escaped.
+
+    >>> plain(b"\x1b[31mred\r\nline\x00")
+    '\\x1b[31mred\nline\\x00'
+    """
+    text = _LINE_END.sub("\n", written.decode("utf-8", "replace"))
+    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def _resident_bytes(processes: Path) -> int:
+    """What the processes of a /proc hold in memory; shared pages count for each."""
+    pages = 0
+    for process in processes.iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                pages += int((process / "statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
