@@ -6,6 +6,7 @@ happened so far, and why the last reply could not be used, if it could not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -96,3 +97,46 @@ def _render_example(example: Example, *, with_thought: bool) -> str:
     if with_thought:
         lines.append(f"Reasoning: {example.thought}")
     return "\n".join([*lines, "Reply:", example.reply])
+
+
+#: an entry of a bounded history keeps at least so many characters, or it is left out
+_MIN_ENTRY_CHARS = 300
+
+
+def clip(text: str, max_chars: int) -> str:
+    """``text`` with its middle cut so that it has about ``max_chars`` at most, and says so."""
+    if len(text) <= max_chars:
+        return text
+    head = -(-max_chars // 2)
+    tail = max_chars - head
+    cut = len(text) - head - tail
+    return f"{text[:head]}\n[… {cut} characters left out …]\n{text[len(text) - tail :]}"
+
+
+def bound(history: Sequence[str], max_chars: int) -> tuple[str, ...]:
+    """Entries of about ``max_chars`` in all at most: the middle is cut first.
+
+    The longest entries lose their middles until all fit. If there are too many for that, the
+    turns in the middle are left out, and a line says how many.
+    """
+    entries = list(history)
+    most = max(2, max_chars // _MIN_ENTRY_CHARS)
+    if len(entries) > most:
+        head = most // 2
+        tail = most - head
+        left_out = f"[… {len(entries) - most} turns left out …]"
+        entries[head : len(entries) - tail] = [left_out]
+    return tuple(
+        clip(entry, _level([len(entry) for entry in entries], max_chars)) for entry in entries
+    )
+
+
+def _level(sizes: Sequence[int], total: int) -> int:
+    """The largest size that each may keep, so that together they are at most ``total``."""
+    rest = total
+    for place, size in enumerate(sorted(sizes)):
+        share = rest // (len(sizes) - place)
+        if size > share:
+            return share
+        rest -= size
+    return max(sizes, default=0)

@@ -1,0 +1,186 @@
+"""What an agent is told: the rules, the plan of the network, who reaches whom, what was tried.
+
+The texts are files in ``prompts``. The examples are about machines whose prefix is never drawn.
+Everything that grows with the network or the episode is bounded: the broken pairs come first, and
+of a long history the middle is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.resources import files
+from itertools import islice
+from string import Template
+from typing import Any
+
+from netarena.model import Query, State, Step
+from netarena.prompts import Example, PromptParts, bound, clip
+from netarena_route.state import Pair, count_pings, fields, lost, opened
+from netarena_route.world import World
+
+#: the whole history, the command of one turn, and what is shown of its output, in characters
+MAX_HISTORY_CHARS = 24_000
+MAX_COMMAND_CHARS = 2_000
+MAX_OUTPUT_CHARS = 8_000
+#: a larger table of pings is told by its broken pairs, of which so many are named
+MAX_TABLE_CHARS = 6_000
+MAX_NAMED = 40
+
+_EXAMPLES = ("example_look", "example_repair")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the sandbox allows a command."""
+
+    timeout_s: int
+    output_kib: int
+
+
+def prompt_parts(
+    query: Query, world: World, state: State, steps: Sequence[Step], limits: Limits
+) -> PromptParts:
+    """The parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns."""
+    rules = _template("rules").substitute(
+        num_subnets=len(world.switches), intent=tell_intent(world), **asdict(limits)
+    )
+    turns = [_tell_turn(number, step) for number, step in enumerate(steps, start=1)]
+    return PromptParts(
+        rules=rules,
+        reply_format=_text("reply"),
+        task=query.text,
+        situation=f"{tell_plan(world)}\n\nPingall result:\n{pingall(world, state)}",
+        history=bound(turns, MAX_HISTORY_CHARS),
+        examples=examples(),
+    )
+
+
+def tell_intent(world: World) -> str:
+    """Who must reach whom, and what of it the router is meant to do by itself, in words."""
+    if not world.apart:
+        return "- Every machine reaches every other one."
+    pairs = "; ".join(f"{world.networks[a]} and {world.networks[b]}" for a, b in world.apart)
+    lines = [
+        f"- The hosts of these pairs of subnets stay apart, in both directions: {pairs}.",
+        "- Every other pair of machines works, and every host reaches the router and it them.",
+        "- The router keeps them apart by design, with filters, policy rules or routing tables.",
+        "- Other filters, routes to nowhere and settings of machines belong to it if they fit.",
+    ]
+    if any(entry.startswith("-P FORWARD DROP") for entry in world.router.filters):
+        lines.append("- The router forwards nothing that no filter accepts.")
+    if any(" lookup " in entry for entry in world.router.rules):
+        lines.append(
+            "- What comes in on an interface of the router is routed by a table of that "
+            "interface: a route to each subnet that it may reach, its own included, and "
+            "unreachable for all else."
+        )
+    if any(" to " in entry for entry in world.router.rules):
+        lines.append("- Policy rules refuse what comes in on one subnet for another, both ways.")
+    return "\n".join(lines)
+
+
+def tell_plan(world: World) -> str:
+    """The healthy addresses, a line per subnet."""
+    lines = ["Address plan:"]
+    for subnet, (switch, port) in enumerate(zip(world.switches, world.ports, strict=True)):
+        hosts = [
+            f"{host.name} {host.interfaces[0].address} on {host.interfaces[0].name}"
+            for host in world.hosts
+            if host.interfaces[0].subnet == subnet
+        ]
+        lines.append(
+            f"- {world.networks[subnet]} (switch {switch}): "
+            f"router {world.router.name} {port.address} on {port.name}; {', '.join(hosts)}"
+        )
+    lines.append(f"The router is pinged at {world.addresses[0]}.")
+    return "\n".join(lines)
+
+
+def pingall(world: World, state: State) -> str:
+    """Who reaches whom, as Mininet's pingall prints it (hosts first, then the router).
+
+    A table beyond ``MAX_TABLE_CHARS`` is replaced by its lost and open pairs.
+    """
+    matrix = fields(state)["matrix"]
+    number = len(world.endpoints)
+    order = [*range(1, number), 0]
+    received, sent = count_pings(state)
+    lists = [
+        ("Must work and does not", lost(world, state)),
+        ("Must stay apart and does not", opened(world, state)),
+    ]
+    if number * number * (len(world.endpoints[-1]) + 1) <= MAX_TABLE_CHARS:
+        names = world.endpoints
+        lines = [
+            f"{names[i]} -> "
+            + "".join(f"{names[j] if matrix[i][j] == '1' else 'X'} " for j in order if j != i)
+            for i in order
+        ]
+        if not world.apart:  # every X is to be repaired
+            lists = []
+    else:
+        lines = [f"(the table of {number} machines is too long: only what is wrong is told)"]
+    lines.append(f"*** Results: {loss_pct(state)}% dropped ({received}/{sent} received)")
+    lines += [
+        f"{title} ({len(pairs)}): {_tell(pairs, len(pairs))}"
+        for title, pairs in lists
+        if len(pairs)
+    ]
+    return "\n".join(lines)
+
+
+def loss_pct(state: State) -> int:
+    """Lost pings in per cent of all sent, as Mininet rounds them: down."""
+    received, sent = count_pings(state)
+    return 100 * (sent - received) // sent
+
+
+def _tell_turn(number: int, step: Step) -> str:
+    if not isinstance(step.move, dict):
+        return f"Turn {number}: {step.refused or 'there was no reply'}"
+    lines = [
+        f"Turn {number}",
+        f"Machine: {step.move['machine']}",
+        f"Command: {clip(str(step.move['command']), MAX_COMMAND_CHARS)}",
+        "Output:",
+        clip(step.output.rstrip("\n"), MAX_OUTPUT_CHARS) or "(none)",
+    ]
+    if step.judgement is not None and isinstance(step.judgement.detail, dict):
+        lines.append(_tell_change(step.judgement.detail))
+    return "\n".join(lines)
+
+
+def _tell_change(detail: dict[str, Any]) -> str:
+    """What a step did to the pings, from its judgement."""
+    changes = [
+        f"{word}: {_tell(detail[word], detail[f'num_{word}'])}"
+        for word in ("broke", "healed", "opened")
+        if detail[f"num_{word}"]
+    ]
+    return f"Pings afterwards: {'; '.join(changes) or 'as before'}."
+
+
+def _tell(pairs: Iterable[Pair], total: int) -> str:
+    named = [f"{source} -> {target}" for source, target in islice(pairs, MAX_NAMED)]
+    return ", ".join(named) + (f" and {total - len(named)} more" if total > len(named) else "")
+
+
+@lru_cache
+def examples() -> tuple[Example, ...]:
+    """The worked examples, the same for every query."""
+    found = []
+    for name in _EXAMPLES:
+        task, thought, reply = (part.strip() for part in _text(name).split("\n---\n"))
+        found.append(Example(task=task, thought=thought, reply=reply))
+    return tuple(found)
+
+
+@lru_cache
+def _text(name: str) -> str:
+    return (files("netarena_route") / "prompts" / f"{name}.txt").read_text(encoding="utf-8").strip()
+
+
+def _template(name: str) -> Template:
+    return Template(_text(name))
