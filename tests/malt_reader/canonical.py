@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -114,7 +115,7 @@ def _loop(head: re.Match[str], body: list[str], depth: int) -> Each:
     heads = [i for i, line in enumerate(body) if _indent(line) == depth] + [len(body)]
     if len(heads) == 3 and body[heads[1]].strip(" ") != "Otherwise:":
         raise Unreadable(body[heads[1]])
-    branches = [tuple(_block(body[a + 1 : b], depth + 2)) for a, b in zip(heads, heads[1:])]
+    branches = [tuple(_block(body[a + 1 : b], depth + 2)) for a, b in itertools.pairwise(heads)]
     when = _condition(body[0].strip(" "), variable)
     return Each(select, variable, when, branches[0], branches[1] if len(heads) == 3 else ())
 
@@ -135,8 +136,10 @@ _CONDITIONS: tuple[tuple[str, Callable[[re.Match[str]], When]], ...] = (
         lambda m: When("stage", "equals", float(m[1])),
     ),
     (
-        rf"the number of nodes of kind (\w+) that NAME contains directly is (at least|below) "
-        rf"{_NUMBER}",
+        (
+            rf"the number of nodes of kind (\w+) that NAME contains directly is (at least|below) "
+            rf"{_NUMBER}"
+        ),
         lambda m: When("children", _COMPARE[m[2]], float(m[3]), m[1]),
     ),
     (
