@@ -1,0 +1,45 @@
+"""The action space: a fault as data, with what injects it, what repairs it, and its words."""
+
+from __future__ import annotations
+
+from netarena.model import Action, JsonValue, Record
+
+
+class Command(Record):
+    """One shell command line, run as root in the network namespace of ``machine``."""
+
+    machine: str
+    command: str
+
+
+class Fault(Record):
+    """One broken thing. Which pairs it breaks is computed: ``fault.expected``."""
+
+    #: of ``fault.KINDS``, and one of that kind's methods
+    kind: str
+    method: str
+    #: where its repair is typed
+    machine: str
+    #: where it acts: indices of subnets and the name of a host, as ``fault.Site`` reads them
+    parameters: dict[str, JsonValue]
+    #: a sentence without its stop
+    words: str
+    #: run in this order; each must succeed
+    inject: tuple[Command, ...]
+    #: brings back exactly the healthy state, whatever else is still broken
+    repair: tuple[Command, ...]
+
+
+def action_of(fault: Fault) -> Action:
+    """The fault as an action of a query."""
+    return Action(kind=fault.kind, parameters=fault.model_dump(mode="json"))
+
+
+def fault_of(action: Action) -> Fault:
+    """The fault that ``action_of`` was given."""
+    return Fault.model_validate(action.parameters)
+
+
+def describe(action: Action) -> str:
+    """The fault in words, machines and interfaces named."""
+    return fault_of(action).words

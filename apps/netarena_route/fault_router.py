@@ -1,0 +1,335 @@
+"""Kinds of fault beyond the paper's, on the router."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from netarena_route.method import (
+    Method,
+    Packet,
+    Scope,
+    Site,
+    always,
+    enters,
+    enters_forwarded,
+    forwards,
+    half_by_main,
+    leaves,
+    peer_by_main,
+)
+
+
+def _own(site: Site, packet: Packet) -> bool:
+    """Echo requests for the router."""
+    return packet.dst == site.plan.router.name and not packet.reply
+
+
+def _unresolved(site: Site, packet: Packet) -> bool:
+    """The port's address is not the router's: nobody answers for it."""
+    return (enters(site, packet) and packet.routed) or (
+        packet.dst == site.plan.router.name and packet.target == site.subnet
+    )
+
+
+def _sourced(site: Site, packet: Packet) -> bool:
+    """What leaves with a source of the subnet; the router's requests are looked up without."""
+    known = packet.forwarded or packet.reply
+    return packet.leaves is not None and packet.source == site.subnet and known
+
+
+def _by_main(site: Site, packet: Packet) -> bool:
+    del site
+    return packet.table == "main"
+
+
+def _of_peer(site: Site, packet: Packet) -> bool:
+    """What the peer sends or is sent through the router."""
+    routed = packet.enters is not None or packet.leaves is not None
+    return routed and site.peer.name in (packet.src, packet.dst)
+
+
+def _to_peer(site: Site, packet: Packet) -> bool:
+    return packet.leaves is not None and packet.dst == site.peer.name
+
+
+def _from_peer(site: Site, packet: Packet) -> bool:
+    return packet.forwarded and packet.src == site.peer.name
+
+
+def _towards(site: Site, packet: Packet) -> bool:
+    return packet.forwarded and packet.leaves == site.subnet
+
+
+def _between(site: Site, packet: Packet) -> bool:
+    return packet.enters == site.subnet and packet.leaves == site.other
+
+
+def _translated(site: Site, packet: Packet) -> bool:
+    """Addresses are translated for what opens a connection and comes in by a port."""
+    return packet.dst == site.peer.name and not packet.reply and packet.enters is not None
+
+
+def _request(site: Site, packet: Packet) -> bool:
+    del site
+    return packet.forwarded and not packet.reply
+
+
+def _request_in(site: Site, packet: Packet) -> bool:
+    return packet.enters == site.subnet and not packet.reply
+
+
+def _reply_in(site: Site, packet: Packet) -> bool:
+    return packet.enters == site.subnet and packet.reply
+
+
+def _reply_towards(site: Site, packet: Packet) -> bool:
+    return _towards(site, packet) and packet.reply
+
+
+def _half_back(site: Site, packet: Packet) -> bool:
+    """To the half by the main table, and from it: the way back is looked up there."""
+    return half_by_main(site, packet) or (
+        packet.enters == site.subnet and site.at(packet.src) in site.half
+    )
+
+
+def _row(  # noqa: PLR0913 -- the columns of the tables below
+    name: str,
+    words: str,
+    inject: str,
+    repair: str,
+    lost: Callable[[Site, Packet], bool],
+    *holds: str,
+    fits: Callable[[Site], bool] = always,
+    resolves: bool = False,
+) -> Method:
+    return Method(name, Scope.ROUTER, words, inject, repair, lost, holds, fits, resolves)
+
+
+def _route(name: str, route: str, lost: Callable[[Site, Packet], bool], *holds: str) -> Method:
+    """A route too many."""
+    return _row(
+        name,
+        f"{{machine}} has the route {route}",
+        f"ip route add {route}",
+        f"ip route del {route}",
+        lost,
+        "{port}",
+        *holds,
+    )
+
+
+def _rule(
+    name: str, rule: str, lost: Callable[[Site, Packet], bool], table: str = "", *holds: str
+) -> Method:
+    """A policy rule too many, and the table that it looks up."""
+    return _row(
+        name,
+        f"{{machine}} has the policy rule {rule}",
+        (f"ip route add blackhole default {table} && " if table else "") + f"ip rule add {rule}",
+        f"ip rule del {rule}" + (f" && ip route flush {table}" if table else ""),
+        lost,
+        *holds,
+    )
+
+
+def _filter(name: str, chain: str, match: str, lost: Callable[[Site, Packet], bool]) -> Method:
+    """An iptables rule too many, at the top of its chain."""
+    return _row(
+        name,
+        f"{{machine}} has the rule {chain} {match}",
+        f"iptables {_insert(chain, 'I')} {match}",
+        f"iptables {_insert(chain, 'D')} {match}",
+        lost,
+    )
+
+
+def _insert(chain: str, flag: str) -> str:
+    """``nat PREROUTING`` as options of iptables."""
+    *table, name = chain.split()
+    return " ".join([*(f"-t {entry}" for entry in table), f"-{flag} {name}"])
+
+
+def _nft(
+    name: str, family: str, hook: str, rule: str, lost: Callable[[Site, Packet], bool]
+) -> Method:
+    """A table of nftables too many."""
+    chain = f"chain {family} guard in {{{{ type filter hook {hook} priority 0; }}}}"
+    return _row(
+        name,
+        f"{{machine}} has an nftables table {family} guard: {rule}",
+        f"nft add table {family} guard && nft 'add {chain}' && "
+        f"nft 'add rule {family} guard in {rule}'",
+        f"nft delete table {family} guard",
+        lost,
+        "{machine} nft " + family,
+    )
+
+
+ROUTER: dict[str, tuple[Method, ...]] = {
+    "stray_route": (
+        _route("unreachable_half", "unreachable {half}", half_by_main),
+        _route("blackhole_half", "blackhole {half}", half_by_main),
+        _route("prohibit_half", "prohibit {half}", half_by_main),
+        _route("detour_half", "{half} dev {other_port}", half_by_main, "{other_port}"),
+        _route("unreachable_host", "unreachable {peer_ip}", peer_by_main),
+        _route("blackhole_host", "blackhole {peer_ip}", peer_by_main),
+        _route("prohibit_host", "prohibit {peer_ip}", peer_by_main),
+        _route("gateway_host", "{peer_ip} via {spare} dev {port} onlink", peer_by_main),
+        _row(
+            "reverse_path",
+            "{machine} has the route {half} dev {other_port} and filters by reverse path",
+            "sysctl -w net.ipv4.conf.{port}.rp_filter=1 && ip route add {half} dev {other_port}",
+            "ip route del {half} dev {other_port} && sysctl -w net.ipv4.conf.{port}.rp_filter=0",
+            _half_back,
+            "{port}",
+            "{other_port}",
+        ),
+        _row(
+            "table_route_missing",
+            "{machine} has lost the route {table_route}",
+            "ip route del {table_route}",
+            "ip route add {table_route}",
+            _between,
+            "{port}",
+            "{other_port}",
+            fits=lambda site: bool(site.table_route),
+        ),
+    ),
+    "policy_rule": (
+        _rule("source_table", "pref 100 from {net} lookup 200", _sourced, "table 200"),
+        _rule("target_table", "pref 110 to {net} lookup 210", leaves, "table 210"),
+        _rule("port_prohibit", "pref 120 iif {port} prohibit", enters_forwarded),
+        _rule("port_unreachable", "pref 130 iif {port} unreachable", enters_forwarded),
+        _rule("host_blackhole", "pref 140 from {peer_ip} blackhole", _from_peer),
+        _rule("host_prohibit", "pref 150 to {peer_ip} prohibit", _to_peer),
+        _row(
+            "main_missing",
+            "{machine} has no policy rule that looks up the main table",
+            "ip rule del pref 32766",
+            "ip rule add pref 32766 from all lookup main",
+            _by_main,
+        ),
+    ),
+    "router_neighbour": (
+        _row(
+            "arp_off",
+            "{machine} does not speak ARP on {port}",
+            "ip link set {port} arp off",
+            "ip link set {port} arp on",
+            leaves,
+            "{port}",
+            resolves=True,
+        ),
+        _row(
+            "wrong_host",
+            "{machine} has a wrong permanent neighbour entry for {peer_ip}",
+            "ip neigh replace {peer_ip} lladdr 02:00:5e:00:53:01 nud permanent dev {port}",
+            "ip neigh del {peer_ip} dev {port}",
+            _to_peer,
+            "{port}",
+            resolves=True,
+        ),
+    ),
+    "router_address": (
+        _row(
+            "holds_host",
+            "{machine} has the address {peer_ip} of {peer} on its loopback",
+            "ip addr add {peer_ip}/32 dev lo",
+            "ip addr del {peer_ip}/32 dev lo",
+            _of_peer,
+            "{port}",
+        ),
+        _row(
+            "local_host",
+            "{machine} has a local route for {peer_ip}, the address of {peer}",
+            "ip route add local {peer_ip} dev lo",
+            "ip route del local {peer_ip} dev lo table local",
+            _of_peer,
+            "{port}",
+        ),
+        _row(
+            "not_local",
+            "{machine} does not take {ip} for its own: its entry in the local table is missing",
+            "ip route del local {ip} dev {port} table local",
+            "ip route add local {ip} dev {port} table local proto kernel scope host src {ip}",
+            _unresolved,
+            "{port}",
+            resolves=True,
+        ),
+    ),
+    "router_setting": (
+        _row(
+            "port_forwarding",
+            "{machine} forwards nothing that comes in by {port}",
+            "sysctl -w net.ipv4.conf.{port}.forwarding=0",
+            "sysctl -w net.ipv4.conf.{port}.forwarding=1",
+            enters_forwarded,
+            "{machine} forwarding",
+        ),
+        _row(
+            "echo_ignored",
+            "{machine} ignores echo requests",
+            "sysctl -w net.ipv4.icmp_echo_ignore_all=1",
+            "sysctl -w net.ipv4.icmp_echo_ignore_all=0",
+            _own,
+        ),
+    ),
+    "router_firewall": (
+        _nft("nft_forward", "inet", "forward", "meta l4proto icmp drop", forwards),
+        _nft("nft_ingress", "netdev", "ingress device {port}", "ip protocol icmp drop", enters),
+        _filter("forward_target", "FORWARD", "-d {net} -j REJECT", _towards),
+        _filter("forward_ports", "FORWARD", "-i {port} -o {other_port} -j DROP", _between),
+        _filter("forward_host", "FORWARD", "-s {peer_ip} -j DROP", _from_peer),
+        _filter("forward_icmp", "FORWARD", "-i {port} -p icmp -j REJECT", enters_forwarded),
+        _filter("long_packets", "FORWARD", "-m length --length 60:65535 -j DROP", forwards),
+        _filter(
+            "replies",
+            "FORWARD",
+            "-o {port} -p icmp --icmp-type echo-reply -j DROP",
+            _reply_towards,
+        ),
+        _filter(
+            "requests_in",
+            "raw PREROUTING",
+            "-i {port} -p icmp --icmp-type echo-request -j DROP",
+            _request_in,
+        ),
+        _filter(
+            "replies_in",
+            "raw PREROUTING",
+            "-i {port} -p icmp --icmp-type echo-reply -j DROP",
+            _reply_in,
+        ),
+        _filter("mangled", "mangle PREROUTING", "-i {port} -p icmp -j DROP", enters),
+        _filter("postrouted", "mangle POSTROUTING", "-o {port} -p icmp -j DROP", leaves),
+        _filter("ttl", "mangle PREROUTING", "-i {port} -j TTL --ttl-set 1", enters_forwarded),
+        _filter("new_connections", "FORWARD", "-m conntrack --ctstate NEW -j DROP", _request),
+        _row(
+            "untracked",
+            "{machine} does not track what comes in by {port}, and drops what is untracked",
+            "iptables -t raw -I PREROUTING -i {port} -j NOTRACK && "
+            "iptables -I FORWARD -m conntrack --ctstate UNTRACKED -j DROP",
+            "iptables -D FORWARD -m conntrack --ctstate UNTRACKED -j DROP && "
+            "iptables -t raw -D PREROUTING -i {port} -j NOTRACK",
+            enters_forwarded,
+        ),
+        _row(
+            "accept_missing",
+            "{machine} has lost the rule FORWARD {accept}",
+            "iptables -D FORWARD {accept}",
+            "iptables -A FORWARD {accept}",
+            _between,
+            fits=lambda site: bool(site.accept),
+        ),
+    ),
+    "address_translation": (
+        _filter(
+            "dead_end",
+            "nat PREROUTING",
+            "-d {peer_ip} -j DNAT --to-destination {spare}",
+            _translated,
+        ),
+        _filter("redirect", "nat PREROUTING", "-d {peer_ip} -j REDIRECT", _translated),
+    ),
+}

@@ -1,0 +1,287 @@
+"""What a row of the tables of faults is made of: where it acts, its commands, what it loses.
+
+A row's commands and words are templates over ``Site.names``. Its ``lost`` says which packets do
+not arrive while it is the only fault; it is a formula on the healthy ways (``path``), so that
+what a fault breaks is known before any network is built, and the network is held against it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+
+from netarena.model import JsonValue
+from netarena_route.path import Packet, Plan
+from netarena_route.world import Interface, Machine
+
+#: prefix lengths of a router's address that leave its hosts out
+NARROW_MASKS = (30, 31, 32)
+
+
+class Scope(Enum):
+    """Which sites a method is drawn on."""
+
+    ROUTER = "router"  # the router; other: any two of its subnets; peer: a host of the first
+    HOST = "host"  # a host; other: another subnet; peer: a host there
+    TWIN = "twin"  # a host; peer: a host on the same subnet
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a fault acts."""
+
+    plan: Plan
+    #: the router or a host
+    machine: Machine
+    #: of the machine's port that it acts on
+    subnet: int
+    #: another subnet
+    other: int
+    #: a host: on ``subnet`` for the router and for a twin, else on ``other``
+    peer: Machine
+
+    @classmethod
+    def draw(cls, plan: Plan, scope: Scope, rng: random.Random) -> Site | None:
+        """None where the network has no such site."""
+        subnets = range(len(plan.ports))
+        if scope is Scope.ROUTER:
+            machine, subnet = plan.router, rng.choice(subnets)
+        else:
+            machine = rng.choice(plan.world.hosts)
+            subnet = plan.subnet(machine.name)
+        other = rng.choice([index for index in subnets if index != subnet])
+        near = scope is not Scope.HOST
+        peers = [host for host in plan.hosts[subnet if near else other] if host is not machine]
+        return cls(plan, machine, subnet, other, rng.choice(peers)) if peers else None
+
+    @classmethod
+    def read(cls, plan: Plan, parameters: dict[str, JsonValue]) -> Site:
+        """From ``parameters`` of a fault."""
+        machine, peer = (plan.world.machine(str(parameters[key])) for key in ("machine", "peer"))
+        subnet, other = (int(str(parameters[key])) for key in ("subnet", "other"))
+        return cls(plan, machine, subnet, other, peer)
+
+    def parameters(self) -> dict[str, JsonValue]:
+        return {
+            "machine": self.machine.name,
+            "subnet": self.subnet,
+            "other": self.other,
+            "peer": self.peer.name,
+        }
+
+    @property
+    def port(self) -> Interface:
+        return next(port for port in self.machine.interfaces if port.subnet == self.subnet)
+
+    @property
+    def address(self) -> IPv4Interface:
+        return IPv4Interface(self.port.address)
+
+    @cached_property
+    def half(self) -> IPv4Network:
+        """The half of the subnet that the peer is in (for a host, of the other subnet)."""
+        address = self.plan.address[self.peer.name]
+        whole = self.plan.networks[self.plan.subnet(self.peer.name)]
+        return next(half for half in whole.subnets() if address in half)
+
+    @cached_property
+    def wide(self) -> IPv4Network:
+        """The smallest network around the subnet and the other one."""
+        network = self.plan.networks[self.subnet]
+        while not self.plan.networks[self.other].subnet_of(network):
+            network = network.supernet()
+        return network
+
+    def narrow(self, length: int) -> frozenset[IPv4Address]:
+        """The addresses of hosts in the network of ``length`` around the machine's own."""
+        return frozenset(IPv4Network((self.address.ip, length), strict=False).hosts())
+
+    @property
+    def accept(self) -> str:
+        """The router's filter, if it has one, that lets the subnet reach the other one."""
+        plan, ends = self.plan, (self.subnet, self.other)
+        for keys, names in (
+            (("-s", "-d"), [str(plan.networks[i]) for i in ends]),
+            (("-i", "-o"), [plan.ports[i].name for i in ends]),
+        ):
+            match = f"{keys[0]} {names[0]} {keys[1]} {names[1]} -j ACCEPT"
+            if f"-A FORWARD {match}" in self.machine.filters:
+                return match
+        return ""
+
+    @property
+    def table_route(self) -> str:
+        """The router's route, if it has one, to the other subnet for what comes in by the port."""
+        rules = (rule.split() for rule in self.machine.rules)
+        tables = [words[-1] for words in rules if words[-4:-1] == ["iif", self.port.name, "lookup"]]
+        net, port = self.plan.networks[self.other], self.plan.ports[self.other].name
+        routes = (f"{net} dev {port} table {table}" for table in tables)
+        return next((route for route in routes if route in self.machine.routes), "")
+
+    def at(self, name: str) -> IPv4Address:
+        """The pinged address of ``name``."""
+        return self.plan.address[name]
+
+    def mark(self, name: str) -> Hashable:
+        """What formulas may tell an endpoint from the others of its subnet by."""
+        address = self.at(name)
+        return (
+            self.plan.subnet(name),
+            name in (self.machine.name, self.peer.name) and name,
+            address in self.half,
+            address in self.wide,
+            tuple(address in self.narrow(length) for length in NARROW_MASKS),
+        )
+
+    @cached_property
+    def lost_routes(self) -> str:
+        """Shell words that add again what the kernel drops with the port or its address."""
+        network = self.plan.networks[self.subnet]
+        return "".join(
+            f" && ip route add {route}"
+            for route in self.machine.routes
+            if self.port.name in route.split() or _leads_through(route, network)
+        )
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """What templates may name."""
+        plan, ports, networks = self.plan, self.plan.ports, self.plan.networks
+        other = IPv4Interface(ports[self.other].address)
+        return {
+            "machine": self.machine.name,
+            "router": plan.router.name,
+            "port": self.port.name,
+            "address": str(self.address),
+            "ip": str(self.address.ip),
+            "length": str(self.address.network.prefixlen),
+            "net": str(networks[self.subnet]),
+            "spare": str(plan.spare(self.subnet)),
+            "gateway": str(IPv4Interface(ports[self.subnet].address).ip),
+            "other_port": ports[self.other].name,
+            "other_address": str(other),
+            "other_net": str(networks[self.other]),
+            "other_spare": str(plan.spare(self.other)),
+            "peer": self.peer.name,
+            "peer_ip": str(self.at(self.peer.name)),
+            "half": str(self.half),
+            "wide": str(self.wide.prefixlen),
+            "ttl": dict(self.machine.sysctls).get("net.ipv4.ip_default_ttl", "64"),
+            "accept": self.accept,
+            "table_route": self.table_route,
+            "lost_routes": self.lost_routes,
+            "routes": " && ".join(f"ip route replace {route}" for route in self.machine.routes),
+            "no_routes": " && ".join(f"ip route del {route}" for route in self.machine.routes),
+        }
+
+
+def _leads_through(route: str, network: IPv4Network) -> bool:
+    words = route.split()
+    return "via" in words and IPv4Address(words[words.index("via") + 1]) in network
+
+
+def always(site: Site) -> bool:
+    """Fits everywhere that its scope is found."""
+    del site
+    return True
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to break something: a row of a table."""
+
+    name: str
+    scope: Scope
+    words: str
+    #: a command line on the machine
+    inject: str
+    #: a command line on the machine
+    repair: str
+    #: whether a packet does not arrive
+    lost: Callable[[Site, Packet], bool]
+    #: what it takes hold of; two faults that share one are never combined
+    holds: tuple[str, ...] = ()
+    #: where it has its effect and its repair is exact
+    fits: Callable[[Site], bool] = always
+    #: whether it acts on the resolution of addresses, which permanent neighbours stand in for
+    resolves: bool = False
+    #: whether it needs the netem queue discipline
+    netem: bool = False
+
+
+# formulas that several rows share
+
+
+def forwards(site: Site, packet: Packet) -> bool:
+    """All that the router passes on."""
+    del site
+    return packet.forwarded
+
+
+def enters(site: Site, packet: Packet) -> bool:
+    """What comes in by the router's port."""
+    return packet.enters == site.subnet
+
+
+def leaves(site: Site, packet: Packet) -> bool:
+    """What goes out by the router's port."""
+    return packet.leaves == site.subnet
+
+
+def crosses(site: Site, packet: Packet) -> bool:
+    """What passes the router's port, either way."""
+    return site.subnet in (packet.enters, packet.leaves)
+
+
+def enters_forwarded(site: Site, packet: Packet) -> bool:
+    """What comes in by the router's port and is passed on."""
+    return packet.forwarded and packet.enters == site.subnet
+
+
+def leaves_by_main(site: Site, packet: Packet) -> bool:
+    """What the main table sends out by the router's port."""
+    return packet.leaves == site.subnet and packet.table == "main"
+
+
+def local(site: Site, packet: Packet) -> bool:
+    """The router's own pings through the port, and those for it."""
+    return crosses(site, packet) and not packet.forwarded
+
+
+def half_by_main(site: Site, packet: Packet) -> bool:
+    """What the main table sends to the peer's half of the subnet."""
+    return leaves_by_main(site, packet) and site.at(packet.dst) in site.half
+
+
+def peer_by_main(site: Site, packet: Packet) -> bool:
+    """What the main table sends to the peer."""
+    return leaves_by_main(site, packet) and packet.dst == site.peer.name
+
+
+def sends(site: Site, packet: Packet) -> bool:
+    """All that the machine sends."""
+    return packet.src == site.machine.name
+
+
+def receives(site: Site, packet: Packet) -> bool:
+    """All that is sent to the machine."""
+    return packet.dst == site.machine.name
+
+
+def takes_part(site: Site, packet: Packet) -> bool:
+    """All that the machine sends or is sent."""
+    return site.machine.name in (packet.src, packet.dst)
+
+
+def asked(site: Site, packet: Packet) -> bool:
+    """Echo requests to the machine."""
+    return packet.dst == site.machine.name and not packet.reply
+
+
+def hands_on(site: Site, packet: Packet) -> bool:
+    """What the host sends by its gateway."""
+    return packet.src == site.machine.name and packet.routed

@@ -1,0 +1,124 @@
+"""The seeded generator: a world, and the faults upon it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, cast
+
+from netarena.errors import ConfigError
+from netarena.model import Query
+from netarena_route import fault, world
+from netarena_route.action import Fault, action_of, fault_of
+from netarena_route.config import JOINT, RouteConfig
+from netarena_route.path import Plan
+from netarena_route.world import World
+
+APPLICATION = "route"
+#: raised whenever a seed would draw something else
+VERSION = "1"
+
+#: in ``error_types``: every kind beyond the paper's, a label each
+EXTENDED = "extended"
+#: the paper's Table 5: pairs of its kinds that are harder than the others
+_LEVEL3 = frozenset(
+    frozenset(pair)
+    for pair in (
+        ("disable_interface", "wrong_routing_table"),
+        ("remove_ip", "drop_traffic"),
+        ("disable_interface", "remove_ip"),
+    )
+)
+_DRAW: Mapping[str, Callable[[int, int, random.Random], World]] = MappingProxyType(
+    {"standard": world.standard, "varied": world.varied}
+)
+
+
+def labels(config: RouteConfig) -> dict[str, tuple[str, ...]]:
+    """The labels of ``config``, kinds joined by ``+``, each with its kinds.
+
+    Raises ConfigError for a kind that there is not.
+    """
+    if config.error_types is None:
+        combinations = [*((kind,) for kind in fault.PAPER_KINDS), *fault.PAIRS]
+        return {
+            JOINT.join(kinds): kinds
+            for kinds in combinations
+            if level(kinds) in config.complexity_level
+        }
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in config.error_types:
+        kinds = tuple(entry.split(JOINT))
+        for kind in kinds:
+            if kind not in fault.KINDS and entry != EXTENDED:
+                known = ", ".join((*fault.KINDS, EXTENDED))
+                raise ConfigError("config.error_types", f"{kind!r} is not one of {known}")
+        alone = fault.EXTENDED_KINDS if entry == EXTENDED else None
+        found.update({kind: (kind,) for kind in alone} if alone else {entry: kinds})
+    return {
+        label: kinds for label, kinds in found.items() if level(kinds) in config.complexity_level
+    }
+
+
+def level(kinds: Sequence[str]) -> str:
+    """After the paper's Table 5, else the number of parts."""
+    number = 3 if frozenset(kinds) in _LEVEL3 else len(kinds)
+    return f"level{number}"
+
+
+def generate(
+    config: RouteConfig,
+    seed: int,
+    rng_for: Callable[[int], random.Random],
+    make_id: Callable[[int], str],
+) -> Iterator[Query]:
+    """Draw ``config.num_queries`` queries of each label, labels in turn.
+
+    Query ``i`` is drawn from ``rng_for(i)`` alone and has the id ``make_id(i)``. Raises
+    ConfigError for a kind that there is not, and for a combination that does not fit into a
+    network of this size.
+    """
+    programs = list(labels(config).items())
+    for index in range(config.num_queries * len(programs)):
+        label, kinds = programs[index % len(programs)]
+        rng = rng_for(index)
+        net = _DRAW[config.world](config.num_switches, config.num_hosts_per_subnet, rng)
+        faults = fault.draw(Plan(net), kinds, rng, netem=config.netem)
+        if faults is None:
+            raise ConfigError(
+                "config.error_types",
+                f"{label} does not fit into num_switches {config.num_switches} with "
+                f"num_hosts_per_subnet {config.num_hosts_per_subnet}: more of either helps",
+            )
+        yield Query(
+            id=make_id(index),
+            application=APPLICATION,
+            version=VERSION,
+            seed=seed,
+            index=index,
+            label=label,
+            level=level(kinds),
+            text=_text(net),
+            initial={"world": net.model_dump(mode="json")},
+            actions=tuple(action_of(entry) for entry in faults),
+        )
+
+
+def _text(net: World) -> str:
+    goal = (
+        "every pair of its machines can ping each other"
+        if not net.apart
+        else "the machines that should reach each other do, and the others still do not"
+    )
+    return f"The network of {net.router.name} is broken: repair it until {goal}."
+
+
+def world_of(query: Query) -> World:
+    """The healthy network of ``query``."""
+    return World.model_validate(cast("dict[str, Any]", query.initial)["world"])
+
+
+def faults_of(query: Query) -> tuple[Fault, ...]:
+    """What is broken in it, in the order in which it is injected."""
+    return tuple(fault_of(action) for action in query.actions)
