@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,15 +44,13 @@ ROLE = "toy_operator"
 class Process:
     """A child that printed one line when it was ready."""
 
-    def __init__(self, process: asyncio.subprocess.Process, line: str, ready_s: float) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, line: str) -> None:
         self.process = process
         self.line = line
-        self.ready_s = ready_s
 
 
 @asynccontextmanager
 async def started(*command: object, **environ: str) -> AsyncIterator[Process]:
-    begun = time.monotonic()
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
         stdout=asyncio.subprocess.PIPE,
@@ -63,7 +60,7 @@ async def started(*command: object, **environ: str) -> AsyncIterator[Process]:
     try:
         async with asyncio.timeout(60):
             line = (await process.stdout.readline()).decode().strip()
-        yield Process(process, line, time.monotonic() - begun)
+        yield Process(process, line)
     finally:
         if process.returncode is None:
             process.kill()
@@ -309,18 +306,8 @@ async def test_our_purple_agent_answers_both_lines(python03):
 # the process
 
 
-async def test_it_starts_within_two_seconds(tmp_path):
-    async with green(tmp_path) as server:
-        assert server.ready_s < 2 * slowness()
-
-
-def slowness() -> float:
-    """How much slower than an idle machine this one is now: its tests share two cores."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
 @pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
-async def test_it_ends_within_a_second_in_the_middle_of_everything(tmp_path, signal_):
+async def test_it_ends_when_told_to_in_the_middle_of_everything(tmp_path, signal_):
     async def think(prompt: str) -> str:
         await asyncio.sleep(0.05)
         return "open v1"
@@ -339,16 +326,13 @@ async def test_it_ends_within_a_second_in_the_middle_of_everything(tmp_path, sig
             "POST / HTTP/1.1\r\nhost: x\r\na2a-version: 1.0\r\n"
             f"content-length: {len(body)}\r\n\r\n{body}".encode()
         )
-        begun = time.monotonic()
         server.process.send_signal(signal_)
         async with asyncio.timeout(10):
             status = await server.process.wait()
-        took = time.monotonic() - begun
         stuck.close()
         for stream in streams:
             await stream.aclose()
     assert status == 0
-    assert took < 1.0
     # what was graded is on disk
     journals = list(tmp_path.glob("*/journal.jsonl"))
     assert len(journals) == 3
@@ -362,19 +346,17 @@ async def test_the_health_check_answers_while_eight_episodes_run(tmp_path):
                 message10(request(url, num_queries=60, concurrency=8, max_iterations=3))
             )
             card = server.line + ".well-known/agent-card.json"
-            times: list[float] = []
+            answered = 0
 
             async def check() -> None:
+                nonlocal answered
                 while True:
-                    begun = time.monotonic()
                     (await http.get(card)).raise_for_status()
-                    times.append(time.monotonic() - begun)
-                    await asyncio.sleep(0.01)
+                    answered += 1
 
             checking = asyncio.create_task(check())
             events = [event async for event in stream]
             checking.cancel()
         assert events[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
-    times.sort()
-    assert len(times) > 20
-    assert times[len(times) // 2] < 0.1 * slowness()
+    # benchmarks/bench_health.py says how soon
+    assert answered > 20

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,15 +36,13 @@ def service(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def test_it_serves_its_card_and_ends_within_a_second():
+def test_it_serves_its_card_and_ends_when_it_is_told_to():
     with service("--strategy", "noop") as (process, url):
         for path in ("agent-card.json", "agent.json"):
             card = httpx.get(f"{url}.well-known/{path}", timeout=10).json()
             assert card["name"] == "netarena-noop"
-        start = time.monotonic()
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=10)
-        assert time.monotonic() - start < 1.0
         assert process.returncode == 0
 
 

@@ -36,6 +36,8 @@ from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import Reply
 
 pytestmark = pytest.mark.anyio
+#: what should end at once, or within a second or two, has so long on a busy machine
+PATIENCE_S = 30.0
 
 
 async def ask(script, *, timeout_s: float = 20.0, prompt: str = "hello") -> Reply:
@@ -348,11 +350,12 @@ async def test_an_agent_that_is_not_there_is_tried_until_the_time_is_over():
     listener.close()
     agent = A2AAgent(f"http://127.0.0.1:{port}/")
     started = time.monotonic()
-    with pytest.raises(AgentFailed) as caught:
-        await agent.open(timeout_s=1.2)
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(AgentFailed) as caught:
+            await agent.open(timeout_s=1.2)
     await agent.aclose()
     assert caught.value.reason is FailureReason.ENDPOINT
-    assert 0.4 < time.monotonic() - started < 2
+    assert time.monotonic() - started > 0.4
 
 
 async def test_an_agent_that_starts_late_is_found():
@@ -410,11 +413,10 @@ async def test_a_wait_beyond_the_deadline_is_not_waited_for():
         else:
             await replying(message03("42"))(call, writer)
 
-    started = time.monotonic()
-    error = await failure(script, timeout_s=30)
+    async with asyncio.timeout(PATIENCE_S):
+        error = await failure(script, timeout_s=1800)
     assert error.reason is FailureReason.ENDPOINT
     assert "HTTP 503" in str(error)
-    assert time.monotonic() - started < 5
 
 
 async def test_an_agent_that_breaks_the_connection_each_time_is_given_up():
@@ -546,11 +548,10 @@ async def test_an_agent_that_says_nothing_is_timed_out():
         if call.method == "GET":
             respond(writer, card03())
         else:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
-    started = time.monotonic()
-    assert (await failure(script, timeout_s=0.5)).reason is FailureReason.TIMEOUT
-    assert time.monotonic() - started < 2
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await failure(script, timeout_s=0.5)).reason is FailureReason.TIMEOUT
 
 
 async def drip(call: Call, writer: asyncio.StreamWriter) -> None:
@@ -585,9 +586,8 @@ async def never_done(call: Call, writer: asyncio.StreamWriter) -> None:
 
 @pytest.mark.parametrize("script", [drip, keep_alive, never_done])
 async def test_a_slow_drip_is_timed_out(script):
-    started = time.monotonic()
-    assert (await failure(script, timeout_s=0.6)).reason is FailureReason.TIMEOUT
-    assert time.monotonic() - started < 2
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await failure(script, timeout_s=0.6)).reason is FailureReason.TIMEOUT
 
 
 def flood(make) -> object:
@@ -722,10 +722,9 @@ async def test_a_listener_that_accepts_nobody_is_not_reached(timeout_s):
             one.setblocking(False)
             one.connect_ex(address)
         agent = A2AAgent(f"http://127.0.0.1:{address[1]}/")
-        begun = time.monotonic()
-        with pytest.raises(AgentFailed) as caught:
-            await agent.open(timeout_s=timeout_s)
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(AgentFailed) as caught:
+                await agent.open(timeout_s=timeout_s)
         await agent.aclose()
     assert caught.value.reason is FailureReason.ENDPOINT
     assert f"not reachable for {timeout_s:g} s: no connection" in str(caught.value)
-    assert time.monotonic() - begun < timeout_s + 2
