@@ -263,8 +263,8 @@ def _wire(prefix: str, plan: Sequence[_Subnet], order: Sequence[int]) -> World:
 
 def _draw_subnet(slot: IPv4Network, num_hosts: int, rng: random.Random) -> _Subnet:
     """A network within ``slot``, and an address in it for the router and each host."""
-    # the network's own address and its broadcast are nobody's
-    wide_enough = [n for n in _LENGTHS if 2 ** (32 - n) - 2 > num_hosts]
+    # the network's own address and its broadcast are nobody's; one more stays free for faults
+    wide_enough = [n for n in _LENGTHS if 2 ** (32 - n) - 2 > num_hosts + 1]
     length = rng.choice(wide_enough)
     size = 2 ** (32 - length)
     first = int(slot.network_address) + size * rng.randrange(2 ** (length - slot.prefixlen))
