@@ -1,0 +1,401 @@
+"""Grammars of task texts: productions as data, a checker for them, and their expansion.
+
+A grammar is a JSON object of symbols. ``grammar.json`` is the one that ships; docs/malt.md has
+its notation. A production is text with slots: ``{x}`` is an operand, which the caller gives, or
+another symbol, which is expanded with the same operands; ``[...]`` is left out when an operand in
+it is absent. A symbol says which operands each of its productions must mention, and exactly once,
+so that no production, a private one included, can leave out what the answer depends on:
+
+=========  ==============================================================
+``a``      mentioned exactly once
+``a|b``    exactly one of them, once (a caller may leave out some)
+``a?``     exactly once, but may be absent: in brackets, or the production is not used then
+``a*``     as often as the production likes, never included
+=========  ==============================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from netarena.errors import ConfigError, one_line
+
+#: names the file of private productions
+PACK_VARIABLE = "NETARENA_PHRASING_PACK"
+PACK_FORMAT = 1
+
+#: an operand's text, or what makes it when its place in the text is reached; None: absent
+Operand: TypeAlias = "str | Callable[[], str] | None"
+
+#: how often held-out text uses a production of its own where a symbol has one
+_HELD_OUT_SHARE = 0.7
+#: of these, how often one of the pack where it has one
+_PACK_SHARE = 0.6
+_TOKEN = re.compile(r"\{([^{}\[\]]*)\}|([\[\]{}])|([^{}\[\]]+)")
+_START = re.compile(r"(?:\A|[.?!]\s+|\n)[a-z]")
+_MAX_PACK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Slot:
+    """``{name}`` in a production."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """``[...]`` in a production."""
+
+    parts: tuple[str | Slot, ...]
+    #: operands without which it is left out
+    needs: frozenset[str] = frozenset()
+
+
+Part: TypeAlias = str | Slot | Option
+
+
+@dataclass(frozen=True)
+class Production:
+    """One way to say what a symbol stands for."""
+
+    #: symbol, a slash, and its place among the symbol's; ``h3`` held out, ``p3`` of the pack
+    id: str
+    text: str
+    parts: tuple[Part, ...]
+    #: operands without which it cannot be used
+    needs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A non-terminal: what its productions must mention, and the productions."""
+
+    name: str
+    about: str
+    #: as in the file
+    operands: tuple[str, ...]
+    productions: tuple[Production, ...] = ()
+    held_out: tuple[Production, ...] = ()
+    pack: tuple[Production, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The operands without their marks."""
+        return frozenset(name for entry in self.operands for name in _names(entry))
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """Symbols by name; ``expand`` makes texts."""
+
+    symbols: Mapping[str, Symbol]
+    #: digest of the pack that was added, hex; empty without
+    pack: str = ""
+
+    def expand(
+        self,
+        symbol: str,
+        operands: Mapping[str, Operand],
+        rng: random.Random,
+        *,
+        held_out: bool = False,
+        used: Counter[str] | None = None,
+    ) -> str:
+        """A text for ``symbol``, drawn from ``rng``; operands are made in the order of the text.
+
+        ``used`` counts the productions by id. Raises KeyError for an unknown symbol and IndexError
+        if no production can do with these operands.
+        """
+
+        def write(name: str) -> str:
+            if name in operands:
+                value = operands[name]
+                return str(value() if callable(value) else value)
+            return grow(self.symbols[name])
+
+        def grow(found: Symbol) -> str:
+            production = _choose(found, absent, rng, held_out=held_out)
+            if used is not None:
+                used[production.id] += 1
+            text = []
+            for part in production.parts:
+                if isinstance(part, str):
+                    text.append(part)
+                elif isinstance(part, Slot):
+                    text.append(write(part.name))
+                elif absent.isdisjoint(part.needs):
+                    text += [p if isinstance(p, str) else write(p.name) for p in part.parts]
+            return "".join(text)
+
+        root = self.symbols[symbol]
+        absent = {name for name in root.names if operands.get(name) is None}
+        return grow(root)
+
+    def productions(self) -> Iterator[tuple[Production, bool]]:
+        """Every production that ships, and whether it is held out."""
+        for symbol in self.symbols.values():
+            yield from ((production, False) for production in symbol.productions)
+            yield from ((production, True) for production in symbol.held_out)
+
+
+def start_sentences(text: str) -> str:
+    """``text`` with a capital letter at the start of each sentence."""
+    return _START.sub(lambda match: match[0].upper(), text)
+
+
+def _choose(symbol: Symbol, absent: set[str], rng: random.Random, *, held_out: bool) -> Production:
+    usable: Sequence[Production] = symbol.productions
+    if held_out:
+        own: Sequence[Production] = symbol.held_out
+        if symbol.pack and (not own or rng.random() < _PACK_SHARE):
+            own = symbol.pack
+        own = _usable(own, absent)
+        if own and rng.random() < _HELD_OUT_SHARE:
+            return rng.choice(own)
+    return rng.choice(_usable(usable, absent) if absent else usable)
+
+
+def _usable(productions: Sequence[Production], absent: set[str]) -> Sequence[Production]:
+    if not absent:
+        return productions
+    return [one for one in productions if absent.isdisjoint(one.needs)]
+
+
+# reading and checking
+
+
+@dataclass
+class _Reader:
+    """Checks productions against the signatures of all symbols."""
+
+    signatures: Mapping[str, tuple[str, ...]]
+    #: symbol -> symbols that its productions use
+    uses: dict[str, set[str]] = field(default_factory=dict)
+
+    def read(self, symbol: str, text: Any, identity: str) -> Production:
+        """Raises ValueError, in words, for a production that the symbol's signature refuses."""
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError("must be text")
+        parts = tuple(self._mark(symbol, part) for part in _parse(text))
+        outside = self._mentions(symbol, [part for part in parts if not isinstance(part, Option)])
+        inside: Counter[str] = Counter()
+        for part in parts:
+            if isinstance(part, Option):
+                inside += self._mentions(symbol, part.parts)
+        for entry in self.signatures[symbol]:
+            self._verify(entry, outside, inside)
+        direct = {part.name for part in parts if isinstance(part, Slot)}
+        names = {name for entry in self.signatures[symbol] for name in _names(entry)}
+        return Production(identity, text, parts, frozenset(direct & names))
+
+    def _mark(self, symbol: str, part: Part) -> Part:
+        if not isinstance(part, Option):
+            return part
+        absent = {entry[:-1] for entry in self.signatures[symbol] if entry.endswith("?")}
+        needs = frozenset(self._mentions(symbol, part.parts)) & absent
+        if not needs:
+            raise ValueError("brackets must hold an operand that may be absent")
+        return replace(part, needs=needs)
+
+    def _mentions(self, symbol: str, parts: Sequence[Part]) -> Counter[str]:
+        """How often operands are mentioned; a symbol mentions all of its own."""
+        known = {name for entry in self.signatures[symbol] for name in _names(entry)}
+        found: Counter[str] = Counter()
+        for part in parts:
+            if not isinstance(part, Slot):
+                continue
+            if part.name in known:
+                found[part.name] += 1
+            elif part.name in self.signatures:
+                self.uses.setdefault(symbol, set()).add(part.name)
+                for entry in self.signatures[part.name]:
+                    if entry.endswith("*"):
+                        continue
+                    name = _names(entry)[0]
+                    if name not in known:
+                        raise ValueError(f"{{{part.name}}} needs the operand {name}")
+                    found[name] += 1
+            else:
+                raise ValueError(
+                    f"{{{part.name}}} is neither a symbol nor an operand; operands of {symbol} "
+                    f"are {', '.join(self.signatures[symbol]) or 'none'}"
+                )
+        return found
+
+    @staticmethod
+    def _verify(entry: str, outside: Counter[str], inside: Counter[str]) -> None:
+        if entry.endswith("*"):
+            return
+        names = _names(entry)
+        out, within = (sum(count[name] for name in names) for count in (outside, inside))
+        if within and not entry.endswith("?"):
+            raise ValueError(f"{{{entry}}} may not stand in brackets: it is never absent")
+        if out + within != 1:
+            raise ValueError(f"{{{entry}}} must be mentioned once, not {out + within} times")
+
+    def verify_no_cycle(self) -> None:
+        """Raises ValueError if the expansion of a symbol needs the symbol itself."""
+        done: set[str] = set()
+
+        def visit(symbol: str, above: tuple[str, ...]) -> None:
+            if symbol in above:
+                raise ValueError(f"{{{symbol}}} would contain itself")
+            if symbol not in done:
+                for used in sorted(self.uses.get(symbol, ())):
+                    visit(used, (*above, symbol))
+                done.add(symbol)
+
+        for symbol in self.signatures:
+            visit(symbol, ())
+
+
+def _names(entry: str) -> list[str]:
+    return entry.rstrip("?*").split("|")
+
+
+def _parse(text: str) -> Iterator[Part]:
+    option: list[str | Slot] | None = None
+    for slot, mark, literal in _TOKEN.findall(text):
+        if mark == "[" and option is None:
+            option = []
+        elif mark == "]" and option is not None:
+            yield Option(tuple(option))
+            option = None
+        elif mark or not (slot or literal):
+            raise ValueError(f"stray {mark or '{}'!r}")
+        else:
+            part = Slot(slot) if slot else literal
+            if option is None:
+                yield part
+            else:
+                option.append(part)
+    if option is not None:
+        raise ValueError("a bracket is never closed")
+
+
+@lru_cache(maxsize=1)
+def shipped() -> Grammar:
+    """The grammar of this package, read once. Raises ValueError if its file breaks a rule."""
+    text = (files("netarena_malt") / "grammar.json").read_text(encoding="utf-8")
+    data: dict[str, dict[str, Any]] = json.loads(text)
+    reader = _Reader({name: tuple(entry.get("operands", ())) for name, entry in data.items()})
+
+    def read(name: str, key: str, letter: str) -> tuple[Production, ...]:
+        return tuple(
+            reader.read(name, production, f"{name}/{letter}{number}")
+            for number, production in enumerate(data[name].get(key, ()), start=1)
+        )
+
+    symbols = {
+        name: Symbol(
+            name,
+            str(entry["about"]),
+            reader.signatures[name],
+            read(name, "productions", ""),
+            read(name, "held_out", "h"),
+        )
+        for name, entry in data.items()
+    }
+    reader.verify_no_cycle()
+    return Grammar(symbols)
+
+
+def with_pack(path: Path) -> Grammar:
+    """The shipped grammar and the productions of a pack.
+
+    Raises ConfigError, one line with the file, the line and the production, for a file that
+    cannot be read or breaks a rule.
+    """
+    base = shipped()
+    try:
+        raw = path.read_bytes()[: _MAX_PACK_BYTES + 1]
+        text = raw.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        words = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise _refuse(path, None, words) from None
+    if len(raw) > _MAX_PACK_BYTES:
+        raise _refuse(path, None, f"longer than {_MAX_PACK_BYTES} bytes")
+    entries = _pack_entries(path, text)
+    reader = _Reader({name: symbol.operands for name, symbol in base.symbols.items()})
+    for symbol in base.symbols.values():
+        for one in (*symbol.productions, *symbol.held_out):
+            reader.read(symbol.name, one.text, one.id)
+    symbols = dict(base.symbols)
+    for name, productions in entries.items():
+        if name not in symbols:
+            raise _refuse(path, _line(text, name), f"unknown symbol {name!r}")
+        if not isinstance(productions, list):
+            raise _refuse(path, _line(text, name), f"{name}: must be a list of productions")
+        read = []
+        for number, production in enumerate(productions, start=1):
+            try:
+                read.append(reader.read(name, production, f"{name}/p{number}"))
+                reader.verify_no_cycle()
+            except ValueError as error:
+                line = _line(text, production)
+                raise _refuse(path, line, f"{name} {production!r}: {error}") from None
+        symbols[name] = replace(symbols[name], pack=tuple(read))
+    return Grammar(symbols, sha256(raw).hexdigest())
+
+
+def _pack_entries(path: Path, text: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise _refuse(path, line, f"not JSON: {getattr(error, 'msg', 'too deep')}") from None
+    if not isinstance(data, dict) or data.get("format") != PACK_FORMAT:
+        raise _refuse(path, 1, f'must be an object with "format": {PACK_FORMAT}')
+    if unknown := sorted(set(data) - {"format", "about", "productions"}):
+        raise _refuse(path, _line(text, unknown[0]), f"unknown key {unknown[0]!r}")
+    entries = data.get("productions")
+    if not isinstance(entries, dict) or not any(entries.values()):
+        raise _refuse(path, 1, '"productions" must map symbols to lists of productions')
+    return entries
+
+
+def _refuse(path: Path, line: int | None, words: str) -> ConfigError:
+    where = f"{path}:{line}" if line else str(path)
+    return ConfigError(PACK_VARIABLE, one_line(f"{where}: {words}", 400))
+
+
+def _line(text: str, value: Any) -> int | None:
+    """The line on which ``value`` stands, as JSON writes it; None if it cannot be found."""
+    for written in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
+        before, found, _ = text.partition(written)
+        if found:
+            return before.count("\n") + 1
+    return None
+
+
+@lru_cache(maxsize=4)
+def _read_pack(path: str, stamp: tuple[int, int]) -> Grammar:
+    del stamp  # a file that was written anew is read anew
+    return with_pack(Path(path))
+
+
+def private() -> Grammar:
+    """The grammar of held-out text: with the pack that the environment names, if it names one.
+
+    Raises ConfigError for a pack that breaks a rule.
+    """
+    path = os.environ.get(PACK_VARIABLE, "")
+    if not path:
+        return shipped()
+    try:
+        found = Path(path).stat()
+    except OSError as error:
+        raise _refuse(Path(path), None, error.strerror or "cannot be read") from None
+    return _read_pack(path, (found.st_mtime_ns, found.st_size))

@@ -1,0 +1,606 @@
+"""Actions in varied words: the texts of ``phrasing`` varied and held_out.
+
+The text is composed from the productions of ``grammar``. It says the same as the canonical text
+does, with two differences: nodes are described more often than named (``reference``), and what
+the terms mean is said once, in the rules of the prompt. Operands are written in the order in
+which the text reaches them, so that 'that switch' can lean on what was mentioned before.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import cast
+
+from netarena.model import Action
+from netarena_malt.action import (
+    OPERATIONS,
+    Addition,
+    Condition,
+    Loop,
+    NewNode,
+    Question,
+    Removal,
+    Selection,
+    Update,
+    describe,
+)
+from netarena_malt.draft import Draft
+from netarena_malt.grammar import Grammar, Operand, private, shipped, start_sentences
+from netarena_malt.reference import Reference, propose
+from netarena_malt.topology import (
+    CAPACITY,
+    EK_AGG_BLOCK,
+    EK_CONTROL_DOMAIN,
+    EK_JUPITER,
+    EK_PACKET_SWITCH,
+    EK_PORT,
+    EK_RACK,
+    EK_SPINEBLOCK,
+    EK_SUPERBLOCK,
+    SWITCH_LOC,
+)
+
+#: how often a node is named although it could be described, by how many descriptions are around it
+_NAMED = (0.1, 0.6, 1.0)
+#: how often the only node of its kind so far is meant by 'that switch'
+_AGAIN = 0.7
+_CONTEXT = 0.45
+#: how often ports of one switch are told by short names, and homes by another switch's
+_SHORT = 0.75
+_PEER = 0.5
+_TOGETHER = 0.5
+_RANGE = 0.5
+
+#: way of a reference -> its symbol in the grammar, and which operand its anchor is
+_WAYS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "root": ("ref.root", ""),
+        "holder": ("ref.holder", "inner"),
+        "largest": ("ref.by_size", "outer"),
+        "smallest": ("ref.by_size", "outer"),
+        "named": ("ref.by_name", "outer"),
+        "of_all": ("ref.of_all", ""),
+        "next": ("ref.next", "anchor"),
+        "previous": ("ref.previous", "anchor"),
+        "sibling": ("ref.sibling", "anchor"),
+        "only": ("ref.only", "outer"),
+        "most_ports": ("ref.most_ports", "outer"),
+    }
+)
+_SCOPES: Mapping[str, str] = MappingProxyType({"children": "directly", "descendants": "anywhere"})
+_BLOCKS = frozenset({EK_AGG_BLOCK, EK_SPINEBLOCK})
+
+_UNITS = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+    *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen"),
+    "nineteen",
+)
+_TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_ORDINALS = MappingProxyType(
+    {
+        "one": "first",
+        "two": "second",
+        "three": "third",
+        "five": "fifth",
+        "eight": "eighth",
+        "nine": "ninth",
+        "twelve": "twelfth",
+    }
+)
+#: ends a block of indented lines, until the text is complete
+_END = "\0"
+
+
+def phrase(
+    actions: Sequence[Action],
+    draft: Draft,
+    rng: random.Random,
+    *,
+    held_out: bool = False,
+    used: Counter[str] | None = None,
+) -> str:
+    """The text of a query that asks for ``actions`` on the network of ``draft``.
+
+    ``draft`` is the initial network: each reference resolves on it to exactly one node. With
+    ``held_out`` the productions that are kept for this, and those of the private pack, are used
+    as well. ``used`` counts productions by id.
+    """
+    grammar = private() if held_out else shipped()
+    return Writer(grammar, draft, rng, held_out=held_out, used=used).write(actions)
+
+
+class Writer:
+    """Writes one text; what was mentioned in it decides what 'that switch' may mean."""
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        draft: Draft,
+        rng: random.Random,
+        *,
+        held_out: bool,
+        used: Counter[str] | None = None,
+    ) -> None:
+        self._grammar = grammar
+        self._draft = draft
+        self._rng = rng
+        self._held_out = held_out
+        self._used = used
+        #: kinds of nodes that the draft does not have: new ones, and variables of loops
+        self._kinds: dict[str, str] = {}
+        self._turns: set[str] = set()
+        self._mentioned: dict[str, set[str]] = {}
+
+    def write(self, actions: Sequence[Action]) -> str:
+        """The whole text."""
+        last = OPERATIONS[actions[-1].kind].answer_type
+        changes = any(OPERATIONS[action.kind].answer_type == "graph" for action in actions)
+        network = "network.changed" if changes else "network.same"
+        answer = self._expand(f"answer.{last}", network=self._later(network))
+        context = (
+            self._later("context", other=self._other) if self._rng.random() < _CONTEXT else None
+        )
+        steps = [self._later_step(action) for action in actions]
+        whole: dict[str, Operand] = {"answer": answer, "context": context}
+        if len(steps) == 1:
+            text = self._expand("text.one", task=steps[0], **whole)
+        elif len(steps) == 2:
+            text = self._expand("text.two", first=steps[0], second=steps[1], **whole)
+        else:
+            text = self._expand("text.many", steps=lambda: self._steps(steps), **whole)
+        return start_sentences(re.sub(rf"{_END}\s*", "\n", text).strip())
+
+    def _steps(self, steps: Sequence[Callable[[], str]]) -> str:
+        first, *others = steps
+        lines = [self._expand("step.first", step=first)]
+        lines += [self._expand("step.next", step=step) for step in others]
+        return "\n".join(lines)
+
+    def _expand(self, symbol: str, **operands: Operand) -> str:
+        return self._grammar.expand(
+            symbol, operands, self._rng, held_out=self._held_out, used=self._used
+        )
+
+    def _later(self, symbol: str, **operands: Operand) -> Callable[[], str]:
+        return lambda: self._expand(symbol, **operands)
+
+    def _later_step(self, action: Action) -> Callable[[], str]:
+        return lambda: self.step(action)
+
+    # sentences
+
+    def step(self, action: Action) -> str:
+        """One action, as sentences; a loop ends with the mark of a block."""
+        parameters = OPERATIONS[action.kind].parameters.model_validate(action.parameters)
+        if isinstance(parameters, Question):
+            if parameters.select.scope == "self":
+                return describe(action)  # never drawn: a node alone is not worth a question
+            return self._expand(
+                action.kind,
+                total=self._later("total"),
+                descending=self._later("descending"),
+                **self._selection(parameters.select),
+            )
+        return _SENTENCES[action.kind](self, parameters)
+
+    def _update(self, update: Update) -> str:
+        alone = update.select.scope == "self"
+        target = self._node_later(update.select.name) if alone else self._set(update.select)
+        if update.to_bps is not None:
+            return self._expand("update.set", target=target, capacity=self._bps(update.to_bps))
+        assert update.times is not None
+        return self._expand("update.times", target=target, multiple=self._times(update.times))
+
+    def _remove(self, removal: Removal) -> str:
+        return self._expand("remove", victims=lambda: self._victims(removal.names))
+
+    def _victims(self, names: Sequence[str]) -> str:
+        parents = {self._parent(name) for name in names}
+        share = _TOGETHER if len(names) > 1 else _TOGETHER / 2
+        (switch,) = parents if len(parents) == 1 else (None,)
+        if switch is None or self._rng.random() >= share:
+            return self._series([self._node_later(name) for name in names])
+        return self._expand(
+            "victims.ports",
+            naming=lambda: self._naming(names, switch),
+            switch=self._node_later(switch),
+            port_word=self._noun(EK_PORT, many=len(names) > 1),
+        )
+
+    def _parent(self, name: str) -> str | None:
+        """The switch of a port that the draft has."""
+        if name in self._kinds or self._draft.kind(name) != EK_PORT:
+            return None
+        return self._draft.parents(name)[0]
+
+    def _add(self, addition: Addition) -> str:
+        groups: dict[tuple[str, ...], list[NewNode]] = {}
+        for node in addition.nodes:
+            groups.setdefault((node.kind, *node.parents), []).append(node)
+        sentences = []
+        for (kind, *parents), nodes in groups.items():
+            if kind == EK_PORT:
+                (switch,) = parents
+                sentences.append(
+                    self._expand(
+                        "add.ports",
+                        ports=self._ports_later(nodes, switch),
+                        switch=self._node_later(switch),
+                    )
+                )
+            elif kind == EK_PACKET_SWITCH:
+                (block,) = (name for name in parents if self._kind(name) in _BLOCKS)
+                sentences += [self._switch(node, self._node_later(block)) for node in nodes]
+            else:
+                sentences += [self._block(node) for node in nodes]
+        return " ".join(sentences)
+
+    def _ports_later(self, ports: Sequence[NewNode], switch: str) -> Callable[[], str]:
+        return lambda: self._ports(ports, switch)
+
+    def _ports(self, ports: Sequence[NewNode], switch: str) -> str:
+        """Noun phrases for new ports, those of equal capacity together."""
+        groups: dict[float, list[str]] = {}
+        for port in ports:
+            bps = cast("float", port.attributes[CAPACITY])
+            groups.setdefault(bps, []).append(port.name)
+        order = list(groups)
+        self._rng.shuffle(order)
+        return self._series([self._alike_later(groups[bps], bps, switch) for bps in order])
+
+    def _alike_later(self, names: Sequence[str], bps: float, switch: str) -> Callable[[], str]:
+        symbol = "new.port" if len(names) == 1 else "new.ports"
+        return self._later(
+            symbol,
+            number=self._number(len(names)),
+            naming=lambda: self._naming(names, switch),
+            capacity=self._bps(bps),
+        )
+
+    def _switch(self, node: NewNode, block: Operand) -> str:
+        stage = cast("dict[str, float]", node.attributes[SWITCH_LOC])["stage"]
+        by_kind = {self._kind(name): name for name in node.parents if name not in self._kinds}
+        rack, domain = by_kind[EK_RACK], by_kind[EK_CONTROL_DOMAIN]
+        self._kinds[node.name] = EK_PACKET_SWITCH
+        return self._expand(
+            "add.switch",
+            name=lambda: self._quote_new(node.name),
+            stage=self._number(stage),
+            block=block,
+            homes=lambda: self._homes(rack, domain),
+            ports=self._ports_later(node.contents, node.name),
+        )
+
+    def _homes(self, rack: str, domain: str) -> str:
+        if self._rng.random() < _PEER:
+            there = self._draft.contents(rack)
+            peers = [name for name in there if domain in self._draft.parents(name)]
+            if peers:
+                peer = self._rng.choice(peers)
+                return self._expand("homes.like", peer=self._node_later(peer))
+        return self._expand(
+            "homes.both", rack=self._node_later(rack), domain=self._node_later(domain)
+        )
+
+    def _block(self, node: NewNode) -> str:
+        (superblock,) = node.parents
+        self._kinds[node.name] = node.kind
+
+        def switches() -> str:
+            new = self._later("new_block")
+            return " ".join(self._switch(inner, new) for inner in node.contents)
+
+        return self._expand(
+            "add.block",
+            name=lambda: self._quote_new(node.name),
+            superblock=self._node_later(superblock),
+            switches=switches,
+        )
+
+    def _each(self, loop: Loop) -> str:
+        head = self._selection(loop.select)
+        variable = loop.variable
+        kind = loop.select.kind
+        assert kind is not None
+
+        def block(actions: Iterable[Action]) -> Callable[[], str]:
+            def lines() -> str:
+                self._kinds[variable] = kind
+                self._turns.add(variable)
+                text = "\n".join(self.step(action).rstrip(_END) for action in actions)
+                self._turns.remove(variable)
+                return "  " + text.replace("\n", "\n  ")
+
+            return lines
+
+        if loop.when is None:
+            text = self._expand("loop.plain", body=block(loop.then), **head)
+        else:
+            when = loop.when
+            branches: dict[str, Operand] = {"then": block(loop.then)}
+            if loop.otherwise:
+                branches["otherwise"] = block(loop.otherwise)
+            text = self._expand(
+                "loop.else" if loop.otherwise else "loop.if",
+                condition=lambda: self._condition(when, kind),
+                **branches,
+                **head,
+            )
+        return f"{text}{_END}"
+
+    def _condition(self, when: Condition, kind: str) -> str:
+        comparison = "at_least" if when.at_least is not None else "below"
+        bound = when.at_least if when.at_least is not None else when.below
+        subject = self._later("ref.turn", kind=self._noun(kind))
+        if when.measure == "name":
+            return self._expand("condition.name", subject=subject, ending=repr(when.ends_with))
+        if when.measure == "stage":
+            assert when.equals is not None
+            return self._expand("condition.stage", subject=subject, stage=self._number(when.equals))
+        assert bound is not None
+        symbol = f"condition.{when.measure}.{comparison}"
+        if when.measure == "children":
+            assert when.kind is not None
+            return self._expand(
+                symbol,
+                subject=subject,
+                what=self._noun(when.kind, many=bound != 1),
+                number=self._number(bound),
+            )
+        return self._expand(
+            symbol, subject=subject, measure=self._measure(kind), capacity=self._bps(bound)
+        )
+
+    # sets of nodes
+
+    def _selection(self, select: Selection) -> dict[str, Operand]:
+        """Operands of all symbols that speak of a set of nodes."""
+        where, scope = self._node_later(select.name), _SCOPES[select.scope]
+        return {
+            "what": self._noun(select.kind, many=True),
+            "place": self._later(f"place.{scope}", where=where),
+            "front": self._later(f"front.{scope}", where=where),
+            "bound": self._bound(select),
+        }
+
+    def _set(self, select: Selection) -> Callable[[], str]:
+        return self._later("selected", **self._selection(select))
+
+    def _bound(self, select: Selection) -> Operand:
+        low, high = select.at_least_bps, select.below_bps
+        measure = self._measure(select.kind)
+        if low is not None and high is not None:
+            return self._later(
+                "bound.between", measure=measure, low=self._bps(low), high=self._bps(high)
+            )
+        if low is not None:
+            return self._later("bound.at_least", measure=measure, capacity=self._bps(low))
+        if high is not None:
+            return self._later("bound.below", measure=measure, capacity=self._bps(high))
+        return None
+
+    def _measure(self, kind: str | None) -> Callable[[], str]:
+        return self._later("measure.port" if kind == EK_PORT else "total")
+
+    # nodes
+
+    def _node_later(self, name: str) -> Callable[[], str]:
+        return lambda: self.node(name)
+
+    def node(self, name: str, depth: int = 0) -> str:
+        """A noun phrase that means ``name`` alone, ``depth`` descriptions deep in another."""
+        kind = self._kind(name)
+        if name in self._turns:
+            return self._expand("ref.turn", kind=self._noun(kind))
+        again = self._mentioned.get(kind) == {name}
+        if again and self._rng.random() < _AGAIN:
+            return self._expand("ref.again", kind=self._noun(kind))
+        reference = None
+        if name not in self._kinds and self._rng.random() >= _NAMED[depth]:
+            reference = propose(self._draft, name, self._rng)
+        if reference is None:
+            text = self._expand("ref.name", kind=self._noun(kind), name=repr(name))
+        else:
+            text = self._refer(reference, depth)
+        self._mentioned.setdefault(kind, set()).add(name)
+        return text
+
+    def _refer(self, reference: Reference, depth: int) -> str:
+        symbol, role = _WAYS[reference.way]
+        kind, anchor = reference.kind, reference.anchor
+        operands: dict[str, Operand] = {
+            "kind": self._noun(kind),
+            "what": self._noun(kind, many=True),
+        }
+        if anchor is not None:
+            operands[role] = lambda: self.node(anchor, depth + 1)
+        if symbol == "ref.by_size":
+            rank = self._ordinal(reference.rank) if reference.rank else None
+            operands["size"] = self._later(f"size.{reference.way}", rank=rank)
+        elif symbol in {"ref.by_name", "ref.of_all"}:
+            operands["rank"] = self._ordinal(reference.rank)
+        elif reference.bps is not None:
+            operands["capacity"] = self._bps(reference.bps)
+        return self._expand(symbol, **operands)
+
+    def _other(self) -> str:
+        """A node that has nothing to do with the task, by its name."""
+        kind = self._rng.choice((EK_RACK, EK_SUPERBLOCK, EK_SPINEBLOCK, EK_JUPITER))
+        names = self._draft.names(kind) or self._draft.names(EK_RACK)
+        name = self._rng.choice(names)
+        switches = self._draft.switches(name)
+        if switches and self._rng.random() < _TOGETHER:
+            name = self._rng.choice(switches)
+        return self.node(name, len(_NAMED) - 1)
+
+    def _kind(self, name: str) -> str:
+        return self._kinds.get(name) or self._draft.kind(name)
+
+    def _quote_new(self, name: str) -> str:
+        self._mentioned.setdefault(self._kinds[name], set()).add(name)
+        return repr(name)
+
+    # words
+
+    def _noun(self, kind: str | None, *, many: bool = False) -> Callable[[], str]:
+        return self._later(f"{kind or 'node'}.{'many' if many else 'one'}")
+
+    def _naming(self, names: Sequence[str], switch: str) -> str:
+        """What ports of ``switch`` are called, after 'the'."""
+        # what is drawn in a loop is named after the variable
+        prefix = f"{switch}."
+        short = all(name.startswith(prefix) for name in names)
+        inside = all(name.startswith(switch) for name in names)
+        form = "full"
+        if short and (switch in self._turns or self._rng.random() < _SHORT):
+            form = "short"
+        elif inside and (switch in self._turns or self._rng.random() < 1 - _SHORT):
+            form = "suffix"
+        cut = {"full": "", "short": prefix, "suffix": switch}[form]
+        shown = sorted(
+            (name.removeprefix(cut) for name in names), key=lambda name: (len(name), name)
+        )
+        many = "namings" if len(names) > 1 else "naming"
+        return self._expand(f"{many}.{form}", name=lambda: self._names(shown))
+
+    def _names(self, names: Sequence[str]) -> str:
+        """Names in quotes; a run of numbers may be told by its ends."""
+        first, last = names[0], names[-1]
+        stem = first.rstrip("0123456789")
+        start = int(first[len(stem) :] or 0)
+        run = range(start, start + len(names))
+        in_a_row = len(names) > 2 and [f"{stem}{n}" for n in run] == list(names)
+        if in_a_row and self._rng.random() < _RANGE:
+            return f"{first!r} to {last!r}"
+        return _series([repr(name) for name in names])
+
+    def _series(self, items: Sequence[Callable[[], str]]) -> str:
+        return _series([item() for item in items])
+
+    def _bps(self, bps: float) -> Callable[[], str]:
+        return lambda: self.capacity(bps)
+
+    def capacity(self, bps: float) -> str:
+        """An amount in one of its units; each form is read back to the same number."""
+        mantissa, _, exponent = f"{bps:.15e}".partition("e")
+        mantissa = mantissa.rstrip("0").rstrip(".")
+        power = f"{mantissa}e{int(exponent)}"
+        whole = int(bps) if bps == int(bps) else None
+        giga, mega = (f"{bps / unit:.12g}" for unit in (1e9, 1e6))
+        giga_right, mega_right = (
+            "e" not in text and float(text) * unit == bps
+            for text, unit in ((giga, 1e9), (mega, 1e6))
+        )
+        return self._expand(
+            "capacity",
+            exact=repr(bps) if whole is None else str(whole),
+            grouped=f"{whole:,}" if whole is not None else None,
+            power=power if float(power) == bps else None,
+            giga=giga if giga_right else None,
+            giga_words=in_words(int(giga)) if giga_right and giga.isdecimal() else None,
+            mega=mega if mega_right else None,
+        )
+
+    def _number(self, number: float) -> Callable[[], str]:
+        return lambda: self.number(number)
+
+    def number(self, number: float) -> str:
+        """A number of things, or a stage."""
+        whole = number == int(number)
+        return self._expand(
+            "number",
+            digits=f"{number:g}",
+            in_words=in_words(int(number)) if whole else None,
+        )
+
+    def _ordinal(self, rank: int) -> Callable[[], str]:
+        return lambda: self.ordinal(rank)
+
+    def ordinal(self, rank: int) -> str:
+        """A place, counted from 0; -1 is the last."""
+        if rank < 0:
+            return self._expand("ordinal", in_words="last")
+        return self._expand(
+            "ordinal", digits=_ordinal_digits(rank + 1), in_words=ordinal_in_words(rank + 1)
+        )
+
+    def _times(self, factor: float) -> Callable[[], str]:
+        return lambda: self.multiple(factor)
+
+    def multiple(self, factor: float) -> str:
+        """A factor, such that what is multiplied can follow."""
+        percent = f"{factor * 100:.12g}"
+        return self._expand(
+            "multiple",
+            factor=f"{factor:.12g}" if float(f"{factor:.12g}") == factor else repr(factor),
+            in_words=_multiple_in_words(factor),
+            percent=percent if float(percent) / 100 == factor else None,
+        )
+
+
+_SENTENCES: Mapping[str, Callable[[Writer, object], str]] = MappingProxyType(
+    cast(
+        "dict[str, Callable[[Writer, object], str]]",
+        {
+            "add": Writer._add,  # noqa: SLF001 -- a table of the class's own methods
+            "remove": Writer._remove,  # noqa: SLF001 -- the same
+            "update": Writer._update,  # noqa: SLF001 -- the same
+            "each": Writer._each,  # noqa: SLF001 -- the same
+        },
+    )
+)
+
+
+def _series(items: Sequence[str]) -> str:
+    *head, last = items
+    return f"{', '.join(head)} and {last}" if head else last
+
+
+def in_words(number: int) -> str | None:
+    """``number`` in English, or None beyond 999."""
+    if not 0 <= number < 1000:
+        return None
+    hundreds, rest = divmod(number, 100)
+    words = []
+    if hundreds:
+        words.append(f"{_UNITS[hundreds]} hundred")
+        if rest:
+            words.append("and")
+    if rest >= 20:
+        tens, units = divmod(rest, 10)
+        words.append(_TENS[tens] + (f"-{_UNITS[units]}" if units else ""))
+    elif rest or not hundreds:
+        words.append(_UNITS[rest])
+    return " ".join(words)
+
+
+def ordinal_in_words(number: int) -> str | None:
+    """The ``number``-th in English, or None beyond 999."""
+    words = in_words(number)
+    if words is None:
+        return None
+    head, last = re.fullmatch(r"(.*?)([a-z]+)", words).groups()  # type: ignore[union-attr] # always matches
+    if last in _ORDINALS:
+        return f"{head}{_ORDINALS[last]}"
+    return f"{head}{last[:-1]}ieth" if last.endswith("y") else f"{head}{last}th"
+
+
+def _ordinal_digits(number: int) -> str:
+    teen = number % 100 in {11, 12, 13}
+    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def _multiple_in_words(factor: float) -> str | None:
+    whole, rest = int(factor), factor - int(factor)
+    words = in_words(whole)
+    if factor == 0.5:
+        return "half"
+    if words is None or rest not in {0.0, 0.5} or not whole:
+        return None
+    if rest:
+        return f"{words} and a half times"
+    return {1: "once", 2: "twice"}.get(whole, f"{words} times")

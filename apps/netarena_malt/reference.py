@@ -1,0 +1,286 @@
+"""Ways to speak of a node without its name, and the resolver that says what is meant.
+
+A reference is a description that needs a look-up in the network, such as 'the rack that holds
+that switch'. What it means is what ``resolve`` finds on the network that the agent gets, before
+any change that the task asks for. ``propose`` gives only references that resolve to exactly the
+node in question.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from netarena_malt.draft import Draft
+from netarena_malt.topology import (
+    CONTAINMENT,
+    EK_AGG_BLOCK,
+    EK_CONTROL_DOMAIN,
+    EK_JUPITER,
+    EK_PACKET_SWITCH,
+    EK_PORT,
+    EK_RACK,
+    EK_SPINEBLOCK,
+    EK_SUPERBLOCK,
+)
+
+#: a place among more than this is not told: nobody reads it, and finding it takes time
+_MAX_NAMES = 500
+#: the same, by capacity: the switches whose ports are summed
+_MAX_SWITCHES = 64
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A node of ``kind``, described by a way and the node that the description leans on."""
+
+    way: str
+    kind: str
+    #: the node that holds, is held, or is next; None where the whole network is meant
+    anchor: str | None = None
+    #: place, from 0; -1 is the last
+    rank: int = 0
+    bps: float | None = None
+
+
+def resolve(draft: Draft, reference: Reference) -> list[str]:
+    """Names of the nodes that ``reference`` may mean: one, if it is a good one."""
+    return WAYS[reference.way].resolve(draft, reference)
+
+
+def propose(
+    draft: Draft, name: str, rng: random.Random, without: Iterable[str] = ()
+) -> Reference | None:
+    """A reference that means ``name`` and nothing else, or None if the ways drawn give none."""
+    kind = draft.kind(name)
+    ways = [way for way in _WAYS_TO[kind] if way not in without]
+    for way in rng.sample(ways, len(ways)):
+        reference = WAYS[way].propose(draft, name, kind, rng)
+        if reference is not None and resolve(draft, reference) == [name]:
+            return reference
+    return None
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to refer: what to say, and what it means, found independently of each other."""
+
+    propose: Callable[[Draft, str, str, random.Random], Reference | None]
+    resolve: Callable[[Draft, Reference], list[str]]
+
+
+def _inside(draft: Draft, anchor: str, kind: str) -> Sequence[str]:
+    """Nodes of ``kind`` within ``anchor``: switches at any depth, others directly."""
+    if kind == EK_PACKET_SWITCH:
+        return draft.switches(anchor)
+    return [name for name in draft.contents(anchor) if draft.kind(name) == kind]
+
+
+def _siblings(draft: Draft, name: str) -> list[str]:
+    """Nodes of its kind in its parent (of a switch: the block), itself included, by name."""
+    kind = draft.kind(name)
+    for parent in draft.parents(name):
+        if draft.kind(parent) not in {EK_RACK, EK_CONTROL_DOMAIN}:
+            return sorted(other for other in draft.contents(parent) if draft.kind(other) == kind)
+    return []
+
+
+# what is meant
+
+
+def _root(draft: Draft, reference: Reference) -> list[str]:
+    return list(draft.names(reference.kind))
+
+
+def _holder(draft: Draft, reference: Reference) -> list[str]:
+    assert reference.anchor is not None
+    above = draft.ancestors(reference.anchor)
+    return [name for name in above if draft.kind(name) == reference.kind]
+
+
+def _place(names: Sequence[str], rank: int) -> list[str]:
+    return [names[rank]] if -len(names) <= rank < len(names) else []
+
+
+def _largest(draft: Draft, reference: Reference) -> list[str]:
+    assert reference.anchor is not None
+    names = _inside(draft, reference.anchor, reference.kind)
+    rows = sorted((-draft.total(name), name) for name in names)
+    return _place([name for _, name in rows], reference.rank)
+
+
+def _smallest(draft: Draft, reference: Reference) -> list[str]:
+    assert reference.anchor is not None
+    names = _inside(draft, reference.anchor, reference.kind)
+    rows = sorted((draft.total(name), name) for name in names)
+    return _place([name for _, name in rows], reference.rank)
+
+
+def _named(draft: Draft, reference: Reference) -> list[str]:
+    assert reference.anchor is not None
+    return _place(sorted(_inside(draft, reference.anchor, reference.kind)), reference.rank)
+
+
+def _of_all(draft: Draft, reference: Reference) -> list[str]:
+    return _place(sorted(draft.names(reference.kind)), reference.rank)
+
+
+def _beside(draft: Draft, reference: Reference, step: int) -> list[str]:
+    assert reference.anchor is not None
+    names = _siblings(draft, reference.anchor)
+    place = names.index(reference.anchor) + step
+    return [names[place]] if 0 <= place < len(names) else []
+
+
+def _next(draft: Draft, reference: Reference) -> list[str]:
+    return _beside(draft, reference, 1)
+
+
+def _previous(draft: Draft, reference: Reference) -> list[str]:
+    return _beside(draft, reference, -1)
+
+
+def _sibling(draft: Draft, reference: Reference) -> list[str]:
+    assert reference.anchor is not None
+    return [name for name in _siblings(draft, reference.anchor) if name != reference.anchor]
+
+
+def _only(draft: Draft, reference: Reference) -> list[str]:
+    assert reference.anchor is not None
+    ports = draft.contents(reference.anchor)
+    return [port for port in ports if draft.capacity(port) == reference.bps]
+
+
+def _most_ports(draft: Draft, reference: Reference) -> list[str]:
+    assert reference.anchor is not None
+    numbers = {name: len(draft.contents(name)) for name in draft.switches(reference.anchor)}
+    most = max(numbers.values())
+    return [name for name, number in numbers.items() if number == most]
+
+
+# what to say
+
+
+def _say_root(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:
+    del draft, name, rng
+    return Reference("root", kind)
+
+
+def _say_holder(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:
+    if kind == EK_PACKET_SWITCH:
+        inner = rng.choice(draft.contents(name))
+    else:
+        switches = draft.switches(name)
+        if not switches:
+            return None
+        inner = rng.choice(switches)
+        if rng.random() < 0.25:
+            inner = rng.choice(draft.contents(inner))
+    return Reference("holder", kind, inner)
+
+
+def _outer(draft: Draft, name: str, rng: random.Random) -> str | None:
+    """A parent, if there is one."""
+    parents = draft.parents(name)
+    return rng.choice(parents) if parents else None
+
+
+def _ranked(draft: Draft, reference: Reference, name: str) -> Reference | None:
+    """``reference`` with the place that ``name`` has, counted as its way counts."""
+    assert reference.anchor is not None
+    names = _inside(draft, reference.anchor, reference.kind)
+    if not 1 < len(names) <= _MAX_NAMES:
+        return None
+    if reference.way == "named":
+        place = sorted(names).index(name)
+        rank = -1 if place == len(names) - 1 else place
+    else:
+        if len(draft.switches(reference.anchor)) > _MAX_SWITCHES:
+            return None
+        sign = -1 if reference.way == "largest" else 1
+        own = (sign * draft.total(name), name)
+        rank = sum((sign * draft.total(one), one) < own for one in names)
+    return Reference(reference.way, reference.kind, reference.anchor, rank)
+
+
+def _say_ranked(way: str) -> Callable[[Draft, str, str, random.Random], Reference | None]:
+    def say(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:
+        outer = _outer(draft, name, rng)
+        return _ranked(draft, Reference(way, kind, outer), name) if outer else None
+
+    return say
+
+
+def _say_of_all(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:
+    del rng
+    names = draft.names(kind)
+    if not 1 < len(names) <= _MAX_NAMES:
+        return None
+    place = sorted(names).index(name)
+    return Reference("of_all", kind, rank=-1 if place == len(names) - 1 else place)
+
+
+def _say_beside(
+    way: str, step: int
+) -> Callable[[Draft, str, str, random.Random], Reference | None]:
+    def say(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:
+        del rng
+        names = _siblings(draft, name)
+        place = names.index(name) + step if names else -1
+        return Reference(way, kind, names[place]) if 0 <= place < len(names) else None
+
+    return say
+
+
+def _say_sibling(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:
+    del rng
+    others = [other for other in _siblings(draft, name) if other != name]
+    return Reference("sibling", kind, others[0]) if len(others) == 1 else None
+
+
+def _say_only(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:
+    del rng
+    (switch,) = draft.parents(name)
+    return Reference("only", kind, switch, bps=draft.capacity(name))
+
+
+def _say_most_ports(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:
+    outer = _outer(draft, name, rng)
+    return Reference("most_ports", kind, outer) if outer else None
+
+
+#: way -> how to find it and what it means; its words are the symbol ``ref.`` of the grammar
+WAYS: Mapping[str, Way] = MappingProxyType(
+    {
+        "root": Way(_say_root, _root),
+        "holder": Way(_say_holder, _holder),
+        "largest": Way(_say_ranked("largest"), _largest),
+        "smallest": Way(_say_ranked("smallest"), _smallest),
+        "named": Way(_say_ranked("named"), _named),
+        "of_all": Way(_say_of_all, _of_all),
+        "next": Way(_say_beside("next", -1), _next),
+        "previous": Way(_say_beside("previous", 1), _previous),
+        "sibling": Way(_say_sibling, _sibling),
+        "only": Way(_say_only, _only),
+        "most_ports": Way(_say_most_ports, _most_ports),
+    }
+)
+
+_RANKS = ("largest", "smallest", "named")
+_BESIDE = ("next", "previous", "sibling")
+#: kind of the node -> ways that can lead to it
+_WAYS_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        EK_JUPITER: ("root",),
+        EK_SUPERBLOCK: ("holder", "named", *_BESIDE),
+        EK_SPINEBLOCK: ("holder", *_RANKS, *_BESIDE),
+        EK_AGG_BLOCK: ("holder", *_RANKS, *_BESIDE),
+        EK_RACK: ("holder", "of_all"),
+        EK_CONTROL_DOMAIN: ("holder", "of_all"),
+        EK_PACKET_SWITCH: ("holder", "most_ports", *_RANKS, *_BESIDE),
+        EK_PORT: ("only", *_RANKS, *_BESIDE),
+    }
+)
+assert set(CONTAINMENT) == set(_WAYS_TO)
