@@ -1,0 +1,44 @@
+"""A network made by Mininet, with Linux bridges for switches: the emulator that users name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from mininet.log import setLogLevel
+from mininet.net import Mininet
+from mininet.nodelib import LinuxBridge
+
+from netarena_route.wiring import cables
+from netarena_route.world import World
+
+#: keeps Mininet's objects, whose shells hold the namespaces, for as long as the process lives
+_networks: list[Mininet] = []
+
+
+def build(world: World) -> Mapping[str, int]:
+    """Make machines, switches and links; return a descriptor of each machine's namespace.
+
+    Links are without addresses. The thread is in what becomes the switches' namespace. Mininet's
+    shells stay idle: what an agent sends never goes there, since a command could break the next.
+    Raises OSError, or Exception as Mininet does.
+    """
+    setLogLevel("critical")
+    # its init changes limits of the machine, which are not this episode's
+    Mininet.inited = True
+    network = Mininet(controller=None, switch=LinuxBridge)
+    _networks.append(network)
+    machines = {machine.name: network.addHost(machine.name, ip=None) for machine in world.machines}
+    switches = [network.addSwitch(name) for name in world.switches]
+    for machine, interface, port in cables(world):
+        network.addLink(
+            switches[interface.subnet],
+            machines[machine],
+            intfName1=port,
+            intfName2=interface.name,
+        )
+    network.start()
+    return {
+        name: os.open(f"/proc/{node.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        for name, node in machines.items()
+    }

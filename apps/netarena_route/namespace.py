@@ -1,0 +1,127 @@
+"""Namespaces of the Linux kernel: a life apart for one episode, networks apart for its machines.
+
+Python has unshare and setns from 3.12 on only, hence ctypes (namespaces(7), user_namespaces(7)).
+Descriptors of namespaces are plain integers; a thread is in one network namespace at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+from pathlib import Path
+from typing import NoReturn
+
+#: who root of an episode is outside of it: owns nothing, and the kernel bounds what it may use
+#: (user 0 of the machine is exempt from the limit on processes)
+NOBODY = 65534
+
+_NEWNS, _NEWUTS, _NEWIPC, _NEWUSER = 0x00020000, 0x04000000, 0x08000000, 0x10000000
+_NEWPID, _NEWNET = 0x20000000, 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
+_CAPABILITY_VERSION = 0x20080522
+#: ADMIN over the system: lets root make a user namespace where ordinary users may not
+_CAP_SYS_ADMIN = 1 << 21
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Unavailable(Exception):
+    """This machine does not let an episode live apart; the text says which right is missing."""
+
+
+def _check(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent ends. A change of user undoes it."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
+def isolate() -> int:
+    """Go into new user, network, mount, process, IPC and host-name namespaces, as root of them.
+
+    In the caller, the namespaces' parent, 0 or more is returned: the process that lives inside as
+    its process 1. In that one -1 is returned; it dies with the caller. Raises Unavailable.
+    """
+    try:
+        _drop_root()
+        user, group = os.geteuid(), os.getegid()
+        flags = _NEWUSER | _NEWNET | _NEWNS | _NEWPID | _NEWIPC | _NEWUTS
+        _check(_libc.unshare(flags), "unshare")
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"0 {user} 1"),
+            ("gid_map", f"0 {group} 1"),
+        ):
+            Path("/proc/self", name).write_text(text, encoding="ascii")
+    except OSError as error:
+        raise Unavailable(f"no namespaces of one's own: {error.strerror}") from error
+    die_with_parent()
+    if inner := os.fork():
+        return inner
+    die_with_parent()
+    try:
+        _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount /")
+        safe = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+        _check(_libc.mount(b"proc", b"/proc", b"proc", safe, None), "mount /proc")
+    except OSError as error:
+        raise Unavailable(f"no view of one's own processes: {error.strerror}") from error
+    return -1
+
+
+def _drop_root() -> None:
+    """Become nobody, keeping of root's rights the one that namespaces may need."""
+    if os.geteuid() != 0:
+        return
+    _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl")
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
+    kept = struct.pack("=6I", _CAP_SYS_ADMIN, _CAP_SYS_ADMIN, 0, 0, 0, 0)
+    # without that right the kernel may still allow it, as to any user
+    _libc.capset(header, kept)
+    # the files below /proc/self are nobody's again, so that its maps can be written
+    _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+
+
+def lacking() -> str:
+    """Why no episode can live apart on this machine; empty when it can.
+
+    Forks: to be called where no other thread runs.
+    """
+    read, write = os.pipe()
+    outer = os.fork()
+    if not outer:
+        _try_to_isolate(write)
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        said = file.read().decode()
+    os.waitpid(outer, 0)
+    return said
+
+
+def _try_to_isolate(descriptor: int) -> NoReturn:
+    try:
+        inner = isolate()
+        if inner > 0:
+            os.waitpid(inner, 0)
+    except BaseException as error:  # noqa: BLE001 -- whatever it is, it is the answer
+        os.write(descriptor, str(error).encode())
+    os._exit(0)
+
+
+def current_network() -> int:
+    """A descriptor of the network namespace that the calling thread is in."""
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def leave_network() -> None:
+    """Take the calling thread into a new network namespace of its own."""
+    _check(_libc.unshare(_NEWNET), "unshare")

@@ -1,0 +1,202 @@
+"""Netlink in bulk: what is asked of the kernel many times in each round.
+
+pyroute2 makes the networks; it takes some 0.2 ms for a message, far too long for the neighbours,
+links and routes of a thousand machines before and after every command. Here messages are made of
+``struct`` and sent by the batch (netlink(7), rtnetlink(7)); only what rounds need is known.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self
+
+GETLINK, SETLINK = 18, 19
+GETADDR = 22
+GETROUTE = 26
+NEWNEIGH, DELNEIGH, GETNEIGH = 28, 29, 30
+GETRULE = 34
+
+_REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
+CREATE = 0x400 | 0x100  # also in place of what is there
+_ERROR, _DONE = 2, 3
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_NESTED = 0x8000
+#: fewer answers, of some 4 KB each, than a socket's buffer holds
+_BATCH = 32
+_READ_BYTES = 1 << 18
+#: the kernel gives as much of it as its limit allows
+_BUFFER_BYTES = 1 << 20
+
+
+class Message(NamedTuple):
+    """One request: a number of above, the type's own header and attributes, further flags."""
+
+    kind: int
+    body: bytes
+    flags: int = 0
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """One attribute, padded as the kernel wants it."""
+    length = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(length, kind) + value + bytes(-length % 4)
+
+
+def nest(kind: int, *attributes: bytes) -> bytes:
+    """An attribute that holds others."""
+    return attribute(kind | _NESTED, b"".join(attributes))
+
+
+def attributes(body: bytes, start: int = 0) -> dict[int, bytes]:
+    """The attributes that begin at ``start``: kind to value."""
+    found = {}
+    while start + _ATTRIBUTE.size <= len(body):
+        length, kind = _ATTRIBUTE.unpack_from(body, start)
+        if length < _ATTRIBUTE.size:
+            break
+        found[kind & 0x3FFF] = body[start + _ATTRIBUTE.size : start + length]
+        start += length + -length % 4
+    return found
+
+
+class Netlink:
+    """A route socket of the network namespace that the thread is in when it is made."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
+        )
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        self._sequence = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, messages: Sequence[Message]) -> list[int]:
+        """Have all of them done; return the error number of each, 0 where it went well."""
+        errors: list[int] = []
+        for start in range(0, len(messages), _BATCH):
+            batch = messages[start : start + _BATCH]
+            first = self._sequence + 1
+            packet = b"".join(
+                self._pack(one.kind, _REQUEST | _ACK | one.flags, one.body) for one in batch
+            )
+            self._socket.send(packet)
+            found = [0] * len(batch)
+            missing = len(batch)
+            while missing:
+                for kind, sequence, body in self._receive():
+                    if kind == _ERROR and sequence >= first:
+                        found[sequence - first] = -int.from_bytes(body[:4], "little", signed=True)
+                        missing -= 1
+            errors += found
+        return errors
+
+    def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
+        """All entries of a kind (GET…), each as its header and attributes."""
+        self._socket.send(self._pack(kind, _REQUEST | _DUMP, body))
+        sequence = self._sequence
+        while True:
+            for found, number, content in self._receive():
+                if number != sequence:
+                    continue
+                if found == _DONE:
+                    return
+                if found == _ERROR:
+                    problem = -int.from_bytes(content[:4], "little", signed=True)
+                    raise OSError(problem, f"netlink: {os.strerror(problem)}")
+                yield content
+
+    def _pack(self, kind: int, flags: int, body: bytes) -> bytes:
+        self._sequence += 1
+        length = _HEADER.size + len(body)
+        return _HEADER.pack(length, kind, flags, self._sequence, 0) + body + bytes(-length % 4)
+
+    def _receive(self) -> Iterator[tuple[int, int, bytes]]:
+        data = self._socket.recv(_READ_BYTES)
+        start = 0
+        while start + _HEADER.size <= len(data):
+            length, kind, _, sequence, _ = _HEADER.unpack_from(data, start)
+            yield kind, sequence, data[start + _HEADER.size : start + length]
+            start += length + -length % 4
+
+
+# ---------------------------------------------------------------------------- what rounds ask
+
+_LINK = struct.Struct("=BxHiII")
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")
+_IFLA_EXT_MASK, _SKIP_STATISTICS = 29, struct.pack("=I", 1 << 3)
+_IFLA_PROTINFO, _BRPORT_STATE = 12, 1
+_FORWARDING = 3
+_NDA_DST, _NDA_LLADDR = 1, 2
+#: states of entries that nobody put there for good: all but NOARP and PERMANENT
+_LEARNT = 0x3F
+_PERMANENT = 0x80
+
+
+class Link(NamedTuple):
+    """A network interface as ``dump`` gives it."""
+
+    ifindex: int
+    flags: int
+    attributes: dict[int, bytes]
+
+
+def links(netlink: Netlink) -> Iterator[Link]:
+    """All interfaces, without their statistics."""
+    body = _LINK.pack(0, 0, 0, 0, 0) + attribute(_IFLA_EXT_MASK, _SKIP_STATISTICS)
+    for content in netlink.dump(GETLINK, body):
+        _, _, index, flags, _ = _LINK.unpack_from(content)
+        yield Link(index, flags, attributes(content, _LINK.size))
+
+
+def settle_link(index: int) -> Message:
+    """Asking for one link makes the kernel act on a change of its carrier now.
+
+    Otherwise it may do so up to a second later, and drops what the link is to send until then
+    (rtnl_getlink of the kernel, since 6.4, says why).
+    """
+    return Message(GETLINK, _LINK.pack(0, 0, index, 0, 0))
+
+
+def forward(index: int) -> Message:
+    """Have a bridge's port forward now."""
+    return Message(
+        SETLINK,
+        _LINK.pack(socket.AF_BRIDGE, 0, index, 0, 0)
+        + nest(_IFLA_PROTINFO, attribute(_BRPORT_STATE, bytes([_FORWARDING]))),
+    )
+
+
+def forget_neighbours(netlink: Netlink) -> None:
+    """Delete the neighbours that were learnt, or that could not be found."""
+    dump = netlink.dump(GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0))
+    learnt = []
+    for content in dump:
+        _, index, state, _, _ = _NEIGHBOUR.unpack_from(content)
+        address = attributes(content, _NEIGHBOUR.size).get(_NDA_DST)
+        if address and (state & _LEARNT or not state):
+            body = _NEIGHBOUR.pack(socket.AF_INET, index, 0, 0, 0) + attribute(_NDA_DST, address)
+            learnt.append(Message(DELNEIGH, body))
+    netlink.send(learnt)  # one may be gone by now
+
+
+def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:
+    """A neighbour that is there for good, and that the kernel's limit does not count."""
+    return Message(
+        NEWNEIGH,
+        _NEIGHBOUR.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
+        + attribute(_NDA_DST, socket.inet_aton(address))
+        + attribute(_NDA_LLADDR, mac),
+        CREATE,
+    )

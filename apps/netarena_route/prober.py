@@ -1,0 +1,201 @@
+"""Which pairs can ping each other: one round over all ordered pairs, from within the machines.
+
+Each machine has one raw ICMP socket that stays in its network namespace, whoever holds it. An echo
+request of 56 bytes carries the round's random token and the indices of source and target. The pair
+works if the request **arrived** in the target's namespace, arrived in no other, and the reply came
+back to the source from the address that was asked. A reply alone proves little: an alias on the
+loopback, a translated address or an obliging neighbour answers too.
+
+Requests of faults in the way (no route, a filter on the output) fail when they are sent and are
+not waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+#: bytes after the ICMP header, those of ``ping``: small packets would miss a fault of the MTU
+PAYLOAD_BYTES = 56
+
+_ECHO_REPLY, _ECHO_REQUEST = 0, 8
+_ICMP_FILTER = 1  # of level SOL_RAW
+_SOL_RAW = 255
+_HEADER = struct.Struct("!BBHHH")
+_INDICES = struct.Struct("!HH")
+_TOKEN_BYTES = PAYLOAD_BYTES - _INDICES.size
+_SOURCE = slice(12, 16)  # of an IPv4 header
+#: what a socket's buffer of the size that every user may have holds, with room to spare
+_BURST = 64
+_BUFFER_BYTES = 1 << 20
+
+
+class Round(NamedTuple):
+    """What one round showed.
+
+    ``rows`` is a text of ``1`` and ``0`` per source, the diagonal ``1``; ``waited_s`` is how much
+    of the time went into waiting for what never came.
+    """
+
+    rows: tuple[str, ...]
+    waited_s: float
+
+
+class Prober:
+    """Pings between endpoints, each a socket in its namespace and the address it is pinged at."""
+
+    def __init__(self, sockets: Sequence[socket.socket], addresses: Sequence[str]) -> None:
+        self._sockets = tuple(sockets)
+        self._addresses = [(address, 0) for address in addresses]
+        self._packed = [socket.inet_aton(address) for address in addresses]
+        self._index = {one.fileno(): index for index, one in enumerate(self._sockets)}
+        self._poll = select.epoll()
+        for one in self._sockets:
+            self._poll.register(one, select.EPOLLIN)
+
+    def close(self) -> None:
+        self._poll.close()
+        for one in self._sockets:
+            one.close()
+
+    def measure(self, patience_s: float) -> Round:
+        """Ping all pairs once; give up when nothing has come for ``patience_s``."""
+        sight = _Sight(len(self._sockets), self._packed)
+        self._drain_all(sight)  # what is left of the past, by the look of its token
+        unsent = self._send_all(sight)
+        missing = sight.count - unsent
+        last, seen, waited_s = time.monotonic(), -1, 0.0
+        while sight.working < missing:
+            if sight.seen != seen:
+                seen, last, waited_s = sight.seen, time.monotonic(), 0.0
+            else:
+                waited_s = time.monotonic() - last
+                if waited_s >= patience_s:
+                    break
+            for descriptor, _ in self._poll.poll(max(patience_s - waited_s, 0.001)):
+                self._drain(self._index[descriptor], sight)
+        self._drain_all(sight)  # a request that arrived where it should not, before its reply
+        return Round(sight.rows(), waited_s)
+
+    def _send_all(self, sight: _Sight) -> int:
+        """Send every request, reading in between; return how many could not be sent."""
+        unsent = 0
+        for source, one in enumerate(self._sockets):
+            for target, address in enumerate(self._addresses):
+                if target == source:
+                    continue
+                try:
+                    one.sendto(sight.request(source, target), address)
+                except OSError:  # no route, prohibited, too long, no device: it does not work
+                    unsent += 1
+                if target % _BURST == _BURST - 1:
+                    self._drain(source, sight)
+            self._drain(source, sight)
+            if source % _BURST == _BURST - 1:
+                self._drain_all(sight)
+        return unsent
+
+    def _drain_all(self, sight: _Sight) -> None:
+        while ready := self._poll.poll(0, len(self._sockets)):
+            for descriptor, _ in ready:
+                self._drain(self._index[descriptor], sight)
+
+    def _drain(self, index: int, sight: _Sight) -> None:
+        receive, take = self._sockets[index].recv, sight.take
+        with contextlib.suppress(OSError):  # nothing more, or an error of the past
+            while True:
+                take(index, receive(2048))
+
+
+class _Sight:
+    """What has been seen of one round."""
+
+    def __init__(self, size: int, addresses: Sequence[bytes]) -> None:
+        self.size = size
+        self.count = size * (size - 1)
+        #: packets of this round that were new
+        self.seen = 0
+        #: pairs whose request and reply have come
+        self.working = 0
+        self._addresses = addresses
+        self._arrived = bytearray(self.count + size)
+        self._replied = bytearray(self.count + size)
+        self._astray = bytearray(self.count + size)
+        self._token = os.urandom(_TOKEN_BYTES)
+        # a new identifier each round: a connection tracker takes it for a new conversation
+        identifier = int.from_bytes(os.urandom(2), "big")
+        header = _HEADER.pack(_ECHO_REQUEST, 0, 0, identifier, 1)
+        self._packet = bytearray(header + self._token + bytes(_INDICES.size))
+        self._sum = sum(struct.unpack(f"!{len(self._packet) // 2}H", self._packet))
+
+    def request(self, source: int, target: int) -> bytearray:
+        """The ICMP message (RFC 792); pairs differ in the indices and the checksum alone."""
+        total = self._sum + source + target
+        total = (total & 0xFFFF) + (total >> 16)
+        total = (total & 0xFFFF) + (total >> 16)
+        _INDICES.pack_into(self._packet, len(self._packet) - _INDICES.size, source, target)
+        struct.pack_into("!H", self._packet, 2, ~total & 0xFFFF)
+        return self._packet
+
+    def take(self, index: int, packet: bytes) -> None:
+        """Note an IPv4 packet that came to machine ``index``; those of others are nothing."""
+        start = (packet[0] & 15) * 4
+        payload = start + _HEADER.size
+        if len(packet) != payload + PAYLOAD_BYTES or not packet.startswith(self._token, payload):
+            return
+        source, target = _INDICES.unpack_from(packet, payload + _TOKEN_BYTES)
+        if source >= self.size or target >= self.size or source == target:
+            return
+        pair = source * self.size + target
+        if packet[start] == _ECHO_REQUEST:
+            if index != target:
+                self._astray[pair] = 1
+                return
+            marks, others = self._arrived, self._replied
+        elif (
+            packet[start] == _ECHO_REPLY
+            and index == source
+            and packet[_SOURCE] == self._addresses[target]
+        ):
+            marks, others = self._replied, self._arrived
+        else:
+            return
+        if not marks[pair]:
+            marks[pair] = 1
+            self.seen += 1
+            self.working += others[pair]
+
+    def rows(self) -> tuple[str, ...]:
+        """See ``Round``."""
+        text = bytes(
+            a & b & ~c & 1
+            for a, b, c in zip(self._arrived, self._replied, self._astray, strict=True)
+        ).translate(_DIGITS)
+        rows = []
+        for start in range(self.size):
+            row = bytearray(text[start * self.size : (start + 1) * self.size])
+            row[start] = ord("1")
+            rows.append(row.decode("ascii"))
+        return tuple(rows)
+
+
+_DIGITS = b"01" + bytes(range(2, 256))
+
+
+def open_socket() -> socket.socket:
+    """A socket for ``Prober`` in the network namespace that the thread is in."""
+    one = socket.socket(
+        socket.AF_INET,
+        socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC,
+        socket.IPPROTO_ICMP,
+    )
+    passed = 0xFFFFFFFF & ~(1 << _ECHO_REPLY | 1 << _ECHO_REQUEST)
+    one.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", passed))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    return one

@@ -1,0 +1,218 @@
+"""The process of one episode's network: builds it, breaks it, runs commands in it, measures it.
+
+It is process 1 of its own namespaces (``zygote`` starts it) and speaks JSON lines over one socket:
+``{"do": name, ...}`` to here, ``{"ok": value}`` or ``{"failed": text}`` back, one at a time. It
+ends when the socket does, and with it everything that it made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from subprocess import CalledProcessError
+from typing import Any
+
+from netarena.sandbox import shell
+from netarena.sandbox.shell import entered
+from netarena_route import mn, netns
+from netarena_route.guard import Guard
+from netarena_route.netlink import Message, Netlink, forget_neighbours, forward, links, settle_link
+from netarena_route.prober import Prober, open_socket
+from netarena_route.snapshot import Snapshot
+from netarena_route.wiring import configure, run_shell
+from netarena_route.world import World
+
+EMULATORS: Mapping[str, Callable[[World], Mapping[str, int]]] = {
+    "mininet": mn.build,
+    "netns": netns.build,
+}
+
+#: a round is over when nothing has come for so long
+PATIENCE_S = 0.25
+#: rounds are compared for so long at most, beyond the time of one; then what worked in the last
+#: two of them is what works
+SETTLE_S = 6.0
+#: a network that is new must be healthy after so long, beyond the time of one round
+HEALTHY_S = 15.0
+#: of all machines' sockets, and a few for each
+_OPEN_FILES = 16384
+
+
+class Worker:
+    """One network, from its world to its end."""
+
+    def __init__(self) -> None:
+        self._spaces: Mapping[str, int] = {}
+        self._netlinks: dict[str, Netlink] = {}
+        self._flushers: list[int] = []
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer until the other end is closed."""
+        with connection, connection.makefile("rb") as lines:
+            for line in lines:
+                connection.sendall(self._answer(json.loads(line)))
+
+    def _answer(self, request: dict[str, Any]) -> bytes:
+        do: dict[str, Callable[..., Any]] = {
+            "build": self.build,
+            "inject": self.inject,
+            "run": self.run,
+            "observe": self.observe,
+        }
+        try:
+            answer = {"ok": do[request.pop("do")](**request)}
+        except CalledProcessError as error:
+            answer = {"failed": f"{error.cmd[-1]}: {error.stdout.strip()}"}
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the service must hear of it
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
+
+    def build(self, world: dict[str, Any], emulator: str) -> dict[str, float]:
+        """Make the network and verify that it is healthy; how long each took, in s.
+
+        ``waited_s`` is the part that was waiting for pings that never came.
+        """
+        began = time.monotonic()
+        self._world = World.model_validate(world)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, _OPEN_FILES), hard))
+        self._spaces = EMULATORS[emulator](self._world)
+        configure(self._world, self._spaces)
+        self._listen()
+        built = time.monotonic()
+        rows, waited_s = self._rounds(HEALTHY_S, wanted=self._world.intended)
+        if rows != self._world.intended:
+            raise RuntimeError(f"not healthy after {HEALTHY_S:g} s: {self._first_wrong(rows)}")
+        self._snapshot = Snapshot(self._world, self._spaces, self._netlinks)
+        return {
+            "built_s": built - began,
+            "verified_s": time.monotonic() - built,
+            "waited_s": waited_s,
+        }
+
+    def inject(self, commands: list[list[str]]) -> None:
+        """Run (machine, command) pairs of our own, each of which must succeed."""
+        for machine, command in commands:
+            with entered(self._spaces[machine]):
+                run_shell(command)
+
+    def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
+        """Run what an agent sent, in the sandbox; an unknown machine is a KeyError."""
+        space = self._spaces[machine]
+        guard = Guard(space, len(self._world.endpoints))
+        result = shell.run(
+            command,
+            netns=space,
+            hostname=machine,
+            limits=replace(shell.Limits(), wall_s=timeout_s),
+            watch=guard.watch,
+        )
+        note = guard.calm()
+        self._reap()
+        told = result.told
+        if note:
+            told += f"{'' if told.endswith(chr(10)) or not told else chr(10)}[{note}]\n"
+        return {
+            "output": told,
+            "exit": result.exit,
+            "timed_out": result.timed_out,
+            "stopped": result.stopped,
+        }
+
+    def observe(self) -> dict[str, Any]:
+        """The settled state (see ``state``), and ``waited_s`` as ``build`` has it."""
+        rows, waited_s = self._rounds(SETTLE_S)
+        stolen, collateral, switches = self._snapshot.compare()
+        return {
+            "state": {
+                "matrix": rows,
+                "stolen": stolen,
+                "switches": switches,
+                "collateral": collateral,
+            },
+            "waited_s": waited_s,
+        }
+
+    def _listen(self) -> None:
+        """Open what rounds need in each namespace, and keep it."""
+        self._netlinks[""] = Netlink()
+        sockets = []
+        for name in self._world.endpoints:
+            with entered(self._spaces[name]):
+                sockets.append(open_socket())
+                self._netlinks[name] = Netlink()
+                self._flushers.append(
+                    os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
+                )
+        self._prober = Prober(sockets, self._world.addresses)
+
+    def _make_ready(self) -> None:
+        """Have the kernel act on what has changed, and forget what it has learnt.
+
+        Links and bridges take up to a second to see that their other end is up, and a neighbour
+        that did not answer is asked for again after a second only: a round would measure these.
+        """
+        for name in self._world.endpoints:
+            netlink = self._netlinks[name]
+            netlink.send([settle_link(link.ifindex) for link in links(netlink)])
+        switches = self._netlinks[""]
+        ports = [link.ifindex for link in links(switches)]
+        messages: list[Message] = [settle_link(index) for index in ports]
+        # what is no port, or has no carrier, refuses
+        messages += [forward(index) for index in ports]
+        switches.send(messages)
+        for name in self._world.endpoints:
+            forget_neighbours(self._netlinks[name])
+        for descriptor in self._flushers:
+            os.write(descriptor, b"1")
+
+    def _rounds(
+        self, most_s: float, wanted: tuple[str, ...] | None = None
+    ) -> tuple[tuple[str, ...], float]:
+        """Measure until it is settled: a round as intended, or, unless one is ``wanted``, two that
+        are equal. Returns the rows, and how long pings that never came were waited for."""
+        waited_s = 0.0
+        before: tuple[str, ...] | None = None
+        deadline = None
+        while True:
+            self._make_ready()
+            rows, lost_s = self._prober.measure(PATIENCE_S)
+            waited_s += lost_s
+            if deadline is None:  # one round at the largest sizes takes longer than all waiting
+                deadline = time.monotonic() + most_s
+            if rows == self._world.intended or (wanted is None and rows == before):
+                return rows, waited_s
+            if time.monotonic() > deadline:
+                return _both(rows, before or rows), waited_s
+            before = rows
+
+    def _first_wrong(self, rows: tuple[str, ...]) -> str:
+        names = self._world.endpoints
+        for source, (row, healthy) in enumerate(zip(rows, self._world.intended, strict=True)):
+            for target, (now, should) in enumerate(zip(row, healthy, strict=True)):
+                if now != should:
+                    verb = "does not reach" if should == "1" else "reaches"
+                    return f"{names[source]} {verb} {names[target]}"
+        return "no pair differs"
+
+    @staticmethod
+    def _reap() -> None:
+        """Bury what a command left to process 1: zombies count as processes."""
+        if os.getpid() == 1:
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+
+
+def _both(rows: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    """What works in both: a pair that works now and then does not work."""
+    return tuple(
+        "".join(min(pair) for pair in zip(row, other, strict=True))
+        for row, other in zip(rows, others, strict=True)
+    )
