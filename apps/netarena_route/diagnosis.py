@@ -1,0 +1,292 @@
+"""What this machine can and cannot run of routing, tried out, and what is missing.
+
+All that episodes need is tried in a process of its own, in namespaces as an episode has them:
+``python -m netarena_route.diagnosis`` prints what failed, as JSON. What a config needs of it is
+refused before a query is drawn.
+"""
+
+from __future__ import annotations
+
+import codecs
+import importlib.util
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from netarena import errors
+from netarena.errors import ConfigError, NetArenaError, one_line
+from netarena.model import Check, Severity
+from netarena.sandbox import shell
+from netarena_route.config import JOINT, RouteConfig
+from netarena_route.namespace import Unavailable, current_network, isolate, leave_network
+from netarena_route.netlink import Netlink, attributes
+from netarena_route.world import MAX_NEIGHBOURS
+
+#: what gives a container the rights; the second is the least that suffices
+PRIVILEGED = "docker run --privileged"
+NARROWER = (
+    "docker run --cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt seccomp=unconfined "
+    "--security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+)
+_RIGHTS = f"start the container by {PRIVILEGED}, or by {NARROWER}"
+_NAMESPACES, _BUBBLEWRAP, _MININET = "namespaces", "bubblewrap", "mininet"
+_TRY_S = 60.0
+#: what the standard mix is drawn from
+PAPER_KINDS = frozenset(
+    (
+        "disable_routing",
+        "disable_interface",
+        "remove_ip",
+        "drop_traffic_to_from_subnet",
+        "wrong_routing_table",
+    )
+)
+
+
+@dataclass(frozen=True)
+class _Need:
+    """Something that is tried: commands of which each must succeed, in a network of its own.
+
+    ``key`` and ``value`` are those of the config that need it; none: every config does.
+    """
+
+    name: str
+    commands: tuple[str, ...]
+    remedy: str
+    key: str = ""
+    value: object = None
+
+
+_KERNEL = "use a kernel that has this, or load its module on the host"
+_PAIR = "ip link add t0 type veth peer name t1 && ip link set t0 up"
+_NFT = "nft add table {0} t && nft add chain {0} t c '{{ type filter {1} priority 0; }}'"
+_NEEDS = (
+    _Need("bridges", ("ip link add t2 type bridge && ip link set t2 up",), _KERNEL),
+    _Need("cables", (_PAIR,), _KERNEL),
+    _Need(
+        "iptables",
+        (
+            "iptables -P FORWARD DROP",
+            "iptables -A INPUT -p icmp -j DROP",
+            "iptables -A FORWARD -j REJECT",
+        ),
+        "apt-get install iptables; use a kernel with nf_tables or ip_tables",
+    ),
+    _Need(
+        "queues", (_PAIR, "tc qdisc add dev t0 root tbf rate 8kbit burst 90 limit 1000"), _KERNEL
+    ),
+    _Need(
+        "iptables extensions",
+        (
+            "iptables -A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT",
+            "iptables -t raw -A PREROUTING -j CT --notrack",
+            "iptables -t nat -A PREROUTING -j DNAT --to-destination 192.0.2.1",
+            "iptables -t mangle -A PREROUTING -j TTL --ttl-set 1",
+        ),
+        _KERNEL,
+        "error_types",
+        "extended",
+    ),
+    _Need(
+        "nft",
+        (
+            _PAIR,
+            _NFT.format("inet", "hook forward"),
+            _NFT.format("netdev", "hook ingress device t0"),
+        ),
+        "apt-get install nftables; use a kernel with nf_tables",
+        "error_types",
+        "extended",
+    ),
+    _Need("netem", (_PAIR, "tc qdisc add dev t0 root netem delay 10ms"), _KERNEL, "netem", True),
+    _Need(
+        _MININET,
+        ("mnexec -c true",),
+        'apt-get install mininet; pip install "netarena[route]"; or set emulator to netns',
+        "emulator",
+        "mininet",
+    ),
+)
+
+
+class NeighbourTable(NamedTuple):
+    """The kernel's one table of IPv4 neighbours, of all its network namespaces together."""
+
+    #: entries now
+    used: int
+    #: entries at most (gc_thresh3); permanent ones are not counted
+    most: int
+
+
+def neighbour_table() -> NeighbourTable:
+    """Ask the kernel by netlink, which tells it in every network namespace (rtnetlink(7))."""
+    get_table, name_of, most_of, config_of, entries_at = 66, 1, 4, 5, 4
+    with Netlink() as netlink:
+        for body in netlink.dump(get_table, struct.pack("=Bxxx", 2)):
+            found = attributes(body, 4)
+            if found.get(name_of, b"").rstrip(b"\0") == b"arp_cache" and config_of in found:
+                (used,) = struct.unpack_from("=I", found[config_of], entries_at)
+                return NeighbourTable(used, *struct.unpack("=I", found[most_of]))
+    raise OSError("the kernel tells no neighbour table")
+
+
+def diagnose() -> list[Check]:
+    """Each need, met or not, with its remedy."""
+    failed = _failures()
+    checks = [
+        _check(_NAMESPACES, failed, "episodes live in namespaces of their own", _RIGHTS),
+    ]
+    if checks[0].ok:
+        remedy = f"apt-get install bubblewrap; {_RIGHTS}"
+        checks.append(_check(_BUBBLEWRAP, failed, "commands of agents are sandboxed", remedy))
+        for need in _NEEDS:
+            severity = Severity.RUN if not need.key else Severity.NOTE
+            checks.append(_check(need.name, failed, "works", need.remedy, severity))
+    table = neighbour_table()
+    sizes = ", ".join(
+        f"{table.most // neighbours} at ({size},{size})"
+        for size in (2, 4, 8)
+        if (neighbours := _neighbours(size, size))
+    )
+    checks.append(
+        Check(
+            name="neighbour table",
+            ok=True,
+            severity=Severity.NOTE,
+            detail=f"{table.most} entries for all networks, {table.used} in use: networks at once, "
+            f"(num_switches, num_hosts_per_subnet): {sizes}; any number of larger ones, whose "
+            "entries are permanent",
+        )
+    )
+    return checks
+
+
+def check(config: RouteConfig) -> None:
+    """Refuse what this machine lacks for ``config``: ConfigError says what, and what helps."""
+    failed = _failures()
+    for name in (_NAMESPACES, _BUBBLEWRAP):
+        if name in failed:
+            raise ConfigError("", f"this machine cannot run routing: {failed[name]}; {_RIGHTS}")
+    for need in _NEEDS:
+        if need.name in failed and _asks_for(config, need):
+            raise ConfigError(
+                need.key, f"{need.name} does not work here: {failed[need.name]}; {need.remedy}"
+            )
+    each = _neighbours(config.num_switches, config.num_hosts_per_subnet)
+    most = neighbour_table().most
+    if each * config.concurrency > most:
+        raise ConfigError(
+            "concurrency",
+            f"{config.concurrency} networks of {each} neighbours each need "
+            f"{each * config.concurrency} entries of this kernel's neighbour table, which holds "
+            f"{most}: at most {most // each} at this size",
+        )
+
+
+def _check(
+    name: str,
+    failed: Mapping[str, str],
+    works: str,
+    remedy: str,
+    severity: Severity = Severity.RUN,
+) -> Check:
+    ok = name not in failed
+    detail = works if ok else failed[name]
+    return Check(name=name, ok=ok, severity=severity, detail=detail, remedy="" if ok else remedy)
+
+
+def _asks_for(config: RouteConfig, need: _Need) -> bool:
+    if not need.key:
+        return True
+    asked = getattr(config, need.key)
+    if not isinstance(asked, tuple):
+        return bool(asked == need.value)
+    # kinds beyond the paper's are all of the extended family
+    return not PAPER_KINDS.issuperset(part for entry in asked for part in entry.split(JOINT))
+
+
+def _neighbours(num_switches: int, num_hosts: int) -> int:
+    """Entries of the table that a network of this size takes; see ``World.neighbours``."""
+    learnt = num_switches * num_hosts * (num_hosts + 1)
+    return learnt if learnt <= MAX_NEIGHBOURS else 0
+
+
+@cache
+def _failures() -> Mapping[str, str]:
+    """Need -> why it is not met. Tried once per process, in a process without threads."""
+    program = (sys.executable, "-P", "-m", __name__)
+    paths = os.pathsep.join(
+        str(Path(package).parents[1]) for package in (__file__, errors.__file__)
+    )
+    try:
+        done = subprocess.run(
+            program,
+            capture_output=True,
+            timeout=_TRY_S,
+            check=False,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+        found: dict[str, str] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return {_NAMESPACES: f"it cannot be tried: {one_line(str(error), 200)}"}
+    return found
+
+
+def _try_all() -> dict[str, str]:
+    """What of the needs is not met, tried out in the namespaces of an episode. Forks."""
+    mininet = importlib.util.find_spec("mininet") is not None
+    # what is imported late: Python itself may lie where only root may read
+    codecs.lookup("ascii")
+    read, write = os.pipe()
+    try:
+        inner = isolate()
+    except Unavailable as error:
+        return {_NAMESPACES: str(error)}
+    if inner < 0:
+        try:
+            found = dict(_try_inside())
+            if not mininet:
+                found[_MININET] = "the Python package mininet is not installed"
+            os.write(write, json.dumps(found).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        said = file.read()
+    os.waitpid(inner, 0)
+    if not said:
+        return {_NAMESPACES: "a process in namespaces of its own ends at once"}
+    told: dict[str, str] = json.loads(said)
+    return told
+
+
+def _try_inside() -> Iterator[tuple[str, str]]:
+    home = current_network()
+    try:
+        result = shell.run("true", netns=home)
+    except NetArenaError as error:
+        yield _BUBBLEWRAP, str(error)
+        return
+    if result.exit != 0:
+        yield _BUBBLEWRAP, result.told
+        return
+    for need in _NEEDS:
+        leave_network()
+        network = current_network()
+        for command in need.commands:
+            result = shell.run(command, netns=network)
+            if result.exit != 0:
+                yield need.name, one_line(f"{command}: {result.output.strip()}", 300)
+                break
+        os.close(network)
+
+
+if __name__ == "__main__":
+    print(json.dumps(_try_all()))  # noqa: T201 -- to the process that asked

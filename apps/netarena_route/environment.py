@@ -1,0 +1,116 @@
+"""The live world of one query: a network that was built healthy, broken, and proven broken.
+
+The network itself lives in a process of its own (``client``); what is done here is the order of
+things, and what the agent is told.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from netarena.application import Environment
+from netarena.errors import EnvironmentFailed
+from netarena.model import Execution, Move, Query, State
+from netarena.sandbox.shell import Limits
+from netarena_route.client import Net, Warm
+from netarena_route.config import RouteConfig
+from netarena_route.fault import expected
+from netarena_route.query import faults_of, world_of
+from netarena_route.state import fields
+from netarena_route.world import World
+
+#: of one command; the prompt tells them
+LIMITS = Limits()
+_NAMED_MACHINES = 40
+
+
+class RouteEnvironment(Environment):
+    """A broken network, and commands in its machines."""
+
+    def __init__(self, query: Query, config: RouteConfig, warm: Warm) -> None:
+        self._query = query
+        self._warm = warm
+        self._emulator = config.emulator
+        self._net: Net | None = None
+
+    async def open(self) -> State:
+        """Build the healthy network and verify it, inject the faults in their order, and verify
+        that exactly what they should break is broken.
+
+        Raises EnvironmentFailed for a network that cannot be built or is not broken as it should.
+        """
+        try:
+            self._world, faults = world_of(self._query), faults_of(self._query)
+        except ValueError as error:  # a file of queries may hold anything
+            raise EnvironmentFailed(f"no query of routing: {error}", proven_ours=True) from None
+        self._net = await self._warm.begin(self._world, self._emulator)
+        await self._net.build()
+        for fault in faults:
+            await self._net.inject(fault.inject)
+        state = await self._net.observe()
+        if difference := _difference(
+            self._world, expected(self._world, faults), fields(state)["matrix"]
+        ):
+            parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
+            raise EnvironmentFailed(
+                f"the faults do not show as they should: {parts}: {difference}", evidence=state
+            )
+        return state
+
+    async def execute(self, move: Move) -> Execution:
+        """Run a command in the sandbox, in the machine's network. What cannot be run is told.
+
+        Raises EnvironmentFailed when the network's process is gone.
+        """
+        if not isinstance(move, dict):
+            raise TypeError('a move of route is {"machine": name, "command": text}')
+        asked, command = str(move["machine"]), str(move["command"])
+        machine = resolve(self._world, asked)
+        if machine is None:
+            return Execution(output=_unknown(self._world, asked), executed=False)
+        if not command.strip():
+            return Execution(output="[the command is empty]\n", executed=False)
+        output = await self._opened.run(machine, command, LIMITS.wall_s)
+        return Execution(output=output.output)
+
+    async def observe(self) -> State:
+        return await self._opened.observe()
+
+    async def close(self) -> None:
+        net, self._net = self._net, None
+        if net is not None:
+            await net.close()
+
+    @property
+    def _opened(self) -> Net:
+        if self._net is None:
+            raise EnvironmentFailed("the network is not open", proven_ours=True)
+        return self._net
+
+
+def resolve(world: World, asked: str) -> str | None:
+    """The machine that is meant: its name, or its name without the prefix, or ``router``.
+
+    None for what is no machine of this world.
+    """
+    if asked.lower() == "router":
+        return world.router.name
+    for name in (asked, f"{world.prefix}_{asked}"):
+        if name in world.endpoints:
+            return name
+    return None
+
+
+def _unknown(world: World, asked: str) -> str:
+    names = ", ".join(world.endpoints[:_NAMED_MACHINES])
+    more = ", ..." if len(world.endpoints) > _NAMED_MACHINES else ""
+    return f"[there is no machine {asked[:100]!a}; machines are {names}{more}]\n"
+
+
+def _difference(world: World, wanted: tuple[str, ...], seen: list[str]) -> str:
+    """The first pair that is not as it should be, in words; empty if there is none."""
+    for source, row, other in zip_longest(world.endpoints, wanted, seen, fillvalue=""):
+        for target, should, does in zip_longest(world.endpoints, row, other, fillvalue=""):
+            if should != does:
+                return f"{source} -> {target} is {does}, not {should}"
+    return ""
