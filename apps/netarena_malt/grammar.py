@@ -23,7 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -43,7 +43,7 @@ _HELD_OUT_SHARE = 0.7
 #: of these, how often one of the pack where it has one
 _PACK_SHARE = 0.6
 _TOKEN = re.compile(r"\{([^{}\[\]]*)\}|([\[\]{}])|([^{}\[\]]+)")
-_START = re.compile(r"(?:\A|[.?!]\s+|\n)[a-z]")
+_START = re.compile(r"(?:\A|[.?!]\s+|\n *)[a-z]")
 _MAX_PACK_BYTES = 1 << 20
 
 
@@ -90,7 +90,7 @@ class Symbol:
     held_out: tuple[Production, ...] = ()
     pack: tuple[Production, ...] = ()
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         """The operands without their marks."""
         return frozenset(name for entry in self.operands for name in _names(entry))

@@ -28,8 +28,9 @@ from netarena_malt.topology import (
 
 #: a place among more than this is not told: nobody reads it, and finding it takes time
 _MAX_NAMES = 500
-#: the same, by capacity: the switches whose ports are summed
-_MAX_SWITCHES = 64
+#: the same, by capacity: the switches whose ports are summed, for a switch and for a block
+_MAX_SWITCHES = 24
+_MAX_SWITCHES_OF_BLOCKS = 64
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,9 @@ def _ranked(draft: Draft, reference: Reference, name: str) -> Reference | None:
         place = sorted(names).index(name)
         rank = -1 if place == len(names) - 1 else place
     else:
-        if len(draft.switches(reference.anchor)) > _MAX_SWITCHES:
+        switch = reference.kind == EK_PACKET_SWITCH
+        most = _MAX_SWITCHES if switch else _MAX_SWITCHES_OF_BLOCKS
+        if len(draft.switches(reference.anchor)) > most:
             return None
         sign = -1 if reference.way == "largest" else 1
         own = (sign * draft.total(name), name)
