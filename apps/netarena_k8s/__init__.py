@@ -1,0 +1,1 @@
+"""Kubernetes: an agent restores the intended communication, one kubectl command per turn."""

@@ -1,0 +1,228 @@
+"""What NetworkPolicies allow: the semantics of networking.k8s.io/v1, pure.
+
+``Rules`` reads policies as the API stores them and answers whether a new connection (or a first
+datagram) from one endpoint reaches a port of another. Both directions must allow it, at the port
+of the destination pod, which is after a service has translated it.
+
+What naive readings miss, each with a test of its own:
+
+* ``policyTypes`` absent: Ingress, and Egress too only if there is an egress rule.
+* ``ingress: []`` allows nothing; ``[{}]``, ``from: []`` and ``ports: []`` allow all.
+* Peers of one list are alternatives; both selectors in one peer must hold; a ``podSelector`` alone
+  means the policy's own namespace; an empty selector matches all.
+* ``NotIn`` and ``DoesNotExist`` match an absent key. ``except`` cuts its own block only.
+* A named port is looked up on the destination pod and must have the protocol; ``endPort`` is
+  inclusive and needs a number; an entry without a port is any port of its protocol (TCP if not
+  given).
+* A pod on the host's network is never selected, and matches, as nodes and outside addresses do,
+  an ``ipBlock`` only.
+* A pod always reaches itself by its own address.
+
+Source: the API reference of NetworkPolicy v1 and the concept page of Kubernetes 1.34.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+Protocol: TypeAlias = Literal["TCP", "UDP", "SCTP"]
+Labels: TypeAlias = Mapping[str, str]
+#: an object of the API, as JSON
+Manifest: TypeAlias = Mapping[str, Any]
+
+INGRESS, EGRESS = "Ingress", "Egress"
+#: direction -> the keys of its rules in the spec, and of the peers in a rule
+_KEYS = MappingProxyType({INGRESS: ("ingress", "from"), EGRESS: ("egress", "to")})
+_NO_LABELS: Labels = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port that a container declares."""
+
+    number: int
+    protocol: Protocol = "TCP"
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Endpoint:
+    """What sends or receives: a pod, or an address outside (then ``namespace`` is empty).
+
+    Compared by identity: one object stands for one pod.
+    """
+
+    ip: str
+    namespace: str = ""
+    labels: Labels = field(default_factory=lambda: _NO_LABELS)
+    ports: tuple[Port, ...] = ()
+    host_network: bool = False
+
+    @property
+    def selectable(self) -> bool:
+        """Whether selectors speak of it; else only its address counts."""
+        return bool(self.namespace) and not self.host_network
+
+
+@dataclass(frozen=True)
+class _Policy:
+    namespace: str
+    selector: Manifest
+    #: direction -> its rules; a direction that is not in force is missing
+    rules: Mapping[str, Sequence[Manifest]]
+
+
+class Rules:
+    """Policies in force, ready to be asked; ``namespaces`` maps each to its labels.
+
+    Keeps what it found out about each endpoint: make a new one when policies change.
+    """
+
+    def __init__(self, policies: Iterable[Manifest], namespaces: Mapping[str, Labels]) -> None:
+        self._policies = [_read(policy) for policy in policies]
+        self._namespaces = namespaces
+        self._found: dict[tuple[Endpoint, str], list[tuple[str, Manifest]] | None] = {}
+
+    def allow(
+        self, source: Endpoint, target: Endpoint, port: int, protocol: Protocol = "TCP"
+    ) -> bool:
+        """Whether ``source`` may begin to talk to ``port`` of ``target``."""
+        if source is target:
+            return True
+        return self._passes(EGRESS, source, target, target, port, protocol) and self._passes(
+            INGRESS, target, source, target, port, protocol
+        )
+
+    def isolated(self, endpoint: Endpoint, direction: str) -> bool:
+        """Whether some policy of ``direction`` selects the endpoint."""
+        return self._rules(endpoint, direction) is not None
+
+    def _passes(  # noqa: PLR0913, PLR0917 -- who is asked, about whom, and what for
+        self,
+        direction: str,
+        subject: Endpoint,
+        peer: Endpoint,
+        target: Endpoint,
+        port: int,
+        protocol: Protocol,
+    ) -> bool:
+        rules = self._rules(subject, direction)
+        if rules is None:
+            return True
+        peers_key = _KEYS[direction][1]
+        return any(
+            _port_matches(rule.get("ports"), target, port, protocol)
+            and self._peer_matches(rule.get(peers_key), namespace, peer)
+            for namespace, rule in rules
+        )
+
+    def _rules(self, endpoint: Endpoint, direction: str) -> list[tuple[str, Manifest]] | None:
+        """Rules that apply, each with its policy's namespace; None where nothing is in force."""
+        key = (endpoint, direction)
+        if key in self._found:
+            return self._found[key]
+        rules: list[tuple[str, Manifest]] | None = None
+        for policy in self._policies:
+            if (
+                direction in policy.rules
+                and endpoint.selectable
+                and policy.namespace == endpoint.namespace
+                and selects(policy.selector, endpoint.labels)
+            ):
+                rules = rules or []
+                rules += [(policy.namespace, rule) for rule in policy.rules[direction]]
+        self._found[key] = rules
+        return rules
+
+    def _peer_matches(
+        self, peers: Sequence[Manifest] | None, namespace: str, other: Endpoint
+    ) -> bool:
+        return not peers or any(self._matches(peer, namespace, other) for peer in peers)
+
+    def _matches(self, peer: Manifest, namespace: str, other: Endpoint) -> bool:
+        block = peer.get("ipBlock")
+        if block is not None:
+            return in_block(block, other.ip)
+        if not other.selectable:
+            return False
+        if (spaces := peer.get("namespaceSelector")) is not None:
+            if not selects(spaces, self._namespaces.get(other.namespace, _NO_LABELS)):
+                return False
+        elif other.namespace != namespace:
+            return False
+        pods = peer.get("podSelector")
+        return pods is None or selects(pods, other.labels)
+
+
+def _read(policy: Manifest) -> _Policy:
+    spec = policy.get("spec") or {}
+    types = policy_types(spec)
+    return _Policy(
+        str(policy["metadata"].get("namespace", "default")),
+        spec.get("podSelector") or {},
+        {direction: spec.get(_KEYS[direction][0]) or () for direction in types},
+    )
+
+
+def policy_types(spec: Manifest) -> tuple[str, ...]:
+    """The directions in which a policy isolates."""
+    given = spec.get("policyTypes")
+    if given:
+        return tuple(given)
+    return (INGRESS, EGRESS) if spec.get("egress") else (INGRESS,)
+
+
+def selects(selector: Manifest, labels: Labels) -> bool:
+    """Whether a label selector matches; an empty one matches all."""
+    wanted = selector.get("matchLabels") or {}
+    if any(labels.get(key) != value for key, value in wanted.items()):
+        return False
+    return all(_holds(one, labels) for one in selector.get("matchExpressions") or ())
+
+
+def _holds(expression: Manifest, labels: Labels) -> bool:
+    key, values = expression["key"], expression.get("values") or ()
+    match expression["operator"]:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+    raise ValueError(f"operator {expression['operator']!r} is none of label selectors")
+
+
+def in_block(block: Manifest, ip: str) -> bool:
+    """Whether an address lies in an ``ipBlock`` and in none of its exceptions."""
+    address = ipaddress.ip_address(ip)
+    if address not in ipaddress.ip_network(block["cidr"], strict=False):
+        return False
+    return not any(
+        address in ipaddress.ip_network(cut, strict=False) for cut in block.get("except") or ()
+    )
+
+
+def _port_matches(
+    entries: Sequence[Manifest] | None, target: Endpoint, port: int, protocol: Protocol
+) -> bool:
+    return not entries or any(_is_port(entry, target, port, protocol) for entry in entries)
+
+
+def _is_port(entry: Manifest, target: Endpoint, port: int, protocol: Protocol) -> bool:
+    if (entry.get("protocol") or "TCP") != protocol:
+        return False
+    wanted = entry.get("port")
+    if wanted is None:
+        return True
+    if isinstance(wanted, str):
+        return any(
+            one.name == wanted and one.number == port and one.protocol == protocol
+            for one in target.ports
+        )
+    return bool(wanted <= port <= (entry.get("endPort") or wanted))

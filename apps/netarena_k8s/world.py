@@ -1,0 +1,179 @@
+"""A shop of services as data, and what its policies let through.
+
+A world is the applications that one namespace runs, the services in front of them, who calls
+whom, and the healthy network policies. Everything that is tested is read off it: the pairs are
+every application with every other one's service, and a pair is intended if the healthy policies
+allow it. Nothing of that is typed in.
+
+A *cluster* (embedded or real) deploys a world; ``Net`` tells what given policies would do there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from pydantic import Field
+
+from netarena.model import JsonValue, Record
+from netarena_k8s.policy import Endpoint, Labels, Manifest, Port, Protocol, Rules
+
+#: labels of the namespaces beside the world's own, from which the wide table looks in
+STRANGERS: Mapping[str, Labels] = MappingProxyType(
+    {
+        "default": {"kubernetes.io/metadata.name": "default"},
+        "kube-system": {"kubernetes.io/metadata.name": "kube-system"},
+    }
+)
+Spec: TypeAlias = dict[str, JsonValue]
+
+
+class ServicePort(Record):
+    """A port of a service; ``target`` is a number, or the name of a container's port."""
+
+    port: int
+    target: int | str
+    protocol: Protocol = "TCP"
+    name: str = ""
+
+
+class ContainerPort(Record):
+    """A port that an application's container declares."""
+
+    number: int
+    protocol: Protocol = "TCP"
+    name: str = ""
+
+
+class App(Record):
+    """One deployment of one pod, and the service of the same name if it has ``service`` ports.
+
+    The first service port is the one that is tested.
+    """
+
+    name: str
+    #: of the pods; deployments and services select by all of them
+    labels: dict[str, str]
+    ports: tuple[ContainerPort, ...] = ()
+    service: tuple[ServicePort, ...] = ()
+    container: str = "server"
+
+
+class Policy(Record):
+    """A network policy of the world's namespace: its name and its spec as the API stores it."""
+
+    name: str
+    spec: Spec
+
+
+class Pair(Record):
+    """What is tested: whether the pods of ``source`` reach the service of ``target``."""
+
+    source: str
+    target: str
+
+
+class World(Record):
+    """One namespace; ``calls`` is what the applications need, as (source, target)."""
+
+    apps: tuple[App, ...]
+    calls: tuple[tuple[str, str], ...] = ()
+    policies: tuple[Policy, ...]
+    #: of the namespace itself, beside ``kubernetes.io/metadata.name``
+    labels: dict[str, str] = Field(default_factory=dict)
+
+    @cached_property
+    def by_name(self) -> dict[str, App]:
+        return {app.name: app for app in self.apps}
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every application with every other one's service, in the order of the applications."""
+        return tuple(
+            Pair(source=source.name, target=target.name)
+            for source in self.apps
+            for target in self.apps
+            if target.service and target is not source
+        )
+
+    @cached_property
+    def intended(self) -> tuple[bool, ...]:
+        """Whether each pair is to work: what the healthy policies allow."""
+        return reach(self, self.policies)
+
+
+def target_port(app: App, port: ServicePort) -> ContainerPort | None:
+    """Where a service's port leads in the pod: a declared port, or one that nothing names.
+
+    None where a name is declared by no container.
+    """
+    for one in app.ports:
+        if port.target in {one.number, one.name} and one.protocol == port.protocol:
+            return one
+    return (
+        None
+        if isinstance(port.target, str)
+        else ContainerPort(number=port.target, protocol=port.protocol)
+    )
+
+
+class Net:
+    """The pods of a world with addresses, under given policies."""
+
+    def __init__(
+        self,
+        world: World,
+        policies: Iterable[Policy | Manifest],
+        *,
+        namespace: str = "shop",
+        addresses: Mapping[str, str] | None = None,
+    ) -> None:
+        self.world = world
+        self.namespace = namespace
+        spaces = {
+            **STRANGERS,
+            namespace: {**world.labels, "kubernetes.io/metadata.name": namespace},
+        }
+        self.rules = Rules([_manifest(one, namespace) for one in policies], spaces)
+        given = addresses or {}
+        self.pods: dict[str, Endpoint] = {
+            app.name: Endpoint(
+                given.get(app.name, f"10.244.0.{number}"),
+                namespace,
+                app.labels,
+                tuple(Port(one.number, one.protocol, one.name) for one in app.ports),
+            )
+            for number, app in enumerate(world.apps, start=2)
+        }
+
+    def reaches(self, pair: Pair) -> bool:
+        """Whether a pair works: by the service's first port to the pod's."""
+        app = self.world.by_name[pair.target]
+        port = target_port(app, app.service[0])
+        return port is not None and self.rules.allow(
+            self.pods[pair.source], self.pods[pair.target], port.number, port.protocol
+        )
+
+
+def _manifest(policy: Policy | Manifest, namespace: str) -> Manifest:
+    if not isinstance(policy, Policy):
+        return policy
+    return {"metadata": {"name": policy.name, "namespace": namespace}, "spec": policy.spec}
+
+
+def reach(world: World, policies: Sequence[Policy | Manifest]) -> tuple[bool, ...]:
+    """Whether each of ``world.pairs`` works under ``policies``."""
+    net = Net(world, policies)
+    return tuple(net.reaches(pair) for pair in world.pairs)
+
+
+def render_policy(policy: Policy, namespace: str) -> dict[str, Any]:
+    """The manifest of a policy, as ``kubectl apply`` takes it."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": policy.name, "namespace": namespace},
+        "spec": policy.spec,
+    }
