@@ -27,6 +27,7 @@ from netarena_route import action, attack, diagnosis, guess, prompt, query, repl
 from netarena_route.client import Warm
 from netarena_route.config import MIN_VARIED_SWITCHES, RouteConfig
 from netarena_route.environment import LIMITS, RouteEnvironment
+from netarena_route.world import World
 
 #: what a record's log keeps of the output of one command, in characters
 MAX_LOGGED_CHARS = 20_000
@@ -177,11 +178,11 @@ class Route(Application):
         diagnosis.check(cast("RouteConfig", config))
 
 
-def _world(query_: Query) -> query.World:
+def _world(query_: Query) -> World:
     return query.world_of(query_)
 
 
-def _log(world: query.World, step: Step) -> str:
+def _log(world: World, step: Step) -> str:
     """One turn in the form that stored results of the reference have."""
     if not isinstance(step.move, dict):
         return f"No command: {step.refused or 'there was no reply'}\n"

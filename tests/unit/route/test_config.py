@@ -1,0 +1,79 @@
+"""Keys of route, and what is refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from netarena.errors import ConfigError
+from netarena_route.config import RouteConfig
+
+
+def test_defaults_are_the_contracts() -> None:
+    config = RouteConfig.parse({})
+    assert (config.world, config.emulator, config.netem) == ("standard", "mininet", False)
+    assert (config.num_switches, config.num_hosts_per_subnet) == (2, 1)
+    assert config.num_endpoints == 3
+    assert config.error_types is None
+    assert RouteConfig.parse({"world": "varied"}).num_switches == 3
+    assert RouteConfig.parse({"world": "varied", "num_switches": 5}).num_switches == 5
+
+
+def test_public_keys_of_the_leaderboard_are_known() -> None:
+    RouteConfig.parse(
+        {
+            "prompt_type": "zeroshot_base",
+            "num_queries": 1,
+            "max_iterations": 10,
+            "benchmark_path": "error_config.jsonl",
+            "regenerate_benchmark": True,
+            "output_dir": "results",
+            "num_switches": 2,
+            "num_hosts_per_subnet": 1,
+        }
+    )
+
+
+def test_error_types_are_a_list_or_one() -> None:
+    assert RouteConfig.parse({"error_types": "remove_ip"}).error_types == ("remove_ip",)
+    types = ["remove_ip+disable_routing", "remove_ip", "remove_ip"]
+    assert RouteConfig.parse({"error_types": types}).error_types == tuple(types[:2])
+    assert RouteConfig.parse({"error_types": None}).error_types is None
+
+
+def test_what_draws_queries_shapes_their_ids() -> None:
+    base = RouteConfig.parse({}).shape_hash()
+    for key, value in (
+        ("world", "varied"),
+        ("num_switches", 3),
+        ("num_hosts_per_subnet", 2),
+        ("netem", True),
+        ("error_types", ["remove_ip"]),
+    ):
+        assert RouteConfig.parse({key: value}).shape_hash() != base, key
+    assert RouteConfig.parse({"emulator": "netns"}).shape_hash() == base
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"world": "varied", "num_switches": 2}, "num_switches: world varied needs at least 3"),
+        ({"num_switches": 1}, "config.num_switches"),
+        ({"num_switches": 64, "num_hosts_per_subnet": 17}, "at most 1024 hosts in all"),
+        ({"num_hosts_per_subnet": 0}, "config.num_hosts_per_subnet"),
+        ({"num_switches": "three"}, "config.num_switches"),
+        ({"emulator": "docker"}, "'mininet' or 'netns'"),
+        ({"world": "round"}, "'standard' or 'varied'"),
+        ({"error_types": []}, "a list of kinds of fault"),
+        ({"error_types": 3}, "a list of kinds of fault"),
+        ({"error_types": [3]}, "3 is no kind of fault"),
+        ({"error_types": ["a+b+c+d"]}, "up to 3 different ones"),
+        ({"error_types": ["a+a"]}, "up to 3 different ones"),
+        ({"netem": "yes"}, "config.netem"),
+        ({"topology": "ring"}, "unknown key"),
+    ],
+)
+def test_wrong_values_are_refused_in_one_line(values, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        RouteConfig.parse(values)
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
