@@ -44,6 +44,7 @@ def ports(*entries: dict[str, Any]) -> dict[str, Any]:
 
 
 WEB_PODS = {"podSelector": {"matchLabels": {"app": "web"}}}
+DB_PODS = {"podSelector": {"matchLabels": {"app": "db"}}}
 TEAM_B = {"namespaceSelector": {"matchLabels": {"team": "b"}}}
 Q = tuple[Endpoint, int, str]
 
@@ -126,7 +127,7 @@ def on_web(rule: dict[str, Any] | None, **spec: Any) -> dict[str, Any]:
         (on_web({"to": [{"podSelector": {}}]}), OUTSIDE, 443, "TCP", False),
         (on_web({"to": [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}), OUTSIDE, 443, "TCP", True),
         (on_web({"to": [TEAM_B]}), GUEST, 8080, "TCP", True),
-        (on_web({"to": [{**TEAM_B, "podSelector": {"matchLabels": {"a": "x"}}}]}), GUEST, 1, "TCP", 0),
+        (on_web({"to": [{**TEAM_B, **DB_PODS}]}), GUEST, 1, "TCP", False),
         # names are those of the destination, not of the source
         (on_web({"ports": [{"port": "sql"}]}), DB, 5432, "TCP", True),
         (on_web({"ports": [{"port": "http"}]}), DB, 8080, "TCP", False),
