@@ -31,8 +31,13 @@ def _too_wide(site: Site) -> bool:
 
 
 def _to_wide(site: Site, packet: Packet) -> bool:
-    """What the host sends to other subnets that it takes for its own."""
-    return hands_on(site, packet) and site.at(packet.dst) in site.wide
+    """What the host sends to other subnets' hosts that it takes for its own."""
+    return _asks_for(site, packet) and site.at(packet.dst) in site.wide
+
+
+def _asks_for(site: Site, packet: Packet) -> bool:
+    """What the host asks for by ARP in vain; the router answers for any address that it has."""
+    return hands_on(site, packet) and packet.dst != site.plan.router.name
 
 
 def _to_half(site: Site, packet: Packet) -> bool:
@@ -78,14 +83,16 @@ def _row(  # noqa: PLR0913 -- the columns of the tables below
 _SET_ADDRESS = "ip addr flush dev {port} && ip addr add {address} brd + dev {port}{lost_routes}"
 
 
-def _route(name: str, words: str, *routes: str) -> Method:
+def _route(
+    name: str, words: str, *routes: str, lost: Callable[[Site, Packet], bool] = hands_on
+) -> Method:
     """Other routes than the healthy ones."""
     return _row(
         name,
         words,
         " && ".join(["{no_routes}", *(f"ip route add {route}" for route in routes)]),
         " && ".join([*(f"ip route del {route}" for route in routes), "{routes}"]),
-        hands_on,
+        lost,
         "{port}",
     )
 
@@ -131,7 +138,12 @@ HOST: dict[str, tuple[Method, ...]] = {
             "{machine} has {spare} for its gateway, which nobody has",
             "default via {spare}",
         ),
-        _route("onlink", "{machine} takes all other subnets for its own", "default dev {port}"),
+        _route(
+            "onlink",
+            "{machine} takes all other subnets for its own",
+            "default dev {port}",
+            lost=_asks_for,
+        ),
         _route("unreachable", "{machine} has an unreachable default route", "unreachable default"),
         _route("blackhole", "{machine} has a blackhole for a default route", "blackhole default"),
         _row(

@@ -24,13 +24,6 @@ def _own(site: Site, packet: Packet) -> bool:
     return packet.dst == site.plan.router.name and not packet.reply
 
 
-def _unresolved(site: Site, packet: Packet) -> bool:
-    """The port's address is not the router's: nobody answers for it."""
-    return (enters(site, packet) and packet.routed) or (
-        packet.dst == site.plan.router.name and packet.target == site.subnet
-    )
-
-
 def _sourced(site: Site, packet: Packet) -> bool:
     """What leaves with a source of the subnet; the router's requests are looked up without."""
     known = packet.forwarded or packet.reply
@@ -247,15 +240,6 @@ ROUTER: dict[str, tuple[Method, ...]] = {
             "ip route del local {peer_ip} dev lo table local",
             _of_peer,
             "{port}",
-        ),
-        _row(
-            "not_local",
-            "{machine} does not take {ip} for its own: its entry in the local table is missing",
-            "ip route del local {ip} dev {port} table local",
-            "ip route add local {ip} dev {port} table local proto kernel scope host src {ip}",
-            _unresolved,
-            "{port}",
-            resolves=True,
         ),
     ),
     "router_setting": (
