@@ -49,6 +49,8 @@ _NAMED = (0.1, 0.6, 1.0)
 #: how often the only node of its kind so far is meant by 'that switch'
 _AGAIN = 0.7
 _CONTEXT = 0.45
+#: a held-out text is written again until so many of its productions are held out
+_HELD_OUT = 3
 #: how often ports of one switch are told by short names, and homes by another switch's
 _SHORT = 0.75
 _PEER = 0.5
@@ -110,7 +112,19 @@ def phrase(
     as well. ``used`` counts productions by id.
     """
     grammar = private() if held_out else shipped()
-    return Writer(grammar, draft, rng, held_out=held_out, used=used).write(actions)
+    while True:
+        here: Counter[str] = Counter()
+        text = Writer(grammar, draft, rng, held_out=held_out, used=here).write(actions)
+        if not held_out or _held_out_in(here) >= _HELD_OUT:
+            break
+    if used is not None:
+        used.update(here)
+    return text
+
+
+def _held_out_in(used: Counter[str]) -> int:
+    """How many productions of those that varied text never has."""
+    return sum(n for one, n in used.items() if not one.rpartition("/")[2].isdecimal())
 
 
 class Writer:
@@ -213,7 +227,7 @@ class Writer:
 
     def _parent(self, name: str) -> str | None:
         """The switch of a port that the draft has."""
-        if name in self._kinds or self._draft.kind(name) != EK_PORT:
+        if not self._is_there(name) or self._draft.kind(name) != EK_PORT:
             return None
         return self._draft.parents(name)[0]
 
@@ -400,7 +414,7 @@ class Writer:
         if again and self._rng.random() < _AGAIN:
             return self._expand("ref.again", kind=self._noun(kind))
         reference = None
-        if name not in self._kinds and self._rng.random() >= _NAMED[depth]:
+        if self._is_there(name) and self._rng.random() >= _NAMED[depth]:
             reference = propose(self._draft, name, self._rng)
         if reference is None:
             text = self._expand("ref.name", kind=self._noun(kind), name=repr(name))
@@ -437,8 +451,15 @@ class Writer:
             name = self._rng.choice(switches)
         return self.node(name, len(_NAMED) - 1)
 
+    def _is_there(self, name: str) -> bool:
+        """Whether it is a node of the network before any change."""
+        return name not in self._kinds and self._draft.exists(name)
+
     def _kind(self, name: str) -> str:
-        return self._kinds.get(name) or self._draft.kind(name)
+        if self._is_there(name):
+            return self._draft.kind(name)
+        # all that is not told one by one are the ports that a loop adds
+        return self._kinds.get(name, EK_PORT)
 
     def _quote_new(self, name: str) -> str:
         self._mentioned.setdefault(self._kinds[name], set()).add(name)
