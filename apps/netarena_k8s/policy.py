@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from netarena_k8s.stretch import ALL, Stretches, intersection, union
+
 Protocol: TypeAlias = Literal["TCP", "UDP", "SCTP"]
 Labels: TypeAlias = Mapping[str, str]
 #: an object of the API, as JSON
@@ -91,33 +93,34 @@ class Rules:
         self, source: Endpoint, target: Endpoint, port: int, protocol: Protocol = "TCP"
     ) -> bool:
         """Whether ``source`` may begin to talk to ``port`` of ``target``."""
+        pieces = self.open_ports(source, target).get(protocol, ())
+        return any(low <= port <= high for low, high in pieces)
+
+    def open_ports(self, source: Endpoint, target: Endpoint) -> Stretches:
+        """All ports of ``target`` to which ``source`` may begin to talk."""
         if source is target:
-            return True
-        return self._passes(EGRESS, source, target, target, port, protocol) and self._passes(
-            INGRESS, target, source, target, port, protocol
-        )
+            return ALL
+        leaving = self._open(EGRESS, source, target, target)
+        return intersection(leaving, self._open(INGRESS, target, source, target))
 
     def isolated(self, endpoint: Endpoint, direction: str) -> bool:
         """Whether some policy of ``direction`` selects the endpoint."""
         return self._rules(endpoint, direction) is not None
 
-    def _passes(  # noqa: PLR0913, PLR0917 -- who is asked, about whom, and what for
-        self,
-        direction: str,
-        subject: Endpoint,
-        peer: Endpoint,
-        target: Endpoint,
-        port: int,
-        protocol: Protocol,
-    ) -> bool:
+    def _open(
+        self, direction: str, subject: Endpoint, peer: Endpoint, target: Endpoint
+    ) -> Stretches:
+        """What the rules on ``subject`` let through to or from ``peer``, as ports of ``target``."""
         rules = self._rules(subject, direction)
         if rules is None:
-            return True
+            return ALL
         peers_key = _KEYS[direction][1]
-        return any(
-            _port_matches(rule.get("ports"), target, port, protocol)
-            and self._peer_matches(rule.get(peers_key), namespace, peer)
-            for namespace, rule in rules
+        return union(
+            *(
+                _stretches(rule.get("ports"), target)
+                for namespace, rule in rules
+                if self._peer_matches(rule.get(peers_key), namespace, peer)
+            )
         )
 
     def _rules(self, endpoint: Endpoint, direction: str) -> list[tuple[str, Manifest]] | None:
@@ -208,21 +211,20 @@ def in_block(block: Manifest, ip: str) -> bool:
     )
 
 
-def _port_matches(
-    entries: Sequence[Manifest] | None, target: Endpoint, port: int, protocol: Protocol
-) -> bool:
-    return not entries or any(_is_port(entry, target, port, protocol) for entry in entries)
+def _stretches(entries: Sequence[Manifest] | None, target: Endpoint) -> Stretches:
+    """The ports that the ``ports`` of a rule stand for on ``target``."""
+    return union(*(_entry(entry, target) for entry in entries)) if entries else ALL
 
 
-def _is_port(entry: Manifest, target: Endpoint, port: int, protocol: Protocol) -> bool:
-    if (entry.get("protocol") or "TCP") != protocol:
-        return False
-    wanted = entry.get("port")
-    if wanted is None:
-        return True
-    if isinstance(wanted, str):
-        return any(
-            one.name == wanted and one.number == port and one.protocol == protocol
+def _entry(entry: Manifest, target: Endpoint) -> Stretches:
+    protocol, port = entry.get("protocol") or "TCP", entry.get("port")
+    if port is None:
+        return {protocol: ALL[protocol]}
+    if isinstance(port, str):
+        named = [
+            (one.number, one.number)
             for one in target.ports
-        )
-    return bool(wanted <= port <= (entry.get("endPort") or wanted))
+            if one.name == port and one.protocol == protocol
+        ]
+        return union({protocol: tuple(named)})
+    return {protocol: ((port, entry.get("endPort") or port),)}

@@ -10,8 +10,10 @@ A *cluster* (embedded or real) deploys a world; ``Net`` tells what given policie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from ipaddress import ip_network
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -19,6 +21,7 @@ from pydantic import Field
 
 from netarena.model import JsonValue, Record
 from netarena_k8s.policy import Endpoint, Labels, Manifest, Port, Protocol, Rules
+from netarena_k8s.stretch import NONE, Stretches, difference, show, union
 
 #: labels of the namespaces beside the world's own, from which the wide table looks in
 STRANGERS: Mapping[str, Labels] = MappingProxyType(
@@ -119,8 +122,20 @@ def target_port(app: App, port: ServicePort) -> ContainerPort | None:
     )
 
 
+class Opening(Record):
+    """Ports that were opened: from whom, to whom, as ``stretch.show`` shows them."""
+
+    source: str
+    target: str
+    ports: str
+
+
 class Net:
-    """The pods of a world with addresses, under given policies."""
+    """The pods of a world with addresses, under given policies.
+
+    Strangers are pods of other namespaces, one without labels and one with those of each
+    application. They and outside addresses are named ``NAMESPACE/APP`` and by their address.
+    """
 
     def __init__(
         self,
@@ -147,6 +162,13 @@ class Net:
             )
             for number, app in enumerate(world.apps, start=2)
         }
+        self.strangers: dict[str, Endpoint] = {
+            f"{space}/{name}": Endpoint(f"10.244.{place}.{number}", space, labels)
+            for place, space in enumerate(STRANGERS, start=1)
+            for number, (name, labels) in enumerate(
+                [("any", {}), *((app.name, app.labels) for app in world.apps)], start=2
+            )
+        }
 
     def reaches(self, pair: Pair) -> bool:
         """Whether a pair works: by the service's first port to the pod's."""
@@ -155,6 +177,63 @@ class Net:
         return port is not None and self.rules.allow(
             self.pods[pair.source], self.pods[pair.target], port.number, port.protocol
         )
+
+    def table(self, outside: Iterable[str]) -> dict[tuple[str, str], Stretches]:
+        """All that is open between pods, strangers and the addresses ``outside``; by name.
+
+        Pairs of which neither is a pod of the world are not in it, nor are those with nothing
+        open.
+        """
+        others = {**self.strangers, **{ip: Endpoint(ip) for ip in outside}}
+        found = {}
+        for name, pod in self.pods.items():
+            for other, end in {**self.pods, **others}.items():
+                if pod is not end and (ports := self.rules.open_ports(pod, end)):
+                    found[name, other] = ports
+            for other, end in others.items():
+                if ports := self.rules.open_ports(end, pod):
+                    found[other, name] = ports
+        return found
+
+
+def outside_of(*sets: Iterable[Policy]) -> tuple[str, ...]:
+    """Addresses that stand for all others, by the blocks of all policies: the ends of each block,
+    what lies just beyond them, and one that no block is about."""
+    found = {"198.51.100.77"}
+    for block in _blocks([policy.spec for policies in sets for policy in policies]):
+        network = ip_network(block, strict=False)
+        for number in (-1, 0, network.num_addresses - 1, network.num_addresses):
+            with suppress(ValueError):
+                found.add(str(network.network_address + number))
+    return tuple(sorted(found))
+
+
+def _blocks(value: JsonValue | Sequence[JsonValue]) -> Iterator[str]:
+    if isinstance(value, dict):
+        block = value.get("ipBlock")
+        if isinstance(block, dict):
+            yield str(block["cidr"])
+            cuts = block.get("except")
+            yield from map(str, cuts if isinstance(cuts, list) else ())
+        yield from _blocks(list(value.values()))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _blocks(one)
+
+
+def opened(
+    world: World, before: Sequence[Sequence[Policy]], after: Sequence[Policy]
+) -> tuple[Opening, ...]:
+    """What ``after`` lets through and none of the states ``before`` did, exactly: every pod and
+    port of three protocols, strangers and outside addresses."""
+    outside = outside_of(*before, after)
+    known = [Net(world, policies).table(outside) for policies in before]
+    found = []
+    for (source, target), ports in Net(world, after).table(outside).items():
+        new = difference(ports, union(*(table.get((source, target), NONE) for table in known)))
+        if new:
+            found.append(Opening(source=source, target=target, ports=show(new)))
+    return tuple(found)
 
 
 def _manifest(policy: Policy | Manifest, namespace: str) -> Manifest:
