@@ -8,9 +8,9 @@ whose form belongs to the application.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -49,6 +49,13 @@ class Record(BaseModel):
     """Parent of all records: immutable, and closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other values; what was derived from the old ones is not taken along."""
+        copy = super().model_copy(update=update, deep=deep)
+        for name in copy.__dict__.keys() - type(self).model_fields.keys():
+            del copy.__dict__[name]  # a cached property of the original
+        return copy
 
 
 R = TypeVar("R", bound=Record)

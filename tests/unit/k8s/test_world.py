@@ -55,13 +55,12 @@ def test_a_narrow_block_outside_is_seen(cidr):
 
 def test_more_of_what_a_fault_had_opened_in_part_is_seen():
     frontend = {"from": [{"podSelector": {"matchLabels": {"app": "frontend"}}}]}
-    faulty = changed(
-        "adservice", ingress=[{**frontend, "ports": [{"port": 9000, "endPort": 9999}]}]
-    )
-    after = changed(
-        "adservice", ingress=[{**frontend, "ports": [{"port": 9000, "endPort": 10_000}]}]
-    )
-    (one,) = opened(WORLD, [WORLD.policies, faulty], after)
+
+    def to(last: int) -> list[Policy]:
+        rule = {**frontend, "ports": [{"port": 9000, "endPort": last}]}
+        return changed("adservice", ingress=[rule])
+
+    (one,) = opened(WORLD, [WORLD.policies, to(9999)], to(10_000))
     assert (one.source, one.target, one.ports) == ("frontend", "adservice", "TCP 10000")
 
 
