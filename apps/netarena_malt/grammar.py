@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from netarena.errors import ConfigError, one_line
+from netarena.model import Check, Severity
 
 #: names the file of private productions
 PACK_VARIABLE = "NETARENA_PHRASING_PACK"
@@ -315,8 +316,8 @@ def shipped() -> Grammar:
 def with_pack(path: Path) -> Grammar:
     """The shipped grammar and the productions of a pack.
 
-    Raises ConfigError, one line with the file, the line and the production, for a file that
-    cannot be read or breaks a rule.
+    Raises ConfigError for a file that cannot be read or breaks a rule: one line with the file's
+    name, the line and the number of the production, whose words stay private.
     """
     base = shipped()
     try:
@@ -345,7 +346,7 @@ def with_pack(path: Path) -> Grammar:
                 reader.verify_no_cycle()
             except ValueError as error:
                 line = _line(text, production)
-                raise _refuse(path, line, f"{name} {production!r}: {error}") from None
+                raise _refuse(path, line, f"{name}/p{number}: {error}") from None
         symbols[name] = replace(symbols[name], pack=tuple(read))
     return Grammar(symbols, sha256(raw).hexdigest())
 
@@ -367,7 +368,7 @@ def _pack_entries(path: Path, text: str) -> dict[str, Any]:
 
 
 def _refuse(path: Path, line: int | None, words: str) -> ConfigError:
-    where = f"{path}:{line}" if line else str(path)
+    where = f"{path.name}:{line}" if line else path.name
     return ConfigError(PACK_VARIABLE, one_line(f"{where}: {words}", 400))
 
 
@@ -399,3 +400,21 @@ def private() -> Grammar:
     except OSError as error:
         raise _refuse(Path(path), None, error.strerror or "cannot be read") from None
     return _read_pack(path, (found.st_mtime_ns, found.st_size))
+
+
+def diagnose() -> list[Check]:
+    """What ``netarena doctor`` says of the pack that the environment names."""
+    try:
+        found = private()
+    except ConfigError as error:
+        remedy = f"correct it, or unset {PACK_VARIABLE}; docs/malt.md has the format"
+        return [_check(str(error), remedy)]
+    if not found.pack:
+        return [_check(f"none: held-out text has the productions that ship; see {PACK_VARIABLE}")]
+    number = sum(len(symbol.pack) for symbol in found.symbols.values())
+    return [_check(f"{number} productions, sha256 {found.pack[:16]}")]
+
+
+def _check(detail: str, remedy: str = "") -> Check:
+    name = "phrasing pack"
+    return Check(name=name, ok=not remedy, severity=Severity.RUN, detail=detail, remedy=remedy)

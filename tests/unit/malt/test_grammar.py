@@ -14,6 +14,7 @@ from netarena.errors import ConfigError
 from netarena_malt.grammar import (
     PACK_VARIABLE,
     Grammar,
+    diagnose,
     private,
     shipped,
     start_sentences,
@@ -32,9 +33,9 @@ def refusal_of(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         with_pack(path)
     message = str(caught.value)
-    assert message.startswith(f"{PACK_VARIABLE}: {path}")
+    assert message.startswith(f"{PACK_VARIABLE}: {path.name}")
     assert "\n" not in message
-    return message.removeprefix(f"{PACK_VARIABLE}: {path}")
+    return message.removeprefix(f"{PACK_VARIABLE}: {path.name}")
 
 
 def test_a_tenth_of_the_productions_is_held_out_and_none_is_there_twice() -> None:
@@ -78,8 +79,7 @@ def test_a_production_that_leaves_something_out_is_refused_with_its_line(
     path = write_pack(tmp_path, {"please_do": ["kindly do this."], symbol: [production]})
     line = 1 + path.read_text(encoding="utf-8").split(json.dumps(production))[0].count("\n")
     message = refusal_of(path)
-    assert message.startswith(f":{line}: {symbol} ")
-    assert why in message
+    assert message.startswith(f":{line}: {symbol}/p1: {why}")
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,20 @@ def test_a_pack_is_used_in_held_out_text_alone_and_read_anew_when_it_changes(
     assert private().pack != grammar.pack
     monkeypatch.delenv(PACK_VARIABLE)
     assert private() is shipped()
+
+
+def test_the_doctor_checks_the_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PACK_VARIABLE, raising=False)
+    (check,) = diagnose()
+    assert (check.ok, check.detail.partition(":")[0]) == (True, "none")
+    monkeypatch.setenv(PACK_VARIABLE, str(write_pack(tmp_path, {"else_word": ["or else"]})))
+    (check,) = diagnose()
+    assert (check.ok, check.detail.partition(",")[0]) == (True, "1 productions")
+    write_pack(tmp_path, {"else_word": ["or {else}"]})
+    (check,) = diagnose()
+    assert not check.ok
+    assert check.detail.startswith(f"{PACK_VARIABLE}: pack.json:5: else_word/p1: {{else}} is nei")
+    assert PACK_VARIABLE in check.remedy
 
 
 def test_the_example_pack_is_valid() -> None:
