@@ -23,13 +23,17 @@ from netarena.model import JsonValue, Record
 from netarena_k8s.policy import Endpoint, Labels, Manifest, Port, Protocol, Rules
 from netarena_k8s.stretch import NONE, Stretches, difference, show, union
 
+#: the label that every namespace has of its own name
+NAME_LABEL = "kubernetes.io/metadata.name"
 #: labels of the namespaces beside the world's own, from which the wide table looks in
 STRANGERS: Mapping[str, Labels] = MappingProxyType(
     {
-        "default": {"kubernetes.io/metadata.name": "default"},
-        "kube-system": {"kubernetes.io/metadata.name": "kube-system"},
+        "default": {NAME_LABEL: "default"},
+        "kube-system": {NAME_LABEL: "kube-system"},
     }
 )
+#: of the pods that answer name lookups, in ``kube-system``
+DNS_LABELS: Labels = MappingProxyType({"k8s-app": "kube-dns"})
 Spec: TypeAlias = dict[str, JsonValue]
 
 
@@ -149,7 +153,7 @@ class Net:
         self.namespace = namespace
         spaces = {
             **STRANGERS,
-            namespace: {**world.labels, "kubernetes.io/metadata.name": namespace},
+            namespace: {**world.labels, NAME_LABEL: namespace},
         }
         self.rules = Rules([_manifest(one, namespace) for one in policies], spaces)
         given = addresses or {}
@@ -170,13 +174,23 @@ class Net:
             )
         }
 
-    def reaches(self, pair: Pair) -> bool:
-        """Whether a pair works: by the service's first port to the pod's."""
+        self.dns = Endpoint("10.244.2.200", "kube-system", DNS_LABELS, (Port(53, "UDP", "dns"),))
+
+    def resolves(self, source: str) -> bool:
+        """Whether an application's pods can look a service's name up."""
+        return self.rules.allow(self.pods[source], self.dns, 53, "UDP")
+
+    def connects(self, pair: Pair) -> bool:
+        """Whether a pair works by the service's address: its first port, the pod's port."""
         app = self.world.by_name[pair.target]
         port = target_port(app, app.service[0])
         return port is not None and self.rules.allow(
             self.pods[pair.source], self.pods[pair.target], port.number, port.protocol
         )
+
+    def reaches(self, pair: Pair) -> bool:
+        """Whether a pair works as applications use it: by the service's name."""
+        return self.resolves(pair.source) and self.connects(pair)
 
     def table(self, outside: Iterable[str]) -> dict[tuple[str, str], Stretches]:
         """All that is open between pods, strangers and the addresses ``outside``; by name.
