@@ -38,11 +38,12 @@ def draw(
     ``netem`` says whether faults of that queue discipline may be drawn. None where the network
     has no room for such a combination.
     """
-    for _ in range(_TRIES):
+    options = {kind: methods_of(kind, plan.world, netem=netem) for kind in kinds}
+    for _ in range(_TRIES if all(options.values()) else 0):
         faults = []
         held: set[str] = set()
         for kind in kinds:
-            method = rng.choice([m for m in KINDS[kind] if _can(plan.world, m, netem=netem)])
+            method = rng.choice(options[kind])
             site = Site.draw(plan, method.scope, rng)
             if site is None or not method.fits(site):
                 break
@@ -56,8 +57,14 @@ def draw(
     return None
 
 
-def _can(world: World, method: Method, *, netem: bool) -> bool:
-    return (netem or not method.netem) and not (world.permanent and method.resolves)
+def methods_of(kind: str, world: World, *, netem: bool) -> list[Method]:
+    """Those of a kind that may be drawn; none where neighbours are permanent and it is about
+    these."""
+    return [
+        method
+        for method in KINDS[kind]
+        if (netem or not method.netem) and not (world.permanent and method.resolves)
+    ]
 
 
 def apply(kind: str, method: Method, site: Site) -> Fault:

@@ -94,6 +94,7 @@ def _route(
         " && ".join([*(f"ip route del {route}" for route in routes), "{routes}"]),
         lost,
         "{port}",
+        "{spare}",
     )
 
 
@@ -161,6 +162,7 @@ HOST: dict[str, tuple[Method, ...]] = {
             "ip route del {half} via {spare}",
             _to_half,
             "{port}",
+            "{spare}",
         ),
         _row(
             "rule",
@@ -196,6 +198,7 @@ HOST: dict[str, tuple[Method, ...]] = {
             _SET_ADDRESS,
             asked,
             "{port}",
+            "{spare}",
         ),
         _row(
             "foreign_address",
@@ -204,6 +207,7 @@ HOST: dict[str, tuple[Method, ...]] = {
             _SET_ADDRESS,
             takes_part,
             "{port}",
+            "{other_spare}",
         ),
         _row(
             "missing",

@@ -17,6 +17,7 @@ from netarena_route.method import (
     leaves,
     peer_by_main,
 )
+from netarena_route.path import MAIN
 
 
 def _own(site: Site, packet: Packet) -> bool:
@@ -32,7 +33,7 @@ def _sourced(site: Site, packet: Packet) -> bool:
 
 def _by_main(site: Site, packet: Packet) -> bool:
     del site
-    return packet.table == "main"
+    return packet.table == MAIN
 
 
 def _of_peer(site: Site, packet: Packet) -> bool:
@@ -80,10 +81,17 @@ def _reply_towards(site: Site, packet: Packet) -> bool:
 
 
 def _half_back(site: Site, packet: Packet) -> bool:
-    """To the half by the main table, and from it: the way back is looked up there."""
+    """To the half by the main table, and from it where the way back is looked up there too."""
     return half_by_main(site, packet) or (
-        packet.enters == site.subnet and site.at(packet.src) in site.half
+        packet.enters == site.subnet
+        and site.at(packet.src) in site.half
+        and packet.table in {None, MAIN}
     )
+
+
+def _alone(site: Site) -> bool:
+    """Whether the peer is the only host of its subnet: others would be answered by two."""
+    return len(site.plan.hosts[site.subnet]) == 1
 
 
 def _row(  # noqa: PLR0913 -- the columns of the tables below
@@ -126,7 +134,9 @@ def _rule(
     )
 
 
-def _filter(name: str, chain: str, match: str, lost: Callable[[Site, Packet], bool]) -> Method:
+def _filter(
+    name: str, chain: str, match: str, lost: Callable[[Site, Packet], bool], *holds: str
+) -> Method:
     """An iptables rule too many, at the top of its chain."""
     return _row(
         name,
@@ -134,6 +144,7 @@ def _filter(name: str, chain: str, match: str, lost: Callable[[Site, Packet], bo
         f"iptables {_insert(chain, 'I')} {match}",
         f"iptables {_insert(chain, 'D')} {match}",
         lost,
+        *holds,
     )
 
 
@@ -168,7 +179,25 @@ ROUTER: dict[str, tuple[Method, ...]] = {
         _route("unreachable_host", "unreachable {peer_ip}", peer_by_main),
         _route("blackhole_host", "blackhole {peer_ip}", peer_by_main),
         _route("prohibit_host", "prohibit {peer_ip}", peer_by_main),
-        _route("gateway_host", "{peer_ip} via {spare} dev {port} onlink", peer_by_main),
+        _route("gateway_host", "{peer_ip} via {spare} dev {port} onlink", peer_by_main, "{spare}"),
+        _row(
+            "holds_host",
+            "{machine} has the address {peer_ip} of {peer} on its loopback",
+            "ip addr add {peer_ip}/32 dev lo",
+            "ip addr del {peer_ip}/32 dev lo",
+            _of_peer,
+            "{port}",
+            fits=_alone,
+        ),
+        _row(
+            "local_host",
+            "{machine} has a local route for {peer_ip}, the address of {peer}",
+            "ip route add local {peer_ip} dev lo",
+            "ip route del local {peer_ip} dev lo table local",
+            _of_peer,
+            "{port}",
+            fits=_alone,
+        ),
         _row(
             "reverse_path",
             "{machine} has the route {half} dev {other_port} and filters by reverse path",
@@ -222,24 +251,6 @@ ROUTER: dict[str, tuple[Method, ...]] = {
             _to_peer,
             "{port}",
             resolves=True,
-        ),
-    ),
-    "router_address": (
-        _row(
-            "holds_host",
-            "{machine} has the address {peer_ip} of {peer} on its loopback",
-            "ip addr add {peer_ip}/32 dev lo",
-            "ip addr del {peer_ip}/32 dev lo",
-            _of_peer,
-            "{port}",
-        ),
-        _row(
-            "local_host",
-            "{machine} has a local route for {peer_ip}, the address of {peer}",
-            "ip route add local {peer_ip} dev lo",
-            "ip route del local {peer_ip} dev lo table local",
-            _of_peer,
-            "{port}",
         ),
     ),
     "router_setting": (
@@ -313,6 +324,7 @@ ROUTER: dict[str, tuple[Method, ...]] = {
             "nat PREROUTING",
             "-d {peer_ip} -j DNAT --to-destination {spare}",
             _translated,
+            "{spare}",
         ),
         _filter("redirect", "nat PREROUTING", "-d {peer_ip} -j REDIRECT", _translated),
     ),

@@ -15,7 +15,7 @@ from functools import cached_property
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from netarena.model import JsonValue
-from netarena_route.path import Packet, Plan
+from netarena_route.path import MAIN, Packet, Plan
 from netarena_route.world import Interface, Machine
 
 #: prefix lengths of a router's address that leave its hosts out
@@ -244,7 +244,7 @@ def enters_forwarded(site: Site, packet: Packet) -> bool:
 
 def leaves_by_main(site: Site, packet: Packet) -> bool:
     """What the main table sends out by the router's port."""
-    return packet.leaves == site.subnet and packet.table == "main"
+    return packet.leaves == site.subnet and packet.table == MAIN
 
 
 def local(site: Site, packet: Packet) -> bool:

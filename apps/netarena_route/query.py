@@ -86,11 +86,7 @@ def generate(
         net = _DRAW[config.world](config.num_switches, config.num_hosts_per_subnet, rng)
         faults = fault.draw(Plan(net), kinds, rng, netem=config.netem)
         if faults is None:
-            raise ConfigError(
-                "config.error_types",
-                f"{label} does not fit into num_switches {config.num_switches} with "
-                f"num_hosts_per_subnet {config.num_hosts_per_subnet}: more of either helps",
-            )
+            raise ConfigError("config.error_types", _refusal(label, kinds, net))
         yield Query(
             id=make_id(index),
             application=APPLICATION,
@@ -103,6 +99,18 @@ def generate(
             initial={"world": net.model_dump(mode="json")},
             actions=tuple(action_of(entry) for entry in faults),
         )
+
+
+def _refusal(label: str, kinds: Sequence[str], net: World) -> str:
+    """Why a combination cannot be drawn, and what helps."""
+    size = f"{len(net.switches)} switches and {len(net.hosts)} hosts"
+    for kind in kinds:
+        if not fault.methods_of(kind, net, netem=False):
+            return (
+                f"{kind} acts on neighbours that machines learn, and in a network of {size} they "
+                f"are permanent: fewer hosts per subnet help"
+            )
+    return f"{label} does not fit into {size}: its parts would get in each other's way"
 
 
 def _text(net: World) -> str:
