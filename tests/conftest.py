@@ -70,6 +70,38 @@ def _lacks_docker() -> str:
     return "" if done.returncode == 0 else "no Docker engine answers"
 
 
+def _lacks_bwrap() -> str:
+    from netarena.errors import EnvironmentFailed
+    from netarena.sandbox import shell
+
+    try:
+        result = shell.run("true")
+    except EnvironmentFailed as error:
+        return str(error)
+    return "" if result.exit == 0 else result.told
+
+
+def _lacks_episodes() -> str:
+    """Of routing: namespaces of their own, bubblewrap, bridges, iptables, queues, Mininet."""
+    from netarena.model import Severity
+    from netarena_route import diagnosis
+
+    checks = diagnosis.diagnose()
+    lacking = [check for check in checks if not check.ok and check.severity is Severity.RUN]
+    return "; ".join(f"{check.name}: {check.detail}" for check in lacking)
+
+
+def _lacks_netns() -> str:
+    from netarena_route.client import lacking
+
+    return lacking()
+
+
+def _lacks_mininet() -> str:
+    missing = [name for name in ("mnexec", "brctl", "ifconfig") if shutil.which(name) is None]
+    return f"there is no {missing[0]} (apt-get install mininet)" if missing else ""
+
+
 #: name: what the machine lacks, in words; empty when it is there
 REQUIREMENTS: dict[str, Callable[[], str]] = {
     "landlock": _lacks_landlock,
@@ -78,6 +110,10 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "shared": _lacks_shared,
     "a2a03": _lacks_a2a03,
     "docker": _lacks_docker,
+    "netns": _lacks_netns,
+    "mininet": _lacks_mininet,
+    "bwrap": _lacks_bwrap,
+    "episodes": _lacks_episodes,
 }
 
 

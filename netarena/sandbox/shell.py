@@ -287,6 +287,8 @@ def _system_folders() -> tuple[str, ...]:
 def _arguments(*, networked: bool, hostname: str) -> list[str]:
     """Of bubblewrap, but for descriptors and the command."""
     line = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
+    # no process of bubblewrap's own within reach, and one fewer
+    line.append("--as-pid-1")
     line += ["--new-session", "--hostname", hostname, "--clearenv", "--cap-drop", "ALL"]
     if networked:
         line += ["--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_RAW"]
@@ -369,7 +371,10 @@ class _Sandbox:
         program, written = self._pipe()
         os.write(written, _filter())
         os.close(written)
-        line = ["bwrap", *_arguments(networked=self._networked, hostname=hostname)]
+        line = [
+            shutil.which("bwrap") or "",
+            *_arguments(networked=self._networked, hostname=hostname),
+        ]
         line += ["--info-fd", str(told), "--block-fd", str(self._gate)]
         line += ["--seccomp", str(program), "--"]
         line += [*_limited(self._limits), "bash", "-c", command]
@@ -382,6 +387,7 @@ class _Sandbox:
                 stderr=subprocess.STDOUT,
                 pass_fds=(told, self._gate, program),
                 cwd="/",
+                env=_ENVIRONMENT,  # not ours: the command can read what its ancestor began with
                 **user,
             )
         except OSError as error:
@@ -422,8 +428,7 @@ class _Sandbox:
         self._kill()
         code = self._process.wait()
         self._read()
-        unread = fcntl.ioctl(self._gate, termios.FIONREAD, bytes(4))
-        if not stopped and struct.unpack("i", unread) != (0,):
+        if not self._begun():
             raise EnvironmentFailed(f"no sandbox: {self._kept.text()}", proven_ours=True)
         if stopped:
             return Result(self._kept.text(), None, timed_out, stopped)
@@ -431,11 +436,12 @@ class _Sandbox:
 
     def _attend(self) -> tuple[str, bool]:
         """Read and watch until it ends. Returns why it must be stopped, and whether by time."""
-        deadline = time.monotonic() + self._limits.wall_s
+        deadline = time.monotonic() + _START_S
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
         poll.register(self._output, select.POLLIN)
         looked = 0.0
+        begun = False
         while True:
             events = dict(poll.poll(_TICK_S * 1000))
             if self._output in events and not self._read():
@@ -443,12 +449,20 @@ class _Sandbox:
             now = time.monotonic()
             if self._life in events:
                 return "", False
+            if not begun and self._begun():
+                begun = True
+                deadline = now + self._limits.wall_s
             if now >= deadline:
                 return f"it ran for {self._limits.wall_s:g} s", True
-            if now - looked >= _TICK_S:
+            if begun and now - looked >= _TICK_S:
                 looked = now
                 if reason := self._excess():
                     return reason, False
+
+    def _begun(self) -> bool:
+        """Whether the sandbox is complete, with a root of its own, and the command let go."""
+        unread = fcntl.ioctl(self._gate, termios.FIONREAD, bytes(4))
+        return struct.unpack("i", unread) == (0,)
 
     def _excess(self) -> str:
         """Which bound is passed that the kernel does not keep; empty if none."""

@@ -1,0 +1,299 @@
+"""The shell sandbox with its processes: what a command can do, cannot do, and leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netarena.errors import EnvironmentFailed
+from netarena.sandbox import shell
+from netarena.sandbox.shell import Limits, Result, run
+from netarena_route.guard import Guard
+from netarena_route.namespace import current_network, leave_network
+
+pytestmark = pytest.mark.requires("bwrap")
+
+SECRET = "correct-horse-battery-staple"
+
+
+@pytest.fixture(name="netns", scope="module")
+def _netns() -> Iterator[int]:
+    """A network of its own, with two machines' ends of a cable; only root can make one here."""
+    made: list[int] = []
+
+    def make() -> None:  # a thread has a network namespace of its own, and ends with it
+        leave_network()
+        made.append(current_network())
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if not made:
+        pytest.skip("only root may make a network namespace outside of a user namespace")
+    result = run(
+        "ip link set lo up; ip link add v0 type veth peer name v1; ip link set v0 up; "
+        "ip link set v1 up; ip addr add 10.5.0.1/24 dev v0",
+        netns=made[0],
+    )
+    assert result == Result("", 0)
+    yield made[0]
+    os.close(made[0])
+
+
+def processes_with(mark: str) -> list[str]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                line = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if mark.encode() in line and folder.name != str(os.getpid()):
+                found.append(folder.name)
+    return found
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
+
+def test_output_error_and_status_come_back_in_order() -> None:
+    result = run("echo one; echo two >&2; echo thr\u00e9e; exit 3")
+    assert result == Result("one\ntwo\nthr\u00e9e\n", 3)
+
+
+def test_a_command_may_be_a_program_of_many_lines() -> None:
+    command = "for i in 1 2; do\n  cat <<END\n$i 'x' \"y\"\nEND\ndone | sort -r | tr 1 3"
+    assert run(command).output == "2 'x' \"y\"\n3 'x' \"y\"\n"
+
+
+def test_a_signal_ends_it_with_its_status() -> None:
+    assert run("kill -TERM $$").exit == 128 + signal.SIGTERM
+
+
+def test_nothing_of_the_machine_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NETARENA_TEST_SECRET", SECRET)
+    seen = run(
+        "env; cat /proc/*/environ; ls -a / /etc /tmp /run /dev/shm /usr/local; hostname; "
+        "ls -d /proc/[0-9]*; ls /proc/self/fd",
+        hostname="p12_h1",
+    ).output
+    assert SECRET not in seen
+    assert "p12_h1\n" in seen
+    assert not {"root", "home", "sys", "var"} & set(seen.split())
+    assert seen.count("/proc/") < 9
+    assert seen.endswith("0\n1\n2\n3\n")
+
+
+def test_without_a_network_there_is_none_and_no_right() -> None:
+    seen = run("ip -o link; grep CapEff /proc/self/status; ip link add v2 type bridge").output
+    assert seen.count(": <") == 1
+    assert "0000000000000000" in seen
+    assert "not permitted" in seen
+    assert run("sysctl -w net.ipv4.ip_forward=1").exit != 0
+
+
+def test_two_rights_hold_in_the_given_network(netns: int) -> None:
+    result = run(
+        "ip addr show dev v0 | grep -c 10.5.0.1; grep CapEff /proc/self/status; "
+        "sysctl -w net.ipv4.ip_forward=1; iptables -A INPUT -j ACCEPT; iptables-legacy -S INPUT; "
+        "tc qdisc add dev v1 root pfifo limit 3; ping -c 1 -W 1 10.5.0.1 | grep -c ' 0% packet'; "
+        "nft list ruleset | grep -c 'hook input'",
+        netns=netns,
+    )
+    assert result.exit == 0, result.told
+    assert result.output.splitlines()[:3] == [
+        "1",
+        "CapEff:\t0000000000003000",
+        "net.ipv4.ip_forward = 1",
+    ]
+    assert result.output.splitlines()[-2:] == ["1", "1"]
+    # ours has not changed
+    assert (
+        "10.5.0.1"
+        not in subprocess.run(["ip", "addr"], capture_output=True, text=True, check=True).stdout
+    )
+    assert run("sysctl -w kernel.core_pattern=x || cat /tmp/x", netns=netns).exit != 0
+
+
+def test_a_namespace_is_left_again_after_a_failure(netns: int) -> None:
+    before = Path("/proc/thread-self/ns/net").readlink()
+    with suppress(ZeroDivisionError), shell.entered(netns):
+        assert Path("/proc/thread-self/ns/net").readlink() != before
+        raise ZeroDivisionError
+    assert Path("/proc/thread-self/ns/net").readlink() == before
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("yes", "it wrote more than"),
+        (
+            "for i in 1 2 3 4 5 6; do head -c 60M /dev/zero | tail -n 1 | sleep 99 & done; wait",
+            "it holds more than 256 MiB",
+        ),
+        (
+            'python3 -c \'for i in range(10**7): open(f"/tmp/{i}", "w")\'',
+            "it made more than 4096 files in /tmp",
+        ),
+    ],
+)
+def test_what_the_kernel_does_not_bound_is_watched(command: str, why: str) -> None:
+    result = run(command, limits=Limits(wall_s=60))
+    assert why in result.stopped
+    assert (result.exit, result.timed_out) == (None, False)
+
+
+def test_the_kernel_bounds_the_rest() -> None:
+    small = Limits(cpu_s=1, memory_bytes=64 << 20, processes=20, file_bytes=1 << 20, open_files=32)
+    assert run("while :; do :; done", limits=small).exit == 128 + signal.SIGKILL
+    assert "MemoryError" in run("python3 -c 'bytearray(99 << 20)'", limits=small).output
+    bomb = "for i in $(seq 40); do sleep 99 & done; echo made $(jobs | wc -l)"
+    assert "Resource temporarily unavailable" in run(bomb, limits=replace(small, wall_s=1)).output
+    sizes = run("head -c 2M /dev/zero > /tmp/x; stat -c %s /tmp/x", limits=small).output
+    assert "1048576" in sizes
+    assert run("head -c 2M /dev/zero > /dev/shm/x", limits=Limits()).exit != 0
+    opened = run("python3 -c '[open(\"/dev/null\") for _ in [0] * 40]; print(1)'", limits=small)
+    assert opened.exit != 0
+
+
+def test_time_ends_it_with_all_that_it_started() -> None:
+    mark = f"mark-{os.getpid()}-time"
+    result = run(
+        f"trap '' TERM; echo begun; (exec -a {mark} sleep 999) & wait; sleep 999",
+        limits=Limits(wall_s=0.5),
+    )
+    assert (result.output, result.exit, result.timed_out) == ("begun\n", None, True)
+    assert result.told == "begun\n[stopped: it ran for 0.5 s]\n"
+    assert processes_with(mark) == []
+
+
+def test_a_daemon_ends_with_its_command() -> None:
+    mark = f"mark-{os.getpid()}-daemon"
+    result = run(
+        f"(setsid nohup bash -c 'trap \"\" TERM HUP; exec -a {mark} sleep 999' "
+        ">/dev/null 2>&1 < /dev/null &); sleep 999 & disown; echo done"
+    )
+    assert result == Result("done\n", 0)
+    assert processes_with(mark) == []
+
+
+def test_files_end_with_their_command() -> None:
+    run("echo evil > /tmp/x; echo evil > /run/x")
+    assert run("cat /tmp/x /run/x 2> /dev/null | wc -c").output == "0\n"
+
+
+def test_who_watches_may_end_it() -> None:
+    seen: list[int] = []
+
+    def watch(pid: int) -> str:
+        seen.append(pid)
+        return "enough" if len(seen) == 3 else ""
+
+    result = run("sleep 999", watch=watch)
+    assert result.told == "[stopped: enough]\n"
+    assert len(set(seen)) == 1
+    assert not Path(f"/proc/{seen[0]}").exists()
+
+
+def test_long_output_keeps_its_ends() -> None:
+    result = run("seq 100000", limits=Limits(output_bytes=1000))
+    assert result.exit == 0
+    assert result.output.startswith("1\n2\n3\n")
+    assert result.output.endswith("99999\n100000\n")
+    assert "bytes left out" in result.output
+    assert len(result.output) < 1100
+
+
+def test_it_dies_with_its_caller(tmp_path: Path) -> None:
+    mark = f"mark-{os.getpid()}-orphan"
+    program = (
+        "from netarena.sandbox.shell import run\n"
+        f"run('(setsid bash -c \"exec -a {mark} sleep 999\" &); exec -a {mark} sleep 999')"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path)
+    try:
+        wait_for(lambda: len(processes_with(f"{mark}\0999")) == 2)
+    finally:
+        caller.kill()
+        caller.wait()
+    wait_for(lambda: processes_with(f"{mark}\0999") == [])
+
+
+def guarded(netns: int, command: str) -> tuple[Result, str]:
+    guard = Guard(netns, neighbours=3)
+    result = run(command, netns=netns, limits=Limits(wall_s=60), watch=guard.watch)
+    return result, guard.calm()
+
+
+def neighbours(netns: int) -> int:
+    return int(run("ip neigh | grep -vc PERMANENT", netns=netns).output)
+
+
+def test_a_flood_is_ended_whatever_its_words(netns: int) -> None:
+    send = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nwhile True: "
+    result, note = guarded(netns, f'python3 -c \'{send}s.sendto(b"", ("10.5.0.1", 9))\'')
+    assert result.stopped == "a flood: more than 1000 packets a second"
+    assert note == ""
+
+
+def test_what_a_diagnosis_sends_is_no_flood(netns: int) -> None:
+    result, note = guarded(netns, "for i in $(seq 20); do ping -c 9 -i 0.002 10.5.0.1; done")
+    assert (result.exit, result.stopped, note) == (0, "", "")
+
+
+def test_neighbours_are_bounded_and_flushed(netns: int) -> None:
+    guarded(netns, "ip neigh add 10.5.0.9 lladdr 02:00:00:00:00:09 nud permanent dev v0")
+    add = "neigh replace 10.5.1.$i lladdr 02:00:00:00:00:01 nud reachable dev v0"
+    lines = f"for i in $(seq 250); do echo {add}; done > /tmp/b"
+    result, note = guarded(netns, f"{lines}; ip -batch /tmp/b; sleep 999")
+    assert result.stopped == "a flood of neighbours: more than 134"
+    assert note == "the neighbour table was flushed"
+    assert neighbours(netns) == 0
+    result, note = guarded(netns, f"{lines}; head -n 50 /tmp/b | ip -batch -")
+    assert (result.exit, note) == (0, "")
+    assert neighbours(netns) == 50
+    assert "10.5.0.9" in run("ip neigh", netns=netns).output
+
+
+def test_a_storm_is_calmed(netns: int) -> None:
+    build = (
+        "for b in 1 2; do ip link add bridge$b type bridge; ip link set bridge$b up; done; "
+        "for v in 1 2; do ip link add x$v type veth peer name y$v; "
+        "ip link set x$v master bridge1; ip link set y$v master bridge2; "
+        "ip link set x$v up; ip link set y$v up; done; ip addr add 10.77.0.1/24 dev bridge1; "
+        "sleep 0.2; ping -c 1 -W 0.1 10.77.0.9; true"
+    )
+    guard = Guard(netns, neighbours=3)
+    run(build, netns=netns)
+    note = guard.calm()
+    assert "it carried a storm" in note
+    assert Guard(netns, neighbours=3).calm() == ""
+    run("ip link del bridge1; ip link del bridge2; ip link del x1; ip link del x2", netns=netns)
+
+
+def test_a_guard_looks_away_from_what_has_ended(netns: int) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert Guard(netns, neighbours=3).watch(ended.pid) == ""
+
+
+def test_a_process_that_does_not_die_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be done about one that the kernel keeps, but that it is said."""
+    monkeypatch.setattr(shell, "_END_S", 0.0)
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
+    with pytest.raises(EnvironmentFailed, match="does not die"):
+        run("sleep 999", watch=lambda _: "enough")

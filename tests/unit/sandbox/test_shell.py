@@ -1,0 +1,216 @@
+"""The shell sandbox without its processes: the filter, texts, and a bubblewrap that fails."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import pytest
+import seccomp
+from hypothesis import given
+from hypothesis import strategies as st
+from seccomp import ALLOW, ARCHITECTURE, COLUMN, KILL, MACHINES, decide, refused
+
+from netarena.errors import EnvironmentFailed
+from netarena.sandbox import shell
+from netarena.sandbox.shell import Limits, Result, plain
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(platform, "machine", lambda: request.param)
+    shell._filter.cache_clear()
+    yield request.param
+    shell._filter.cache_clear()
+
+
+def test_the_tables_agree_with_the_kernels_headers(machine: str) -> None:
+    table = {**shell.REFUSED, **{name: guard.numbers for name, guard in shell.GUARDED.items()}}
+    seccomp.check_numbers(
+        machine, {name: number[COLUMN[machine]] for name, number in table.items()}
+    )
+
+
+def test_what_no_diagnosis_needs_is_refused_and_the_rest_is_not(machine: str) -> None:
+    program = shell._filter()
+    named = {number[COLUMN[machine]] for number in shell.REFUSED.values()}
+    guarded = {guard.numbers[COLUMN[machine]] for guard in shell.GUARDED.values()}
+    for number in range(600):
+        if number in named:
+            assert decide(program, machine, number) == refused(), number
+        elif number == 435:  # clone3: the C library falls back to clone
+            assert decide(program, machine, number) == refused(38)
+        elif number not in guarded:
+            assert decide(program, machine, number) == ALLOW, number
+    for other in set(ARCHITECTURE.values()) - {ARCHITECTURE[machine]}:
+        assert decide(program, machine, 0, architecture=other) == KILL
+
+
+@given(bit=st.integers(0, 31), more=st.integers(0, 0xFF))
+def test_processes_yes_namespaces_no(bit: int, more: int) -> None:
+    program = shell._filter()
+    clone = shell.GUARDED["clone"].numbers[COLUMN[platform.machine()]]
+    # mounts, cgroup, uts, ipc, user, pid, net
+    apart = bit == 17 or bit in range(25, 31)
+    assert clone is not None
+    got = decide(program, platform.machine(), clone, 1 << bit | more)
+    assert got == (refused() if apart else ALLOW)
+
+
+def test_sockets_of_networks_only() -> None:
+    number = shell.GUARDED["socket"].numbers[COLUMN[platform.machine()]]
+    assert number is not None
+    allowed = {
+        family
+        for family in range(50)
+        if decide(shell._filter(), platform.machine(), number, family) == ALLOW
+    }
+    assert allowed == {1, 2, 10, 16, 17}
+
+
+@given(st.binary(max_size=300))
+def test_plain_text_is_harmless(written: bytes) -> None:
+    text = plain(written)
+    assert all(c.isprintable() or c in "\n\t" for c in text)
+    text.encode("utf-8")
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=100))
+def test_plain_text_is_left_alone(text: str) -> None:
+    assert plain(text.encode()) == text
+
+
+def test_line_ends_are_one_character() -> None:
+    assert plain(b"a\r\nb\rc\r\r\nd") == "a\nb\nc\nd"
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20), st.integers(2, 60))
+def test_the_beginning_and_the_end_are_kept(chunks: list[bytes], most: int) -> None:
+    chunks = [chunk.translate(bytes(97 + value % 26 for value in range(256))) for chunk in chunks]
+    kept = shell._Kept(most)
+    for chunk in chunks:
+        kept.add(chunk)
+    whole, half = b"".join(chunks).decode(), most // 2
+    assert kept.total == len(whole)
+    if len(whole) <= 2 * half:
+        assert kept.text() == whole
+    else:
+        note = f"\n[... {len(whole) - 2 * half} bytes left out ...]\n"
+        assert kept.text() == f"{whole[:half]}{note}{whole[-half:]}"
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (Result("done\n", 0), "done\n"),
+        (Result("", 0), ""),
+        (Result("no", 2), "no\n[exit status 2]\n"),
+        (Result("", None, stopped="it ran for 1 s", timed_out=True), "[stopped: it ran for 1 s]\n"),
+    ],
+)
+def test_the_end_is_told(result: Result, told: str) -> None:
+    assert result.told == told
+
+
+@pytest.mark.parametrize("command", ["a\0b", "x" * 200_000])
+def test_what_no_argument_can_hold_is_told(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _put_bubblewrap(tmp_path, monkeypatch, "exit 1")
+    result = shell.run(command)
+    assert (result.exit, result.timed_out) == (None, False)
+    assert "too long" in result.stopped
+
+
+def test_a_missing_program_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentFailed, match="apt-get install bubblewrap") as caught:
+        shell.run("true")
+    assert caught.value.proven_ours
+
+
+def test_an_unknown_machine_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _put_bubblewrap(tmp_path, monkeypatch, "exit 1")
+    monkeypatch.setattr(platform, "machine", lambda: "abacus")
+    shell._filter.cache_clear()
+    with pytest.raises(EnvironmentFailed, match="no seccomp filter for abacus"):
+        shell.run("true")
+
+
+def _put_bubblewrap(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """A bubblewrap that does as it is told: $info and $gate are its descriptors' numbers."""
+    program = folder / "bwrap"
+    program.write_text(
+        "#!/bin/bash\n"
+        'while [ "$1" != -- ]; do case $1 in --info-fd) info=$2;; --block-fd) gate=$2;; esac; '
+        f"shift; done; shift\n{script}\n"
+    )
+    program.chmod(0o755)
+    # another user may not come to this folder
+    monkeypatch.setattr(shell, "_harmless_user", dict)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_a_sandbox_that_cannot_be_made_is_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _put_bubblewrap(tmp_path, monkeypatch, "echo no rights; exit 1")
+    with pytest.raises(EnvironmentFailed, match="no sandbox: no rights") as caught:
+        shell.run("true")
+    assert caught.value.proven_ours
+
+
+def test_a_sandbox_that_breaks_before_the_command_ran_is_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = 'echo "{\\"child-pid\\": $$}" >&$info; echo broken; exit 1'
+    _put_bubblewrap(tmp_path, monkeypatch, said)
+    with pytest.raises(EnvironmentFailed, match="no sandbox: broken"):
+        shell.run("true")
+
+
+def test_a_sandbox_that_never_starts_is_ours_and_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _put_bubblewrap(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 1000")
+    monkeypatch.setattr(shell, "_START_S", 0.2)
+    with pytest.raises(EnvironmentFailed, match="does not start"):
+        shell.run("true")
+    if (tmp_path / "pid").exists():  # else it was ended before it said so
+        assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_a_program_that_cannot_be_started_is_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bwrap").write_bytes(b"\x7fELF nothing")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(EnvironmentFailed, match="no sandbox"):
+        shell.run("true")
+
+
+def test_a_namespace_that_may_not_be_entered_is_told() -> None:
+    with (
+        Path("/dev/null").open() as file,
+        pytest.raises(EnvironmentFailed, match="cannot enter a network namespace"),
+        shell.entered(file.fileno()),
+    ):
+        pytest.fail("it was entered")
+
+
+def test_limits_are_never_above_those_that_hold_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (5, 7))
+    line = shell._limited(Limits(cpu_s=3.2, processes=64))
+    assert "--cpu=4:4" in line
+    assert "--nproc=7:7" in line
+    assert line[-3:] == ["timeout", "--signal=KILL", "11"]
+
+
+def test_the_root_of_the_machine_becomes_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shell.protection, "own_user_possible", lambda _: True)
+    assert shell._harmless_user()["user"] >= 60_000
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert shell._harmless_user() == {}
