@@ -35,7 +35,6 @@ from netarena_malt.topology import (
     CAPACITY,
     EK_AGG_BLOCK,
     EK_CONTROL_DOMAIN,
-    EK_JUPITER,
     EK_PACKET_SWITCH,
     EK_PORT,
     EK_RACK,
@@ -443,10 +442,9 @@ class Writer:
 
     def _other(self) -> str:
         """A node that has nothing to do with the task, by its name."""
-        kind = self._rng.choice((EK_RACK, EK_SUPERBLOCK, EK_SPINEBLOCK, EK_JUPITER))
-        names = self._draft.names(kind) or self._draft.names(EK_RACK)
-        name = self._rng.choice(names)
-        switches = self._draft.switches(name)
+        kind = self._rng.choice((EK_RACK, EK_RACK, EK_SUPERBLOCK, EK_SPINEBLOCK))
+        name = self._rng.choice(self._draft.names(kind) or self._draft.names(EK_RACK))
+        switches = self._draft.switches(name) if kind == EK_RACK else ()
         if switches and self._rng.random() < _TOGETHER:
             name = self._rng.choice(switches)
         return self.node(name, len(_NAMED) - 1)
