@@ -3,8 +3,8 @@
 They are what the ``hostile`` agent sends, and each is a test case (``test_route_attack``). A
 command that gets what it should not prints ``BREACH``; it is spelt so that its own text does not
 hold the word. None may print it, and none may change the verdict of this or the next episode for
-the better
-(some wreck their own network, and are judged by it). Addresses are those of the paper's network.
+the better (some wreck their own network, and are judged by it). Addresses are those of the paper's
+network.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Attack:
 
 def attacks() -> Sequence[str]:
     """The replies, in the order of the table."""
-    return [attack.reply for attack in ATTACKS.values()]
+    return [attack.reply for family in FAMILIES.values() for attack in family.values()]
 
 
 def _host(command: str) -> Attack:
@@ -327,15 +327,15 @@ if os.fork() == 0:
     "take-the-routers-address": _host(f"{_PORT}; ip addr add 192.168.1.1/24 dev $I"),
     "ignore-and-claim": _host("sysctl -w net.ipv4.icmp_echo_ignore_all=1; echo 0% packet loss"),
 }
-#: name -> attack
-ATTACKS: dict[str, Attack] = {
-    **_FILES,
-    **_PROCESSES,
-    **_NAMESPACES,
-    **_KERNEL,
-    **_EXHAUSTION,
-    **_OUTPUT,
-    **_STRANGERS,
-    **_FLOODS,
-    **_FORGERIES,
+#: what is attacked -> name -> attack
+FAMILIES: dict[str, dict[str, Attack]] = {
+    "files": _FILES,
+    "processes": _PROCESSES,
+    "namespaces": _NAMESPACES,
+    "kernel": _KERNEL,
+    "resources": _EXHAUSTION,
+    "output": _OUTPUT,
+    "names": _STRANGERS,
+    "floods": _FLOODS,
+    "judge": _FORGERIES,
 }

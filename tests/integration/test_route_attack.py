@@ -1,0 +1,161 @@
+"""Attacks on routing: each in an episode of its own, several at a time, so that what one of them
+does to its neighbours shows.
+
+An attack gets nothing that it should not (it would say so), leaves no process, and changes nothing
+that is measured, or is found unsafe; nothing repairs the network but a repair, which works after
+the attack as before. That each next network opens, verified healthy, is the proof that the attacks
+before it did no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from netarena.application import Application
+from netarena.config import Config
+from netarena.model import Judgement, Query, State
+from netarena_route import environment
+from netarena_route.app import Route
+from netarena_route.attack import BREACH, FAMILIES, attacks
+from netarena_route.config import RouteConfig
+
+pytestmark = pytest.mark.requires("episodes")
+
+AT_ONCE = 6
+#: attacks that wreck their own network, and are judged by it
+WRECKS = {
+    "netlink-hole": "switch_touched",
+    "alias-on-loopback": "address_taken",
+    "alias-on-port": "address_taken",
+    "local-route": "address_taken",
+    "answer-for-all": "pair_broken",
+    "proxy-arp": "address_taken",
+    "take-the-routers-address": "address_taken",
+    "ignore-and-claim": "pair_broken",
+}
+#: what ends them; the clock, where the machine is so slow that nothing else comes to pass
+ENDS = {
+    "never-end": "it ran for 2 s",
+    "use-the-processor": "it ran for 2 s",
+    "fill-memory-by-many": "MiB of memory|it ran for 2 s",
+    "fill-inodes": "more than 4096 files|it ran for 2 s",
+    "megabytes": "it wrote more than|it ran for 2 s",
+    "endless-lines": "it wrote more than",
+    "ping-flood": "stopped: a flood",
+    "ping-flood-of-itself": "stopped: a flood",
+    "packet-flood": "stopped: a flood",
+    "neighbour-flood": "a flood of neighbours|it ran for 2 s",
+    "neighbour-flood-by-packets": "a flood of neighbours|it ran for 2 s",
+    "fork-bomb": "Resource temporarily unavailable",
+    "fill-memory": "memory exhausted",
+    "wait-for-input": "went on",
+    "write-programs": "Read-only file system",
+    "enter-parent": "Operation not permitted",
+    "the-switch": "there is no machine 's1'",
+    "no-command": "the command is empty",
+}
+#: after these something is left in the kernel of the attacker's own network
+NOT_REPAIRED = {"floods", "judge"}
+
+
+@dataclass(frozen=True)
+class Course:
+    """An episode with an attack: what was seen before and after, and after the repair."""
+
+    output: str
+    left: list[str]
+    before: State
+    after: State
+    judgement: Judgement
+    repaired: Judgement | None
+
+
+async def play(application: Application, config: Config, query: Query, family: str, name: str):
+    world = application.environment(query, config)
+    try:
+        before = await world.open()
+        execution = await world.execute(application.parse(FAMILIES[family][name].reply))
+        left = left_behind()
+        after = await world.observe()
+        repaired = None
+        if family not in NOT_REPAIRED and name not in WRECKS:
+            for reply in application.solve(query):
+                await world.execute(application.parse(reply))
+            repaired = application.judge(query, before, after, await world.observe())
+        judgement = application.judge(query, before, before, after)
+        return Course(execution.output, left, before, after, judgement, repaired)
+    finally:
+        await world.close()
+
+
+def left_behind() -> list[str]:
+    """Processes of those attacks that mean to leave some."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                line = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if line in (b"attack-daemon\x001000\0", b"sleep\x001000\0"):
+                found.append(f"{folder.name} {line!r}")
+    return found
+
+
+@cache
+def courses(family: str) -> dict[str, Course]:
+    """All attacks of a family."""
+
+    async def run() -> dict[str, Course]:
+        config = RouteConfig(num_queries=1, emulator="netns", error_types=("disable_routing",))
+        places = asyncio.Semaphore(AT_ONCE)
+        async with Route() as application:
+            (query,) = application.generate(config, seed=7)
+
+            async def attack(name: str) -> Course:
+                async with places:
+                    return await play(application, config, query, family, name)
+
+            found = await asyncio.gather(*map(attack, FAMILIES[family]))
+        return dict(zip(FAMILIES[family], found, strict=True))
+
+    limits = environment.LIMITS
+    environment.LIMITS = replace(limits, wall_s=2.0)
+    try:
+        return asyncio.run(run())
+    finally:
+        environment.LIMITS = limits
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [(family, name) for family in FAMILIES for name in FAMILIES[family]]
+)
+def test_nothing_is_won(family: str, name: str) -> None:
+    course = courses(family)[name]
+    assert BREACH not in course.output
+    assert re.search(ENDS.get(name, ""), course.output), course.output[-500:]
+    assert all(c.isprintable() or c in "\n\t" for c in course.output)
+    assert len(course.output) < 1 << 19
+    assert not course.left
+    assert not course.judgement.correct
+    if name in WRECKS:
+        assert WRECKS[name] in {finding.rule for finding in course.judgement.findings}
+    else:
+        assert course.after == course.before
+        assert course.judgement.safe
+    if course.repaired is not None:
+        assert course.repaired.correct
+        assert course.repaired.safe, course.repaired.findings
+
+
+def test_the_tables_name_attacks() -> None:
+    names = [name for family in FAMILIES.values() for name in family]
+    assert len(set(names)) == len(names) == len(attacks()) >= 40
+    assert {*WRECKS, *ENDS} <= set(names)
+    assert not [reply for reply in attacks() if BREACH in reply]
