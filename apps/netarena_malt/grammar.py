@@ -130,8 +130,11 @@ class Grammar:
             production = _choose(found, absent, rng, held_out=held_out)
             if used is not None:
                 used[production.id] += 1
+            parts = production.parts
+            if len(parts) == 1 and isinstance(parts[0], str):
+                return parts[0]  # most of all that is grown are such: nouns and other words
             text = []
-            for part in production.parts:
+            for part in parts:
                 if isinstance(part, str):
                     text.append(part)
                 elif isinstance(part, Slot):
@@ -141,7 +144,7 @@ class Grammar:
             return "".join(text)
 
         root = self.symbols[symbol]
-        absent = {name for name in root.names if operands.get(name) is None}
+        absent = frozenset(name for name in root.names if operands.get(name) is None)
         return grow(root)
 
     def productions(self) -> Iterator[tuple[Production, bool]]:
@@ -156,7 +159,9 @@ def start_sentences(text: str) -> str:
     return _START.sub(lambda match: match[0].upper(), text)
 
 
-def _choose(symbol: Symbol, absent: set[str], rng: random.Random, *, held_out: bool) -> Production:
+def _choose(
+    symbol: Symbol, absent: frozenset[str], rng: random.Random, *, held_out: bool
+) -> Production:
     usable: Sequence[Production] = symbol.productions
     if held_out:
         own: Sequence[Production] = symbol.held_out
@@ -168,7 +173,7 @@ def _choose(symbol: Symbol, absent: set[str], rng: random.Random, *, held_out: b
     return rng.choice(_usable(usable, absent) if absent else usable)
 
 
-def _usable(productions: Sequence[Production], absent: set[str]) -> Sequence[Production]:
+def _usable(productions: Sequence[Production], absent: frozenset[str]) -> Sequence[Production]:
     if not absent:
         return productions
     return [one for one in productions if absent.isdisjoint(one.needs)]
