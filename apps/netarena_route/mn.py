@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
-
-from mininet.log import setLogLevel
-from mininet.net import Mininet
-from mininet.nodelib import LinuxBridge
 
 from netarena_route.wiring import cables
 from netarena_route.world import World
+
+with warnings.catch_warnings():
+    # it imports distutils, and some of its patterns have escapes that Python will refuse one day
+    warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.simplefilter("ignore", SyntaxWarning)
+    from mininet.log import setLogLevel
+    from mininet.net import Mininet
+    from mininet.nodelib import LinuxBridge
 
 #: keeps Mininet's objects, whose shells hold the namespaces, for as long as the process lives
 _networks: list[Mininet] = []

@@ -64,7 +64,7 @@ def configure(world: World, spaces: Mapping[str, int]) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     (_NET / name).write_text(value, encoding="ascii")
     with IPRoute() as route:
-        for link in (*world.switches, *(port for _, _, port in cables(world))):
+        for link in ("lo", *world.switches, *(port for _, _, port in cables(world))):
             route.link("set", index=socket.if_nametoindex(link), state="up")
     for number, machine in enumerate(world.machines):
         with entered(spaces[machine.name]):

@@ -23,7 +23,7 @@ from netarena.sandbox.shell import entered
 from netarena_route import mn, netns
 from netarena_route.guard import Guard
 from netarena_route.netlink import Message, Netlink, forget_neighbours, forward, links, settle_link
-from netarena_route.prober import Prober, open_socket
+from netarena_route.prober import Echo, Prober, open_socket
 from netarena_route.snapshot import Snapshot
 from netarena_route.wiring import configure, run_shell
 from netarena_route.world import World
@@ -48,13 +48,14 @@ class Worker:
     """One network, from its world to its end."""
 
     def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
         self._spaces: Mapping[str, int] = {}
         self._netlinks: dict[str, Netlink] = {}
         self._flushers: list[int] = []
 
     def serve(self, connection: socket.socket) -> None:
         """Answer until the other end is closed."""
-        with connection, connection.makefile("rb") as lines:
+        with self._stack, connection, connection.makefile("rb") as lines:
             for line in lines:
                 connection.sendall(self._answer(json.loads(line)))
 
@@ -83,6 +84,8 @@ class Worker:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, _OPEN_FILES), hard))
         self._spaces = EMULATORS[emulator](self._world)
+        for space in self._spaces.values():
+            self._stack.callback(os.close, space)
         configure(self._world, self._spaces)
         self._listen()
         built = time.monotonic()
@@ -141,16 +144,17 @@ class Worker:
 
     def _listen(self) -> None:
         """Open what rounds need in each namespace, and keep it."""
-        self._netlinks[""] = Netlink()
+        self._netlinks[""] = self._stack.enter_context(Netlink())
         sockets = []
         for name in self._world.endpoints:
             with entered(self._spaces[name]):
                 sockets.append(open_socket())
-                self._netlinks[name] = Netlink()
-                self._flushers.append(
-                    os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
-                )
-        self._prober = Prober(sockets, self._world.addresses)
+                self._netlinks[name] = self._stack.enter_context(Netlink())
+                flusher = os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
+            self._flushers.append(flusher)
+            self._stack.callback(os.close, flusher)
+        self._prober = Prober(sockets, self._world.addresses, Echo())
+        self._stack.callback(self._prober.close)
 
     def _make_ready(self) -> None:
         """Have the kernel act on what has changed, and forget what it has learnt.
@@ -175,8 +179,8 @@ class Worker:
     def _rounds(
         self, most_s: float, wanted: tuple[str, ...] | None = None
     ) -> tuple[tuple[str, ...], float]:
-        """Measure until it is settled: a round as intended, or, unless one is ``wanted``, two that
-        are equal. Returns the rows, and how long pings that never came were waited for."""
+        """Measure until it is settled: a first round as intended, or two that are equal, or one
+        that is ``wanted``. Returns the rows, and how long pings that never came were waited for."""
         waited_s = 0.0
         before: tuple[str, ...] | None = None
         deadline = None
@@ -186,7 +190,7 @@ class Worker:
             waited_s += lost_s
             if deadline is None:  # one round at the largest sizes takes longer than all waiting
                 deadline = time.monotonic() + most_s
-            if rows == self._world.intended or (wanted is None and rows == before):
+            if rows == wanted or (wanted is None and rows == (before or self._world.intended)):
                 return rows, waited_s
             if time.monotonic() > deadline:
                 return _both(rows, before or rows), waited_s

@@ -1,0 +1,661 @@
+"""Networks for real: healthy when new, measured without being fooled, gone without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from netarena.errors import EnvironmentFailed
+from netarena_route import client, worker, world
+from netarena_route.action import Command
+from netarena_route.client import Warm, command, environment
+from netarena_route.fault import KINDS, apply, breaks, expected, methods_of
+from netarena_route.method import Site
+from netarena_route.namespace import leave_network
+from netarena_route.path import Plan
+from netarena_route.worker import Worker
+from netarena_route.world import standard, varied
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requires("netns")]
+
+END_S = 30.0
+
+
+def make(switches=2, hosts=1, seed=1):
+    return standard(switches, hosts, random.Random(seed))
+
+
+# ---------------------------------------------------------------------------- one in a thread
+
+
+class Apart:
+    """A worker in a thread that has a network namespace of its own: what it runs is traced."""
+
+    def __init__(self, network):
+        self.world = network
+        self._ours, theirs = socket.socketpair()
+        self._lines = self._ours.makefile("rb")
+        self._thread = threading.Thread(target=self._serve, args=(theirs,), daemon=True)
+        self._thread.start()
+
+    def _serve(self, connection):
+        leave_network()
+        self.thread = threading.get_native_id()
+        Worker().serve(connection)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._lines.close()
+        self._ours.close()
+        self._thread.join(END_S)
+
+    def ask(self, do, **arguments):
+        self._ours.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
+        return json.loads(self._lines.readline())
+
+    def build(self):
+        answer = self.ask("build", world=self.world.model_dump(mode="json"), emulator="netns")
+        assert "ok" in answer, answer
+        return self
+
+    def do(self, machine, text):
+        """Run a command of our own; ``{p}`` is the prefix of names."""
+        text = text.replace("{p}", self.world.prefix)
+        answer = self.ask("inject", commands=[[self.name(machine), text]])
+        assert answer == {"ok": None}, answer
+
+    def name(self, short):
+        return f"{self.world.prefix}_{short}"
+
+    def observe(self):
+        return self.ask("observe")["ok"]["state"]
+
+    def works(self, source, target, matrix=None):
+        places = [self.world.endpoints.index(self.name(one)) for one in (source, target)]
+        return (matrix or self.observe()["matrix"])[places[0]][places[1]] == "1"
+
+    def ping(self, source, target_address):
+        """Whether what everybody knows as ping gets an answer."""
+        answer = self.ask(
+            "inject", commands=[[self.name(source), f"ping -c1 -W2 {target_address}"]]
+        )
+        return "ok" in answer
+
+
+@pytest.fixture
+def apart(requirement):
+    requirement("root")
+    started = []
+
+    def start(network):
+        started.append(Apart(network).__enter__())
+        return started[-1].build()
+
+    yield start
+    for one in started:
+        one.__exit__()
+
+
+def test_a_new_network_is_healthy_and_has_nothing_to_report(apart):
+    net = apart(make(2, 2))
+
+    state = net.observe()
+
+    assert state == {
+        "matrix": list(net.world.intended),
+        "stolen": [],
+        "switches": [],
+        "collateral": [],
+    }
+
+
+def test_what_is_broken_shows_and_what_is_repaired_works_at_once(apart):
+    net = apart(make(2, 2))
+
+    net.do("r0", "ip link set dev {p}_r0-eth1 down")
+    broken = net.observe()["matrix"]
+    net.do("r0", "ip link set dev {p}_r0-eth1 up")
+
+    # hosts 1 and 2 keep each other, hosts 3 and 4 too, and the router reaches 3 and 4; it is
+    # pinged at its first address, which only it has and which stays when its link goes
+    assert broken == ["10011", "01100", "01100", "10011", "10011"]
+    assert net.observe()["matrix"] == list(net.world.intended)
+
+
+def test_a_link_is_ready_after_each_of_many_changes(apart):
+    """Bridges and links see a change up to a second later unless they are made to."""
+    net = apart(make(2, 2))
+
+    for _ in range(15):
+        net.do("h1", "ip link set dev {p}_h1-eth0 down")
+        net.do(
+            "h1",
+            "ip link set dev {p}_h1-eth0 up; ip route replace default via 192.168.1.1",
+        )
+        assert net.observe()["matrix"] == list(net.world.intended)
+
+
+def test_a_varied_network_keeps_apart_what_must_stay_apart(apart):
+    for seed in range(4):
+        net = apart(varied(3, 2, random.Random(seed)))
+
+        assert net.observe() == {
+            "matrix": list(net.world.intended),
+            "stolen": [],
+            "switches": [],
+            "collateral": [],
+        }
+
+
+def test_collateral_names_what_is_gone_of_the_healthy_state(apart):
+    network = make(2, 2)
+    router = network.router.model_copy(
+        update={
+            "filters": ("-A FORWARD -p tcp --dport 99 -j DROP", "-P FORWARD ACCEPT"),
+            "rules": ("pref 1000 from 192.168.2.0/24 lookup 100",),
+            "routes": (
+                f"192.168.2.0/24 dev {network.prefix}_r0-eth2 table 100",
+                f"192.168.1.0/24 dev {network.prefix}_r0-eth1 table 100",
+            ),
+        }
+    )
+    net = apart(network.model_copy(update={"machines": (router, *network.hosts)}))
+
+    # a route that leads the same way is the same, whoever made it
+    net.do(
+        "h1",
+        "ip route del default; ip route add default via 192.168.1.1 proto static;"
+        "ip addr add 192.168.1.77/24 dev {p}_h1-eth0",
+    )
+    net.do(
+        "r0",
+        "sysctl -qw net.ipv4.ip_forward=0; iptables -F; ip rule del pref 1000;"
+        "ip route flush table 100; ip rule del pref 32767",
+    )
+    net.do("h2", "ip route del default; ip addr flush dev {p}_h2-eth0")
+    state = net.observe()
+
+    r0, h2 = net.name("r0"), net.name("h2")
+    port = f"{net.world.prefix}_h2-eth0"
+    assert sorted(state["collateral"]) == sorted(
+        [
+            [r0, "rule", "1000: from 192.168.2.0/24 lookup 100"],
+            [r0, "rule", "32767: lookup default"],
+            [r0, "route", f"unicast 192.168.2.0/24 dev {net.world.prefix}_r0-eth2 table 100"],
+            [r0, "route", f"unicast 192.168.1.0/24 dev {net.world.prefix}_r0-eth1 table 100"],
+            [r0, "sysctl", "net.ipv4.ip_forward=1"],
+            [r0, "filter", "-t filter -A FORWARD -p tcp -m tcp --dport 99 -j DROP"],
+            [h2, "address", f"192.168.1.101/24 dev {port}"],
+            [h2, "route", f"unicast 192.168.1.0/24 dev {port} table main"],
+            [h2, "route", f"unicast 0.0.0.0/0 via 192.168.1.1 dev {port} table main"],
+            [h2, "route", f"local 192.168.1.101/32 dev {port} table local"],
+        ]
+    )
+    assert state["stolen"] == []
+
+
+def test_the_switches_namespace_is_checked(apart):
+    net = apart(make(2, 2))
+    port = f"{net.world.prefix}_s1-eth2"
+    within = ["nsenter", f"--net=/proc/{os.getpid()}/task/{net.thread}/ns/net", "ip"]
+
+    for text in (
+        f"link set dev {port} mtu 1400",
+        f"link set dev {port} type bridge_slave isolated on",
+        "addr add 192.168.1.9/32 dev lo",
+    ):
+        subprocess.run([*within, *text.split()], check=True)
+    lines = net.observe()["switches"]
+
+    assert any(line.startswith(f"- link {port} up") and "mtu 1500" in line for line in lines)
+    assert any(line.startswith(f"+ link {port} up") and "mtu 1400" in line for line in lines)
+    assert "+ address c0a80109 dev lo" in lines
+
+
+#: what breaks the way from h1 to h3, what forges it, whether ping is fooled, whether an address of
+#: another is then held
+FORGERIES = {
+    "alias on one's own loopback": (
+        ("h3", "ip link set dev {p}_h3-eth0 down"),
+        ("h1", "ip addr add {h3}/32 dev lo"),
+        "h1",
+    ),
+    "local route": (
+        ("h3", "ip link set dev {p}_h3-eth0 down"),
+        ("h1", "ip route add local {h3} dev lo"),
+        "h1",
+    ),
+    "local route to the whole subnet": (
+        ("h3", "ip link set dev {p}_h3-eth0 down"),
+        ("h1", "ip route add local 192.168.2.0/24 dev lo"),
+        "h1",
+    ),
+    "translated to oneself": (
+        ("h3", "ip link set dev {p}_h3-eth0 down"),
+        ("h1", "iptables -w -t nat -A OUTPUT -d {h3} -j DNAT --to-destination 127.0.0.1"),
+        None,
+    ),
+    "translated at the router": (
+        ("h3", "ip link set dev {p}_h3-eth0 down"),
+        ("r0", "iptables -w -t nat -A PREROUTING -d {h3} -j DNAT --to-destination {r0}"),
+        None,
+    ),
+    "redirected at the router by nft": (
+        ("h3", "ip link set dev {p}_h3-eth0 down"),
+        ("r0", "nft add table ip f;"),
+        ("r0", "nft 'add chain ip f c {{ type nat hook prerouting priority -100; }}'"),
+        ("r0", "nft add rule ip f c ip daddr {h3} dnat to {h4}"),
+        None,
+    ),
+    "answered by the router": (
+        ("h3", "ip link set dev {p}_h3-eth0 down"),
+        ("r0", "ip addr add {h3}/32 dev lo"),
+        "r0",
+    ),
+    "answered by another host": (
+        ("h3", "ip link set dev {p}_h3-eth0 down"),
+        ("h4", "ip addr add {h3}/24 dev {p}_h4-eth0"),
+        ("r0", "ip neigh flush all"),
+        "h4",
+    ),
+    "a copy answered by another host": (
+        ("h3", "ip route del default"),
+        ("r0", "iptables -w -t mangle -A PREROUTING -d {h3} -j TEE --gateway {h4}"),
+        ("h4", "iptables -w -t nat -A PREROUTING -d {h3} -j DNAT --to-destination {h4}"),
+        None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_reachability_cannot_be_forged(apart, name):
+    net = apart(make(2, 2))
+    machines = dict(zip(("r0", "h1", "h2", "h3", "h4"), net.world.addresses, strict=True))
+    breaks_it, *forges, thief = FORGERIES[name]
+
+    for machine, text in (breaks_it, *forges):
+        net.do(machine, text.format(p=net.world.prefix, **machines))
+    fooled = net.ping("h1", machines["h3"])
+    state = net.observe()
+
+    assert not net.works("h1", "h3", state["matrix"])
+    assert fooled
+    thieves = {machine for machine, _ in state["stolen"]}
+    assert thieves == ({net.name(thief)} if thief else set())
+
+
+def test_a_pair_that_works_now_and_then_does_not_work(apart, monkeypatch):
+    monkeypatch.setattr(worker, "SETTLE_S", 0.5)
+    net = apart(make(2, 2))
+
+    net.do(
+        "h1",
+        "iptables -w -A INPUT -p icmp --icmp-type echo-reply -s 192.168.2.100"
+        " -m statistic --mode nth --every 2 --packet 0 -j DROP",
+    )
+    matrix = net.observe()["matrix"]
+
+    assert not net.works("h1", "h3", matrix)
+    assert net.works("h1", "h4", matrix)
+
+
+def test_replies_that_come_late_still_count(apart):
+    """Slower than a round's patience, but one by one: each is waited for anew."""
+    net = apart(make(2, 2))
+    monster = "tc qdisc add dev {p}_h1-eth0 root tbf rate 8kbit burst 200 limit 10000"
+
+    net.do("h1", monster)
+
+    assert net.observe()["matrix"] == list(net.world.intended)
+
+
+def test_permanent_neighbours_are_known_from_the_start(apart, monkeypatch):
+    monkeypatch.setattr(world, "MAX_NEIGHBOURS", 5)
+    net = apart(make(2, 2))
+
+    for machine, neighbours in (("h1", 2), ("r0", 4)):
+        net.do(machine, f'test "$(ip neigh | grep -c PERMANENT)" = {neighbours}')
+        net.do(machine, f'test "$(ip neigh | wc -l)" = {neighbours}')
+    # which a wrong one shows: nobody asks for it
+    net.do("h1", "ip neigh replace 192.168.1.1 lladdr 02:00:00:00:00:01 dev {p}_h1-eth0")
+    assert not net.works("h1", "r0")
+
+
+def test_a_network_that_is_not_healthy_is_refused(monkeypatch, requirement):
+    requirement("root")
+    monkeypatch.setattr(worker, "HEALTHY_S", 0.1)
+    network = make(2, 1)
+    lame = network.hosts[0].model_copy(update={"routes": ()})
+    sick = network.model_copy(update={"machines": (network.router, lame, network.hosts[1])})
+    wrong = lame.model_copy(update={"routes": ("default via 10.0.0.1 onlink",)})
+    mad = network.model_copy(update={"machines": (network.router, wrong, network.hosts[1])})
+
+    with Apart(sick) as net:
+        answer = net.ask("build", world=sick.model_dump(mode="json"), emulator="netns")
+        nothing = net.ask("inject", commands=[["nobody", "true"]])
+    with Apart(mad) as net:
+        refused = net.ask("build", world=mad.model_dump(mode="json"), emulator="netns")
+
+    names = f"{net.name('h1')} does not reach {net.name('h2')}"
+    assert answer == {"failed": f"RuntimeError: not healthy after 0.1 s: {names}"}
+    assert nothing["failed"].startswith("KeyError")
+    assert "ip route add default via 10.0.0.1 onlink" in refused["failed"]
+
+
+def test_what_an_agent_sends_runs_in_the_sandbox(apart):
+    net = apart(make(2, 1))
+    name = net.name("h1")
+
+    said = net.ask("run", machine=name, command="hostname; ip -br addr; id -u", timeout_s=10)["ok"]
+    late = net.ask("run", machine=name, command="sleep 100", timeout_s=0.2)["ok"]
+
+    assert said["output"].startswith(f"{name}\n")
+    assert f"{name}-eth0" in said["output"]
+    assert said["exit"] == 0
+    assert late["timed_out"]
+    assert "[stopped: it ran for 0.2 s]" in late["output"]
+
+
+# ---------------------------------------------------------------------------- in processes
+
+
+@pytest.fixture
+async def warm():
+    async with Warm() as one:
+        yield one
+
+
+#: everything that an agent can see, but for numbers that the kernel gives to links
+LOOK = r"""
+ip -d link show | sed -E 's/^[0-9]+: //; s/@if[0-9]+//; s/ (link-netnsid|peer_ifindex) [0-9]+//g'
+ip -4 addr | sed -E 's/^[0-9]+: //; s/@if[0-9]+//; s/ link-netnsid [0-9]+//'
+ip route show table all; ip rule; iptables -S; cat /proc/sys/net/ipv4/ip_forward
+"""
+
+
+@pytest.mark.requires("mininet")
+async def test_both_emulators_make_the_same_network(warm):
+    for network in (make(2, 2), varied(3, 1, random.Random(5))):
+        seen = []
+        for emulator in ("netns", "mininet"):
+            net = await warm.begin(network, emulator)
+            try:
+                await net.build()
+                seen.append([await net.run(name, LOOK, 20.0) for name in network.endpoints])
+                assert (await net.observe())["matrix"] == list(network.intended)
+            finally:
+                await net.close()
+        assert seen[0] == seen[1]
+        assert all(output.exit == 0 for output in seen[0])
+
+
+#: of each emulator, side by side: most of the time is waiting for pings that never come
+NETWORKS = 6
+
+
+@pytest.mark.requires("mininet")
+async def test_every_fault_gives_the_same_matrix_in_both_emulators(warm):
+    rng = random.Random(3)
+    network = make(2, 2)
+    plan = Plan(network)
+    faults = []
+    for kind in KINDS:
+        for method in methods_of(kind, network, netem=False):
+            site = Site.draw(plan, method.scope, rng)
+            if site is not None and method.fits(site):
+                fault = apply(kind, method, site)
+                if breaks(network, [fault]):
+                    faults.append(fault)
+    assert len(faults) > 60
+    shares = [faults[share::NETWORKS] for share in range(NETWORKS)]
+
+    async def matrices(share, emulator):
+        """One network for all of a share: each repair is verified before the next fault."""
+        found = []
+        net = await warm.begin(network, emulator)
+        try:
+            await net.build()
+            for fault in share:
+                await net.inject(fault.inject)
+                found.append((await net.observe())["matrix"])
+                await net.inject(fault.repair)
+                assert tuple((await net.observe())["matrix"]) == network.intended, fault
+        finally:
+            await net.close()
+        return found
+
+    seen = await asyncio.gather(
+        *(matrices(share, emulator) for emulator in ("netns", "mininet") for share in shares)
+    )
+
+    wanted = [[list(expected(network, [fault])) for fault in share] for share in shares] * 2
+    assert seen == wanted
+
+
+async def test_equal_networks_at_once_do_not_meet(warm):
+    network = make(2, 1)
+    nets = [await warm.begin(network, "netns") for _ in range(3)]
+    try:
+        await asyncio.gather(*(net.build() for net in nets))
+        router = network.router.name
+        stop = [Command(machine=router, command="sysctl -w net.ipv4.ip_forward=0")]
+        await nets[1].inject(stop)
+
+        states = await asyncio.gather(*(net.observe() for net in nets))
+
+        assert [tuple(state["matrix"]) == network.intended for state in states] == [
+            True,
+            False,
+            True,
+        ]
+        with pytest.raises(EnvironmentFailed, match=r"inject: false: "):
+            await nets[0].inject([Command(machine=router, command="false")])
+    finally:
+        for net in nets:
+            await net.close()
+
+
+# ---------------------------------------------------------------------------- ends
+
+
+def children(pid):
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def namespaces(pid):
+    return {
+        link
+        for kind in ("net", "mnt", "pid", "user", "ipc", "uts")
+        if (link := _link(Path(f"/proc/{pid}/ns/{kind}")))
+    }
+
+
+def _link(path):
+    try:
+        return str(path.readlink())
+    except OSError:
+        return None
+
+
+def family(pid):
+    found = [pid]
+    for one in found:
+        found += children(one)
+    return found
+
+
+def held(links):
+    """Processes that still are in one of these namespaces or have a descriptor of it."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                descriptors = [_link(one) for one in (process / "fd").iterdir()]
+            except OSError:
+                descriptors = []
+            if links & (namespaces(process.name) | set(descriptors)):
+                found.append(process.name)
+    return found
+
+
+def everything_of(zygote):
+    """Namespaces of all that lives below the warm process, and do not belong to this test."""
+    below = family(zygote)[1:]
+    links = set().union(*(namespaces(pid) for pid in below)) - namespaces("self")
+    return below, links
+
+
+async def gone(pids, links):
+    deadline = time.monotonic() + END_S
+    while left := [pid for pid in pids if namespaces(pid)] + held(links):
+        assert time.monotonic() < deadline, left
+        await asyncio.sleep(0.02)
+
+
+def named(prefix):
+    """What of this machine has the networks' names: links, files of temporary folders."""
+    found = [name for _, name in socket.if_nameindex() if name.startswith(f"{prefix}_")]
+    for folder in (Path("/run/netns"), Path("/run"), Path("/tmp"), Path("/dev/shm")):
+        if folder.is_dir():
+            found += [one.name for one in folder.iterdir() if one.name.startswith(f"{prefix}_")]
+    return found
+
+
+@pytest.mark.parametrize(
+    "emulator", ["netns", pytest.param("mininet", marks=pytest.mark.requires("mininet"))]
+)
+async def test_closing_a_network_leaves_nothing(warm, emulator):
+    network = make(2, 1)
+    net = await warm.begin(network, emulator)
+    await net.build()
+    pids, links = everything_of(warm.pid)
+    assert len(links) >= 6
+    running = asyncio.create_task(net.run(network.router.name, "sleep 1000 & sleep 1000", 100.0))
+    await asyncio.sleep(0)
+
+    await net.close()
+
+    assert children(warm.pid) == []
+    await gone(pids, links)
+    with pytest.raises(EnvironmentFailed, match="network's process"):
+        await running
+    assert named(network.prefix) == []
+
+
+@pytest.mark.parametrize(
+    "emulator", ["netns", pytest.param("mininet", marks=pytest.mark.requires("mininet"))]
+)
+@pytest.mark.parametrize("victim", ["outer", "worker", "zygote"])
+async def test_killing_any_of_its_processes_leaves_nothing(emulator, victim):
+    network = make(2, 1)
+    async with Warm() as warm:
+        net = await warm.begin(network, emulator)
+        await net.build()
+        pids, links = everything_of(warm.pid)
+        (outer,) = children(warm.pid)
+        (inner,) = children(outer)
+
+        os.kill({"outer": outer, "worker": inner, "zygote": warm.pid}[victim], signal.SIGKILL)
+
+        await gone(pids, links)
+        with pytest.raises(EnvironmentFailed):
+            await net.observe()
+        await net.close()
+        # and the next one is none the worse
+        other = await warm.begin(network, emulator)
+        try:
+            await other.build()
+        finally:
+            await other.close()
+    assert named(network.prefix) == []
+
+
+SERVICE = """
+import asyncio, random
+from netarena_route.client import Warm
+from netarena_route.world import standard
+async def main():
+    async with Warm() as warm:
+        net = await warm.begin(standard(2, 1, random.Random(1)), "netns")
+        await net.build()
+        print(warm.pid, flush=True)
+        await net.run(net._world.router.name, "sleep 1000", 1000.0)
+asyncio.run(main())
+"""
+
+
+async def test_killing_the_service_leaves_nothing():
+    with subprocess.Popen(  # noqa: ASYNC220 -- nothing else waits
+        [sys.executable, "-c", SERVICE], stdout=subprocess.PIPE, text=True, env=environment()
+    ) as service:
+        zygote = int(service.stdout.readline())
+        deadline = time.monotonic() + END_S
+        while not any(_runs(pid, "sleep") for pid in family(zygote)):  # the command is at work
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        pids, links = everything_of(zygote)
+        service.kill()
+    await gone([zygote, *pids], links)
+
+
+def _runs(pid, name):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == name
+    except OSError:
+        return False
+
+
+# ---------------------------------------------------------------------------- refusals
+
+
+REFUSES = """
+import sys, socket, time
+socket.socket(fileno=int(sys.argv[1])).send(b'{"failed": "no right"}')
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (REFUSES, "no networks: no right"),
+        ("raise SystemExit(3)", "no networks: its starter ended"),
+    ],
+)
+async def test_a_machine_without_the_rights_is_refused_in_one_line(monkeypatch, program, message):
+    monkeypatch.setattr(client, "_STOP_S", 0.1)
+    monkeypatch.setattr(client, "command", lambda *rest: [sys.executable, "-c", program, *rest])
+
+    with pytest.raises(EnvironmentFailed, match=message):
+        await Warm().start()
+
+
+def test_a_user_without_namespaces_is_told_what_is_missing(requirement):
+    requirement("root")
+    script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh", *command()],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=True,
+    )
+
+    assert done.stdout.startswith("no namespaces of one's own: ")
+    assert "\n" not in done.stdout

@@ -1,0 +1,125 @@
+"""What counts as a ping that works: packets by hand, without a network."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena_route.prober import PAYLOAD_BYTES, _Sight
+
+ADDRESSES = [socket.inet_aton(f"10.0.0.{host}") for host in range(1, 5)]
+
+
+def packet(request, source, target, *, reply=False):
+    """What a raw socket reads: an IPv4 header, the ICMP message."""
+    message = bytearray(request)
+    if reply:
+        message[0] = 0
+        source, target = target, source
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(message), 0, 0, 64, 1, 0)
+    return header + source + target + bytes(message)
+
+
+def exchange(sight, source, target):
+    """Request and reply of a pair, as they are read."""
+    sent = bytes(sight.request(source, target))
+    ends = ADDRESSES[source], ADDRESSES[target]
+    return packet(sent, *ends), packet(sent, *ends, reply=True)
+
+
+@given(size=st.integers(2, 1025), data=st.data())
+def test_a_request_has_the_size_of_ping_and_a_checksum_that_holds(size, data):
+    source, target = (data.draw(st.integers(0, size - 1)) for _ in range(2))
+
+    message = bytes(_Sight(size, []).request(source, target))
+
+    total = sum(struct.unpack(f"!{len(message) // 2}H", message))
+    total = (total & 0xFFFF) + (total >> 16)
+    assert (total & 0xFFFF) + (total >> 16) == 0xFFFF
+    assert len(message) == 8 + PAYLOAD_BYTES
+    assert message[-4:] == struct.pack("!HH", source, target)
+
+
+def test_a_pair_works_when_its_request_arrived_and_its_reply_came_back():
+    sight = _Sight(3, ADDRESSES)
+    request, reply = exchange(sight, 0, 2)
+
+    sight.take(2, request)
+    assert sight.rows() == ("100", "010", "001")
+    sight.take(0, reply)
+    sight.take(0, reply)
+
+    assert sight.rows() == ("101", "010", "001")
+    assert (sight.working, sight.seen) == (1, 2)
+
+
+def test_a_reply_may_be_read_before_its_request():
+    sight = _Sight(3, ADDRESSES)
+    request, reply = exchange(sight, 1, 0)
+
+    sight.take(1, reply)
+    sight.take(0, request)
+
+    assert sight.working == 1
+    assert sight.rows() == ("100", "110", "001")
+
+
+def test_a_request_that_also_arrived_elsewhere_does_not_count():
+    sight = _Sight(3, ADDRESSES)
+    request, reply = exchange(sight, 0, 2)
+
+    for place, one in ((2, request), (0, reply), (1, request)):
+        sight.take(place, one)
+
+    assert sight.rows() == ("100", "010", "001")
+
+
+@pytest.mark.parametrize("length", [0, 1, 19, 20, 27, 28, 83, 85])
+def test_packets_of_another_size_are_nothing(length):
+    sight = _Sight(3, ADDRESSES)
+    _, reply = exchange(sight, 0, 2)
+
+    if length:
+        sight.take(0, (reply + b"!")[:length])
+
+    assert sight.seen == 0
+
+
+def forged(sight, change):
+    """A reply of pair (0, 2) with something wrong, and where it is read."""
+    _, reply = exchange(sight, 0, 2)
+    wrong = bytearray(reply)
+    if change == "address":
+        wrong[12:16] = ADDRESSES[1]
+    elif change == "token":
+        wrong[40] ^= 1
+    elif change == "type":
+        wrong[20] = 3
+    elif change == "indices":
+        wrong[-4:] = struct.pack("!HH", 0, 7)
+    elif change == "oneself":
+        wrong[-4:] = struct.pack("!HH", 0, 0)
+    return (1 if change == "place" else 0), bytes(wrong)
+
+
+@pytest.mark.parametrize("change", ["address", "token", "type", "indices", "oneself", "place"])
+def test_a_reply_that_is_wrong_in_anything_is_nothing(change):
+    sight = _Sight(3, ADDRESSES)
+
+    sight.take(*forged(sight, change))
+
+    assert sight.seen == 0
+
+
+def test_packets_of_another_round_are_nothing():
+    before, now = _Sight(3, ADDRESSES), _Sight(3, ADDRESSES)
+    request, reply = exchange(before, 0, 2)
+
+    now.take(2, request)
+    now.take(0, reply)
+
+    assert now.seen == 0
