@@ -104,9 +104,7 @@ def _select(given: Mapping[str, Any]) -> Select:
 
 def _when(given: Mapping[str, Any]) -> When:
     (comparison,) = (
-        key
-        for key in ("at_least", "below", "equals", "ends_with")
-        if given.get(key) is not None
+        key for key in ("at_least", "below", "equals", "ends_with") if given.get(key) is not None
     )
     return When(given["measure"], comparison, given[comparison], given.get("kind"))
 

@@ -1,0 +1,421 @@
+"""An agent without understanding: sentence templates, learned from texts with all ground truth.
+
+``Matcher.fit`` takes a text apart into sentences, replaces names, numbers and kinds by slots, and
+learns for each template which part of the program comes from which slot; how deep a part is within
+loops it reads off the indentation. ``Matcher.solve`` fills the templates of a new text; a sentence
+that it never saw is taken for the most similar one that it did. Published agents solve the
+reference's MALT so.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from netarena.model import Action, Query
+from netarena_malt.query import execute, initial_graph
+from tests.malt_reader.meaning import Do, Each, New, Select, When, meaning
+
+#: what is taken out of a sentence, first match first
+_OPERANDS = re.compile(
+    r"(?P<literal>\[[^\]]*\]|\{[^}]*\})"
+    r"|(?P<names>'[^']*'(?:(?:, | and )'[^']*')*)"
+    r"|(?P<kind>\bEK_\w+)"
+    r"|(?P<variable>\$\d)"
+    r"|(?P<number>\b\d[\d.]*(?:e[+\d]+)?)"
+)
+#: words that two sentences must share, of all their words, to be taken for each other
+_ALIKE = 0.3
+
+
+class Slot(NamedTuple):
+    """An operand of a sentence: its class, and its values by how they can be used."""
+
+    kind: str
+    values: frozenset[tuple[str, Any]]
+
+    def get(self, use: str) -> Any:
+        """The value for a use; KeyError if it has none."""
+        return dict(self.values)[use]
+
+
+class Sentence(NamedTuple):
+    template: str
+    slots: tuple[Slot, ...]
+    #: spaces before its line
+    depth: int
+
+    @property
+    def words(self) -> frozenset[str]:
+        return frozenset(re.findall(r"\w+|<\w+>", self.template.lower()))
+
+
+class Group(NamedTuple):
+    """New nodes that differ in the name only."""
+
+    names: frozenset[str]
+    kind: str
+    attributes: tuple[Any, ...]
+    parents: frozenset[str]
+
+
+class Head(NamedTuple):
+    """The beginning of a loop."""
+
+    select: Select
+    variable: str
+
+
+class Otherwise(NamedTuple):
+    """The beginning of what is done where a condition does not hold."""
+
+    mark: str = "otherwise"
+
+
+def sentences(text: str) -> Iterator[Sentence]:
+    """The sentences of a text."""
+    for line in text.split("\n"):
+        words = line.lstrip(" ")
+        for part in re.split(r"(?<=\.) (?=[A-Z])", words):
+            yield _sentence(part, len(line) - len(words))
+
+
+def _sentence(text: str, depth: int) -> Sentence:
+    slots: list[Slot] = []
+
+    def take(match: re.Match[str]) -> str:
+        kind, said = str(match.lastgroup), match[0]
+        values: set[tuple[str, Any]] = set()
+        if kind == "names":
+            names = re.findall(r"'([^']*)'", said)
+            values = {("names", frozenset(names)), *([("text", names[0])] * (len(names) == 1))}
+        elif kind in {"kind", "variable"}:
+            values = {("text", said)}
+        elif kind == "number":
+            with_value = re.fullmatch(r"\d+(?:\.\d+)?(?:e\+?\d+)?", said)
+            values = {("float", float(said))} if with_value else set()
+        elif said.startswith("{"):
+            values = {("float", float(value)) for value in ast.literal_eval(said).values()}
+        slots.append(Slot(kind, frozenset(values)))
+        return f"<{kind}>"
+
+    template = _OPERANDS.sub(take, re.sub(r"^\d+\. ", "", text))
+    return Sentence(template, tuple(slots), depth)
+
+
+# what a sentence may stand for: parts of a program, as shapes with leaves
+
+
+def _parts(program: Iterable[Do]) -> Iterator[Any]:
+    for do in program:
+        if do.kind == "each":
+            loop: Each = do.what
+            yield Head(loop.select, loop.variable)
+            if loop.when is not None:
+                yield loop.when
+            yield from _parts(loop.then)
+            if loop.otherwise:
+                yield Otherwise()
+                yield from _parts(loop.otherwise)
+        elif do.kind == "add":
+            groups: dict[tuple[Any, ...], set[str]] = defaultdict(set)
+            for new in do.what:
+                groups[new[1:]].add(new.name)
+            yield from (Group(frozenset(names), *rest) for rest, names in groups.items())
+        else:
+            yield do
+
+
+def _program(parts: list[tuple[int, Any]]) -> tuple[Do, ...]:
+    """Parts with their depths as a program: the deeper ones below a loop are its own."""
+    program: list[Do] = []
+    place = 0
+    while place < len(parts):
+        depth, part = parts[place]
+        place += 1
+        if isinstance(part, Head):
+            end = place
+            while end < len(parts) and parts[end][0] > depth:
+                end += 1
+            program.append(Do("each", _loop(part, parts[place:end])))
+            place = end
+        elif isinstance(part, Group):
+            news = frozenset(New(name, *part[1:]) for name in part.names)
+            if program and program[-1].kind == "add":
+                news |= program.pop().what
+            program.append(Do("add", news))
+        elif isinstance(part, Do):
+            program.append(part)
+    return tuple(program)
+
+
+def _loop(head: Head, parts: list[tuple[int, Any]]) -> Each:
+    if not parts or not isinstance(parts[0][1], When):
+        return Each(*head, None, _program(parts), ())
+    (depth, when), *rest = parts
+    marks = [
+        place
+        for place, (deep, part) in enumerate(rest)
+        if deep == depth and isinstance(part, Otherwise)
+    ]
+    end = marks[0] if marks else len(rest)
+    return Each(*head, when, _program(rest[:end]), _program(rest[end:]))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What the words decide in a part, in order: texts, sets of names, numbers, pairs."""
+    if isinstance(value, Do):
+        yield value.kind
+        yield from _leaves(value.what)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:
+    """``value`` with other leaves, in the order in which ``_leaves`` gives them."""
+    if isinstance(value, Do):
+        return Do(next(leaves), _rebuilt(value.what, leaves))
+    if isinstance(value, tuple):
+        items = [_rebuilt(item, leaves) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return next(leaves)
+
+
+def _shape(value: Any) -> str:
+    return repr(_rebuilt(value, iter(lambda: "_", None)))
+
+
+#: a leaf may be a slot's value for a use, or what it always was
+Source = tuple[Any, ...]
+
+
+def _sources(leaf: Any, slots: tuple[Slot, ...]) -> frozenset[Source]:
+    found: set[Source] = {("always", leaf)}
+    if isinstance(leaf, frozenset):
+        leaf_values = [("names", leaf)]
+    else:
+        leaf_values = [("text" if isinstance(leaf, str) else "float", leaf)]
+    for place, slot in enumerate(slots):
+        found |= {(place, use) for use, value in leaf_values if (use, value) in slot.values}
+    return frozenset(found)
+
+
+class Lesson:
+    """What one template stood for so far."""
+
+    def __init__(self) -> None:
+        #: shapes of all parts together -> how often, an example, and sources of its leaves
+        self.seen: Counter[tuple[str, ...]] = Counter()
+        self.examples: dict[tuple[str, ...], tuple[Any, ...]] = {}
+        self.sources: dict[tuple[str, ...], list[frozenset[Source]]] = {}
+
+    def add(self, parts: tuple[Any, ...], slots: tuple[Slot, ...]) -> None:
+        shape = tuple(map(_shape, parts))
+        found = [_sources(leaf, slots) for part in parts for leaf in _leaves(part)]
+        known = self.sources.get(shape)
+        if known is not None:
+            found = [old & new or new for old, new in zip(known, found, strict=True)]
+        self.seen[shape] += 1
+        self.examples[shape] = parts
+        self.sources[shape] = found
+
+    def fill(self, slots: tuple[Slot, ...]) -> list[Any]:
+        """The parts that these slots make. Raises KeyError if a slot has no such value."""
+        ((shape, _),) = self.seen.most_common(1)
+        leaves = []
+        for sources in self.sources[shape]:
+            # a slot before a constant, the first slot of several
+            place, what = min(sources, key=lambda source: (source[0] == "always", str(source)))
+            leaves.append(what if place == "always" else slots[place].get(what))
+        rest = iter(leaves)
+        return [_rebuilt(part, rest) for part in self.examples[shape]]
+
+
+class Matcher:
+    """Learns templates and fills them; see the module."""
+
+    def __init__(self) -> None:
+        self.lessons: dict[str, Lesson] = {}
+        self._examples: dict[str, Sentence] = {}
+
+    def fit(self, queries: Iterable[Query]) -> None:
+        """Learn from queries with their programs."""
+        for query in queries:
+            told = list(sentences(query.text))
+            stands_for = _aligned(told, _in_order(query.text, _parts(meaning(query.actions))))
+            for sentence, parts in zip(told, stands_for, strict=True):
+                self.lessons.setdefault(sentence.template, Lesson()).add(
+                    tuple(parts), sentence.slots
+                )
+                self._examples.setdefault(sentence.template, sentence)
+
+    def solve(self, text: str) -> tuple[Do, ...]:
+        """The program that the text seems to ask for."""
+        parts: list[tuple[int, Any]] = []
+        for sentence in sentences(text):
+            lesson, slots = self._find(sentence)
+            try:
+                found = lesson.fill(slots) if lesson is not None else []
+                parts += [(sentence.depth, part) for part in found]
+            except KeyError:
+                continue
+        return _program(parts)
+
+    def _find(self, sentence: Sentence) -> tuple[Lesson | None, tuple[Slot, ...]]:
+        if lesson := self.lessons.get(sentence.template):
+            return lesson, sentence.slots
+        words = sentence.words
+
+        def alike(other: Sentence) -> float:
+            both = other.words
+            return len(words & both) / len(words | both)
+
+        nearest = max(self._examples.values(), key=lambda other: (alike(other), other.template))
+        slots = _arranged(sentence.slots, nearest.slots)
+        if alike(nearest) < _ALIKE or slots is None:
+            return None, ()
+        return self.lessons[nearest.template], slots
+
+
+def _arranged(slots: tuple[Slot, ...], like: tuple[Slot, ...]) -> tuple[Slot, ...] | None:
+    """``slots`` in the order of the classes of ``like``; None if there are too few."""
+    piles: dict[str, list[Slot]] = defaultdict(list)
+    for slot in slots:
+        piles[slot.kind].append(slot)
+    arranged = []
+    for slot in like:
+        if not piles[slot.kind]:
+            return None
+        arranged.append(piles[slot.kind].pop(0))
+    return tuple(arranged)
+
+
+def _in_order(text: str, parts: Iterable[Any]) -> list[Any]:
+    """Parts with those of one addition, which have no order, as the text has them."""
+    ordered: list[Any] = []
+    for is_new, run in groupby(parts, key=lambda part: isinstance(part, Group)):
+        found = list(run)
+        if is_new:
+            found.sort(key=lambda new: min(text.find(repr(name)) for name in new.names))
+        ordered += found
+    return ordered
+
+
+def _aligned(told: list[Sentence], parts: list[Any]) -> list[list[Any]]:
+    """For each sentence the part that it tells, or none; in order, as well as can be."""
+    # best[i][j]: score of the first i sentences with the first j parts, and whether i tells j
+    best: list[list[tuple[float, bool]]] = [[(0.0, False)] + [(-1e9, False)] * len(parts)]
+    for sentence in told:
+        above = best[-1]
+        row = [above[0]]
+        for number, part in enumerate(parts):
+            alone = above[number + 1][0]
+            both = above[number][0] + _likeness(sentence, part)
+            row.append((both, True) if both > alone else (alone, False))
+        best.append(row)
+    found: list[list[Any]] = [[] for _ in told]
+    number = len(parts)
+    for place in range(len(told), 0, -1):
+        if best[place][number][1]:
+            number -= 1
+            found[place - 1].append(parts[number])
+    return found
+
+
+def _likeness(sentence: Sentence, part: Any) -> float:
+    """The share of what a part says that a sentence has slots for."""
+    leaves = [leaf for leaf in _leaves(part) if leaf is not None]
+    return sum(len(_sources(leaf, sentence.slots)) > 1 for leaf in leaves) / len(leaves)
+
+
+# grading
+
+
+def _as_actions(program: Iterable[Do]) -> list[Action]:
+    return [Action.model_validate(_as_json(do)) for do in program]
+
+
+def _as_json(do: Do) -> dict[str, Any]:
+    what = do.what
+    if do.kind == "add":
+        parameters: dict[str, Any] = {"nodes": [_new_json(new) for new in _parents_first(what)]}
+    elif do.kind == "remove":
+        parameters = {"names": sorted(what)}
+    elif do.kind == "update":
+        parameters = {"select": _select_json(what[0]), what[1]: what[2]}
+    elif do.kind == "each":
+        parameters = _loop_json(what)
+    else:
+        parameters = {"select": _select_json(what)}
+    return {"kind": do.kind, "parameters": parameters}
+
+
+def _loop_json(loop: Each) -> dict[str, Any]:
+    return {
+        "select": _select_json(loop.select),
+        "variable": loop.variable,
+        "when": None if loop.when is None else _when_json(loop.when),
+        "then": [_as_json(do) for do in loop.then],
+        "otherwise": [_as_json(do) for do in loop.otherwise],
+    }
+
+
+def _when_json(when: When) -> dict[str, Any]:
+    return {"measure": when.measure, "kind": when.kind, when.comparison: when.value}
+
+
+def _select_json(select: Select) -> dict[str, Any]:
+    return {
+        "name": select.name,
+        "scope": select.scope,
+        "kind": select.kind,
+        "at_least_bps": select.at_least,
+        "below_bps": select.below,
+    }
+
+
+def _parents_first(news: frozenset[New]) -> list[New]:
+    return sorted(news, key=lambda new: (len(new.parents & {n.name for n in news}), new.name))
+
+
+def _new_json(new: New) -> dict[str, Any]:
+    values: Mapping[str, Any] = {
+        key: dict(value) if isinstance(value, tuple) else value for key, value in new.attributes
+    }
+    return {
+        "name": new.name,
+        "kind": new.kind,
+        "attributes": values,
+        "parents": sorted(new.parents),
+    }
+
+
+def is_right(query: Query, program: tuple[Do, ...]) -> bool:
+    """Whether the program's answer is that of the query: its data and its changed network."""
+    if program == meaning(query.actions):
+        return True
+    try:
+        actions = _as_actions(program)
+        graph = initial_graph(query)
+        found = execute(graph, actions)
+    except Exception:  # noqa: BLE001 -- a program made of misread words may do anything
+        return False
+    wanted_graph = initial_graph(query)
+    wanted = execute(wanted_graph, query.actions)
+    return (
+        found.type == wanted.type
+        and found.data == wanted.data
+        and dict(graph.nodes(data=True)) == dict(wanted_graph.nodes(data=True))
+        and _edges(graph) == _edges(wanted_graph)
+    )
+
+
+def _edges(graph: Any) -> dict[Any, Any]:
+    return {(source, target): edge for source, target, edge in graph.edges(data=True)}

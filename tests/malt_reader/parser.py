@@ -1,0 +1,172 @@
+"""A general parser for the notation of the published grammar: every way to read a text.
+
+A grammar is symbols with productions (docs/malt.md). ``{x}`` in a production is an operand of its
+symbol, read by the rule that is given for that name, or another symbol, whose operands become this
+one's. All parses are followed, each piece of text once per symbol; what is read is a tree of
+``Node`` in which equal readings are equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+#: ends of what can be read at a place, each with what it says
+Readings: TypeAlias = "list[tuple[int, Any]]"
+#: reads an operand that is no symbol: digits, words for numbers, names
+Rule: TypeAlias = Callable[["Reading", int], Readings]
+
+_PART = re.compile(r"\{([^}]*)\}|([^{}\[\]]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What was read as a symbol: its operands, and where it starts."""
+
+    symbol: str
+    operands: tuple[tuple[str, Any], ...]
+    start: int
+
+    def __getitem__(self, name: str) -> Any:
+        """An operand by name, None if it is absent."""
+        return dict(self.operands).get(name)
+
+
+class _Slot(NamedTuple):
+    name: str
+
+
+class _Option(NamedTuple):
+    parts: tuple[Any, ...]
+
+
+class _Symbol(NamedTuple):
+    operands: frozenset[str]
+    productions: tuple[tuple[Any, ...], ...]
+
+
+def _parts(text: str) -> tuple[Any, ...]:
+    return tuple(_Slot(slot) if slot else _literal(words) for slot, words in _PART.findall(text))
+
+
+def _literal(words: str) -> re.Pattern[str]:
+    """Words whatever their case; after a block of lines a new line stands for any space."""
+    written = [
+        rf"(?:{part}|\n)" if part.isspace() else re.escape(part)
+        for part in re.split(r"(\s+)", words.lower())
+    ]
+    return re.compile("".join(written))
+
+
+def _production(text: str) -> tuple[Any, ...]:
+    parts: list[Any] = []
+    for outside, inside in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", text):
+        parts += _parts(outside) if outside else [_Option(_parts(inside))]
+    return tuple(parts)
+
+
+class Language:
+    """A grammar, and how its operands are read: by a rule, or as one of some symbols."""
+
+    def __init__(
+        self,
+        grammar: Mapping[str, Mapping[str, Any]],
+        operands: Mapping[str, Rule | Iterable[str]],
+        further: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
+        self.symbols = {
+            name: _Symbol(
+                frozenset(
+                    operand
+                    for entry in symbol.get("operands", ())
+                    for operand in entry.rstrip("?*").split("|")
+                ),
+                tuple(
+                    _production(text)
+                    for text in (
+                        *symbol.get("productions", ()),
+                        *symbol.get("held_out", ()),
+                        *(further or {}).get(name, ()),
+                    )
+                ),
+            )
+            for name, symbol in grammar.items()
+        }
+        self.rules: dict[str, Rule] = {
+            name: rule if callable(rule) else _any_of(tuple(rule))
+            for name, rule in operands.items()
+        }
+
+    def read(self, text: str, symbols: Iterable[str]) -> set[Node]:
+        """All readings of the whole of ``text`` as one of ``symbols``."""
+        reading = Reading(self, text)
+        return {
+            node for name in symbols for end, node in reading.symbol(name, 0) if end == len(text)
+        }
+
+
+def _any_of(symbols: tuple[str, ...]) -> Rule:
+    def rule(reading: Reading, start: int) -> Readings:
+        return [found for name in symbols for found in reading.symbol(name, start)]
+
+    return rule
+
+
+class Reading:
+    """One text, and what was read in it so far."""
+
+    def __init__(self, language: Language, text: str) -> None:
+        self.language = language
+        self.text = text
+        self.lower = text.lower()
+        self._symbols: dict[tuple[str, int], Readings] = {}
+        self._operands: dict[tuple[str, int], Readings] = {}
+
+    def symbol(self, name: str, start: int) -> Readings:
+        """Readings of a symbol at a place: ends and nodes."""
+        key = name, start
+        if key not in self._symbols:
+            symbol = self.language.symbols[name]
+            found: dict[tuple[int, Node], None] = {}
+            for production in symbol.productions:
+                for end, said in self._sequence(symbol.operands, production, 0, start):
+                    # the same operand said twice would have to be the same twice
+                    operands = tuple(sorted(said, key=lambda item: item[0]))
+                    found[end, Node(name, operands, start)] = None
+            self._symbols[key] = list(found)
+        return self._symbols[key]
+
+    def operand(self, name: str, start: int) -> Readings:
+        """Readings of an operand at a place."""
+        key = name, start
+        if key not in self._operands:
+            self._operands[key] = list(dict.fromkeys(self.language.rules[name](self, start)))
+        return self._operands[key]
+
+    def _sequence(
+        self, operands: frozenset[str], parts: tuple[Any, ...], place: int, start: int
+    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        if place == len(parts):
+            yield start, ()
+            return
+        for end, said in self._part(operands, parts[place], start):
+            for last, more in self._sequence(operands, parts, place + 1, end):
+                yield last, (*said, *more)
+
+    def _part(
+        self, operands: frozenset[str], part: Any, start: int
+    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        if isinstance(part, re.Pattern):
+            if match := part.match(self.lower, start):
+                yield match.end(), ()
+        elif isinstance(part, _Option):
+            yield start, ()
+            yield from self._sequence(operands, part.parts, 0, start)
+        elif part.name in operands:
+            for end, value in self.operand(part.name, start):
+                yield end, ((part.name, value),)
+        else:
+            for end, node in self.symbol(part.name, start):
+                yield end, node.operands

@@ -1,0 +1,610 @@
+"""Reads varied and held-out texts: what each symbol of the published grammar means.
+
+``Reader.read`` gives every program that a text may ask for on a network; a good text has one. The
+words come from the grammar's data, their meaning, numbers in words and the look-up of references
+are this module's own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from tests.malt_reader.meaning import Do, Each, New, Select, When, attributes
+from tests.malt_reader.parser import Language, Node, Reading, Readings
+
+GRAMMAR = Path(__file__).parents[2] / "apps" / "netarena_malt" / "grammar.json"
+CAPACITY = "physical_capacity_bps"
+_BLOCKS = {"EK_AGG_BLOCK", "EK_SPINEBLOCK"}
+
+# words for numbers
+
+_TO_NINETEEN = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+    "fifteen sixteen seventeen eighteen nineteen"
+)
+_TIMES_TEN = "twenty thirty forty fifty sixty seventy eighty ninety"
+_UNITS = {word: number for number, word in enumerate(_TO_NINETEEN.split())}
+_TENS = {word: 10 * number for number, word in enumerate(_TIMES_TEN.split(), start=2)}
+_ORDINALS = {"first": 1, "second": 2, "third": 3, "fifth": 5, "eighth": 8, "ninth": 9} | {
+    "twelfth": 12,
+    **{f"{word}th": number for word, number in _UNITS.items()},
+    **{f"{word[:-1]}ieth": number for word, number in _TENS.items()},
+}
+_NUMBERS = {**_UNITS, **_TENS, **_ORDINALS}
+_WORDS = {*_NUMBERS, "hundred", "and", "a", "half", "times", "once", "twice", "last", "hundredth"}
+_WORD = re.compile(r"[a-z]+")
+
+
+class Unreadable(Exception):
+    """The text, or this reading of it, means nothing."""
+
+
+def _whole(words: str) -> int:
+    """A number below 1,000, cardinal or ordinal."""
+    total = 0
+    for word in re.split(r"[ -]", words):
+        if word in {"hundred", "hundredth"}:
+            total *= 100
+        elif word in _NUMBERS:
+            total += _NUMBERS[word]
+        elif word != "and":
+            raise Unreadable(words)
+    return total
+
+
+def _factor(words: str) -> float:
+    if words in {"half", "once", "twice"}:
+        return {"half": 0.5, "once": 1.0, "twice": 2.0}[words]
+    number, _, unit = words.rpartition(" ")
+    whole, half, rest = number.partition(" and a half")
+    if unit != "times" or rest:
+        raise Unreadable(words)
+    return _whole(whole) + (0.5 if half else 0.0)
+
+
+def _place(node: Node) -> int:
+    """The place that an ordinal says, from 0; -1 is the last."""
+    if node["digits"] is not None:
+        digits, suffix = node["digits"][:-2], node["digits"][-2:]
+        tens = "th" if digits[-2:] in {"11", "12", "13"} else ""
+        if suffix != (tens or {"1": "st", "2": "nd", "3": "rd"}.get(digits[-1], "th")):
+            raise Unreadable(node["digits"])
+        return int(digits) - 1
+    return -1 if node["in_words"] == "last" else _whole(node["in_words"]) - 1
+
+
+def _number(node: Node) -> float:
+    return float(_whole(node["in_words"]) if node["digits"] is None else node["digits"])
+
+
+#: form of an amount -> bits per second
+_BPS: Mapping[str, Callable[[str], float]] = {
+    "exact": float,
+    "grouped": lambda text: float(text.replace(",", "")),
+    "power": float,
+    "giga": lambda text: float(text) * 1e9,
+    "giga_words": lambda text: _whole(text) * 1e9,
+    "mega": lambda text: float(text) * 1e6,
+}
+
+
+def _bps(node: Node) -> float:
+    ((form, text),) = node.operands
+    return _BPS[form](text)
+
+
+def _multiple(node: Node) -> float:
+    if node["percent"] is not None:
+        return float(node["percent"]) / 100
+    return float(node["factor"]) if node["factor"] is not None else _factor(node["in_words"])
+
+
+# rules for operands that are no symbols
+
+
+def _match(pattern: str) -> Callable[[Reading, int], Readings]:
+    compiled = re.compile(pattern)
+
+    def rule(reading: Reading, start: int) -> Readings:
+        match = compiled.match(reading.text, start)
+        return [(match.end(), match[0])] if match else []
+
+    return rule
+
+
+def _words(reading: Reading, start: int) -> Readings:
+    """Words for a number: every beginning of the run of such words."""
+    found: Readings = []
+    place = start
+    while (match := _WORD.match(reading.lower, place)) and match[0] in _WORDS:
+        found.append((match.end(), reading.lower[start : match.end()]))
+        place = match.end() + 1
+        if reading.lower[match.end() : place] not in {" ", "-"}:
+            break
+    return found
+
+
+def _quoted(reading: Reading, start: int) -> Readings:
+    """Names in quotes: one, several, or the ends of a run of numbers."""
+    match = re.compile(r"'([^']*)' to '([^']*)'").match(reading.text, start)
+    if match:
+        stem = match[1].rstrip("0123456789")
+        first, last = (int(name.removeprefix(stem)) for name in match.groups())
+        names = tuple(f"{stem}{number}" for number in range(first, last + 1))
+        return [(match.end(), Node("quoted", (("names", names),), start))]
+    match = re.compile(r"'[^']*'(?:(?:, '[^']*')* and '[^']*')?").match(reading.text, start)
+    if not match:
+        return []
+    names = tuple(str(name) for name in re.findall(r"'([^']*)'", match[0]))
+    return [(match.end(), Node("quoted", (("names", names),), start))]
+
+
+def _one_after_another(
+    name: str, separators: Sequence[str], last: str | None = None
+) -> Callable[[Reading, int], Readings]:
+    """Items that the operand ``name`` reads, as one node; ``last`` separates the last two."""
+
+    def rule(reading: Reading, start: int) -> Readings:
+        found: Readings = []
+        todo: list[tuple[int, tuple[Any, ...]]] = [
+            (end, (item,)) for end, item in reading.operand(name, start)
+        ]
+        while todo:
+            end, items = todo.pop()
+            if last is None or len(items) == 1:
+                found.append((end, Node("series", (("items", items),), start)))
+            for separator in separators:
+                if reading.text.startswith(separator, end):
+                    after = reading.operand(name, end + len(separator))
+                    todo += [(further, (*items, item)) for further, item in after]
+            if last is not None and reading.text.startswith(last, end):
+                for further, item in reading.operand(name, end + len(last)):
+                    node = Node("series", (("items", (*items, item)),), start)
+                    found.append((further, node))
+        return found
+
+    return rule
+
+
+def _block(reading: Reading, start: int) -> Readings:
+    """Indented lines: statements, read as a text of their own."""
+    match = re.compile(r"  [^\n]*(?:\n  [^\n]*)*").match(reading.text, start)
+    if not match:
+        return []
+    inner = Reading(reading.language, re.sub(r"^  ", "", match[0], flags=re.MULTILINE))
+    return [
+        (match.end(), _shifted(node, start))
+        for end, node in inner.operand("statements", 0)
+        if end == len(inner.text)
+    ]
+
+
+def _shifted(value: Any, by: int) -> Any:
+    """A tree read elsewhere, put at its place: what comes first stays first."""
+    if isinstance(value, Node):
+        return Node(value.symbol, _shifted(value.operands, by), value.start + by)
+    return tuple(_shifted(item, by) for item in value) if isinstance(value, tuple) else value
+
+
+class Reader:
+    """Reads texts of the published grammar and, if there are any, of a pack's productions."""
+
+    def __init__(self, pack: Path | None = None) -> None:
+        grammar = json.loads(GRAMMAR.read_text(encoding="utf-8"))
+        further = {} if pack is None else json.loads(pack.read_text())["productions"]
+
+        def starting(*prefixes: str) -> list[str]:
+            return [name for name in grammar if name.startswith(prefixes)]
+
+        one, many = ([name for name in grammar if name.endswith(e)] for e in (".one", ".many"))
+        nouns_one = [name for name in one if name != "text.one"]
+        nouns_many = [name for name in many if name != "text.many"]
+        statement = ["count", "list", "rank", *starting("update.", "remove", "add.", "loop.")]
+        reference = starting("ref.")
+        operands: dict[str, Any] = {
+            **_each_key("task first second step statement", statement),
+            **_each_key(
+                "where inner outer anchor switch rack domain peer superblock subject other "
+                "reference",
+                reference,
+            ),
+            "block": [*reference, "new_block"],
+            "target": [*reference, "selected"],
+            "victim_series": _one_after_another("reference", [", "], " and "),
+            "victims": lambda reading, start: [
+                *reading.operand("victim_series", start),
+                *reading.symbol("victims.ports", start),
+            ],
+            "numbered": starting("step."),
+            "steps": _one_after_another("numbered", ["\n"]),
+            "statements": _one_after_another("statement", ["\n"]),
+            **_each_key("body then otherwise", _block),
+            "answer": starting("answer."),
+            "context": ["context"],
+            "network": starting("network."),
+            "condition": starting("condition."),
+            "what": [*nouns_many, *nouns_one],
+            "kind": nouns_one,
+            "port_word": ["EK_PORT.one", "EK_PORT.many"],
+            "place": starting("place."),
+            "front": starting("front."),
+            "bound": starting("bound."),
+            "measure": ["measure.port", "total"],
+            **_each_key("capacity low high", ["capacity"]),
+            "size": starting("size."),
+            "rank": ["ordinal"],
+            **_each_key("number stage", ["number"]),
+            "multiple": ["multiple"],
+            "total": ["total"],
+            "descending": ["descending"],
+            "naming": starting("naming.", "namings."),
+            "name": _quoted,
+            "ending": _quoted,
+            "new": starting("new.port"),
+            "ports": _one_after_another("new", [", "], " and "),
+            "one_switch": ["add.switch"],
+            "switches": _one_after_another("one_switch", [" "]),
+            "homes": starting("homes."),
+            "in_words": _words,
+            "giga_words": _words,
+            "digits": _match(r"\d+(?:\.\d+)?(?:st|nd|rd|th)?"),
+            "grouped": _match(r"\d{1,3}(?:,\d{3})+|\d{1,3}(?![\d,.e])"),
+            "power": _match(r"\d+(?:\.\d+)?e\d+"),
+            **_each_key("exact giga mega factor percent", _match(r"\d+(?:\.\d+)?(?!\d|e\d)")),
+        }
+        self.language = Language(grammar, operands, further)
+
+    def read(self, text: str, graph: nx.DiGraph[str]) -> set[tuple[Do, ...]]:
+        """Every program that ``text`` may ask for on ``graph``."""
+        found = set()
+        for tree in self.language.read(text, ("text.one", "text.two", "text.many")):
+            try:
+                found.add(_Meaning(graph).program(tree))
+            except Unreadable:
+                continue
+        return found
+
+
+def _each_key(names: str, rule: Any) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), rule)
+
+
+# meaning
+
+
+@dataclass
+class _Meaning:
+    """What one reading of a text means on a network."""
+
+    graph: nx.DiGraph[str]
+    #: nodes that were referred to so far, by kind
+    mentioned: dict[str, set[str]] = field(default_factory=dict)
+    #: kind and variable of the loops around, innermost last
+    turns: list[tuple[str | None, str]] = field(default_factory=list)
+    #: what references mean
+    names: dict[Node, str] = field(default_factory=dict)
+    new: dict[str, str] = field(default_factory=dict)
+
+    def program(self, tree: Node) -> tuple[Do, ...]:
+        self.look_up(tree)
+        if tree.symbol == "text.many":
+            steps = [step["step"] for step in tree["steps"]["items"]]
+            symbols = [step.symbol for step in tree["steps"]["items"]]
+            if symbols != ["step.first", *["step.next"] * (len(steps) - 1)]:
+                raise Unreadable("steps out of order")
+        else:
+            steps = [tree[key] for key in ("task", "first", "second") if tree[key] is not None]
+        program = tuple(self.statement(step) for step in steps)
+        self.check_answer(program, tree["answer"])
+        return program
+
+    @staticmethod
+    def check_answer(program: tuple[Do, ...], answer: Node) -> None:
+        questions = {"count": "text", "list": "list", "rank": "table"}
+        changed = any(do.kind not in questions for do in program)
+        network = "network.changed" if changed else "network.same"
+        expected = f"answer.{questions.get(program[-1].kind, 'graph')}", network
+        if (answer.symbol, answer["network"].symbol) != expected:
+            raise Unreadable(f"{answer.symbol}, not {expected}")
+
+    # references, each looked up where the text has it
+
+    def look_up(self, value: Any) -> None:
+        """Find what all references in ``value`` mean, in the order of the text."""
+        if not isinstance(value, Node):
+            return
+        if value.symbol.startswith("loop."):
+            self.look_up_loop(value)
+            return
+        if value.symbol in {"add.switch", "add.block"}:
+            kind = "EK_PACKET_SWITCH" if value.symbol == "add.switch" else "EK_AGG_BLOCK"
+            self.new[_only_name(value["name"])] = kind
+        for part in _parts_in_order(value):
+            self.look_up(part)
+        if value.symbol.startswith("ref."):
+            name = self.resolve(value)
+            self.names[value] = name
+            if not name.startswith("$"):
+                self.mentioned.setdefault(self.kind(name), set()).add(name)
+        elif value.symbol == "quoted":
+            for name in value["names"]:
+                if name in self.new:
+                    self.mentioned.setdefault(self.new[name], set()).add(name)
+
+    def look_up_loop(self, loop: Node) -> None:
+        bodies = {"body", "then", "otherwise"}
+        kind = _kind(loop["what"])
+        heads = [p for key, p in loop.operands if key not in bodies | {"condition"}]
+        inner = [p for key, p in loop.operands if key in bodies | {"condition"}]
+        for part in sorted(heads, key=lambda node: node.start):
+            self.look_up(part)
+        self.turns.append((kind, f"${len(self.turns) + 1}"))
+        for part in sorted(inner, key=lambda node: node.start):
+            self.look_up(part)
+        self.turns.pop()
+
+    def kind(self, name: str) -> str:
+        if name in self.new:
+            return self.new[name]
+        return str(self.graph.nodes[name]["type"][0])
+
+    def resolve(self, node: Node) -> str:
+        """The one node that a reference means. Raises Unreadable for none and for several."""
+        what = node.symbol.removeprefix("ref.")
+        kind = _kind(node["kind"]) if node["kind"] else _kind(node["what"])
+        if what == "name":
+            name = _only_name(node["name"])
+            if name not in self.graph and name not in self.new:
+                raise Unreadable(f"there is no {name}")
+            found = [name]
+        elif what == "again":
+            found = sorted(self.mentioned.get(str(kind), ()))
+        elif what == "turn":
+            found = [variable for of, variable in self.turns if of == kind][-1:]
+        else:
+            found = list(_LOOK_UP[what](self, node, kind))
+        if len(found) != 1:
+            raise Unreadable(f"{what} means {found[:3]}")
+        (name,) = found
+        if kind is not None and not name.startswith("$") and self.kind(name) != kind:
+            raise Unreadable(f"{name} is no {kind}")
+        return name
+
+    def within(self, outer: str, kind: str | None) -> list[str]:
+        return [name for name in self.below(outer) if self.kind(name) == kind]
+
+    def below(self, outer: str) -> list[str]:
+        found: list[str] = []
+        level = [outer]
+        while level:
+            level = [inner for name in level for inner in self.contents(name)]
+            found += level
+        return found
+
+    def contents(self, name: str) -> list[str]:
+        edges = self.graph.adj[name].items()
+        return [inner for inner, edge in edges if edge["type"] == "RK_CONTAINS"]
+
+    def parents(self, name: str) -> list[str]:
+        edges = self.graph.pred[name].items()
+        return [outer for outer, edge in edges if edge["type"] == "RK_CONTAINS"]
+
+    def total(self, name: str) -> float:
+        nodes = (self.graph.nodes[node] for node in (name, *self.below(name)))
+        return float(sum(node.get(CAPACITY, 0.0) for node in nodes))
+
+    def siblings(self, name: str) -> list[str]:
+        """Nodes of its kind in the same parent (of a switch: the block), by name."""
+        kind = self.kind(name)
+        parents = [p for p in self.parents(name) if kind != "EK_PACKET_SWITCH" or self.is_block(p)]
+        return sorted(o for p in parents for o in self.contents(p) if self.kind(o) == kind)
+
+    def is_block(self, name: str) -> bool:
+        return self.kind(name) in _BLOCKS
+
+    def holders(self, node: Node, kind: str | None) -> Iterable[str]:
+        found: list[str] = []
+        level = [self.names[node["inner"]]]
+        while level:
+            level = [outer for name in level for outer in self.parents(name)]
+            found += [name for name in level if self.kind(name) == kind]
+        return dict.fromkeys(found)
+
+    def by_size(self, node: Node, kind: str | None) -> list[str]:
+        names = self.within(self.names[node["outer"]], kind)
+        sign = -1 if node["size"].symbol == "size.largest" else 1
+        rank = node["size"]["rank"]
+        names.sort(key=lambda name: (sign * self.total(name), name))
+        return _at(names, _place(rank) if rank else 0)
+
+    def beside(self, node: Node, step: int) -> list[str]:
+        anchor = self.names[node["anchor"]]
+        names = self.siblings(anchor)
+        place = names.index(anchor) + step
+        return names[place : place + 1] if place >= 0 else []
+
+    def only(self, node: Node, kind: str | None) -> list[str]:
+        bps = _bps(node["capacity"])
+        names = self.within(self.names[node["outer"]], kind)
+        return [name for name in names if self.graph.nodes[name].get(CAPACITY) == bps]
+
+    def most_ports(self, node: Node, kind: str | None) -> list[str]:
+        names = self.within(self.names[node["outer"]], kind)
+        numbers = {name: len(self.within(name, "EK_PORT")) for name in names}
+        return [name for name in names if numbers[name] == max(numbers.values())]
+
+    # statements
+
+    def statement(self, node: Node) -> Do:
+        kind, _, _ = node.symbol.partition(".")
+        if kind in {"count", "list", "rank"}:
+            return Do(kind, self.select(node))
+        return _STATEMENTS[kind](self, node)
+
+    def select(self, node: Node) -> Select:
+        where = node["place"] or node["front"]
+        kind = _kind(node["what"])
+        scope = "children" if where.symbol.endswith(".directly") else "descendants"
+        low, high = self.bounds(node["bound"], kind)
+        return Select(self.names[where["where"]], scope, kind, low, high)
+
+    @staticmethod
+    def bounds(bound: Node | None, kind: str | None) -> tuple[float | None, float | None]:
+        if bound is None:
+            return None, None
+        _check_measure(bound["measure"], kind)
+        if bound.symbol == "bound.between":
+            return _bps(bound["low"]), _bps(bound["high"])
+        bps = _bps(bound["capacity"])
+        return (bps, None) if bound.symbol == "bound.at_least" else (None, bps)
+
+    def update(self, node: Node) -> Do:
+        target = node["target"]
+        chosen = self.select(target) if target.symbol == "selected" else None
+        select = chosen or Select(self.names[target])
+        if node.symbol == "update.set":
+            return Do("update", (select, "to_bps", _bps(node["capacity"])))
+        return Do("update", (select, "times", _multiple(node["multiple"])))
+
+    def remove(self, node: Node) -> Do:
+        victims = node["victims"]
+        if victims.symbol == "victims.ports":
+            return Do("remove", frozenset(self.called(victims, self.names[victims["switch"]])))
+        return Do("remove", frozenset(self.names[item] for item in victims["items"]))
+
+    def called(self, node: Node, switch: str) -> list[str]:
+        """Names of ports of ``switch`` as a ``naming`` gives them."""
+        naming = node["naming"]
+        names = naming["name"]["names"]
+        several = naming.symbol.startswith("namings.")
+        if several != (len(names) > 1):
+            raise Unreadable("one name or several")
+        form = naming.symbol.partition(".")[2]
+        cut = {"full": "", "short": f"{switch}.", "suffix": switch}[form]
+        return [cut + name for name in names]
+
+    def add(self, node: Node) -> Do:
+        return Do("add", frozenset(self.additions(node, "")))
+
+    def additions(self, node: Node, block: str) -> Iterator[New]:
+        if node.symbol == "add.ports":
+            yield from self.ports(node["ports"], self.names[node["switch"]])
+            return
+        name = _only_name(node["name"])
+        if node.symbol == "add.block":
+            yield New(name, "EK_AGG_BLOCK", (), frozenset([self.names[node["superblock"]]]))
+            for switch in node["switches"]["items"]:
+                yield from self.additions(switch, name)
+            return
+        parents = [block if node["block"].symbol == "new_block" else self.names[node["block"]]]
+        homes = node["homes"]
+        if homes.symbol == "homes.like":
+            above = self.parents(self.names[homes["peer"]])
+            parents += [name for name in above if not self.is_block(name)]
+        else:
+            parents += [self.names[homes["rack"]], self.names[homes["domain"]]]
+        stage = attributes({"switch_loc": {"stage": _number(node["stage"])}})
+        yield New(name, "EK_PACKET_SWITCH", stage, frozenset(parents))
+        yield from self.ports(node["ports"], name)
+
+    def ports(self, series: Node, switch: str) -> Iterator[New]:
+        for node in series["items"]:
+            names = self.called(node, switch)
+            if node.symbol == "new.ports" and _number(node["number"]) != len(names):
+                raise Unreadable("not so many names")
+            told = attributes({CAPACITY: _bps(node["capacity"])})
+            for name in names:
+                yield New(name, "EK_PORT", told, frozenset([switch]))
+
+    def loop(self, node: Node) -> Do:
+        select = self.select(node)
+        self.turns.append((select.kind, f"${len(self.turns) + 1}"))
+        when = self.condition(node["condition"], select.kind) if node["condition"] else None
+        then, otherwise = (
+            tuple(self.statement(item) for item in branch["items"]) if branch else ()
+            for branch in (node["body"] or node["then"], node["otherwise"])
+        )
+        _, variable = self.turns.pop()
+        return Do("each", Each(select, variable, when, then, otherwise))
+
+    def condition(self, node: Node, kind: str | None) -> When:
+        if self.names[node["subject"]] != self.turns[-1][1]:
+            raise Unreadable("a condition of another node")
+        _, measure, comparison = (*node.symbol.split("."), "")[:3]
+        if measure == "name":
+            return When("name", "ends_with", _only_name(node["ending"]))
+        if measure == "stage":
+            return When("stage", "equals", _number(node["stage"]))
+        if measure == "children":
+            number = _number(node["number"])
+            return When("children", comparison, number, _kind(node["what"]))
+        _check_measure(node["measure"], kind)
+        return When("capacity", comparison, _bps(node["capacity"]))
+
+
+def _parts_in_order(node: Node) -> list[Node]:
+    parts: list[Node] = []
+    for _, value in node.operands:
+        parts += [
+            part
+            for part in ((value,) if isinstance(value, Node) else value)
+            if isinstance(part, Node)
+        ]
+    return sorted(parts, key=lambda part: part.start)
+
+
+def _only_name(quoted: Node) -> str:
+    names = quoted["names"]
+    if len(names) != 1:
+        raise Unreadable("several names for one node")
+    return str(names[0])
+
+
+def _kind(noun: Node | None) -> str | None:
+    if noun is None:
+        return None
+    kind = noun.symbol.rpartition(".")[0]
+    return None if kind == "node" else kind
+
+
+def _check_measure(measure: Node, kind: str | None) -> None:
+    """Capacity is measured of ports, total capacity of what contains them."""
+    if (measure.symbol == "measure.port") != (kind == "EK_PORT"):
+        raise Unreadable("another measure")
+
+
+def _at(names: Sequence[str], place: int) -> list[str]:
+    return [names[place]] if -len(names) <= place < len(names) else []
+
+
+_LOOK_UP: Mapping[str, Callable[[_Meaning, Node, str | None], Iterable[str]]] = {
+    "root": lambda m, node, kind: [n for n in m.graph if m.kind(n) == (kind or "EK_JUPITER")],
+    "holder": _Meaning.holders,
+    "by_size": _Meaning.by_size,
+    "by_name": lambda m, node, kind: _at(
+        sorted(m.within(m.names[node["outer"]], kind)), _place(node["rank"])
+    ),
+    "of_all": lambda m, node, kind: _at(
+        sorted(name for name in m.graph if m.kind(name) == kind), _place(node["rank"])
+    ),
+    "next": lambda m, node, kind: m.beside(node, 1),
+    "previous": lambda m, node, kind: m.beside(node, -1),
+    "sibling": lambda m, node, kind: [
+        name for name in m.siblings(m.names[node["anchor"]]) if name != m.names[node["anchor"]]
+    ],
+    "only": _Meaning.only,
+    "most_ports": _Meaning.most_ports,
+}
+_STATEMENTS: Mapping[str, Callable[[_Meaning, Node], Do]] = {
+    "update": _Meaning.update,
+    "remove": _Meaning.remove,
+    "add": _Meaning.add,
+    "loop": _Meaning.loop,
+}
