@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from types import MappingProxyType
 
@@ -25,8 +25,8 @@ PAIRS: tuple[tuple[str, ...], ...] = tuple(combinations(PAPER_KINDS, 2))
 _METHODS: Mapping[tuple[str, str], Method] = MappingProxyType(
     {(kind, method.name): method for kind, methods in KINDS.items() for method in methods}
 )
-#: draws of a combination before a network is said to have no room for it; one try in ten
-#: succeeds where there is any room at all
+#: draws before a network is said to have no room for a method or a combination: where it has any,
+#: one draw in twenty succeeds at least
 _TRIES = 400
 
 
@@ -65,6 +65,17 @@ def methods_of(kind: str, world: World, *, netem: bool) -> list[Method]:
         for method in KINDS[kind]
         if (netem or not method.netem) and not (world.permanent and method.resolves)
     ]
+
+
+def one_of_each(plan: Plan, rng: random.Random) -> Iterator[Fault]:
+    """A fault by each method for which the network has room, those of netem left out."""
+    for kind in KINDS:
+        for method in methods_of(kind, plan.world, netem=False):
+            sites = (Site.draw(plan, method.scope, rng) for _ in range(_TRIES))
+            fitting = (site for site in sites if site is not None and method.fits(site))
+            site = next((site for site in fitting if _breaks_any(site, method)), None)
+            if site is not None:
+                yield apply(kind, method, site)
 
 
 def apply(kind: str, method: Method, site: Site) -> Fault:

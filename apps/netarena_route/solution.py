@@ -1,4 +1,4 @@
-"""The reference solution: what an operator who sees through a query's faults would type."""
+"""The reference solution: what an operator who sees through a query's faults would say."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from netarena_route.query import faults_of
 
 
 def solve(query: Query) -> list[str]:
-    """The replies, one command a turn, as few as repair all; each turn leaves the rest as it is."""
+    """The replies, a diagnosis and the command that follows from it, as few as repair all.
+
+    Each command leaves alone what the others are for.
+    """
     return _replies(faults_of(query))
 
 
@@ -23,4 +26,8 @@ def orders(query: Query) -> Iterator[list[str]]:
 
 
 def _replies(faults: Sequence[Fault]) -> list[str]:
-    return [json.dumps(command.model_dump()) for fault in faults for command in fault.repair]
+    return [
+        f"{fault.words}.\n{json.dumps(command.model_dump())}"
+        for fault in faults
+        for command in fault.repair
+    ]

@@ -1,0 +1,123 @@
+"""Each method for real: it breaks what its formula says and no more, and its repair undoes it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from netarena_route import fault
+from netarena_route.action import Fault
+from netarena_route.client import Net, Warm
+from netarena_route.path import Plan
+from netarena_route.world import World, standard, varied
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requires("netns"), pytest.mark.slow]
+
+#: networks that are open at a time: rounds over broken ones are mostly waiting
+_LANES = 6
+
+
+@pytest.fixture(scope="module")
+async def warm(anyio_backend: str) -> AsyncIterator[Warm]:
+    del anyio_backend
+    async with Warm() as started:
+        yield started
+
+
+async def _new(warm: Warm, world: World) -> Net:
+    net = await warm.begin(world, "netns")
+    await net.build()
+    return net
+
+
+async def _fails_of(net: Net, world: World, part: Fault) -> list[str]:
+    """Break and repair one thing; what was not as it should be."""
+    found = []
+    await net.inject(part.inject)
+    if not _as_expected(await net.observe(), world, [part]):
+        found.append(f"{part.kind} {part.method} does not break what it should: {part.words}")
+    await net.inject(part.repair)
+    state = await net.observe()
+    if not _as_expected(state, world, []):
+        found.append(f"{part.kind} {part.method} is not repaired: {part.repair}")
+    left = {key: state[key] for key in ("stolen", "collateral", "switches") if state[key]}
+    if left:
+        found.append(f"{part.kind} {part.method} is repaired but for {left}")
+    return found
+
+
+def _as_expected(state: dict[str, Any], world: World, left: Sequence[Fault]) -> bool:
+    return tuple(state["matrix"]) == fault.expected(world, left)
+
+
+def _with(word: str, hosts: int) -> World:
+    """A varied world whose router keeps subnets apart by ``word``."""
+    worlds = (varied(3, hosts, random.Random(seed)) for seed in range(200))
+    return next(w for w in worlds if word in " ".join((*w.router.rules, *w.router.filters)))
+
+
+@pytest.mark.parametrize(
+    ("make", "at_least"),
+    [
+        pytest.param(lambda: standard(2, 1, random.Random(1)), 88, id="standard (2,1)"),
+        pytest.param(lambda: _with("-P FORWARD DROP", 2), 88, id="varied (3,2), default deny"),
+        pytest.param(lambda: _with(" lookup ", 1), 88, id="varied (3,1), tables"),
+    ],
+)
+async def test_each_method_breaks_what_it_should_and_is_repaired(
+    warm: Warm, make: Callable[[], World], at_least: int
+) -> None:
+    world = make()
+    parts = list(fault.one_of_each(Plan(world), random.Random(4)))
+    assert len(parts) >= at_least
+    found: list[str] = []
+
+    async def lane(turn: int) -> None:
+        net = await _new(warm, world)
+        try:
+            for part in parts[turn::_LANES]:
+                found.extend(await _fails_of(net, world, part))
+        finally:
+            await net.close()
+
+    await asyncio.gather(*(lane(turn) for turn in range(_LANES)))
+    assert found == []
+
+
+async def test_every_order_of_repair_shows_the_rest_and_is_safe(warm: Warm) -> None:
+    """After each repair the network shows exactly the faults that are left: so a pair never breaks
+    anew, and each part, left as the last one, still shows."""
+    rng = random.Random(9)
+    worlds = [standard(2, 1, rng), standard(3, 2, rng), varied(3, 1, rng), varied(4, 2, rng)]
+    kinds = [
+        *(rng.sample(list(fault.PAIRS), 3)),
+        *(tuple(rng.sample(list(fault.KINDS), parts)) for parts in (2, 3, 3)),
+    ]
+    cases = []
+    for number, combination in enumerate(kinds):
+        world = worlds[number % len(worlds)]
+        drawn = fault.draw(Plan(world), combination, rng, netem=False)
+        assert drawn is not None
+        cases += [(world, drawn, order) for order in permutations(drawn)]
+    found: list[object] = []
+
+    async def lane(turn: int) -> None:
+        for world, drawn, order in cases[turn::_LANES]:
+            net = await _new(warm, world)
+            try:
+                for part in drawn:
+                    await net.inject(part.inject)
+                for repaired, part in enumerate((None, *order)):
+                    await net.inject(part.repair if part else ())
+                    if not _as_expected(await net.observe(), world, order[repaired:]):
+                        found.append([each.words for each in order[repaired:]])
+            finally:
+                await net.close()
+
+    await asyncio.gather(*(lane(turn) for turn in range(_LANES)))
+    assert found == []

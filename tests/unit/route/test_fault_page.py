@@ -1,0 +1,50 @@
+"""The table of faults in docs/route.md is that of the code.
+
+``python tests/unit/route/test_fault_page.py`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from netarena_route.fault import KINDS, PAPER_KINDS
+from netarena_route.method import Method, Scope
+
+_PAGE = Path(__file__).parents[3] / "docs" / "route.md"
+_BEGIN, _END = "<!-- faults -->\n", "<!-- /faults -->"
+_WHERE = {Scope.ROUTER: "router", Scope.HOST: "host", Scope.TWIN: "host"}
+#: how the page writes what is drawn
+_SPOKEN = {"lost_routes": "", "peer_ip": "HOST", "peer": "HOST", "ip": "ADDRESS", "wide": "WIDE"}
+
+
+def _spell(template: str) -> str:
+    text = re.sub(r"(?<!\{)\{(\w+)\}", lambda m: _SPOKEN.get(m[1], m[1].upper()), template)
+    return text.replace("{{", "{").replace("}}", "}").replace("|", "\\|")
+
+
+def _row(kind: str, method: Method) -> str:
+    words = _spell(method.words.replace("{machine}", _WHERE[method.scope]))
+    return f"| `{kind}` | `{method.name}` | {words} | `{_spell(method.inject)}` |"
+
+
+def _table() -> str:
+    rows = [_row(kind, method) for kind, methods in KINDS.items() for method in methods]
+    return "\n".join(["| kind | method | what is wrong | injected by |", "| --- " * 4 + "|", *rows])
+
+
+def _page_with(table: str) -> str:
+    before, _, rest = _PAGE.read_text(encoding="utf-8").partition(_BEGIN)
+    return f"{before}{_BEGIN}{table}\n{_END}{rest.partition(_END)[2]}"
+
+
+def test_the_page_lists_every_method() -> None:
+    assert _PAGE.read_text(encoding="utf-8") == _page_with(_table())
+    extended = sum(len(methods) for kind, methods in KINDS.items() if kind not in PAPER_KINDS)
+    text = _PAGE.read_text(encoding="utf-8")
+    assert f"{sum(map(len, KINDS.values()))} methods" in text
+    assert f"{len(KINDS) - len(PAPER_KINDS)} kinds with {extended} methods" in text
+
+
+if __name__ == "__main__":
+    _PAGE.write_text(_page_with(_table()), encoding="utf-8")

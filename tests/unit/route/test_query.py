@@ -1,0 +1,131 @@
+"""The generator of routing: which labels a config asks for, and what a query holds."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from netarena.errors import ConfigError
+from netarena.model import Query
+from netarena_route import fault, query, solution
+from netarena_route.config import RouteConfig
+from netarena_route.reply import read_reply
+
+
+def _config(**keys: object) -> RouteConfig:
+    return RouteConfig.parse(keys)
+
+
+def _generate(config: RouteConfig, seed: int = 7) -> list[Query]:
+    return list(
+        query.generate(
+            config,
+            seed,
+            lambda index: random.Random(f"{seed}-{index}"),
+            lambda index: f"route-{seed}-{index}",
+        )
+    )
+
+
+def test_by_default_the_papers_kinds_and_all_their_pairs() -> None:
+    labels = query.labels(_config())
+    assert list(labels)[:5] == list(fault.PAPER_KINDS)
+    assert len(labels) == 15
+    levels = Counter(query.level(kinds) for kinds in labels.values())
+    assert levels == {"level1": 5, "level2": 7, "level3": 3}
+    assert "disable_interface+remove_ip" in query.labels(_config(complexity_level=["level3"]))
+    assert len(query.labels(_config(complexity_level=["level1"]))) == 5
+
+
+@pytest.mark.parametrize(
+    ("label", "level"),
+    [
+        ("disable_interface+wrong_routing_table", "level3"),
+        ("drop_traffic+remove_ip", "level3"),
+        ("disable_routing+remove_ip", "level2"),
+        ("policy_rule", "level1"),
+        ("policy_rule+host_gateway", "level2"),
+        ("policy_rule+host_gateway+remove_ip", "level3"),
+    ],
+)
+def test_levels_are_the_papers_else_the_number_of_parts(label: str, level: str) -> None:
+    config = _config(error_types=[label])
+    assert query.labels(config) == {label: tuple(label.split("+"))}
+    (drawn,) = _generate(config)
+    assert (drawn.label, drawn.level) == (label, level)
+    assert query.labels(_config(error_types=[label], complexity_level=[level])) != {}
+    others = [f"level{n}" for n in (1, 2, 3) if f"level{n}" != level]
+    assert query.labels(_config(error_types=[label], complexity_level=others)) == {}
+
+
+def test_extended_stands_for_every_kind_beyond_the_papers() -> None:
+    assert list(query.labels(_config(error_types="extended"))) == list(fault.EXTENDED_KINDS)
+    with pytest.raises(ConfigError, match=r"config.error_types.*'extended' is not one of"):
+        query.labels(_config(error_types="extended+remove_ip"))
+    with pytest.raises(ConfigError, match=r"'melted_cable' is not one of disable_routing, "):
+        query.labels(_config(error_types=["remove_ip", "remove_ip+melted_cable"]))
+
+
+@pytest.mark.parametrize("world", ["standard", "varied"])
+def test_queries_are_a_function_of_the_seed(world: str) -> None:
+    config = _config(world=world, num_queries=2)
+    queries = _generate(config)
+    assert queries == _generate(config) != _generate(config, seed=8)
+    assert Counter(each.label for each in queries) == dict.fromkeys(query.labels(config), 2)
+    for index, each in enumerate(queries):
+        assert (each.index, each.id, each.application) == (index, f"route-7-{index}", "route")
+        again = Query.model_validate_json(each.model_dump_json())
+        assert query.faults_of(again) == query.faults_of(each)
+        net = query.world_of(again)
+        assert "+".join(part.kind for part in query.faults_of(each)) == each.label
+        assert fault.breaks(net, query.faults_of(each))
+        hidden = json.dumps(each.public())
+        assert not any(part.words in hidden for part in query.faults_of(each))
+        assert ("still do not" in each.text) == bool(net.apart)
+
+
+def test_netem_is_drawn_when_asked_for() -> None:
+    def methods(*, netem: bool) -> set[str]:
+        config = _config(error_types=["drop_traffic"], num_queries=60, netem=netem)
+        return {part.method for each in _generate(config) for part in query.faults_of(each)}
+
+    assert {"netem_delay", "netem_loss"} <= methods(netem=True)
+    assert methods(netem=False) == methods(netem=True) - {"netem_delay", "netem_loss"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            {"error_types": ["remove_ip+disable_interface+wrong_routing_table"]},
+            r"does not fit into 2 switches and 2 hosts",
+        ),
+        (
+            {"error_types": ["host_neighbour"], "num_hosts_per_subnet": 40},
+            r"host_neighbour acts on neighbours .* permanent: fewer hosts",
+        ),
+    ],
+)
+def test_what_a_network_has_no_room_for_is_refused(keys: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=r"config.error_types.*" + said):
+        _generate(_config(**keys))
+
+
+def test_the_reference_solution_is_one_command_a_part_in_any_order() -> None:
+    (drawn,) = _generate(
+        _config(error_types=["disable_routing+host_gateway+policy_rule"], num_switches=3)
+    )
+    parts = query.faults_of(drawn)
+    replies = solution.solve(drawn)
+    assert [read_reply(reply) for reply in replies] == [
+        command.model_dump() for part in parts for command in part.repair
+    ]
+    assert [reply.splitlines()[0] for reply in replies] == [f"{part.words}." for part in parts]
+    orders = list(solution.orders(drawn))
+    assert len(orders) == 6
+    assert orders[0] == replies
+    assert {frozenset(order) for order in orders} == {frozenset(replies)}
+    assert len({tuple(order) for order in orders}) == 6
