@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
+import threading
 from collections.abc import Sequence
 
 import pytest
 
 from netarena.application import Application, Environment
-from netarena.audit import Audit, audit, draw
+from netarena.audit import Audit, _answer, audit, draw
 from netarena.cli import main
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
@@ -133,6 +135,23 @@ def test_worker_processes_find_what_one_process_finds():
     assert result == run(Dim(), 40)
     assert result.reasons() == {"unsolved": 20}
     assert sorted(seen) == sorted({item.query.id for item in draw(Dim(), CONFIG, 7, 40)})
+
+
+def test_a_worker_answers_until_its_owner_closes_the_connection():
+    ours, theirs = multiprocessing.Pipe()
+    worker = threading.Thread(target=lambda: asyncio.run(_answer(Dim(), 2, theirs)))
+    worker.start()
+    items = draw(Dim(), CONFIG, 7, 4)
+    for batch in (items[:3], items[3:]):
+        ours.send(batch)
+        answers = ours.recv()
+        assert {answer.item.query.id for answer in answers} == {i.query.id for i in batch}
+        assert [answer.flaw is not None for answer in answers] == [
+            answer.item.query.label == "two" for answer in answers
+        ]
+    ours.close()
+    worker.join(60)
+    assert not worker.is_alive()
 
 
 class Dim(Lamp):
