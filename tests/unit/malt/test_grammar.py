@@ -21,6 +21,8 @@ from netarena_malt.grammar import (
     with_pack,
 )
 
+DOCS = Path(__file__).parents[3] / "docs"
+
 
 def write_pack(folder: Path, productions: object, **more: object) -> Path:
     path = folder / "pack.json"
@@ -43,6 +45,7 @@ def test_a_tenth_of_the_productions_is_held_out_and_none_is_there_twice() -> Non
     held_out = sum(held for _, held in productions)
     assert len(productions) > 400
     assert 0.1 <= held_out / len(productions) <= 0.12
+    assert f"({held_out} of {len(productions)})" in (DOCS / "malt.md").read_text(encoding="utf-8")
     for symbol in shipped().symbols.values():
         texts = [one.text for one in (*symbol.productions, *symbol.held_out)]
         assert len(set(texts)) == len(texts), symbol.name
@@ -147,8 +150,7 @@ def test_the_doctor_checks_the_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_example_pack_is_valid() -> None:
-    root = Path(__file__).parents[3]
-    grammar = with_pack(root / "docs" / "phrasing-pack.example.json")
+    grammar = with_pack(DOCS / "phrasing-pack.example.json")
     assert sum(len(symbol.pack) for symbol in grammar.symbols.values()) >= 5
 
 
