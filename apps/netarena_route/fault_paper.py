@@ -51,7 +51,7 @@ def _renamed(site: Site, packet: Packet) -> bool:
 
 def _outside(site: Site, packet: Packet, length: int) -> bool:
     """To a host that the narrower network leaves out, or takes for its broadcast address."""
-    return leaves(site, packet) and site.at(packet.dst) not in site.narrow(length)
+    return leaves(site, packet) and site.at(packet.dst) not in site.narrow[length]
 
 
 _SET_ADDRESS = "ip addr flush dev {port} && ip addr add {address} brd + dev {port}{lost_routes}"
@@ -69,7 +69,7 @@ def _mask(length: int) -> Method:
         _SET_ADDRESS,
         lambda site, packet: _outside(site, packet, length),
         holds=("{port}",),
-        fits=lambda site: site.address.ip in site.narrow(length),
+        fits=lambda site: site.address.ip in site.narrow[length],
     )
 
 

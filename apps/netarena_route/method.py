@@ -77,7 +77,7 @@ class Site:
     def port(self) -> Interface:
         return next(port for port in self.machine.interfaces if port.subnet == self.subnet)
 
-    @property
+    @cached_property
     def address(self) -> IPv4Interface:
         return IPv4Interface(self.port.address)
 
@@ -96,9 +96,13 @@ class Site:
             network = network.supernet()
         return network
 
-    def narrow(self, length: int) -> frozenset[IPv4Address]:
-        """The addresses of hosts in the network of ``length`` around the machine's own."""
-        return frozenset(IPv4Network((self.address.ip, length), strict=False).hosts())
+    @cached_property
+    def narrow(self) -> dict[int, frozenset[IPv4Address]]:
+        """The addresses for hosts in the narrow networks around the machine's own, by length."""
+        return {
+            length: frozenset(IPv4Network((self.address.ip, length), strict=False).hosts())
+            for length in NARROW_MASKS
+        }
 
     @property
     def accept(self) -> str:
@@ -134,7 +138,7 @@ class Site:
             name in (self.machine.name, self.peer.name) and name,
             address in self.half,
             address in self.wide,
-            tuple(address in self.narrow(length) for length in NARROW_MASKS),
+            tuple(address in inside for inside in self.narrow.values()),
         )
 
     @cached_property

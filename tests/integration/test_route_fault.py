@@ -112,8 +112,9 @@ async def test_every_order_of_repair_shows_the_rest_and_is_safe(warm: Warm) -> N
             try:
                 for part in drawn:
                     await net.inject(part.inject)
-                for repaired, part in enumerate((None, *order)):
-                    await net.inject(part.repair if part else ())
+                repairs = [(), *(part.repair for part in order)]
+                for repaired, commands in enumerate(repairs):
+                    await net.inject(commands)
                     if not _as_expected(await net.observe(), world, order[repaired:]):
                         found.append([each.words for each in order[repaired:]])
             finally:
