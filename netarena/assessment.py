@@ -187,7 +187,9 @@ def choose_queries(
                     "benchmark_path", f"{path.name} cannot be written: {error.strerror}"
                 ) from None
     start = config.start_index or 0
-    end = len(queries) if config.end_index is None else config.end_index
+    # a file may hold a part of what was drawn: indices have gaps
+    last = max((query.index for query in queries), default=-1)
+    end = last + 1 if config.end_index is None else config.end_index
     chosen = [query for query in queries if start <= query.index < end]
     if not queries:
         raise ConfigError("config", "nothing can be drawn with these keys")

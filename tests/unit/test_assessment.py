@@ -119,6 +119,14 @@ def test_a_file_of_queries_is_written_and_read(tmp_path: Path) -> None:
     assert third[-1]["seed"] == 9
 
 
+def test_a_file_may_hold_a_part_of_what_was_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    whole, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+    path.write_text(path.read_text().splitlines(keepends=True)[-1])
+    part, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path))
+    assert [record["id"] for record in part[:-1]] == [whole[-2]["id"]]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -1,0 +1,21 @@
+"""Routing passes the published contract, in a drawn world: that of the paper is simpler."""
+
+from typing import ClassVar
+
+import pytest
+
+from netarena.testing import ApplicationContract
+
+
+@pytest.mark.requires("episodes")
+class TestRoute(ApplicationContract):
+    application = "route"
+    config: ClassVar = {
+        "emulator": "netns",
+        "world": "varied",
+        "error_types": ["disable_interface", "policy_rule", "remove_ip+stray_route"],
+        "concurrency": 3,
+        # as many as the longest reference solution has parts: a wrong turn waits for lost pings
+        "max_iterations": 2,
+    }
+    live: ClassVar = 3
