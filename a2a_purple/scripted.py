@@ -13,6 +13,9 @@ blanket   per label, what did best on another seed         nothing can be had un
 They know of an episode what any agent knows: its context id. Being started with the seed and the
 config, they draw the same queries and look up whose context id it is; what a prompt says is never
 read.
+
+``heuristic`` is the yardstick between them: it reads the prompts, draws nothing, and works through
+the checklist that the application gives it (``Application.operator``).
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ import hmac
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from netarena.agent import Brief, context_id
@@ -35,6 +38,8 @@ from netarena.model import AgentInfo, Query, Reply
 _ATTEMPTS = 10
 #: queries per label that the blanket agent learns from
 _LESSONS = 100
+#: conversations that the heuristic agent remembers; the one asked longest ago is forgotten
+_CONVERSATIONS = 4096
 _NOTHING = "Thank you for asking. I would rather leave everything as it is."
 
 
@@ -116,25 +121,45 @@ class _Scripted(ABC):
 
         Drawing queries may take seconds, so it happens beside the event loop.
         """
-        del prompt
         try:
             async with asyncio.timeout(timeout_s):
-                return Reply(text=await asyncio.to_thread(self._answer, context_id))
+                return Reply(text=await asyncio.to_thread(self._answer, context_id, prompt))
         except TimeoutError:
             detail = f"no reply within {timeout_s:g} s"
             raise AgentFailed(FailureReason.TIMEOUT, detail) from None
 
     @abstractmethod
-    def _answer(self, context: str) -> str:
+    def _answer(self, context: str, prompt: str) -> str:
         """What to say in this conversation; called from several threads."""
 
 
 class Noop(_Scripted):
     """Changes nothing: its text holds no usable reply in any application."""
 
-    def _answer(self, context: str) -> str:
-        del context
+    def _answer(self, context: str, prompt: str) -> str:
+        del context, prompt
         return _NOTHING
+
+
+class Heuristic(_Scripted):
+    """Works through a checklist, one operator for each conversation; sees what an agent sees."""
+
+    def __init__(self, brief: Brief) -> None:
+        super().__init__(brief)
+        brief.application.operator()  # refused now rather than when the first prompt comes
+        self._operators: OrderedDict[str, Callable[[str], str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def _answer(self, context: str, prompt: str) -> str:
+        with self._lock:
+            operator = self._operators.pop(context, None) or self._brief.application.operator()
+            self._operators[context] = operator
+            if len(self._operators) > _CONVERSATIONS:
+                self._operators.popitem(last=False)
+        try:
+            return operator(prompt)
+        except ValueError as error:
+            return f"This prompt is none that the checklist is for: {error}"
 
 
 class _Informed(_Scripted):
@@ -145,7 +170,8 @@ class _Informed(_Scripted):
         self._register = Register(brief)
         self._lock = threading.Lock()
 
-    def _answer(self, context: str) -> str:
+    def _answer(self, context: str, prompt: str) -> str:
+        del prompt
         with self._lock:
             turn = self._register.next_turn(context)
             return self._stranger(context) if turn is None else self._reply(turn)

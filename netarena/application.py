@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import entry_points
 from types import TracebackType
 from typing import ClassVar, Self
@@ -136,6 +136,14 @@ class Application(ABC):
     def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
         """The replies, one a turn, that do best unseen on ``answers``: queries of one label drawn
         from another seed, with ground truth at hand (the ``blanket`` agent sends them)."""
+
+    def operator(self) -> Callable[[str], str]:
+        """An operator who works by a fixed checklist, for one conversation (the ``heuristic``
+        agent): prompts in, replies out. It knows nothing else.
+
+        Raises ConfigError where an application has none.
+        """
+        raise ConfigError("agent", f"{self.name} has no heuristic agent")
 
     @abstractmethod
     def describe(self, action: Action) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import ClassVar, Self, cast
 
@@ -23,7 +23,18 @@ from netarena.model import (
     Step,
 )
 from netarena.prompts import PromptParts, clip
-from netarena_route import action, attack, diagnosis, guess, prompt, query, reply, solution, state
+from netarena_route import (
+    action,
+    attack,
+    diagnosis,
+    guess,
+    heuristic,
+    prompt,
+    query,
+    reply,
+    solution,
+    state,
+)
 from netarena_route.client import Warm
 from netarena_route.config import MIN_VARIED_SWITCHES, RouteConfig
 from netarena_route.environment import LIMITS, RouteEnvironment
@@ -119,6 +130,9 @@ class Route(Application):
 
     def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
         return guess.blanket(_world(answers[0]))
+
+    def operator(self) -> Callable[[str], str]:
+        return heuristic.Operator().reply
 
     def describe(self, action_: Action) -> str:
         return action.describe(action_)
