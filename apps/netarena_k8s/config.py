@@ -1,0 +1,30 @@
+"""The keys of k8s beside those that every application has."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import field_validator
+
+from netarena.config import Config, shapes
+from netarena.label import read_labels
+
+
+class KubernetesConfig(Config):
+    """Keys of k8s; see the outside contract's table."""
+
+    #: kinds of fault, ``+`` joins a combination; none: the paper's kinds and their pairs
+    error_types: tuple[str, ...] | None = shapes(default=None)
+    #: Online Boutique, or a shop that is drawn from the seed
+    world: Literal["standard", "varied"] = shapes(default="standard")
+    #: ``embedded``, or the context of a kubeconfig
+    cluster: str = "embedded"
+    #: on the embedded cluster: how connections are measured
+    datapath: Literal["evaluator", "netns"] = "evaluator"
+    #: a folder of manifests that replaces Online Boutique
+    microservice_dir: str | None = None
+
+    @field_validator("error_types", mode="before")
+    @classmethod
+    def _error_types(cls, value: Any) -> Any:
+        return read_labels(value)

@@ -1,0 +1,563 @@
+"""Faults: how a healthy policy is made wrong, as a table of methods over its spec.
+
+A fault changes the spec of one policy. What it breaks and opens follows by the evaluator; a method
+only says what is written. Kinds of the paper come first; each of the others is one mistake that
+people make with network policies.
+
+A method gets the policy, its world and a generator, and gives a new spec, or None where it does
+not apply. Whether it shows is not its business: ``draw`` keeps faults that do.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from netarena.label import Catalogue
+from netarena.model import Action, Record
+from netarena_k8s.world import App, Policy, Spec, World, opened, reach, target_port
+
+#: draws of one combination before it is given up
+_TRIES = 200
+SpecDict: TypeAlias = dict[str, Any]
+
+
+class Fault(Record):
+    """One policy made wrong; ``spec`` is what the cluster holds then."""
+
+    kind: str
+    method: str
+    policy: str
+    spec: Spec
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a method may look at."""
+
+    world: World
+    policy: Policy
+    rng: random.Random
+
+    @property
+    def spec(self) -> SpecDict:
+        """The healthy spec, to be changed."""
+        return copy.deepcopy(dict(self.policy.spec))
+
+    @property
+    def app(self) -> App | None:
+        """The application that the policy is about, if it is about one."""
+        wanted = self.spec["podSelector"].get("matchLabels") or {}
+        for app in self.world.apps:
+            if wanted and wanted.items() <= app.labels.items():
+                return app
+        return None
+
+    def other(self) -> App:
+        """An application that the policy is not about."""
+        return self.rng.choice([app for app in self.world.apps if app is not self.app])
+
+
+Method: TypeAlias = Callable[[Scene], SpecDict | None]
+
+
+def _rules(spec: SpecDict, direction: str) -> list[SpecDict]:
+    """Rules that say something: an empty one allows all and has nothing to get wrong."""
+    return [rule for rule in spec.get(direction) or [] if rule]
+
+
+def _a_rule(scene: Scene, spec: SpecDict, key: str, direction: str = "ingress") -> SpecDict | None:
+    """One of the rules that have ``key``."""
+    found = [rule for rule in _rules(spec, direction) if rule.get(key)]
+    return scene.rng.choice(found) if found else None
+
+
+def _wrong(text: str, rng: random.Random) -> str:
+    """A likely typing mistake in a word."""
+    place = rng.randrange(1, len(text) - 1) if len(text) > 2 else 0
+    return rng.choice(
+        (
+            text[:place] + text[place + 1 :],
+            text[:place] + text[place] + text[place:],
+            f"{text}s" if not text.endswith("s") else text[:-1],
+        )
+    )
+
+
+def _another_port(scene: Scene, number: int) -> int:
+    app = scene.app
+    declared = {port.number for port in app.ports} if app else set()
+    choices = [number + 1, number + 10, number - 1, 80, 8080, 9090, 443]
+    return scene.rng.choice([one for one in choices if one not in declared | {number}])
+
+
+# the paper's kinds
+
+
+def _remove_rule(scene: Scene) -> SpecDict | None:
+    spec = scene.spec
+    rules = spec.get("ingress") or []
+    if not rules:
+        return None
+    rules.pop(scene.rng.randrange(len(rules)))
+    return spec
+
+
+def _remove_peer(scene: Scene) -> SpecDict | None:
+    spec = scene.spec
+    rule = _a_rule(scene, spec, "from")
+    if rule is None or len(rule["from"]) < 2:
+        return None
+    rule["from"].pop(scene.rng.randrange(len(rule["from"])))
+    return spec
+
+
+def _add_rule(scene: Scene) -> SpecDict | None:
+    """A rule that lets in an application that does not belong there."""
+    spec, app = scene.spec, scene.app
+    if app is None or not app.service:
+        return None
+    port = target_port(app, app.service[0])
+    assert port is not None
+    spec.setdefault("ingress", []).append(
+        {
+            "from": [{"podSelector": {"matchLabels": dict(scene.other().labels)}}],
+            "ports": [{"port": port.number, "protocol": port.protocol}],
+        }
+    )
+    return spec
+
+
+def _add_peer(scene: Scene) -> SpecDict | None:
+    spec = scene.spec
+    rule = _a_rule(scene, spec, "from")
+    if rule is None:
+        return None
+    rule["from"].append({"podSelector": {"matchLabels": dict(scene.other().labels)}})
+    return spec
+
+
+def _change_port(scene: Scene) -> SpecDict | None:
+    spec = scene.spec
+    rule = _a_rule(scene, spec, "ports")
+    entry = scene.rng.choice(rule["ports"]) if rule else None
+    app = scene.app
+    if entry is None or app is None:
+        return None
+    declared = target_port(app, app.service[0])
+    assert declared is not None
+    entry["port"] = _another_port(scene, declared.number)
+    entry.pop("endPort", None)
+    return spec
+
+
+def _change_protocol(protocol: str) -> Method:
+    def change(scene: Scene) -> SpecDict | None:
+        spec = scene.spec
+        rule = _a_rule(scene, spec, "ports")
+        if rule is None:
+            return None
+        entry = scene.rng.choice(rule["ports"])
+        if entry.get("protocol", "TCP") == protocol:
+            return None
+        if isinstance(entry.get("port"), str) and scene.app is not None:
+            entry["port"] = scene.app.ports[0].number  # a name has a protocol of its own
+        entry["protocol"] = protocol
+        return spec
+
+    return change
+
+
+def _only_egress_to(*, dns: bool) -> Method:
+    def change(scene: Scene) -> SpecDict | None:
+        spec = scene.spec
+        peers = [{"podSelector": {"matchLabels": dict(scene.other().labels)}}]
+        spec["egress"] = [{"to": peers}, *([copy.deepcopy(dict(DNS_RULE))] if dns else [])]
+        spec["policyTypes"] = ["Ingress", "Egress"] if "ingress" in spec else ["Egress"]
+        return spec
+
+    return change
+
+
+DNS_RULE: Mapping[str, Any] = MappingProxyType(
+    {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+)
+
+
+# beyond the paper
+
+
+def _select(change: Callable[[SpecDict, Scene], None]) -> Method:
+    """A method on the labels by which the policy selects its own pods."""
+
+    def method(scene: Scene) -> SpecDict | None:
+        spec = scene.spec
+        if not spec["podSelector"].get("matchLabels"):
+            return None
+        change(spec["podSelector"], scene)
+        return spec
+
+    return method
+
+
+def _typo_in_value(selector: SpecDict, scene: Scene) -> None:
+    labels = selector["matchLabels"]
+    key = scene.rng.choice(sorted(labels))
+    labels[key] = _wrong(labels[key], scene.rng)
+
+
+def _typo_in_key(selector: SpecDict, scene: Scene) -> None:
+    labels = selector["matchLabels"]
+    key = scene.rng.choice(sorted(labels))
+    labels[f"{key}-name" if "/" in key else f"{key}name"] = labels.pop(key)
+
+
+def _one_label_more(selector: SpecDict, scene: Scene) -> None:
+    selector["matchLabels"][scene.rng.choice(("version", "release", "track"))] = "stable"
+
+
+def _of_another(selector: SpecDict, scene: Scene) -> None:
+    selector["matchLabels"] = dict(scene.other().labels)
+
+
+def _a_selecting_peer(scene: Scene, spec: SpecDict) -> SpecDict | None:
+    rule = _a_rule(scene, spec, "from")
+    peers = [one for one in rule["from"] if one.get("podSelector")] if rule else []
+    return scene.rng.choice(peers) if peers else None
+
+
+def _peer(change: Callable[[SpecDict, Scene], bool | None]) -> Method:
+    """A method on one peer of an ingress rule that selects pods; False: does not apply."""
+
+    def method(scene: Scene) -> SpecDict | None:
+        spec = scene.spec
+        peer = _a_selecting_peer(scene, spec)
+        if peer is None or change(peer, scene) is False:
+            return None
+        return spec
+
+    return method
+
+
+def _peer_typo(peer: SpecDict, scene: Scene) -> None:
+    selector = peer["podSelector"]
+    if selector.get("matchLabels"):
+        _typo_in_value(selector, scene)
+    else:
+        values = selector["matchExpressions"][0]["values"]
+        place = scene.rng.randrange(len(values))
+        values[place] = _wrong(values[place], scene.rng)
+
+
+def _peer_key(peer: SpecDict, scene: Scene) -> bool:
+    if not peer["podSelector"].get("matchLabels"):
+        return False
+    _typo_in_key(peer["podSelector"], scene)
+    return True
+
+
+def _peer_of_another(peer: SpecDict, scene: Scene) -> None:
+    peer["podSelector"] = {"matchLabels": dict(scene.other().labels)}
+
+
+def _peer_negated(peer: SpecDict, scene: Scene) -> None:
+    del scene
+    selector = peer["podSelector"]
+    expressions = selector.pop("matchExpressions", None) or [
+        {"key": key, "operator": "In", "values": [value]}
+        for key, value in selector.pop("matchLabels").items()
+    ]
+    selector["matchExpressions"] = [{**one, "operator": "NotIn"} for one in expressions]
+
+
+def _peer_in_space(labels: Mapping[str, str]) -> Callable[[SpecDict, Scene], None]:
+    def change(peer: SpecDict, scene: Scene) -> None:
+        del scene
+        peer["namespaceSelector"] = {"matchLabels": dict(labels)}
+
+    return change
+
+
+def _peer_any_pod(peer: SpecDict, scene: Scene) -> None:
+    del scene
+    peer["podSelector"] = {}
+
+
+def _peers_joined(scene: Scene) -> SpecDict | None:
+    """Two alternatives made one peer whose labels must hold all at once."""
+    spec = scene.spec
+    rule = _a_rule(scene, spec, "from")
+    peers = [one for one in rule["from"] if "podSelector" in one] if rule else []
+    if rule is None or len(peers) < 2:
+        return None
+    one, other = scene.rng.sample(peers, 2)
+    expressions = [
+        {"key": key, "operator": "In", "values": [value]}
+        for peer in (one, other)
+        for key, value in (peer["podSelector"].get("matchLabels") or {}).items()
+    ]
+    rule["from"] = [peer for peer in rule["from"] if peer is not one and peer is not other]
+    rule["from"].append({"podSelector": {"matchExpressions": expressions}})
+    return spec
+
+
+def _types(*types: str) -> Method:
+    def change(scene: Scene) -> SpecDict | None:
+        spec = scene.spec
+        if tuple(spec.get("policyTypes") or ()) == types:
+            return None
+        spec["policyTypes"] = list(types)
+        return spec
+
+    return change
+
+
+def _blocks(cidr: str, *cuts: str) -> Method:
+    """Peers given as addresses, which leave out the pods that they should let in."""
+
+    def change(scene: Scene) -> SpecDict | None:
+        spec = scene.spec
+        rule = _a_rule(scene, spec, "from")
+        if rule is None:
+            return None
+        block: SpecDict = {"cidr": cidr}
+        if cuts:
+            block["except"] = list(cuts)
+        rule["from"] = [{"ipBlock": block}]
+        return spec
+
+    return change
+
+
+def _port(change: Callable[[SpecDict, Scene, int], bool | None]) -> Method:
+    """A method on one port of an ingress rule; False: does not apply."""
+
+    def method(scene: Scene) -> SpecDict | None:
+        spec, app = scene.spec, scene.app
+        rule = _a_rule(scene, spec, "ports")
+        if rule is None or app is None or not app.service:
+            return None
+        port = target_port(app, app.service[0])
+        assert port is not None
+        entry = scene.rng.choice(rule["ports"])
+        return None if change(entry, scene, port.number) is False else spec
+
+    return method
+
+
+def _port_named(entry: SpecDict, scene: Scene, number: int) -> None:
+    del number
+    entry["port"] = scene.rng.choice(("web", "grpc-web", "service", "tcp-main"))
+    entry.pop("endPort", None)
+
+
+def _port_of_service(entry: SpecDict, scene: Scene, number: int) -> bool:
+    assert scene.app is not None
+    port = scene.app.service[0].port
+    entry["port"] = port
+    entry.pop("endPort", None)
+    return port != number
+
+
+def _range_before(entry: SpecDict, scene: Scene, number: int) -> bool:
+    if number < 12:
+        return False
+    entry["port"], entry["endPort"] = number - scene.rng.randint(2, 10), number - 1
+    return True
+
+
+def _range_after(entry: SpecDict, scene: Scene, number: int) -> bool:
+    if number > 65_000:
+        return False
+    entry["port"], entry["endPort"] = number + 1, number + scene.rng.randint(2, 10)
+    return True
+
+
+def _no_rules(direction: str) -> Method:
+    def change(scene: Scene) -> SpecDict | None:
+        spec = scene.spec
+        if not spec.get(direction):
+            return None
+        spec[direction] = []
+        return spec
+
+    return change
+
+
+def _open_to(*peers: Mapping[str, Any]) -> Method:
+    """An extra rule that lets far too many in, at every port."""
+
+    def change(scene: Scene) -> SpecDict | None:
+        spec = scene.spec
+        if scene.app is None or not scene.app.service or {} in (spec.get("ingress") or []):
+            return None
+        rule: SpecDict = {"from": [copy.deepcopy(dict(one)) for one in peers]} if peers else {}
+        spec.setdefault("ingress", []).append(rule)
+        return spec
+
+    return change
+
+
+def _without_dns(scene: Scene) -> SpecDict | None:
+    """Everything may be called, and no name can be looked up."""
+    spec = scene.spec
+    spec["egress"] = [{"to": [{"podSelector": {}}]}]
+    return spec
+
+
+def _dns(port: int, protocol: str) -> Method:
+    def change(scene: Scene) -> SpecDict | None:
+        spec = scene.spec
+        spec["egress"] = [
+            {"to": [{"podSelector": {}}]},
+            {"ports": [{"port": port, "protocol": protocol}]},
+        ]
+        return spec
+
+    return change
+
+
+def _egress_port(scene: Scene) -> SpecDict | None:
+    """Calls are allowed on one port that hardly any callee has."""
+    spec = scene.spec
+    port = scene.rng.choice((80, 443, 8443))
+    spec["egress"] = [
+        {"to": [{"podSelector": {}}], "ports": [{"port": port, "protocol": "TCP"}]},
+        copy.deepcopy(dict(DNS_RULE)),
+    ]
+    return spec
+
+
+_ELSEWHERE = MappingProxyType({"kubernetes.io/metadata.name": "default"})
+_NOBODY = MappingProxyType({"team": "shop"})
+
+#: kind -> its methods by name
+KINDS: Mapping[str, Mapping[str, Method]] = MappingProxyType(
+    {
+        "remove_ingress": {"rule": _remove_rule, "peer": _remove_peer},
+        "add_ingress": {"rule": _add_rule, "peer": _add_peer},
+        "change_port": {"number": _change_port},
+        "change_protocol": {"udp": _change_protocol("UDP"), "sctp": _change_protocol("SCTP"),
+                            "tcp": _change_protocol("TCP")},
+        "add_egress": {"without_dns": _only_egress_to(dns=False),
+                       "with_dns": _only_egress_to(dns=True)},
+        "pod_selector": {"typo": _select(_typo_in_value), "key": _select(_typo_in_key),
+                         "more": _select(_one_label_more)},
+        "wrong_app": {"selector": _select(_of_another)},
+        "peer_label": {"typo": _peer(_peer_typo), "key": _peer(_peer_key),
+                       "another": _peer(_peer_of_another)},
+        "peer_expression": {"not_in": _peer(_peer_negated)},
+        "namespace_peer": {"elsewhere": _peer(_peer_in_space(_ELSEWHERE)),
+                           "nobody": _peer(_peer_in_space(_NOBODY))},
+        "joined_peers": {"and": _peers_joined},
+        "policy_types": {"ingress": _types("Ingress"), "egress": _types("Egress")},
+        "ip_block": {"cut": _blocks("0.0.0.0/0", "10.0.0.0/8"), "outside": _blocks("192.0.2.0/24"),
+                     "too_much": _blocks("0.0.0.0/0")},
+        "named_port": {"unknown": _port(_port_named)},
+        "service_port": {"of_service": _port(_port_of_service)},
+        "port_range": {"before": _port(_range_before), "after": _port(_range_after)},
+        "empty_rules": {"ingress": _no_rules("ingress"), "egress": _no_rules("egress")},
+        "open_rule": {"all": _open_to(), "namespace": _open_to({"podSelector": {}}),
+                      "everyone": _open_to({"namespaceSelector": {}})},
+        "open_peer": {"any_pod": _peer(_peer_any_pod)},
+        "dns_egress": {"none": _without_dns, "wrong_port": _dns(5353, "UDP"),
+                       "wrong_protocol": _dns(53, "TCP")},
+        "egress_port": {"few": _egress_port},
+    }
+)  # fmt: skip
+PAPER_KINDS = tuple(KINDS)[:5]
+EXTENDED_KINDS = tuple(KINDS)[5:]
+#: the paper's Table 6: pairs with add_egress are level 3
+CATALOGUE = Catalogue(
+    PAPER_KINDS,
+    EXTENDED_KINDS,
+    frozenset(frozenset((kind, "add_egress")) for kind in PAPER_KINDS[:4]),
+)
+
+
+def faulty(world: World, faults: Sequence[Fault]) -> tuple[Policy, ...]:
+    """The policies of ``world`` with ``faults`` in them."""
+    specs = {fault.policy: fault.spec for fault in faults}
+    return tuple(
+        policy.model_copy(update={"spec": specs[policy.name]}) if policy.name in specs else policy
+        for policy in world.policies
+    )
+
+
+def draw(world: World, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, ...] | None:
+    """A fault of each kind, each on a policy of its own; None where the world has no room.
+
+    Each shows in the matrix when it is the only one left, and every order of repairing them is
+    safe.
+    """
+    for _ in range(_TRIES):
+        policies = rng.sample(world.policies, min(len(kinds), len(world.policies)))
+        if len(policies) < len(kinds):
+            return None
+        faults: list[Fault] = []
+        for kind, policy in zip(kinds, policies, strict=True):
+            fault = _draw_one(world, kind, policy, rng)
+            if fault is None:
+                break
+            faults.append(fault)
+        if len(faults) == len(kinds) and (len(kinds) == 1 or sound(world, faults)):
+            return tuple(faults)
+    return None
+
+
+def _draw_one(world: World, kind: str, policy: Policy, rng: random.Random) -> Fault | None:
+    method = rng.choice(sorted(KINDS[kind]))
+    spec = KINDS[kind][method](Scene(world, policy, rng))
+    if spec is None or spec == policy.spec:
+        return None
+    fault = Fault(kind=kind, method=method, policy=policy.name, spec=spec)
+    return None if reach(world, faulty(world, [fault])) == world.intended else fault
+
+
+def sound(world: World, faults: Sequence[Fault]) -> bool:
+    """Whether each fault shows alone, and every order of repair is safe at every step.
+
+    Safe as the judge has it: no pair that is as intended stops being so, and nothing is opened
+    that neither the healthy nor the whole faulty state allows.
+    """
+    everything = frozenset(range(len(faults)))
+    policies = {
+        left: faulty(world, [faults[number] for number in sorted(left)])
+        for number in range(len(faults) + 1)
+        for left in map(frozenset, combinations(everything, number))
+    }
+    states = {left: reach(world, there) for left, there in policies.items()}
+    if any(states[frozenset((number,))] == world.intended for number in everything):
+        return False
+    for left, reached in states.items():
+        for number in left:
+            after = states[left - {number}]
+            if any(
+                was == wanted != now
+                for was, now, wanted in zip(reached, after, world.intended, strict=True)
+            ):
+                return False
+    known = (world.policies, policies[everything])
+    between = [left for left in states if 0 < len(left) < len(faults)]
+    return not any(opened(world, known, policies[left]) for left in between)
+
+
+def action_of(fault: Fault) -> Action:
+    """A fault as the hidden action of a query."""
+    return Action(kind=fault.kind, parameters=fault.model_dump(mode="json", exclude={"kind"}))
+
+
+def fault_of(action: Action) -> Fault:
+    """The fault that an action stands for. Raises pydantic.ValidationError for another's."""
+    return Fault.model_validate({"kind": action.kind, **action.parameters})
+
+
+def describe(action: Action) -> str:
+    """A fault in words, for records and reports."""
+    fault = fault_of(action)
+    return f"{fault.kind} ({fault.method}) in the policy {fault.policy}"

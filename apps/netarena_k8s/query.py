@@ -1,0 +1,71 @@
+"""The seeded generator: a shop, and the faults upon its policies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from netarena.errors import ConfigError
+from netarena.model import Query
+from netarena_k8s.boutique import boutique
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.fault import CATALOGUE, Fault, action_of, draw, fault_of
+from netarena_k8s.varied import varied
+from netarena_k8s.world import World
+
+APPLICATION = "k8s"
+#: raised whenever a seed would draw something else
+VERSION = "1"
+
+_TEXT = (
+    "Network policies of this namespace are wrong: repair them until every connection is as it "
+    "is intended."
+)
+
+
+def generate(
+    config: KubernetesConfig,
+    seed: int,
+    rng_for: Callable[[int], random.Random],
+    make_id: Callable[[int], str],
+    checkout: World | None = None,
+) -> Iterator[Query]:
+    """Draw ``config.num_queries`` queries of each label, labels in turn.
+
+    Query ``i`` is drawn from ``rng_for(i)`` alone and has the id ``make_id(i)``. ``checkout``
+    replaces Online Boutique. Raises ConfigError for a kind that there is not, and for a
+    combination for which the world has no room.
+    """
+    labels = list(CATALOGUE.choose(config.error_types, config.complexity_level).items())
+    for index in range(config.num_queries * len(labels)):
+        label, kinds = labels[index % len(labels)]
+        rng = rng_for(index)
+        world = varied(rng) if config.world == "varied" else checkout or boutique()
+        faults = draw(world, kinds, rng)
+        if faults is None:
+            raise ConfigError(
+                "config.error_types", f"{label} does not show in the policies of this world"
+            )
+        yield Query(
+            id=make_id(index),
+            application=APPLICATION,
+            version=VERSION,
+            seed=seed,
+            index=index,
+            label=label,
+            level=CATALOGUE.level(kinds),
+            text=_TEXT,
+            initial={"world": world.model_dump(mode="json")},
+            actions=tuple(map(action_of, faults)),
+        )
+
+
+def world_of(query: Query) -> World:
+    """The healthy shop of ``query``."""
+    return World.model_validate(cast("dict[str, Any]", query.initial)["world"])
+
+
+def faults_of(query: Query) -> tuple[Fault, ...]:
+    """What is wrong in it, each on a policy of its own."""
+    return tuple(fault_of(action) for action in query.actions)

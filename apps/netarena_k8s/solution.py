@@ -1,0 +1,51 @@
+"""The reference solution: one kubectl command per fault, in every order.
+
+A fault is repaired by a JSON patch of what differs in the spec, as an operator would send it. The
+commands name no namespace: the agent's kubeconfig has it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+from typing import Any
+
+from netarena.model import Query
+from netarena_k8s.query import faults_of, world_of
+
+#: parts of a spec
+_PARTS = ("podSelector", "policyTypes", "ingress", "egress")
+
+
+def solve(query: Query) -> list[str]:
+    """The replies, one a turn."""
+    return next(orders(query))
+
+
+def orders(query: Query) -> Iterator[list[str]]:
+    """Every order of repairing the faults, the order in which they were drawn first."""
+    healthy = {policy.name: policy.spec for policy in world_of(query).policies}
+    repairs = [
+        fenced(patch_command(fault.policy, fault.spec, healthy[fault.policy]))
+        for fault in faults_of(query)
+    ]
+    yield from map(list, permutations(repairs))
+
+
+def patch_command(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The command that makes the spec of policy ``name``, which is ``there``, as ``wanted``."""
+    patch = [
+        {"op": "add", "path": f"/spec/{part}", "value": wanted[part]}
+        if part in wanted
+        else {"op": "remove", "path": f"/spec/{part}"}
+        for part in _PARTS
+        if there.get(part) != wanted.get(part)
+    ]
+    return f"kubectl patch networkpolicy {name} --type=json -p {shlex.quote(json.dumps(patch))}"
+
+
+def fenced(command: str) -> str:
+    """A command as a reply."""
+    return f"```\n{command}\n```"

@@ -1,0 +1,84 @@
+"""Labels of reactive applications: kinds of fault, alone or joined.
+
+``error_types`` in a config lists labels: ``a``, ``a+b``, ``a+b+c``, or ``extended``, which stands
+for every kind beyond the paper's. Without it, a label for each of the paper's kinds and each of
+their pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from netarena.errors import ConfigError
+
+#: joins the kinds of a combined fault
+JOINT = "+"
+#: parts of a combined fault at most
+MAX_PARTS = 3
+#: every kind beyond the paper's, a label each
+EXTENDED = "extended"
+
+
+def read_labels(value: Any) -> tuple[str, ...] | None:
+    """The value of ``error_types`` in its form: a text or a list, no kind twice in one label.
+
+    Raises ValueError. Whether there are such kinds is not known here.
+    """
+    labels = [value] if isinstance(value, str) else value
+    if labels is None:
+        return None
+    if not isinstance(labels, list | tuple) or not labels:
+        raise ValueError(f"a list of kinds of fault, {JOINT} joins up to {MAX_PARTS}")
+    for label in labels:
+        parts = label.split(JOINT) if isinstance(label, str) else []
+        if not 1 <= len(parts) <= MAX_PARTS or len(set(parts)) < len(parts):
+            raise ValueError(
+                f"{label!r} is no kind of fault, nor up to {MAX_PARTS} different ones joined by "
+                f"{JOINT}"
+            )
+    return tuple(dict.fromkeys(labels))
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The kinds of an application, and how hard their combinations are."""
+
+    #: the paper's kinds in its order, and those beyond
+    paper: Sequence[str]
+    extended: Sequence[str]
+    #: pairs of the paper that have another level than two
+    hard: frozenset[frozenset[str]]
+
+    def level(self, kinds: Sequence[str]) -> str:
+        """After the paper's table, else the number of parts."""
+        number = 3 if frozenset(kinds) in self.hard else len(kinds)
+        return f"level{number}"
+
+    def choose(
+        self, error_types: Iterable[str] | None, levels: Sequence[str]
+    ) -> Mapping[str, tuple[str, ...]]:
+        """The labels asked for, of the levels asked for, each with its kinds.
+
+        Raises ConfigError for a kind that there is not.
+        """
+        chosen: Iterable[tuple[str, ...]]
+        if error_types is None:
+            chosen = [*((kind,) for kind in self.paper), *combinations(self.paper, 2)]
+        else:
+            chosen = [kinds for label in error_types for kinds in self._kinds(label)]
+        return {JOINT.join(kinds): kinds for kinds in chosen if self.level(kinds) in levels}
+
+    def _kinds(self, label: str) -> list[tuple[str, ...]]:
+        if label == EXTENDED:
+            return [(kind,) for kind in self.extended]
+        known = (*self.paper, *self.extended)
+        for kind in (kinds := tuple(label.split(JOINT))):
+            if kind not in known:
+                raise ConfigError(
+                    "config.error_types",
+                    f"{kind!r} is not one of {', '.join((*known, EXTENDED))}",
+                )
+        return [kinds]

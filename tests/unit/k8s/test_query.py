@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+import random
+import shlex
+
+import jsonpatch
+import pytest
+
+from netarena.errors import ConfigError
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.fault import faulty
+from netarena_k8s.query import faults_of, generate, world_of
+from netarena_k8s.solution import orders, solve
+from netarena_k8s.world import opened, reach
+
+
+def drawn(**values):
+    config = KubernetesConfig.parse(values)
+    return list(generate(config, 7, random.Random, str))
+
+
+def test_the_paper_s_kinds_and_pairs_with_their_levels():
+    queries = drawn()
+    assert [query.level for query in queries].count("level1") == 5
+    assert [query.level for query in queries].count("level2") == 6
+    assert {q.label for q in queries if q.level == "level3"} == {
+        f"{kind}+add_egress"
+        for kind in ("remove_ingress", "add_ingress", "change_port", "change_protocol")
+    }
+
+
+@pytest.mark.parametrize("world", ["standard", "varied"])
+def test_every_order_of_the_solution_ends_healthy_and_is_safe(world):
+    for query in drawn(
+        world=world, error_types=["extended", "add_ingress+add_egress", "change_port+pod_selector"],
+        complexity_level=["level1", "level2", "level3"],
+    ):  # fmt: skip
+        net, faults = world_of(query), faults_of(query)
+        start = {policy.name: policy for policy in faulty(net, faults)}
+        for commands in orders(query):
+            there = dict(start)
+            reached = reach(net, list(there.values()))
+            assert reached != net.intended
+            for reply in commands:
+                words = shlex.split(reply.strip("`\n"))
+                assert words[:3] == ["kubectl", "patch", "networkpolicy"]
+                document = {"spec": there[words[3]].spec}
+                spec = jsonpatch.apply_patch(document, json.loads(words[6]))["spec"]
+                there[words[3]] = there[words[3]].model_copy(update={"spec": spec})
+                now = reach(net, list(there.values()))
+                for was, is_, wanted in zip(reached, now, net.intended, strict=True):
+                    assert not (was == wanted != is_)
+                assert not opened(net, [net.policies, tuple(start.values())], [*there.values()])
+                reached = now
+            assert reached == net.intended
+            assert tuple(there.values()) == net.policies
+        assert solve(query) == next(orders(query))
+
+
+def test_unknown_kinds_are_named():
+    with pytest.raises(ConfigError, match="'remove' is not one of remove_ingress, add_ingress"):
+        drawn(error_types=["remove"])
+    with pytest.raises(ConfigError, match="up to 3 different ones"):
+        drawn(error_types=["a+a"])
