@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import ClassVar, Self, cast
 
@@ -72,7 +73,10 @@ class Route(Application):
     async def __aenter__(self) -> Self:
         """Start the warm process that networks are forked from."""
         self._warm = Warm()
-        await self._warm.start()
+        # without the rights that networks need, the card is served all the same: ``check`` tells
+        # each task what is missing, and a network that is begun tries again
+        with suppress(EnvironmentFailed):
+            await self._warm.start()
         return self
 
     async def __aexit__(
