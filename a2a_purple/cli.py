@@ -18,7 +18,7 @@ from netarena.cli.option import SEED, read_pairs
 from netarena.errors import ConfigError
 
 #: scripted agents by name, each a class of ``a2a_purple.scripted``
-STRATEGIES = ("oracle", "noop", "random", "hostile", "blanket")
+STRATEGIES = ("oracle", "noop", "random", "hostile", "blanket", "heuristic")
 
 
 def _end_with_stdin() -> None:
@@ -115,7 +115,7 @@ def _serve(  # noqa: PLR0913 -- one argument per option
         given = "none given" if strategy is None else f"not {strategy!r}"
         raise ConfigError("--strategy", f"must be one of {known}; {given}")
     # an agent that knows queries is useless without the seed that they were drawn from
-    if seed is None and strategy not in {"noop", "hostile"}:
+    if seed is None and strategy not in {"noop", "hostile", "heuristic"}:
         raise ConfigError(
             "--seed", f"{strategy} needs the assessment's seed, the one in its summary"
         )

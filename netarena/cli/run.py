@@ -40,7 +40,7 @@ from netarena.report.document import make_report
     default="oracle",
     show_default=True,
     metavar="NAME|URL",
-    help="A named agent (oracle, noop, random, hostile, blanket, …) or the URL of one.",
+    help="A named agent (oracle, noop, random, hostile, blanket, heuristic, …) or the URL of one.",
 )
 @click.option(
     "--over-a2a", is_flag=True, help="Serve the named agent on loopback and talk A2A to it."

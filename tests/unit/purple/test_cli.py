@@ -10,7 +10,7 @@ from a2a_purple.cli import STRATEGIES, main
 from netarena.config import Config
 from tests.fake.parrot import Parrot
 
-KNOWN = "oracle, noop, random, hostile, blanket"
+KNOWN = "oracle, noop, random, hostile, blanket, heuristic"
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from a2a_purple.scripted import Blanket, Hostile, Noop, Oracle, Random
+from a2a_purple.scripted import Blanket, Heuristic, Hostile, Noop, Oracle, Random
 from netarena.agent import Agent, Brief, context_id
-from netarena.errors import AgentFailed, FailureReason
+from netarena.errors import AgentFailed, ConfigError, FailureReason
 
 pytestmark = pytest.mark.anyio
 
@@ -142,3 +142,36 @@ async def test_a_draw_that_takes_too_long_ends_as_a_timeout(brief, monkeypatch):
 @pytest.mark.parametrize("kind", [Oracle, Noop, Random, Hostile, Blanket])
 def test_each_is_named_as_on_the_command_line(brief, kind):
     assert kind(brief).info.name == kind.__name__.lower()
+
+
+async def test_the_heuristic_agent_has_an_operator_for_each_conversation(brief, monkeypatch):
+    def operator():
+        seen = []
+
+        def reply(prompt):
+            if prompt == "odd":
+                raise ValueError("no plan")
+            seen.append(prompt)
+            return " ".join(seen)
+
+        return reply
+
+    monkeypatch.setattr(brief.application, "operator", operator)
+    monkeypatch.setattr("a2a_purple.scripted._CONVERSATIONS", 2)
+    agent = Heuristic(brief)
+    assert agent.info.name == "heuristic"
+
+    async def ask(context, prompt):
+        return (await agent.ask(prompt, context_id=context, timeout_s=10)).text
+
+    said = [await ask(c, p) for c, p in (("a", "1"), ("b", "2"), ("a", "3"), ("a", "odd"))]
+    assert said[:3] == ["1", "2", "1 3"]
+    assert "no plan" in said[3]
+    assert await ask("c", "4") == "4"  # the third conversation: the one asked longest ago goes
+    assert await ask("b", "5") == "5"
+    assert brief.application.drawn == []  # it knows the prompts alone
+
+
+def test_an_application_without_a_checklist_has_no_heuristic_agent(brief):
+    with pytest.raises(ConfigError, match="parrot has no heuristic agent"):
+        Heuristic(brief)
