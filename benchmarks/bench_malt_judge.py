@@ -158,8 +158,8 @@ class Cost:
 async def measure(malt: Malt, query: Query, code: str, rounds: int) -> Cost:
     world = malt.environment(query, malt.config_type())
     first = await world.open()
-    sandbox = malt._sandbox
-    assert sandbox is not None
+    assert malt._sandboxes is not None
+    sandbox = malt._sandboxes.released
     run, children = sandbox.run, []
 
     async def timed(*arguments: Any) -> SandboxResult:

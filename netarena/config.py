@@ -100,6 +100,15 @@ class Config(Record):
             raise ConfigError("config.end_index", "must be greater than start_index (exclusive)")
         return config
 
+    def input_paths(self) -> dict[str, str]:
+        """The keys that name files or folders to read, with their values."""
+        named = {
+            key: getattr(self, key)
+            for key in type(self).model_fields
+            if key.endswith(("_path", "_dir")) and key != "output_dir"
+        }
+        return {key: value for key, value in named.items() if isinstance(value, str)}
+
     def shape(self) -> dict[str, JsonValue]:
         """The keys that decide which queries are drawn, JSON values, sorted by key."""
         data = self.model_dump(mode="json")

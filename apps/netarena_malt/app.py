@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Self, get_args
 
 from netarena.application import Application, Environment
 from netarena.config import Config
@@ -14,6 +14,7 @@ from netarena.model import (
     Action,
     Check,
     Episode,
+    Failure,
     JsonValue,
     Judgement,
     Move,
@@ -23,22 +24,26 @@ from netarena.model import (
 )
 from netarena.prompts import PromptParts
 from netarena.sandbox import python as sandbox
-from netarena_malt import action, prompt, query, solution, state
-from netarena_malt.environment import LIMITS, MaltEnvironment, make_sandbox
+from netarena_malt import action, failure, grammar, prompt, query, solution, state
+from netarena_malt.base import Base, base_of
+from netarena_malt.environment import MaltEnvironment, Sandboxes, limits_of
 from netarena_malt.guest import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
 from netarena_malt.reply import MAX_CODE_CHARS, extract_code
 
-#: every limit that decides a verdict
-_TOLD_LIMITS = prompt.Limits(
-    code_chars=MAX_CODE_CHARS,
-    cpu_s=round(LIMITS.cpu_s),
-    memory_mib=LIMITS.memory_bytes >> 20,
-    wall_s=round(LIMITS.wall_s),
-    data_kib=MAX_DATA_BYTES >> 10,
-    data_values=MAX_DATA_VALUES,
-    data_levels=MAX_DEPTH,
-    result_mib=LIMITS.result_bytes >> 20,
-)
+
+def _told_limits(base: Base) -> prompt.Limits:
+    """Every limit that decides a verdict about a network of ``base``."""
+    limits = limits_of(base)
+    return prompt.Limits(
+        code_chars=MAX_CODE_CHARS,
+        cpu_s=round(limits.cpu_s),
+        memory_mib=limits.memory_bytes >> 20,
+        wall_s=round(limits.wall_s),
+        data_kib=MAX_DATA_BYTES >> 10,
+        data_values=MAX_DATA_VALUES,
+        data_levels=MAX_DEPTH,
+        result_mib=limits.result_bytes >> 20,
+    )
 
 
 class Malt(Application):
@@ -58,12 +63,12 @@ class Malt(Application):
     config_type: ClassVar[type[Config]] = query.MaltConfig
 
     def __init__(self) -> None:
-        self._sandbox: sandbox.PythonSandbox | None = None
+        self._sandboxes: Sandboxes | None = None
 
     async def __aenter__(self) -> Self:
         """Start the sandbox. Raises EnvironmentFailed where it cannot protect."""
-        self._sandbox = make_sandbox(unsandboxed=self.unsandboxed)
-        await self._sandbox.start()
+        self._sandboxes = Sandboxes(unsandboxed=self.unsandboxed)
+        await self._sandboxes.start()
         return self
 
     async def __aexit__(
@@ -72,9 +77,9 @@ class Malt(Application):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._sandbox is not None:
-            await self._sandbox.close()
-            self._sandbox = None
+        if self._sandboxes is not None:
+            await self._sandboxes.close()
+            self._sandboxes = None
 
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
         return query.generate(
@@ -102,16 +107,16 @@ class Malt(Application):
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
         """One prompt: the network itself is what the program gets."""
         del state, steps
-        return prompt.prompt_parts(query, _TOLD_LIMITS)
+        return prompt.prompt_parts(query, _told_limits(base_of(query.initial)))
 
     def parse(self, reply: str) -> Move:
         return {"code": extract_code(reply)}
 
     def environment(self, query: Query, config: Config) -> Environment:
         del config
-        if self._sandbox is None:
+        if self._sandboxes is None:
             raise EnvironmentFailed("the application is not entered", proven_ours=True)
-        return MaltEnvironment(query, self._sandbox)
+        return MaltEnvironment(query, self._sandboxes)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         """The state after tells all: it holds differences from the query's own network."""
@@ -149,12 +154,40 @@ class Malt(Application):
             )
         return record
 
+    def failure(self, query: Query, episode: Episode) -> Failure:
+        """By the rules of ``netarena_malt.failure``."""
+        del query
+        return failure.classify(episode)
+
     def measures(self, episode: Episode | None, config: Config) -> dict[str, float]:
         del config
         return {} if episode is None else {"latency_s": _latency_s(episode)}
 
+    def variants(self, config: Config) -> Sequence[Config]:
+        """One of each phrasing, unless one was set."""
+        if "phrasing" in config.model_fields_set:
+            return (config,)
+        phrasings = get_args(query.Phrasing)
+        return [config.model_copy(update={"phrasing": phrasing}) for phrasing in phrasings]
+
+    def unearned(self, query: Query, initial: State) -> Sequence[State]:
+        """The network as it came: as the answer, and beside the data that is right."""
+        del initial
+        unchanged: dict[str, JsonValue] = {
+            **{key: [] for key in ("removed_nodes", "edges", "removed_edges")},
+            "nodes": {},
+            "more": False,
+        }
+        answer: dict[str, JsonValue] = {"answered": True, "cut": False, "updated": unchanged}
+        handed_back: State = {**answer, "type": "graph", "data": None, "data_graph": "same"}
+        truth = state.case_of(query).truth
+        if truth.type == "graph" or not truth.changes_graph:
+            return [handed_back]
+        beside = {**answer, "type": truth.type, "data": truth.data, "data_graph": None}
+        return [handed_back, beside]
+
     def diagnose(self) -> Sequence[Check]:
-        return sandbox.diagnose()
+        return [*sandbox.diagnose(), *grammar.diagnose()]
 
 
 def _passed(passed: bool) -> str:  # noqa: FBT001 -- a word for a verdict

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from netarena.model import JsonValue
-from netarena_malt.network import Attributes, Changes, Network, arrow, equal, short
+from netarena_malt.network import Attributes, Changes, Edge, Network, arrow, equal, short
 
 #: two sums of the same capacities may differ so much by the order of the additions
 RELATIVE_TOLERANCE = 1e-12
@@ -71,8 +71,50 @@ def _has_equal(found: Attributes, target: Attributes, key: str) -> bool:
     return key in found and key in target and equal(found[key], target[key])
 
 
+def differences(
+    found: Network, truth: Network, nodes: Iterable[str], edges: Iterable[Edge]
+) -> Iterator[dict[str, JsonValue]]:
+    """Where ``found`` is not ``truth``, of the elements given, nodes first.
+
+    ``{"node": name, "answer": values, "truth": values}`` or ``{"edge": [source, target], ...}``:
+    of an element that both have the attributes that differ, null where there is none. An edge of
+    a node that only one of them has is not listed.
+    """
+    for name in nodes:
+        one, other = found.node(name), truth.node(name)
+        if not equal(one, other):
+            yield {"node": name, "answer": _shown(one, other), "truth": _shown(other, one)}
+    for edge in edges:
+        one, other = found.edge(edge), truth.edge(edge)
+        whole = all((found.node(end) is None) is (truth.node(end) is None) for end in edge)
+        if whole and not equal(one, other):
+            yield {"edge": list(edge), "answer": _shown(one, other), "truth": _shown(other, one)}
+
+
+def _shown(attributes: Attributes | None, beside: Attributes | None) -> JsonValue:
+    """Attributes that differ from those ``beside``, values shortened."""
+    if attributes is None:
+        return None
+    return {
+        short(key).strip("'"): _plain(value)
+        for key, value in attributes.items()
+        if beside is None or not (key in beside and equal(value, beside[key]))
+    }
+
+
+def _plain(value: Any) -> JsonValue:
+    plain = value is None or isinstance(value, bool | int | float)
+    return value if plain else short(value).strip("'")
+
+
+def wrong_form(kind: str, data: JsonValue) -> str:
+    """Why ``data`` cannot be read as an answer of type ``kind`` (text, list or table)."""
+    problem, fits = _FORMS[kind]
+    return "" if fits(data) else problem
+
+
 def wrong_data(kind: str, truth: JsonValue, data: JsonValue) -> str:
-    """Why ``data`` is not ``truth``, an answer of type ``kind`` (text, list or table)."""
+    """Why ``data`` is not ``truth``, an answer of type ``kind`` whose form is right."""
     return _CHECKS[kind](truth, data)
 
 
@@ -106,14 +148,10 @@ def _agrees(data: JsonValue, truth: JsonValue) -> bool:
 
 
 def _wrong_text(truth: Any, data: JsonValue) -> str:
-    if isinstance(data, dict | list) or data is None:
-        return "The data is no number."
     return "" if _agrees(data, truth) else f"The data, {short(data)}, is not the right number."
 
 
-def _wrong_list(truth: Any, data: JsonValue) -> str:
-    if not isinstance(data, list):
-        return "The data is not a list."
+def _wrong_list(truth: Any, data: Any) -> str:
     expected, found = Counter(map(_value, truth)), Counter(map(_value, data))
     for surplus in found - expected:
         twice = " more often than" if surplus in expected else ", which does not belong to"
@@ -124,9 +162,7 @@ def _wrong_list(truth: Any, data: JsonValue) -> str:
 
 
 def _wrong_table(truth: Any, data: JsonValue) -> str:
-    rows = _rows(data)
-    if rows is None:
-        return "The data is not a list of rows [name, value]."
+    rows = _rows(data) or []
     if len(rows) == len(truth) + 1 and _is_header(rows[0], truth):
         rows = rows[1:]
     for number, (row, expected) in enumerate(zip(rows, truth, strict=False), start=1):
@@ -167,6 +203,18 @@ def _is_header(row: list[JsonValue], truth: Any) -> bool:
     }
 
 
+#: type of the true answer -> what is said of data that cannot be one, and what data can
+_FORMS: Mapping[str, tuple[str, Callable[[JsonValue], bool]]] = {
+    "text": (
+        "The data is no number.",
+        lambda data: not (isinstance(data, dict | list) or data is None),
+    ),
+    "list": ("The data is not a list.", lambda data: isinstance(data, list)),
+    "table": (
+        "The data is not a list of rows [name, value].",
+        lambda data: _rows(data) is not None,
+    ),
+}
 #: type of the true answer -> why data is wrong
 _CHECKS: Mapping[str, Callable[[Any, JsonValue], str]] = {
     "text": _wrong_text,

@@ -1,107 +1,113 @@
 """A network under construction: the initial state of a query, before any graph is built.
 
 Drawing a query needs to know what a node contains and what its capacity is, thousands of times
-faster than a graph can be built. A ``Draft`` answers from one shared index of the released model
-and the few differences that it records as edits.
+faster than a graph can be built. A ``Draft`` answers from the index of its base and the few
+differences that it records as edits.
 """
 
 from __future__ import annotations
 
+import copy
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from netarena_malt.topology import (
-    CAPACITY,
-    EK_PACKET_SWITCH,
-    EK_PORT,
-    NODE_KINDS,
-    RELEASED,
-    RK_CONTAINS,
-    SWITCH_LOC,
-    Topology,
-    build,
-)
+from netarena_malt.base import TOPOLOGY, Base, released_base
+from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, NODE_KINDS, SWITCH_LOC
 
-
-@dataclass(frozen=True)
-class Index:
-    """The network of a topology, read only and shared by all drafts; dicts are by name."""
-
-    #: first entry of the type list
-    kinds: Mapping[str, str]
-    #: names by kind, in the order of the graph
-    names: Mapping[str, Sequence[str]]
-    contents: Mapping[str, Sequence[str]]
-    parents: Mapping[str, Sequence[str]]
-    #: of ports, bps
-    capacities: Mapping[str, float]
-    #: all packet switches that a node contains, in the order of the graph
-    switches: Mapping[str, Sequence[str]]
-
-
-@lru_cache(maxsize=4)
-def index(topology: Topology = RELEASED) -> Index:
-    """The index of ``topology``, built once per process."""
-    graph = build(topology)
-    kinds = {name: types[0] for name, types in graph.nodes(data="type")}
-    names: dict[str, list[str]] = {kind: [] for kind in NODE_KINDS}
-    for name, kind in kinds.items():
-        names[kind].append(name)
-    contents: dict[str, list[str]] = {}
-    parents: dict[str, list[str]] = {}
-    for name in kinds:
-        # in the order of their edges, which for a switch is that of its kind's entry
-        contents[name] = [n for n, edge in graph.succ[name].items() if edge["type"] == RK_CONTAINS]
-        parents[name] = [n for n, edge in graph.pred[name].items() if edge["type"] == RK_CONTAINS]
-    switches: dict[str, list[str]] = {name: [] for name in kinds}
-    for switch in names[EK_PACKET_SWITCH]:
-        above = list(parents[switch])
-        while above:
-            name = above.pop()
-            switches[name].append(switch)
-            above += parents[name]
-    capacities = {port: graph.nodes[port][CAPACITY] for port in names[EK_PORT]}
-    return Index(kinds, names, contents, parents, capacities, switches)
+#: a new name is numbered at most so far above those that are there
+_SPREAD = 48
 
 
 class Draft:
-    """The released model with changes. Every change keeps the structural rules of the model.
+    """A base with changes. Every change keeps the structural rules of the model.
 
     ``edits`` gives them in the form of ``netarena_malt.edit``.
     """
 
-    def __init__(self, topology: Topology = RELEASED) -> None:
-        self.topology = topology
-        self._index = index(topology)
+    def __init__(self, base: Base | None = None) -> None:
+        self.base = released_base() if base is None else base
+        self._index = self.base.index
         self._contents: dict[str, list[str]] = {}
         self._parents: dict[str, tuple[str, ...]] = {}
         self._capacities: dict[str, float] = {}
         self._removed_switches: set[str] = set()
         self._added_switches: dict[str, list[str]] = {}
         self._attributes: dict[str, dict[str, Any]] = {}
+        #: ports more than in the base, of each container
+        self._more_ports: dict[str, int] = {}
+        #: added and taken away again
+        self._dropped: set[str] = set()
         self._removed: list[str] = []
+
+    def copy(self) -> Draft:
+        """Another draft, which starts from what this one is."""
+        other = copy.copy(self)
+        for key, value in vars(self).items():
+            if isinstance(value, dict | set | list):
+                setattr(other, key, value.copy())
+        for name, names in other._added_switches.items():  # noqa: SLF001 -- one of its own kind
+            other._added_switches[name] = names.copy()  # noqa: SLF001 -- these are written into
+        return other
 
     # what is there
 
     def names(self, kind: str) -> Sequence[str]:
-        """Names of the released model's nodes of ``kind``."""
+        """Names of the base's nodes of ``kind``."""
         return self._index.names[kind]
 
     def kind(self, name: str) -> str:
         """First entry of the type list."""
         if name in self._attributes:
             return str(self._attributes[name]["type"][0])
-        return self._index.kinds[name]
+        return self._index.kind(name)
+
+    def stage(self, switch: str) -> float:
+        """Of a packet switch."""
+        if switch in self._attributes:
+            return float(self._attributes[switch][SWITCH_LOC]["stage"])
+        return self._index.stage(switch)
 
     def exists(self, name: str) -> bool:
         """Whether a node of this name was ever there: such a name is not given to another."""
-        return name in self._index.kinds or name in self._attributes
+        return name in self._index or name in self._attributes or name in self._dropped
 
-    def released(self, name: str) -> bool:
-        """Whether the released model has a node of this name."""
-        return name in self._index.kinds
+    def original(self, name: str) -> bool:
+        """Whether the base has a node of this name."""
+        return name in self._index
+
+    def stem(self, parent: str, like: str) -> str:
+        """What stands before the number in names of contents of ``parent`` that are made as that
+        of ``like`` is made."""
+        home = self.parents(like)[0]
+        stem = like.rstrip("0123456789")
+        if stem == like:
+            stem = f"{like}-"
+        if parent == home:
+            return stem
+        # "a.b.c1" in "a.b" makes "x.c9" in "x"; a name of another make gets its parent's
+        return f"{parent}{stem[len(home) :] if stem.startswith(f'{home}.') else '.n'}"
+
+    def fresh(self, parent: str, like: str, rng: random.Random, number: int = 1) -> list[str]:
+        """Names for new contents of ``parent``, which are made as that of ``like`` is made.
+
+        Numbered above those that are there, and never given to anything before.
+        """
+        stem = self.stem(parent, like)
+        used = 0
+        for name in self.contents(parent) if self.exists(parent) else ():
+            digits = name[len(stem) :] if name.startswith(stem) else ""
+            if digits.isdecimal() and len(digits) < 9:
+                used = max(used, int(digits))
+        names: dict[str, None] = {}
+        spread = _SPREAD
+        while len(names) < number:
+            name = f"{stem}{used + rng.randrange(1, spread + 1)}"
+            if self.exists(name):
+                spread += 1  # elsewhere in the network names may be made so as well
+            else:
+                names[name] = None
+        return list(names)
 
     def changed_ports(self) -> list[str]:
         """Names of the ports that were added or were given a capacity."""
@@ -110,12 +116,12 @@ class Draft:
     def contents(self, name: str) -> Sequence[str]:
         """Names of what ``name`` contains directly."""
         found = self._contents.get(name)
-        return self._index.contents[name] if found is None else found
+        return self._index.contents(name) if found is None else found
 
     def parents(self, name: str) -> Sequence[str]:
         """Names of what contains ``name`` directly; of a switch: block, rack, control domain."""
         found = self._parents.get(name)
-        return self._index.parents[name] if found is None else found
+        return self._index.parents(name) if found is None else found
 
     def ancestors(self, name: str) -> list[str]:
         """Names of all that contain ``name``, directly or through others, nearest first."""
@@ -130,15 +136,35 @@ class Draft:
         """Names of the packet switches that ``name`` contains, or of itself if it is one."""
         if self.kind(name) == EK_PACKET_SWITCH:
             return [name]
-        there = self._index.switches[name]
+        there = [] if self._is_new(name) else self._index.switches(name)
         if self._removed_switches:
             there = [switch for switch in there if switch not in self._removed_switches]
         return [*there, *self._added_switches.get(name, ())]
 
+    @property
+    def usual_bps(self) -> float:
+        """The capacity that most ports of the base have."""
+        return self.base.index.usual_bps
+
+    def speeds(self) -> list[float]:
+        """Capacities for changed and added ports, bps: sums and multiples are exact as floats."""
+        return self.base.index.speeds
+
     def capacity(self, port: str) -> float:
         """Of a port, bps."""
         found = self._capacities.get(port)
-        return self._index.capacities[port] if found is None else found
+        return self._index.capacity(port) if found is None else found
+
+    def number_of_ports(self, name: str) -> int:
+        """How many ports ``name`` contains, directly or through others."""
+        known = 0 if self._is_new(name) else self._index.number_of_ports(name)
+        return known + self._more_ports.get(name, 0)
+
+    def number_at_least(self, name: str, bps: float) -> int:
+        """How many ports of at least this capacity ``name`` contains, at most."""
+        known = self._index.capacities(name) if self.original(name) else {}
+        there = sum(number for capacity, number in known.items() if capacity >= bps)
+        return there + len(self._capacities)
 
     def total(self, name: str) -> float:
         """Total port capacity, bps: of a port its own."""
@@ -156,14 +182,15 @@ class Draft:
     def add_port(self, switch: str, name: str, bps: float) -> None:
         self._put(name, {"type": list(NODE_KINDS[EK_PORT].types)}, (switch,))
         self._capacities[name] = bps
+        self._count(switch, 1)
 
     def add_switch(
-        self, name: str, stage: int, parents: Sequence[str], ports: Mapping[str, float]
+        self, name: str, stage: float, parents: Sequence[str], ports: Mapping[str, float]
     ) -> None:
         """Add a switch with its ports (capacities in bps); parents: block, rack, domain."""
         attributes = {
             "type": list(NODE_KINDS[EK_PACKET_SWITCH].types),
-            SWITCH_LOC: {"stage": float(stage)},
+            SWITCH_LOC: {"stage": stage},
         }
         self._put(name, attributes, tuple(parents))
         self._contents[name] = []
@@ -173,17 +200,33 @@ class Draft:
             self.add_port(name, port, bps)
 
     def remove_port(self, port: str) -> None:
-        """Remove a port of the released model."""
-        (switch,) = self.parents(port)
-        self._contents[switch] = [name for name in self.contents(switch) if name != port]
-        self._removed.append(port)
+        """Remove a port."""
+        self._count(self.parents(port)[0], -1)
+        self._take_out(port)
+        self._capacities.pop(port, None)
 
     def remove_switch(self, switch: str) -> None:
-        """Remove a switch of the released model, with its ports."""
-        for parent in self.parents(switch):
-            self._contents[parent] = [name for name in self.contents(parent) if name != switch]
+        """Remove a switch with its ports."""
+        for port in list(self.contents(switch)) if self._is_new(switch) else ():
+            self.remove_port(port)
+        for ancestor in self.ancestors(switch) if self._is_new(switch) else ():
+            self._added_switches[ancestor].remove(switch)
+        self._count(switch, -len(self.contents(switch)))
+        self._take_out(switch)
         self._removed_switches.add(switch)
-        self._removed.append(switch)
+
+    def _count(self, switch: str, more: int) -> None:
+        for name in (switch, *self.ancestors(switch)):
+            self._more_ports[name] = self._more_ports.get(name, 0) + more
+
+    def _take_out(self, name: str) -> None:
+        for parent in self.parents(name):
+            self._contents[parent] = [other for other in self.contents(parent) if other != name]
+        if self._is_new(name):
+            del self._attributes[name]
+            self._dropped.add(name)
+        else:
+            self._removed.append(name)
 
     def edits(self) -> dict[str, Any]:
         """The changes so far, as plain JSON that shares nothing with this draft."""
@@ -191,10 +234,10 @@ class Draft:
         removed = [
             name
             for name in self._removed
-            if self._removed_switches.isdisjoint(self._index.parents[name])
+            if self._removed_switches.isdisjoint(self._index.parents(name))
         ]
         gone = self._removed_switches
-        return {
+        edits = {
             "remove": removed,
             "add": [
                 [
@@ -211,9 +254,13 @@ class Draft:
                 for port, bps in self._capacities.items()
                 if port not in self._attributes
                 and port not in self._removed
-                and gone.isdisjoint(self._index.parents[port])
+                and gone.isdisjoint(self._index.parents(port))
             ],
         }
+        return edits if self.base.key is None else edits | {TOPOLOGY: self.base.key}
+
+    def _is_new(self, name: str) -> bool:
+        return name in self._attributes
 
     def _is_port(self, name: str) -> bool:
         return self.kind(name) == EK_PORT

@@ -2,12 +2,15 @@
 
 An answer is run once, on a copy of the query's network inside the sandbox; what is observed
 afterwards is what the guest claims that it returned. The sandbox gets the program and how the
-network differs from the released one, which the agent may know; nothing that grades goes there.
+network differs from its base, which the agent may know; nothing that grades goes there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import re
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
@@ -15,55 +18,122 @@ from netarena.application import Environment
 from netarena.errors import EnvironmentFailed
 from netarena.model import Execution, JsonValue, Move, Query, State
 from netarena.sandbox.python import Limits, PythonSandbox, SandboxResult, Status
-from netarena_malt import guest
+from netarena_malt.base import Base, base_of, released_base
 from netarena_malt.network import short
 from netarena_malt.query import initial_changes
 from netarena_malt.state import UNANSWERED, failed, read_claim, verify
-from netarena_malt.topology import released_graph
 
-#: of every answer; the prompt tells them
+#: of an answer about a network of the released model's size; the prompt tells them
 LIMITS = Limits()
+#: for the sandbox of such a network to start, s
+_START_S = 60.0
+#: sandboxes beside that of the released model
+_MOST_OTHERS = 2
 
-_IMPORT_OF_EDIT = "from netarena_malt.edit import apply_edits\n"
+#: modules whose texts are the program of the sandbox, in order; the last imports from the others
+_GUEST = ("topology", "edit", "guest")
 _FUTURE = "from __future__ import annotations\n"
+_IMPORT = re.compile(r"^from netarena_malt\.(?:topology|edit) import [\w, ]+\n", re.MULTILINE)
 
 
 def guest_source() -> str:
-    """The program of the sandbox: the texts of ``edit`` and ``guest`` as one module.
+    """The program of the sandbox: the texts of some modules as one.
 
     Nothing of this project can be imported in there, so what joins them is left out.
     """
-    edit, own = (
-        (files("netarena_malt") / f"{name}.py").read_text(encoding="utf-8")
-        for name in ("edit", "guest")
+    texts = ((files("netarena_malt") / f"{name}.py").read_text(encoding="utf-8") for name in _GUEST)
+    return _FUTURE + "\n".join(_IMPORT.sub("", text.replace(_FUTURE, "")) for text in texts)
+
+
+def limits_of(base: Base) -> Limits:
+    """What an answer about a network of ``base`` may use: CPU, memory and time grow with it.
+
+    By whole multiples of the released model's size, so that the prompt can tell them.
+    """
+    times = math.ceil(base.growth)
+    return replace(
+        LIMITS,
+        cpu_s=LIMITS.cpu_s * times,
+        memory_bytes=LIMITS.memory_bytes * times,
+        wall_s=LIMITS.wall_s * times,
     )
-    head, found, body = own.partition(_IMPORT_OF_EDIT)
-    if not found:
-        raise AssertionError("guest.py imports something else from edit than is put before it")
-    return "\n".join((edit, head.replace(_FUTURE, ""), body))
 
 
-def make_sandbox(*, unsandboxed: bool = False, parallel: int | None = None) -> PythonSandbox:
-    """The sandbox that runs answers, not started; see ``PythonSandbox`` for the arguments."""
+def make_sandbox(base: Base, *, unsandboxed: bool = False) -> PythonSandbox:
+    """The sandbox that runs answers about networks of ``base``, not started."""
     return PythonSandbox(
         guest_source(),
-        guest.dump(released_graph()),
-        limits=LIMITS,
-        parallel=parallel,
+        base.payload(),
+        limits=limits_of(base),
+        start_s=_START_S * math.ceil(base.growth),
         unsandboxed=unsandboxed,
     )
+
+
+@dataclass
+class _Use:
+    sandbox: PythonSandbox
+    #: environments that are open
+    users: int = 0
+
+
+class Sandboxes:
+    """A sandbox for each base that open environments are about.
+
+    That of the released model lives as long as this does. Of other bases there are at most
+    ``_MOST_OTHERS`` at a time, since each holds its network; whoever needs one more waits.
+    """
+
+    def __init__(self, *, unsandboxed: bool = False) -> None:
+        self._unsandboxed = unsandboxed
+        self._uses: dict[Base, _Use] = {}
+        self._changed = asyncio.Condition()
+        self.released = make_sandbox(released_base(), unsandboxed=unsandboxed)
+
+    async def start(self) -> None:
+        """Start that of the released model. Raises EnvironmentFailed where it cannot protect."""
+        await self.released.start()
+
+    async def close(self) -> None:
+        for sandbox in (self.released, *(use.sandbox for use in self._uses.values())):
+            await sandbox.close()
+        self._uses.clear()
+
+    async def take(self, base: Base) -> PythonSandbox:
+        """The sandbox of ``base``, until it is given back; it starts when it is first used."""
+        if base is released_base():
+            return self.released
+        async with self._changed:
+            while base not in self._uses and len(self._uses) >= _MOST_OTHERS:
+                idle = [other for other, use in self._uses.items() if not use.users]
+                if idle:
+                    await self._uses.pop(idle[0]).sandbox.close()
+                else:
+                    await self._changed.wait()
+            if base not in self._uses:
+                self._uses[base] = _Use(make_sandbox(base, unsandboxed=self._unsandboxed))
+            use = self._uses[base]
+            use.users += 1
+        return use.sandbox
+
+    async def give_back(self, base: Base) -> None:
+        async with self._changed:
+            if base in self._uses:
+                self._uses[base].users -= 1
+                self._changed.notify_all()
 
 
 class MaltEnvironment(Environment):
     """A question about a network, and one answer to it."""
 
-    def __init__(self, query: Query, sandbox: PythonSandbox) -> None:
+    def __init__(self, query: Query, sandboxes: Sandboxes) -> None:
         self._query = query
-        self._sandbox = sandbox
+        self._sandboxes = sandboxes
+        self._taken: tuple[Base, PythonSandbox] | None = None
         self._state: State = dict(UNANSWERED)
 
     async def open(self) -> State:
-        """Compute the truth and verify the networks; some 50 ms, in a thread.
+        """Compute the truth, verify the networks, in a thread, and have a sandbox.
 
         Raises EnvironmentFailed for a query that cannot be asked.
         """
@@ -73,6 +143,11 @@ class MaltEnvironment(Environment):
             fault = f"its truth cannot be computed: {type(error).__name__}: {error}"
         if fault:
             raise EnvironmentFailed(f"query {self._query.id}: {fault}", proven_ours=True)
+        if self._taken is None:
+            base = await asyncio.to_thread(base_of, self._query.initial)
+            self._taken = base, await self._sandboxes.take(base)
+            # here, not when the answer runs: it is no time of the agent's
+            await self._taken[1].start()
         return self._state
 
     async def execute(self, move: Move) -> Execution:
@@ -81,7 +156,9 @@ class MaltEnvironment(Environment):
             raise TypeError('a move of malt is {"code": text}')
         request: JsonValue = {"code": move["code"], "edits": initial_changes(self._query)}
         self.waiting = True
-        result = await self._sandbox.run(request, self._begun)
+        if self._taken is None:
+            raise EnvironmentFailed("the environment is not open", proven_ours=True)
+        result = await self._taken[1].run(request, self._begun)
         # both in a thread: what an agent returned may be large
         self._state, output = await asyncio.to_thread(_observed, result)
         return Execution(output=output, queued_s=result.queued_s)
@@ -94,6 +171,9 @@ class MaltEnvironment(Environment):
 
     async def close(self) -> None:
         self._state = dict(UNANSWERED)
+        if self._taken is not None:
+            base, self._taken = self._taken[0], None
+            await self._sandboxes.give_back(base)
 
 
 #: how an answer ended without a result -> its beginning in words

@@ -1,6 +1,7 @@
 """The program inside the sandbox: runs an answer on its own copy of the network and reads it.
 
-The text of this module (behind that of ``edit``) is what the sandbox's warm parent executes, so
+The text of this module (behind those of ``topology`` and ``edit``) is what the sandbox's warm
+parent executes, so
 it needs the standard library and networkx alone, and nothing in it is trusted: what ``call``
 returns is a claim made in a process that the agent's code owns, and the grader believes none of
 it. A claim of changes claims no more than the whole graph would, and is a hundredth of the size.
@@ -24,6 +25,7 @@ import collections
 import copy
 import decimal
 import gc
+import io
 import itertools
 import json
 import math
@@ -33,12 +35,14 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import asdict, replace
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
 import networkx as nx
 
 from netarena_malt.edit import apply_edits
+from netarena_malt.topology import Topology, build
 
 #: the forms of data that an answer may declare
 ANSWER_TYPES = ("text", "list", "table", "graph")
@@ -77,48 +81,144 @@ class UnusableError(Exception):
     """An answer that has not the promised form; the text says what is wrong."""
 
 
+def describe(topology: Topology) -> bytes:
+    """The network of ``topology`` as a payload that ``load`` reads."""
+    parameters = asdict(replace(topology, exceptions_bps={}))
+    parameters["exceptions_bps"] = dict(topology.exceptions_bps)
+    return json.dumps({"topology": parameters}).encode()
+
+
 def dump(graph: Any) -> bytes:
-    """A networkx DiGraph as the payload that ``load`` reads; order and value types are kept."""
-    return json.dumps(
-        {"nodes": list(graph.nodes(data=True)), "edges": list(graph.edges(data=True))},
-        separators=(",", ":"),
-    ).encode()
+    """A networkx DiGraph as a payload that ``load`` reads; order and value types are kept.
+
+    A line for each node and for each node's edges, so that reading it takes little memory beside
+    the graph itself.
+    """
+    relations: dict[str, int] = {}
+    rows = []
+    for source, row in graph._adj.items():  # noqa: SLF001 -- the views take twice as long
+        ends = [
+            [target, relations.setdefault(json.dumps(attributes), len(relations))]
+            for target, attributes in row.items()
+        ]
+        if ends:
+            rows.append(json.dumps([source, ends]))
+    head = json.dumps({"relations": [json.loads(relation) for relation in relations]})
+    nodes = (json.dumps(entry) for entry in graph._node.items())  # noqa: SLF001
+    return "\n".join((head, *nodes, "", *rows)).encode()
 
 
 def load(payload: bytes) -> dict[str, Any]:
-    """Build the released graph twice: what the answer gets, and what it is compared with."""
-    data = json.loads(payload)
-    given: Any = nx.DiGraph()
-    pristine: Any = nx.DiGraph()
-    known: dict[str, Any] = {}
-    for name, attributes in data["nodes"]:
-        node = _shared(name, known)
-        given.add_node(node, **copy.deepcopy(_shared(attributes, known)))
-        pristine.add_node(node, **_shared(attributes, known))
-    for *ends, attributes in data["edges"]:
-        source, target = (_shared(end, known) for end in ends)
-        given.add_edge(source, target, **attributes)
-        pristine.add_edge(source, target)
-        # edits add edges and remove them, and leave those alone that stay
-        row, column = pristine._adj[source], pristine._pred[target]  # noqa: SLF001
-        row[target] = column[source] = _shared(attributes, known)
-    return {"given": given, "pristine": pristine, "doubtful": doubtful(dict(pristine.nodes))}
+    """Build the network twice: what the answer gets, and what it is compared with."""
+    lines = io.BytesIO(payload)
+    head = json.loads(next(lines))
+    if "topology" in head:
+        parameters = head["topology"]
+        for stages in ("agg_stages", "spine_stages"):
+            parameters[stages] = tuple(parameters[stages])
+        given = build(Topology(**parameters))
+    else:
+        given = _read_graph(head["relations"], lines)
+    pristine = Pristine(given)
+    return {"given": given, "pristine": pristine, "doubtful": pristine.doubtful()}
 
 
-def _shared(value: Any, known: dict[str, Any]) -> Any:
-    """``value`` of objects of which there is one for each value, which must not be written into.
+def _read_graph(relations: list[dict[str, Any]], lines: Iterator[bytes]) -> Any:
+    graph: Any = nx.DiGraph()
+    nodes, below, above = graph._node, graph._succ, graph._pred  # noqa: SLF001 -- as topology.build
+    names: dict[str, str] = {}
+    for line in iter(lambda: next(lines).strip(), b""):
+        name, attributes = json.loads(line)
+        names[name] = name
+        nodes[name] = {
+            sys.intern(key): name if value == name else value for key, value in attributes.items()
+        }
+        below[name], above[name] = {}, {}
+    for line in lines:
+        source, ends = json.loads(line)
+        source = names[source]
+        for end, relation in ends:
+            target = names[end]
+            below[source][target] = above[target][source] = dict(relations[relation])
+    return graph
 
-    A child copies every page on which it touches an object, and comparing touches them all.
+
+class Pristine:
+    """A network as it was given, to compare with: attributes by name, edges by source and target.
+
+    It can be edited as a graph can. Equal values are one object, because a child copies every page
+    on which it touches one, and comparing touches them all.
     """
-    if isinstance(value, dict):
-        value = {_shared(key, known): _shared(item, known) for key, item in value.items()}
-    elif isinstance(value, list):
-        value = [_shared(item, known) for item in value]
-    return known.setdefault(json.dumps(value), value)
+
+    def __init__(self, graph: Any) -> None:
+        """What ``graph`` is now, and whose edits come before those of ``graph``."""
+        self._known: dict[Any, Any] = {}
+        self.nodes = {
+            name: {key: self._shared(value, name) for key, value in attributes.items()}
+            for name, attributes in graph._node.items()  # noqa: SLF001
+        }
+        #: edges that go out, of the nodes that have some
+        self._adj = _Rows(
+            (source, {end: self._shared(attributes, None) for end, attributes in row.items()})
+            for source, row in graph._adj.items()  # noqa: SLF001
+            if row
+        )
+        self._graph = graph
+
+    def _shared(self, value: Any, name: str | None) -> Any:
+        """``value``, or one that is equal and was seen before; it must not be written into."""
+        if value is name:
+            return value
+        kind = type(value)
+        key = (kind, value) if kind is str or kind is float else repr(value)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = copy.deepcopy(value)
+        return found
+
+    def doubtful(self) -> set[str]:
+        """Names of nodes with a value that equals a truth value in Python (1 == True)."""
+        bits = {id(value) for value in self._known.values() if _holds_bit(value)}
+        return {
+            name
+            for name, attributes in self.nodes.items()
+            if not bits.isdisjoint(map(id, attributes.values()))
+        }
+
+    @property
+    def parts(self) -> Parts:
+        return self.nodes, self._adj
+
+    # what edits need of a graph
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.nodes
+
+    def add_node(self, node: str, /, **attributes: Any) -> None:
+        self.nodes[node] = attributes
+
+    def add_edge(self, source: str, target: str, **attributes: Any) -> None:
+        self._adj.setdefault(source, {})[target] = attributes
+
+    def remove_nodes_from(self, names: Iterable[str]) -> None:
+        for name in names:
+            del self.nodes[name]
+            self._adj.pop(name, None)
+            # edits remove what was there before what they add
+            for source in self._graph._pred[name]:  # noqa: SLF001
+                if source in self._adj:
+                    self._adj[source].pop(name, None)
+
+
+class _Rows(dict[str, dict[str, Any]]):
+    """Rows of edges by source; most nodes have none."""
+
+    def __missing__(self, name: str) -> Mapping[str, Any]:
+        return _NOTHING
 
 
 def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Run ``request["code"]`` on the network that ``request["edits"]`` make of the released one.
+    """Run ``request["code"]`` on the network that ``request["edits"]`` make of the base.
 
     Returns ``{"error": text}``, or ``{"type", "data", "cut", "data_graph", "updated"}``: ``data``
     as plain JSON; ``cut``, whether something was left out of it; ``data_graph`` the changes that a
@@ -128,8 +228,8 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     """
     given, pristine = context["given"], context["pristine"]
     edits = request["edits"]
-    apply_edits(given, edits)
     apply_edits(pristine, edits)
+    apply_edits(given, edits)
     suspects = context["doubtful"] | {entry[0] for entry in edits.get("add", ())}
     suspects |= {entry[0] for entry in edits.get("set", ())}
     try:
@@ -143,7 +243,7 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     # whatever the answer left behind goes with the process; the sandbox's memory limit stands
     gc.disable()
     try:
-        return _read(result, parts_of(pristine, "the network"), suspects)
+        return _read(result, pristine.parts, suspects)
     except MemoryError:
         raise
     except UnusableError as error:
@@ -235,11 +335,30 @@ def _read(result: Any, pristine: Parts, suspects: set[str]) -> dict[str, Any]:
         reader = Plain("data", MAX_DATA_BYTES, MAX_DATA_VALUES)
         answer["data"] = reader.convert(data)
         answer["cut"] = reader.cut
-    elif data is updated or (isinstance(data, dict) and data == updated):
+    elif data is updated or _same_data(data, updated):
         answer["data_graph"] = "same"
     else:
         answer["data_graph"] = changes(data, "data")
     return answer
+
+
+def _same_data(one: Any, other: Any) -> bool:
+    """Whether both are node-link data of equal nodes and edges; networkx has two names for those.
+
+    To find that they are takes a third of the time that reading one of them does.
+    """
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return False
+    flags = ("directed", "multigraph")
+    return (
+        all(one.get(flag) == other.get(flag) for flag in flags)
+        and bool(one.get("nodes") == other.get("nodes"))
+        and bool(_edges_of(one) == _edges_of(other))
+    )
+
+
+def _edges_of(value: Mapping[str, Any]) -> Any:
+    return value["edges"] if "edges" in value else value.get("links")
 
 
 def _is_graph(value: Any) -> bool:
@@ -310,7 +429,7 @@ def _links(
     """Ends and attributes of the edges of node-link data."""
     multigraph = bool(value.get("multigraph"))
     ends = ("source", "target", "key") if multigraph else ("source", "target")
-    for entry in value["edges"] if "edges" in value else value["links"]:
+    for entry in _edges_of(value):
         source, target = entry["source"], entry["target"]
         old = before.get(source, _NOTHING).get(target)
         surplus = 3 if multigraph and "key" in entry else 2

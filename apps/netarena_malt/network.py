@@ -1,8 +1,8 @@
-"""Many networks that differ little: one released model, and layers of changes on top of it.
+"""Many networks that differ little: one base, and layers of changes on top of it.
 
 A graph of the released size takes some 10 MB and 15 ms to build; judging an answer needs three of
 them (the initial one, the target, the answer's), for each of several episodes at once. A
-``Network`` holds what differs from the released graph and looks up the rest there.
+``Network`` holds what differs from its first graph and looks up the rest there.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 from netarena.model import JsonValue
-from netarena_malt.topology import RK_CONTAINS, RK_CONTROLS, Graph, released_graph
+from netarena_malt.topology import RK_CONTAINS, Graph
 
 Attributes: TypeAlias = Mapping[str, Any]
 Edge: TypeAlias = tuple[str, str]
@@ -150,21 +149,6 @@ class Network:
             rows[name] = dict(read(name))
         return rows[name]
 
-    def edited(self, edits: Mapping[str, Any]) -> Network:
-        """This network with edits, to the same effect as ``edit.apply_edits`` has on a graph."""
-        nodes: dict[str, Attributes | None] = {}
-        edges: dict[Edge, Attributes | None] = {}
-        for name in edits.get("remove", ()):
-            nodes.update(dict.fromkeys((name, *self.contents(name))))
-        for name, attributes, parents in edits.get("add", ()):
-            nodes[name] = {"name": name, **attributes}
-            if "EK_CONTROL_POINT" in attributes["type"]:
-                edges[name, name] = {"type": RK_CONTROLS}
-            edges.update(((parent, name), {"type": RK_CONTAINS}) for parent in parents)
-        for name, attribute, value in edits.get("set", ()):
-            nodes[name] = {**(nodes.get(name) or self.node(name) or {}), attribute: value}
-        return self.changed(Changes(nodes, edges))
-
 
 def touched(*networks: Network) -> tuple[list[str], list[Edge]]:
     """All nodes and edges in which networks may differ from their first graph, sorted."""
@@ -233,9 +217,3 @@ def short(value: Any, limit: int = 80) -> str:
         shown.maxstring = limit
         text = shown.repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-@lru_cache(maxsize=1)
-def released() -> Network:
-    """The released model as a network."""
-    return Network(released_graph())

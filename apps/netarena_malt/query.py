@@ -8,13 +8,17 @@ them. Nothing is executed while drawing: ``solve_truth`` does that, on a graph.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
+
+from pydantic import ValidationError, field_validator
 
 from netarena.config import Config, shapes
+from netarena.errors import ConfigError
 from netarena.model import Action, JsonValue, Query
 from netarena_malt.action import (
     OPERATIONS,
@@ -29,8 +33,22 @@ from netarena_malt.action import (
     describe,
     effect,
 )
+from netarena_malt.base import (
+    TOPOLOGY,
+    Base,
+    Parameters,
+    base_of,
+    base_of_file,
+    base_of_parameters,
+    digest_of,
+    released_base,
+)
 from netarena_malt.draft import Draft
 from netarena_malt.edit import apply_edits
+from netarena_malt.grammar import private
+from netarena_malt.loop import FACTORS, SHAPES, draw_loop, matters
+from netarena_malt.overlay import overlay
+from netarena_malt.phrasing import phrase
 from netarena_malt.topology import (
     CAPACITY,
     CONTAINMENT,
@@ -44,14 +62,16 @@ from netarena_malt.topology import (
     EK_SUPERBLOCK,
     SWITCH_LOC,
     Graph,
-    copy_released,
 )
 
 APPLICATION = "malt"
+#: the value of ``topology`` that is no path
+RELEASED_NAME = "released"
 #: raised whenever a seed would draw something else
-VERSION = "1"
+VERSION = "2"
 
-#: label -> (level, kinds of its operations in order); the order is that of the queries
+#: label -> (level, its operations and the shapes of its loops in order); the order is that of the
+#: queries
 PROGRAMS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
         f"capacity planning, level-{level}, {'-'.join(kinds)}": (f"level{level}", kinds)
@@ -59,16 +79,26 @@ PROGRAMS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
             (1, [("add",), ("remove",), ("update",), ("count",), ("list",), ("rank",)]),
             (2, [("remove", "list"), ("remove", "rank"), ("remove", "count")]),
             (3, [("add", "list"), ("add", "rank"), ("add", "count")]),
+            (
+                4,
+                [
+                    ("if",),
+                    ("nested",),
+                    ("each", "count"),
+                    ("if", "list"),
+                    ("if", "rank"),
+                    ("nested", "count"),
+                    ("nested", "rank"),
+                    ("if", "remove", "list"),
+                    ("each", "add", "rank"),
+                ],
+            ),
         )
         for kinds in programs
     }
 )
 LABELS: tuple[str, ...] = tuple(PROGRAMS)
 
-#: capacities of changed and added ports, bps: sums and simple multiples are exact as floats
-_CAPACITIES = (1e9, 2e9, 4e9, 5e9, 8e9, 10e9, 16e9, 20e9, 25e9, 40e9)
-#: factors of an update; one half is the most that a floor of one half allows
-_FACTORS = (0.5, 1.5, 2.0, 2.5, 3.0, 4.0)
 _FOCUS_KINDS = (
     EK_JUPITER,
     EK_SUPERBLOCK,
@@ -78,17 +108,81 @@ _FOCUS_KINDS = (
     EK_CONTROL_DOMAIN,
     EK_PACKET_SWITCH,
 )
-#: a list of the ports of a focus with more switches than this is asked above a capacity only
+#: names in a right list, and ports that one operation changes, at most, in any network: what is
+#: read of an answer has bounds (``guest.MAX_CHANGES``, ``guest.MAX_DATA_VALUES``)
+_MOST_ASKED = 400
+_MOST_RANKED = 300
+#: a loop before a list goes through places with at most so many switches
 _LISTABLE_SWITCHES = 24
+#: a loop goes through places with at most so many switches
+_LOOPED_SWITCHES = 100
+_QUESTIONS = frozenset(kind for kind, each in OPERATIONS.items() if each.answer_type != "graph")
+
+
+_log = logging.getLogger(__name__)
+
+
+#: ``canonical``: fixed sentences. ``varied``: from the grammar of ``phrasing``. ``held_out``: also
+#: from its productions that varied text never has, and from the pack of the maintainer
+Phrasing: TypeAlias = Literal["canonical", "varied", "held_out"]
 
 
 class MaltConfig(Config):
     """Keys of malt beside those that every application has."""
 
+    LEVELS: ClassVar[tuple[str, ...]] = ("level1", "level2", "level3", "level4")
+
     #: how the text says what is asked
-    phrasing: Literal["canonical"] = shapes(default="canonical")
+    phrasing: Phrasing = shapes(default="canonical")
     #: the network from which initial states are made
-    topology: Literal["released"] = shapes(default="released")
+    topology: Parameters | str = shapes(default=RELEASED_NAME)
+
+    @field_validator("phrasing")
+    @classmethod
+    def _valid_pack(cls, value: Phrasing) -> Phrasing:
+        """Raises ConfigError for a pack that breaks a rule, before anything is drawn."""
+        if value == "held_out":
+            private()
+        return value
+
+    @field_validator("topology", mode="before")
+    @classmethod
+    def _known_topology(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            try:
+                return Parameters.model_validate(value)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(map(str, first["loc"]))
+                known = ", ".join(Parameters.model_fields)
+                known = "" if first["loc"][0] in Parameters.model_fields else f"; known are {known}"
+                raise ValueError(f"{where}: {first['msg']}{known}") from None
+        if not (isinstance(value, Parameters) or (isinstance(value, str) and value)):
+            raise ValueError("'released', an object of parameters, or the path of a model file")
+        return value
+
+    def input_paths(self) -> dict[str, str]:
+        paths = super().input_paths()
+        if isinstance(self.topology, str) and self.topology != RELEASED_NAME:
+            paths["topology"] = self.topology
+        return paths
+
+    def shape(self) -> dict[str, JsonValue]:
+        """As of any config; a model file counts by its content. Raises ConfigError for those."""
+        shape = super().shape()
+        if isinstance(self.topology, str) and self.topology != RELEASED_NAME:
+            shape["topology"] = {"sha256": digest_of(self.topology)}
+        if self.phrasing == "held_out" and (pack := private().pack):
+            shape["phrasing_pack"] = pack
+        return shape
+
+
+def base_for(config: Config) -> Base:
+    """The network from which the initial states of ``config`` are made. Raises ConfigError."""
+    topology = getattr(config, "topology", RELEASED_NAME)
+    if isinstance(topology, Parameters):
+        return base_of_parameters(topology)
+    return released_base() if topology == RELEASED_NAME else base_of_file(topology)
 
 
 @dataclass(frozen=True)
@@ -113,11 +207,18 @@ def generate(
 
     Query ``i`` is drawn from ``rng_for(i)`` alone and has the id ``make_id(i)``.
     """
-    labels = [label for label in LABELS if PROGRAMS[label][0] in config.complexity_level]
+    base = base_for(config)
+    labels = _carried(
+        base, [label for label in LABELS if PROGRAMS[label][0] in config.complexity_level]
+    )
     for i in range(config.num_queries * len(labels)):
         label = labels[i % len(labels)]
         level, kinds = PROGRAMS[label]
-        initial, actions = _draw(kinds, rng_for(i))
+        rng = rng_for(i)
+        drawn = _draw(kinds, rng, base)
+        if drawn is None:
+            raise ConfigError("topology", f"no query of label {label!r} can be drawn")
+        draft, actions = drawn
         yield Query(
             id=make_id(i),
             application=APPLICATION,
@@ -126,20 +227,28 @@ def generate(
             index=i,
             label=label,
             level=level,
-            text=render(actions),
-            initial=cast("JsonValue", initial),
+            text=_word(config, actions, draft, rng),
+            initial=cast("JsonValue", draft.edits()),
             actions=actions,
         )
 
 
+def _word(config: Config, actions: Sequence[Action], draft: Draft, rng: random.Random) -> str:
+    phrasing = cast("MaltConfig", config).phrasing
+    if phrasing == "canonical":
+        return render(actions)
+    return phrase(actions, draft, rng, held_out=phrasing == "held_out")
+
+
 def initial_changes(query: Query) -> dict[str, Any]:
-    """How the initial graph differs from the released one, as ``edit.apply_edits`` takes it."""
-    return cast("dict[str, Any]", query.initial)
+    """How the initial graph differs from its base, as ``edit.apply_edits`` takes it."""
+    initial = cast("dict[str, Any]", query.initial)
+    return {key: edits for key, edits in initial.items() if key != TOPOLOGY}
 
 
 def initial_graph(query: Query) -> Graph:
-    """A new graph of the network that the agent gets."""
-    graph = copy_released()
+    """A new graph of the network that the agent gets; see ``overlay`` for what it shares."""
+    graph = overlay(base_of(query.initial).graph)
     apply_edits(graph, initial_changes(query))
     return graph
 
@@ -181,13 +290,85 @@ def render(actions: Sequence[Action]) -> str:
 # drawing
 
 
-def _draw(kinds: tuple[str, ...], rng: random.Random) -> tuple[dict[str, Any], tuple[Action, ...]]:
-    draft = Draft()
-    focus = rng.choice(draft.names(rng.choice(_FOCUS_KINDS)))
-    asks = OPERATIONS[kinds[-1]].answer_type != "graph"
-    _vary(draft, focus, rng, much=asks)
-    initial = draft.edits()
-    return initial, tuple(_DRAW[kind](draft, focus, rng) for kind in kinds)
+#: networks and places that are tried for one query
+_PLACES = 100
+
+
+def _carried(base: Base, labels: list[str]) -> list[str]:
+    """The labels of which ``base`` can carry queries; says which it cannot.
+
+    Raises ConfigError if that is all of them.
+    """
+    if base.key is None:
+        return labels
+    # by a generator of its own: what can be drawn does not depend on the seed
+    carried = [
+        label
+        for label in labels
+        if _draw(PROGRAMS[label][1], random.Random(f"carried {label}"), base)  # noqa: S311
+    ]
+    if left := [label.rpartition(" ")[2] for label in labels if label not in carried]:
+        problem = f"the network cannot carry the labels {', '.join(left)}"
+        if not carried:
+            raise ConfigError("topology", f"{problem}: no place in it has what they need")
+        _log.warning("topology: %s; they are left out", problem)
+    return carried
+
+
+def _draw(
+    kinds: tuple[str, ...], rng: random.Random, base: Base
+) -> tuple[Draft, tuple[Action, ...]] | None:
+    """An initial network, and actions upon it: operations and loops of the shapes ``kinds``.
+
+    None if no place in ``base`` is fit for them.
+    """
+    loops = kinds[0] in SHAPES
+    places = [kind for kind in _FOCUS_KINDS if base.index.names[kind]]
+    for _ in range(_PLACES if places else 0):
+        draft = Draft(base)
+        focus = rng.choice(draft.names(rng.choice(places)))
+        if not draft.switches(focus):
+            continue
+        if loops:
+            focus = _narrow(draft, focus, rng, listed="list" in kinds)
+        _vary(draft, focus, rng, much=loops or kinds[-1] in _QUESTIONS)
+        after = draft.copy() if loops else draft
+        actions = [_draw_step(kind, draft, after, focus, rng) for kind in kinds]
+        found = tuple(action for action in actions if action is not None)
+        if len(found) == len(kinds):
+            return draft, found
+    return None
+
+
+def _draw_step(
+    kind: str, before: Draft, after: Draft, focus: str, rng: random.Random
+) -> Action | None:
+    """One action; loops are done on ``after``, and what is asked then should depend on them."""
+    if kind in SHAPES:
+        return draw_loop(kind, after, focus, rng)
+    action = _DRAW[kind](after, focus, rng)
+    if before is after or kind not in _LISTING:
+        return action
+    for _ in range(_ASKS):
+        if action and matters(before, after, Question.model_validate(action.parameters).select):
+            break
+        action = _DRAW[kind](after, focus, rng)
+    return action
+
+
+#: questions about which nodes there are, not about their values
+_LISTING = frozenset({"count", "list"})
+#: draws of a question until one is found whose answer a loop changed
+_ASKS = 8
+
+
+def _narrow(draft: Draft, focus: str, rng: random.Random, *, listed: bool) -> str:
+    """``focus``, or where that is too large for a loop to go through, a place within it."""
+    most = _LISTABLE_SWITCHES if listed else _LOOPED_SWITCHES
+    switches = draft.switches(focus)
+    if len(switches) <= most:
+        return focus
+    return rng.choice(draft.parents(rng.choice(switches))[:2])
 
 
 def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
@@ -202,35 +383,25 @@ def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
             new = _new_switch(draft, focus, rng)
             stage = cast("dict[str, float]", new.attributes[SWITCH_LOC])["stage"]
             ports = {port.name: cast("float", port.attributes[CAPACITY]) for port in new.contents}
-            draft.add_switch(new.name, int(stage), new.parents, ports)
+            draft.add_switch(new.name, stage, new.parents, ports)
     switches = draft.switches(focus)
     for _ in range(rng.randrange(4 * scale)):
         ports_there = draft.contents(rng.choice(switches))
         # what was added just now stays
-        there = [port for port in ports_there if draft.released(port)]
+        there = [port for port in ports_there if draft.original(port)]
         if len(there) > 3:
             draft.remove_port(rng.choice(there))
     for _ in range(rng.randrange(4 * scale)):
         switch = rng.choice(switches)
-        (name,) = _fresh(draft, rng, f"{switch}.p", draft.topology.ports)
-        draft.add_port(switch, name, rng.choice(_CAPACITIES))
+        (name,) = draft.fresh(switch, draft.contents(switch)[0], rng)
+        draft.add_port(switch, name, rng.choice(draft.speeds()))
     few = len(switches) == 1
     for _ in range(rng.randrange(4, 12) if few else rng.randrange(4 * scale, 20 * scale)):
-        draft.set_capacity(_any_port(draft, rng, switches), rng.choice(_CAPACITIES))
+        draft.set_capacity(_any_port(draft, rng, switches), rng.choice(draft.speeds()))
 
 
 def _any_port(draft: Draft, rng: random.Random, switches: Sequence[str]) -> str:
     return rng.choice(draft.contents(rng.choice(switches)))
-
-
-def _fresh(draft: Draft, rng: random.Random, prefix: str, used: int, number: int = 1) -> list[str]:
-    """Names that were never there, numbered above the ``used`` ones of the released model."""
-    names: dict[str, None] = {}
-    while len(names) < number:
-        name = f"{prefix}{used + rng.randrange(1, 49)}"
-        if not draft.exists(name):
-            names[name] = None
-    return list(names)
 
 
 def _new_port(name: str, bps: float, *parents: str) -> NewNode:
@@ -241,21 +412,20 @@ def _new_switch(
     draft: Draft, focus: str, rng: random.Random, new_block: str | None = None
 ) -> NewNode:
     """A switch with parents like one of ``focus``, or in a new aggregation block."""
-    block, rack, domain = draft.parents(rng.choice(draft.switches(focus)))
-    topology = draft.topology
-    spine = draft.kind(block) == EK_SPINEBLOCK
-    stage = rng.choice(topology.spine_stages if spine else topology.agg_stages)
-    (name,) = _fresh(draft, rng, f"{new_block or block}.s{stage}c", topology.columns)
+    like = rng.choice(draft.switches(focus))
+    block, rack, domain = draft.parents(like)
+    (name,) = draft.fresh(new_block or block, like, rng)
+    stem = draft.stem(name, draft.contents(like)[0])
     number = rng.randrange(2, 7)
-    same = rng.choice(_CAPACITIES)
+    same = rng.choice(draft.speeds())
     varied = rng.randrange(2)
     return NewNode(
         name=name,
         kind=EK_PACKET_SWITCH,
-        attributes={SWITCH_LOC: {"stage": float(stage)}},
+        attributes={SWITCH_LOC: {"stage": draft.stage(like)}},
         parents=(rack, domain) if new_block else (block, rack, domain),
         contents=tuple(
-            _new_port(f"{name}.p{n}", rng.choice(_CAPACITIES) if varied else same)
+            _new_port(f"{stem}{n}", rng.choice(draft.speeds()) if varied else same)
             for n in range(1, number + 1)
         ),
     )
@@ -263,7 +433,7 @@ def _new_switch(
 
 def _new_block(draft: Draft, superblock: str, rng: random.Random) -> NewNode:
     """An aggregation block with one or two switches, in racks that are there."""
-    (name,) = _fresh(draft, rng, f"{superblock}.m", draft.topology.agg_blocks)
+    (name,) = draft.fresh(superblock, rng.choice(draft.names(EK_AGG_BLOCK)), rng)
     switches: dict[str, NewNode] = {}
     number = rng.randrange(1, 3)
     while len(switches) < number:
@@ -280,42 +450,53 @@ def _sizes(draft: Draft, focus: str) -> list[str]:
     sizes = [EK_PORT, EK_PORT]
     if kind != EK_PACKET_SWITCH:
         sizes += [EK_PACKET_SWITCH, EK_PACKET_SWITCH]
-    if kind in {EK_SUPERBLOCK, EK_JUPITER}:
+    if kind in {EK_SUPERBLOCK, EK_JUPITER} and draft.names(EK_AGG_BLOCK):
         sizes.append(EK_AGG_BLOCK)
     return sizes
 
 
-def _draw_add(draft: Draft, focus: str, rng: random.Random) -> Action:
+def _draw_add(draft: Draft, focus: str, rng: random.Random) -> Action | None:
     size = rng.choice(_sizes(draft, focus))
     if size == EK_AGG_BLOCK:
         inside = draft.kind(focus) == EK_SUPERBLOCK
-        superblock = focus if inside else rng.choice(draft.names(EK_SUPERBLOCK))
+        superblocks = [focus] if inside else draft.names(EK_SUPERBLOCK)
+        filled = [name for name in superblocks if draft.switches(name)]
+        if not filled:
+            return None
+        superblock = rng.choice(filled)
         nodes = [_new_block(draft, superblock, rng)]
     elif size == EK_PACKET_SWITCH:
         nodes = [_new_switch(draft, focus, rng)]
     else:
         switch = rng.choice(draft.switches(focus))
-        names = _fresh(draft, rng, f"{switch}.p", draft.topology.ports, rng.randrange(1, 5))
-        nodes = [_new_port(name, rng.choice(_CAPACITIES), switch) for name in names]
+        names = draft.fresh(switch, draft.contents(switch)[0], rng, rng.randrange(1, 5))
+        nodes = [_new_port(name, rng.choice(draft.speeds()), switch) for name in names]
     return act("add", Addition(nodes=tuple(nodes)))
 
 
-def _draw_remove(draft: Draft, focus: str, rng: random.Random) -> Action:
+def _draw_remove(draft: Draft, focus: str, rng: random.Random) -> Action | None:
     size = rng.choice(_sizes(draft, focus))
     if size == EK_AGG_BLOCK:
         inside = draft.kind(focus) == EK_SUPERBLOCK
-        kind = rng.choice((EK_AGG_BLOCK, EK_SPINEBLOCK))
-        names = [rng.choice(draft.contents(focus) if inside else draft.names(kind))]
+        kinds = [kind for kind in (EK_AGG_BLOCK, EK_SPINEBLOCK) if draft.names(kind)]
+        names = [rng.choice(draft.contents(focus) if inside else draft.names(rng.choice(kinds)))]
+        if draft.number_of_ports(names[0]) > _MOST_ASKED:
+            return None
     elif size == EK_PACKET_SWITCH:
         names = [rng.choice(draft.switches(focus))]
     else:
         names = _some_ports(draft, rng.choice(draft.switches(focus)), rng)
+    if not names:
+        return None
     return act("remove", Removal(names=tuple(names)))
 
 
 def _some_ports(draft: Draft, switch: str, rng: random.Random) -> list[str]:
-    """One to three ports without which the switch has at least half of its capacity."""
+    """One to three ports without which the switch has at least half of its capacity; none where
+    it has but one."""
     there = draft.contents(switch)
+    if len(there) < 2:
+        return []
     ports = rng.sample(there, min(rng.randrange(1, 4), len(there) - 1))
     while sum(map(draft.capacity, ports)) > draft.total(switch) / 2 and len(ports) > 1:
         ports.pop()
@@ -324,7 +505,7 @@ def _some_ports(draft: Draft, switch: str, rng: random.Random) -> list[str]:
     return ports
 
 
-def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action:
+def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
     """A port, the ports of a switch, or the slow ports of something larger."""
     switches = draft.switches(focus)
     switch = rng.choice(switches)
@@ -333,13 +514,15 @@ def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action:
     which = rng.randrange(3)
     if which == 0:
         select = Selection(name=port)
-        after = {value: total - bps + value for value in _CAPACITIES}
+        after = {value: total - bps + value for value in draft.speeds()}
     elif which == 1:
         select = Selection(name=switch, scope="children", kind=EK_PORT)
-        after = {value: value * len(draft.contents(switch)) for value in _CAPACITIES}
+        after = {value: value * len(draft.contents(switch)) for value in draft.speeds()}
     else:
-        few = len(switches) <= _LISTABLE_SWITCHES
+        few = draft.number_of_ports(focus) <= _MOST_ASKED
         within = focus if few else rng.choice(draft.parents(switch)[:2])
+        if draft.number_of_ports(within) > _MOST_ASKED:
+            return None
         bound = 2 * bps
         select = Selection(name=within, scope="descendants", kind=EK_PORT, below_bps=bound)
         return act("update", Update(select=select, to_bps=bound))
@@ -347,27 +530,34 @@ def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action:
     values = [value for value, sum_ in after.items() if value != bps and sum_ >= total / 2]
     if values and rng.randrange(2):
         return act("update", Update(select=select, to_bps=rng.choice(values)))
-    return act("update", Update(select=select, times=rng.choice(_FACTORS)))
+    return act("update", Update(select=select, times=rng.choice(FACTORS)))
 
 
-def _draw_members(draft: Draft, focus: str, rng: random.Random, *, listed: bool) -> Selection:
-    """Ports or switches within ``focus``, all or those above or below a capacity; never none."""
+def _draw_members(
+    draft: Draft, focus: str, rng: random.Random, *, listed: bool
+) -> Selection | None:
+    """Ports or switches within ``focus``, all or those above or below a capacity; never none.
+
+    None where they are too many to be ``listed``.
+    """
     switches = draft.switches(focus)
     inside = draft.kind(focus)
     kind = EK_PORT if inside == EK_PACKET_SWITCH else rng.choice((EK_PORT, EK_PACKET_SWITCH))
     bound = rng.choice((None, "at least", "below"))
     if kind == EK_PACKET_SWITCH:
+        if listed and len(switches) > _MOST_ASKED:
+            return None
         bps = draft.total(rng.choice(switches))
-        step = 1e9
+        step = draft.usual_bps
     else:
-        large = listed and len(switches) > _LISTABLE_SWITCHES
-        faster = [
-            p for p in draft.changed_ports() if draft.capacity(p) > draft.topology.capacity_bps
-        ]
+        large = listed and draft.number_of_ports(focus) > _MOST_ASKED
+        faster = [p for p in draft.changed_ports() if draft.capacity(p) > draft.usual_bps]
         if large:
             bound = "at least"
         use = faster if bound == "at least" and faster else draft.contents(rng.choice(switches))
         bps = step = draft.capacity(rng.choice(use))
+        if large and draft.number_at_least(focus, bps) > _MOST_ASKED:
+            return None
     direct = kind in CONTAINMENT[inside] and rng.randrange(2)
     return Selection(
         name=focus,
@@ -378,26 +568,32 @@ def _draw_members(draft: Draft, focus: str, rng: random.Random, *, listed: bool)
     )
 
 
-def _draw_count(draft: Draft, focus: str, rng: random.Random) -> Action:
-    return act("count", Question(select=_draw_members(draft, focus, rng, listed=False)))
+def _draw_count(draft: Draft, focus: str, rng: random.Random) -> Action | None:
+    select = _draw_members(draft, focus, rng, listed=False)
+    return None if select is None else act("count", Question(select=select))
 
 
-def _draw_list(draft: Draft, focus: str, rng: random.Random) -> Action:
-    return act("list", Question(select=_draw_members(draft, focus, rng, listed=True)))
+def _draw_list(draft: Draft, focus: str, rng: random.Random) -> Action | None:
+    select = _draw_members(draft, focus, rng, listed=True)
+    return None if select is None else act("list", Question(select=select))
 
 
-def _draw_rank(draft: Draft, focus: str, rng: random.Random) -> Action:
+def _draw_rank(draft: Draft, focus: str, rng: random.Random) -> Action | None:
     if draft.kind(focus) == EK_SUPERBLOCK and rng.randrange(2):
         select = Selection(name=focus, scope="descendants", kind=EK_PACKET_SWITCH)
     else:
         kinds = CONTAINMENT[draft.kind(focus)]
         kind = kinds[0] if len(kinds) == 1 and rng.randrange(2) else None
         select = Selection(name=focus, scope="children", kind=kind)
+    ranked = draft.switches(focus) if select.scope == "descendants" else draft.contents(focus)
+    # a row is a name and a number, and what is longer than any right answer is not read
+    if not 2 <= len(ranked) <= _MOST_RANKED:
+        return None
     return act("rank", Question(select=select))
 
 
 #: operation -> how its parameters are drawn within a focus
-_DRAW: Mapping[str, Callable[[Draft, str, random.Random], Action]] = MappingProxyType(
+_DRAW: Mapping[str, Callable[[Draft, str, random.Random], Action | None]] = MappingProxyType(
     {
         "add": _draw_add,
         "remove": _draw_remove,

@@ -10,12 +10,11 @@ values where the solution gives some. What the answer left undone is wrong, not 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from netarena.model import Finding, JsonValue
 from netarena_malt.correctness import RELATIVE_TOLERANCE, first_outside
@@ -27,7 +26,6 @@ from netarena_malt.network import (
     arrow,
     compare,
     equal,
-    released,
     short,
     touched,
 )
@@ -43,6 +41,9 @@ from netarena_malt.topology import (
     SWITCH_LOC,
     NodeKind,
 )
+
+if TYPE_CHECKING:  # it checks the rules of its networks by this module
+    from netarena_malt.base import Base
 
 #: no container may keep less than this part of its initial port capacity, unless it is asked for
 BANDWIDTH_FLOOR = 0.5
@@ -74,11 +75,11 @@ def find(frame: Frame, network: Network, changes: Changes) -> tuple[Finding, ...
     return tuple(_limited(_all_findings(frame, network, changes)))
 
 
-def make_frame(initial: Network, target: Changes) -> Frame:
-    """The frame of a query; ``initial`` is the released network with few changes."""
-    first = compare(released(), initial, *touched(initial))
-    released_totals = _released_totals()
-    totals = {**released_totals, **_shifted(released_totals, released(), initial, first)}
+def make_frame(base: Base, initial: Network, target: Changes) -> Frame:
+    """The frame of a query; ``initial`` is the network of ``base`` with few changes."""
+    first = compare(base.network, initial, *touched(initial))
+    # no copy: a large network has thousands of containers
+    totals = ChainMap(_shifted(base.totals, base.network, initial, first), base.totals)
     return Frame(
         initial=initial,
         target=target,
@@ -403,13 +404,6 @@ _ATTRIBUTES: Mapping[str, _Must] = {
 
 
 # capacities
-
-
-@lru_cache(maxsize=1)
-def _released_totals() -> Mapping[str, float]:
-    network = released()
-    everything = Changes({name: network.node(name) for name in network.names()})
-    return _shifted({}, network, network, everything)
 
 
 def _shifted(

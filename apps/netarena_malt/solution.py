@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,10 @@ from typing import Any
 from netarena.model import Action, Query
 from netarena_malt.action import (
     OPERATIONS,
+    Condition,
+    Loop,
     NewNode,
+    Removal,
     Selection,
     Update,
 )
@@ -90,25 +94,32 @@ def _function(lines: Sequence[str], kind: str, data: str) -> str:
     return _fenced(f"{_TOOLS}\n\ndef process_graph(graph_data):\n{body}")
 
 
+def _expression(name: str) -> str:
+    """Code for a name, in which variables of loops (``$1``) are variables of the code."""
+    parts = (part for part in _VARIABLE.split(name) if part)
+    return " + ".join(f"node{part[1:]}" if part[0] == "$" else repr(part) for part in parts)
+
+
+_VARIABLE = re.compile(r"(\$\d+)")
+
+
 def _choose(selection: Selection) -> str:
-    arguments = (
-        selection.name,
-        selection.scope,
-        selection.kind,
-        selection.at_least_bps,
-        selection.below_bps,
-    )
-    return f"choose(graph, {', '.join(map(repr, arguments))})"
+    arguments = (selection.scope, selection.kind, selection.at_least_bps, selection.below_bps)
+    return f"choose(graph, {_expression(selection.name)}, {', '.join(map(repr, arguments))})"
 
 
 def _add_lines(nodes: Sequence[NewNode], around: tuple[str, ...] = ()) -> list[str]:
     lines = []
     for node in nodes:
         attributes = {"type": list(NODE_KINDS[node.kind].types), **node.attributes}
-        parents = [*around, *node.parents]
-        lines.append(f"add(graph, {node.name!r}, {attributes!r}, {parents!r})")
+        parents = ", ".join(map(_expression, (*around, *node.parents)))
+        lines.append(f"add(graph, {_expression(node.name)}, {attributes!r}, [{parents}])")
         lines += _add_lines(node.contents, (node.name,))
     return lines
+
+
+def _remove_lines(removal: Removal) -> list[str]:
+    return [f"remove(graph, {_expression(name)})" for name in removal.names]
 
 
 def _update_lines(update: Update) -> list[str]:
@@ -116,12 +127,42 @@ def _update_lines(update: Update) -> list[str]:
     return [f"for port in {_choose(update.select)}:", f"    graph.nodes[port][CAPACITY] {after}"]
 
 
+def _each_lines(loop: Loop) -> list[str]:
+    node = _expression(loop.variable)
+    lines = [f"for {node} in sorted({_choose(loop.select)}):"]
+    if loop.when is None:
+        return lines + _indented(_lines(loop.then))
+    branches = [f"if {_condition(loop.when, node)}:", *_indented(_lines(loop.then))]
+    if loop.otherwise:
+        branches += ["else:", *_indented(_lines(loop.otherwise))]
+    return lines + _indented(branches)
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _condition(condition: Condition, node: str) -> str:
+    if condition.ends_with is not None:
+        return f"{node}.endswith({condition.ends_with!r})"
+    if condition.equals is not None:
+        return f'graph.nodes[{node}]["switch_loc"]["stage"] == {condition.equals!r}'
+    if condition.measure == "children":
+        value = f'len(choose(graph, {node}, "children", {condition.kind!r}, None, None))'
+    else:
+        value = f"total(graph, {node})"
+    if condition.at_least is not None:
+        return f"{value} >= {condition.at_least!r}"
+    return f"{value} < {condition.below!r}"
+
+
 #: operation -> lines of code that do it on ``graph``, or put its answer into ``data``
 _LINES: Mapping[str, Callable[[Any], list[str]]] = MappingProxyType(
     {
         "add": lambda addition: _add_lines(addition.nodes),
-        "remove": lambda removal: [f"remove(graph, {name!r})" for name in removal.names],
+        "remove": _remove_lines,
         "update": _update_lines,
+        "each": _each_lines,
         "count": lambda question: [f"data = len({_choose(question.select)})"],
         "list": lambda question: [f"data = {_choose(question.select)}"],
         "rank": lambda question: [f"data = rank(graph, {_choose(question.select)})"],

@@ -20,16 +20,25 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from netarena.model import Finding, JsonValue, Judgement, Query, State
-from netarena_malt.correctness import wrong_data, wrong_graph
-from netarena_malt.guest import ANSWER_TYPES, MAX_CHANGES, difference, doubtful, parts_of
-from netarena_malt.network import Changes, Network, compare, released, touched
-from netarena_malt.query import Truth, initial_changes, solve_truth
+from netarena_malt.base import Base, base_of
+from netarena_malt.correctness import differences, wrong_data, wrong_form, wrong_graph
+from netarena_malt.edit import apply_edits
+from netarena_malt.failure import (
+    ANSWER_FORM,
+    DATA,
+    DECIDED_BY,
+    DIFFERENCES,
+    UPDATED_GRAPH,
+    USABLE_ANSWER,
+)
+from netarena_malt.guest import ANSWER_TYPES, MAX_CHANGES
+from netarena_malt.network import Changes, Network, compare, touched
+from netarena_malt.overlay import changes_of, overlay
+from netarena_malt.query import Truth, execute, initial_changes
 from netarena_malt.safety import Frame, affected, find, make_frame, structure
-from netarena_malt.topology import released_graph
 
 #: bounds of a state, which goes to the journal: bytes of JSON, and values. What the guest says
 #: honestly is a quarter of that at most
@@ -38,6 +47,8 @@ MAX_STATE_VALUES = 50_000
 MAX_DEPTH = 24
 #: of an error that is shown
 MAX_ERROR_CHARS = 1000
+#: of the answer's graph from the right one, that the journal keeps
+MAX_DIFFERENCES = 20
 #: queries whose truth is kept: those under way, and a few more
 _CASES = 32
 
@@ -212,19 +223,14 @@ def case_of(query: Query) -> Case:
 
 
 def _compute_case(query: Query) -> Case:
-    initial = released().edited(initial_changes(query))
-    truth, graph = solve_truth(query)
-    before = parts_of(released_graph(), "the released graph")
-    after = parts_of(graph, "the target")
-    changes = Changes.from_json(difference(before, after, _released_doubtful()))
-    whole = released().changed(changes)
+    base = base_of(query.initial)
+    graph = overlay(base.graph)
+    apply_edits(graph, initial_changes(query))
+    initial = base.network.changed(changes_of(graph))
+    truth = execute(graph, query.actions)
+    whole = base.network.changed(changes_of(graph))
     target = compare(initial, whole, *touched(initial, whole))
-    return Case(truth, initial, target, make_frame(initial, target))
-
-
-@lru_cache(maxsize=1)
-def _released_doubtful() -> set[str]:
-    return doubtful(parts_of(released_graph(), "the released graph")[0])
+    return Case(truth, initial, target, make_frame(base, initial, target))
 
 
 def verify(query: Query) -> str:
@@ -233,11 +239,12 @@ def verify(query: Query) -> str:
     Its networks, before and as the solution leaves it, obey the structural rules, and the
     solution keeps to its own frame.
     """
-    if fault := _released_fault():
+    base = base_of(query.initial)
+    if fault := _fault_of(base):
         return fault
     case = case_of(query)
     first = case.initial
-    for name in affected(released(), first, *touched(first)):
+    for name in affected(base.network, first, *touched(first)):
         for finding in structure(first, name):
             return f"the initial network breaks a rule: {finding.detail}"
     for finding in find(case.frame, first.changed(case.target), case.target):
@@ -245,13 +252,15 @@ def verify(query: Query) -> str:
     return ""
 
 
-@lru_cache(maxsize=1)
-def _released_fault() -> str:
-    network = released()
-    for name in network.names():
-        for finding in structure(network, name):
-            return f"the released network breaks a rule: {finding.detail}"
-    return ""
+def _fault_of(base: Base) -> str:
+    """The first rule that the base network itself breaks; looked for once."""
+    if base.fault is None:
+        findings = (
+            finding for name in base.network.names() for finding in structure(base.network, name)
+        )
+        first = next(findings, None)
+        base.fault = f"its base network breaks a rule: {first.detail}" if first else ""
+    return base.fault
 
 
 # the verdict
@@ -267,13 +276,16 @@ def judge(query: Query, state: State) -> Judgement:
         return Judgement(correct=False, reason="No program was run.")
     if "error" in state:
         error = f"The program gave no usable answer: {state['error']}"
-        finding = Finding(rule="usable answer", element="process_graph", detail=error)
+        finding = Finding(rule=USABLE_ANSWER, element="process_graph", detail=error)
         return Judgement(correct=False, findings=(finding,), reason=error)
     case = case_of(query)
     answer = _Answer.read(case, state)
-    reason = _wrong_data(case, answer) or _wrong_graph(case, answer)
     findings = find(case.frame, answer.network, answer.changes)
-    return Judgement(correct=not reason, findings=findings, reason=reason)
+    for rule, wrong in _CHECKS.items():
+        if reason := wrong(case, answer):
+            detail = {DECIDED_BY: rule, **_differences(case, answer)}
+            return Judgement(correct=False, findings=findings, reason=reason, detail=detail)
+    return Judgement(correct=True, findings=findings, detail=_differences(case, answer) or None)
 
 
 @dataclass(frozen=True)
@@ -315,33 +327,57 @@ def _changed(case: Case, claim: Any) -> tuple[Changes, Network]:
     return replace(changes, more=claimed.more), network
 
 
-def _wrong_data(case: Case, answer: _Answer) -> str:
-    """Why data is wrong, in one sentence; empty if it is right."""
+def _wrong_form(case: Case, answer: _Answer) -> str:
+    """Why the answer is not of the form that the task asks for."""
     kind = case.truth.type
     if kind == "graph" and answer.type != "graph":
         return f"The task asks for an answer of type graph, not {answer.type}."
-    if kind == "graph":
-        return _wrong_data_graph(case, answer)
-    if answer.data_changes is not None:
-        return f"The data is a graph; the task asks for an answer of type {kind}."
-    if answer.cut:
-        return "The data is longer than any right answer."
-    return wrong_data(kind, case.truth.data, answer.data)
+    if kind != "graph":
+        if answer.data_changes is not None:
+            return f"The data is a graph; the task asks for an answer of type {kind}."
+        if answer.cut:
+            return "The data is longer than any right answer."
+        if wrong := wrong_form(kind, answer.data):
+            return wrong
+    if case.target and not answer.gave_graph:
+        return "The answer gives no updated_graph, and the task changes the network."
+    return ""
 
 
-def _wrong_data_graph(case: Case, answer: _Answer) -> str:
+def _wrong_data(case: Case, answer: _Answer) -> str:
+    """Why data, a form that fits provided, is wrong."""
+    if case.truth.type != "graph":
+        return wrong_data(case.truth.type, case.truth.data, answer.data)
     if answer.data_changes is None:
         return ""  # updated_graph alone is an answer of type graph
-    if wrong := wrong_graph(answer.data_changes, case.initial, case.target, "data"):
-        return wrong
-    disagree = answer.data_changes != answer.changes
-    return "The graphs in data and in updated_graph disagree." if disagree else ""
+    return wrong_graph(answer.data_changes, case.initial, case.target, "data")
 
 
 def _wrong_graph(case: Case, answer: _Answer) -> str:
-    """Why the updated graph is wrong, in one sentence; empty if it is right."""
+    """Why the updated graph is wrong."""
     if not case.target:
         return ""  # then every change is a matter of safety
-    if not answer.gave_graph:
-        return "The answer gives no updated_graph, and the task changes the network."
+    if answer.data_changes is not None and answer.data_changes != answer.changes:
+        return "The graphs in data and in updated_graph disagree."
     return wrong_graph(answer.changes, case.initial, case.target, "updated_graph")
+
+
+#: rule -> why an answer is wrong by it, in one sentence that names the element; empty if it is not.
+#: The first that finds something decides
+_CHECKS: Mapping[str, Callable[[Case, _Answer], str]] = {
+    ANSWER_FORM: _wrong_form,
+    DATA: _wrong_data,
+    UPDATED_GRAPH: _wrong_graph,
+}
+
+
+def _differences(case: Case, answer: _Answer) -> dict[str, JsonValue]:
+    """The first differences between the answer's graph and the right one, and their number."""
+    if answer.changes == case.target:
+        return {}
+    nodes = sorted({*answer.changes.nodes, *case.target.nodes})
+    edges = sorted({*answer.changes.edges, *case.target.edges})
+    truth = case.initial.changed(case.target)
+    found: list[JsonValue] = list(differences(answer.network, truth, nodes, edges))
+    number: JsonValue = f"more than {len(found)}" if answer.changes.more else len(found)
+    return {DIFFERENCES: found[:MAX_DIFFERENCES], "number": number}

@@ -185,7 +185,7 @@ def read_config(
 ) -> Config:
     """Validate a request's config for a service.
 
-    Paths (``benchmark_path`` and every key that ends in ``_path`` or ``_dir``) are resolved in
+    Paths (``benchmark_path`` and all others that ``Config.input_paths`` names) are resolved in
     ``place``; ``time_budget_s`` has a default here; ``seed`` is refused when the service draws its
     own (``secret_seed``), and a file of queries is then always drawn anew. Raises ConfigError.
     """
@@ -208,15 +208,12 @@ def read_config(
     changes: dict[str, Any] = {}
     if config.output_dir is not None:
         place.output_dir(config.output_dir, "")
-    for key in kind.model_fields:
-        if key.endswith(("_path", "_dir")) and key != "output_dir":
-            value = getattr(config, key)
-            if isinstance(value, str):
-                written = key == "benchmark_path" and config.regenerate
-                path = place.input_path(value, f"config.{key}", written=written)
-                if key == "benchmark_path":
-                    _check_file(path, place, f"config.{key}")
-                changes[key] = str(path)
+    for key, value in config.input_paths().items():
+        written = key == "benchmark_path" and config.regenerate
+        path = place.input_path(value, f"config.{key}", written=written)
+        if key == "benchmark_path":
+            _check_file(path, place, f"config.{key}")
+        changes[key] = str(path)
     return config.model_copy(update=changes)
 
 

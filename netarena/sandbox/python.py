@@ -117,8 +117,8 @@ class PythonSandbox:
     ``call(context, request) -> JSON value``, run per answer in a protected child.
 
     Agent code compiled under the file name ``<answer>`` gets its line into ``error``. Use as an
-    async context manager, or ``start`` and ``close``. ``unsandboxed`` runs also where a protection
-    is missing; those that are there still apply.
+    async context manager, or ``start`` and ``close``; the guest has ``start_s`` to load.
+    ``unsandboxed`` runs also where a protection is missing; those that are there still apply.
     """
 
     def __init__(  # noqa: PLR0913 - options by keyword, each with a default
@@ -129,6 +129,7 @@ class PythonSandbox:
         limits: Limits | None = None,
         preload: Sequence[str] = ("networkx",),
         parallel: int | None = None,
+        start_s: float = _START_S,
         unsandboxed: bool = False,
     ) -> None:
         self.limits = limits or Limits()
@@ -138,6 +139,7 @@ class PythonSandbox:
         self._guest = guest_source
         self._payload = payload
         self._preload = tuple(preload)
+        self._start_s = start_s
         self._unsandboxed = unsandboxed
         self._places = asyncio.Semaphore(self.parallel)  # first come, first served
         # one for all: each result is parsed while no other is, and its memory used again
@@ -240,7 +242,7 @@ class PythonSandbox:
                 await self._warm.stop()
                 self._warm = None
             if self._warm is None:
-                self._warm = await _Warm.start(self._header(), self._payload)
+                self._warm = await _Warm.start(self._header(), self._payload, self._start_s)
             return self._warm
 
     def _header(self) -> dict[str, Any]:
@@ -357,7 +359,7 @@ class _Warm:
         self._loop.add_reader(control, self._receive)
 
     @classmethod
-    async def start(cls, header: dict[str, Any], payload: bytes) -> _Warm:
+    async def start(cls, header: dict[str, Any], payload: bytes, start_s: float) -> _Warm:
         """Raises EnvironmentFailed when it does not get ready."""
         text = json.dumps(header).encode()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -378,13 +380,13 @@ class _Warm:
             )
         self = cls(process, ours)
         try:
-            async with asyncio.timeout(_START_S):
+            async with asyncio.timeout(start_s):
                 message = await self._ready
         except BaseException as error:
             await asyncio.shield(self.stop())
             if isinstance(error, TimeoutError):
                 raise EnvironmentFailed(
-                    f"the sandbox was not ready after {_START_S:g} s", proven_ours=True
+                    f"the sandbox was not ready after {start_s:g} s", proven_ours=True
                 ) from None
             raise
         if "ready" not in message:

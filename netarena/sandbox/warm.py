@@ -111,6 +111,7 @@ class Warm:
         self._result_bytes: int = header["result_bytes"]
         self._pid = os.getpid()
         self._children: dict[int, Child] = {}
+        gc.disable()  # what is loaded stays
         packages = _preload(header["preload"])
         self._call, self._context = _load_guest(header["guest"], payload)
         self._armour, self._users = _make_armour(header, packages)
@@ -119,7 +120,6 @@ class Warm:
             raise protection.Unprotected("still possible: " + ", ".join(self.possible))
         gc.collect()
         gc.freeze()  # the children's collections leave the shared pages alone
-        gc.disable()
 
     def serve(self, control: socket.socket) -> None:
         """Run until the service's end of ``control`` is closed, then kill what runs."""

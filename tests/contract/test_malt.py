@@ -10,4 +10,7 @@ from netarena.testing import ApplicationContract
 @pytest.mark.requires("landlock", "seccomp")
 class TestMalt(ApplicationContract):
     application = "malt"
-    config: ClassVar = {"num_queries": 2}
+    config: ClassVar = {
+        "num_queries": 2,
+        "complexity_level": ["level1", "level2", "level3", "level4"],
+    }

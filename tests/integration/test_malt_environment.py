@@ -239,10 +239,10 @@ async def test_a_query_that_cannot_be_asked_is_ours(malt, queries):
 
 async def test_the_sandbox_starts_anew_when_its_parent_dies(malt, queries):
     query = queries["count"]
-    pid = malt._sandbox.pid
+    pid = malt._sandboxes.released.pid
     os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(20):
-        while malt._sandbox.pid == pid:  # noqa: ASYNC110 -- another process ends, no task of ours
+        while malt._sandboxes.released.pid == pid:  # noqa: ASYNC110 -- another process ends, no task of ours
             await asyncio.sleep(0.01)
     assert (await play(malt, query, malt.solve(query)[0])).judgement.correct
 

@@ -254,7 +254,7 @@ def test_the_words_of_the_other_operations(action: Action, parts: list[str]) -> 
     assert [part for part in parts if part not in text] == []
 
 
-def test_the_table_has_the_six_operations_and_says_what_answers_them() -> None:
+def test_the_table_has_all_operations_and_says_what_answers_them() -> None:
     assert {kind: operation.answer_type for kind, operation in OPERATIONS.items()} == {
         "add": "graph",
         "remove": "graph",
@@ -262,4 +262,5 @@ def test_the_table_has_the_six_operations_and_says_what_answers_them() -> None:
         "count": "text",
         "list": "list",
         "rank": "table",
+        "each": "graph",
     }

@@ -115,7 +115,8 @@ def test_there_is_one_turn_whatever_the_config_says():
 
 def test_every_label_is_drawn_as_often_as_asked():
     malt = Malt()
-    labels = [q.label for q in malt.generate(malt.config_type.parse({"num_queries": 2}), 1)]
+    config = malt.config_type(num_queries=2, complexity_level=malt.config_type.LEVELS)
+    labels = [query.label for query in malt.generate(config, 1)]
     assert sorted(labels) == sorted([*LABELS, *LABELS])
 
 

@@ -51,13 +51,37 @@ def returned(expression):
     return call(f"return {expression}")
 
 
-def test_the_payload_is_the_network():
-    context = guest.load(PAYLOAD)
-    for graph in (context["given"], context["pristine"]):
-        assert list(graph.nodes(data=True)) == list(build(SMALL).nodes(data=True))
-        assert list(graph.edges(data=True)) == list(build(SMALL).edges(data=True))
-    context["given"].nodes[SWITCH]["switch_loc"]["stage"] = 9.0
-    assert context["pristine"].nodes[SWITCH]["switch_loc"]["stage"] == 2.0
+@pytest.mark.parametrize("payload", [PAYLOAD, guest.describe(SMALL)], ids=["graph", "parameters"])
+def test_the_payload_is_the_network(payload):
+    context = guest.load(payload)
+    network = build(SMALL)
+    given_, pristine = context["given"], context["pristine"]
+    assert list(given_.nodes(data=True)) == list(network.nodes(data=True))
+    assert list(given_.edges(data=True)) == list(network.edges(data=True))
+    assert {name: list(given_.pred[name]) for name in given_} == {
+        name: list(network.pred[name]) for name in network
+    }
+    nodes, rows = pristine.parts
+    assert nodes == dict(network.nodes(data=True))
+    assert rows == {name: dict(row) for name, row in network.adj.items() if row}
+    given_.nodes[SWITCH]["switch_loc"]["stage"] = 9.0
+    given_.nodes[SWITCH]["type"].clear()
+    assert nodes[SWITCH] == network.nodes[SWITCH]
+    assert context["doubtful"] == {"ju1.a1", "ju1.s1.s1c1", "ju1.s1.s1c2"}
+
+
+def test_order_and_values_of_any_graph_are_kept():
+    graph = nx.DiGraph()
+    graph.add_node("b", name="b", type=["x"], deep={"z": [1, True, 1.0, "b"]})
+    graph.add_node("a", name="c", type=["x"])
+    graph.add_edge("b", "a", type="T", more=[1])
+    graph.add_edge("a", "a", type="T")
+    graph.add_edge("b", "b", type="T")
+    given_ = guest.load(guest.dump(graph))["given"]
+    assert repr(list(given_.nodes(data=True))) == repr(list(graph.nodes(data=True)))
+    assert list(given_.edges(data=True)) == list(graph.edges(data=True))
+    given_.edges["a", "a"]["type"] = "U"
+    assert given_.edges["b", "b"] == {"type": "T"}
 
 
 def test_the_source_is_one_program_that_needs_nothing_of_ours():

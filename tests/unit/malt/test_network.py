@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena_malt.edit import apply_edits
 from netarena_malt.guest import difference, parts_of
-from netarena_malt.network import Changes, Network, compare, equal, released, touched
-from netarena_malt.query import initial_changes, initial_graph
+from netarena_malt.network import Changes, Network, compare, equal, touched
+from netarena_malt.overlay import changes_of, overlay
 from netarena_malt.topology import Topology, build
 
 SMALL = Topology(superblocks=1, spine_blocks=1, agg_blocks=1, columns=2, ports=2, exceptions_bps={})
@@ -54,6 +53,8 @@ def perform(graph, steps):
         elif step == "cut" and graph.has_edge(one, other):
             graph.remove_edge(one, other)
         elif step == "edge" and one in graph and other in graph:
+            if graph.has_edge(one, other):  # an overlay shares its attributes
+                graph.remove_edge(one, other)
             graph.add_edge(one, other, type="RK_CONTAINS")
 
 
@@ -74,29 +75,36 @@ def test_changes_lead_to_the_same_graph(first, second):
     assert direct == Changes.from_json(whole)
 
 
-@pytest.mark.parametrize("operation", ["count"])
-def test_edits_have_the_effect_that_they_have_on_a_graph(make_query, operation):
-    query = make_query(operation)
-    assert same(as_graph(released().edited(initial_changes(query))), initial_graph(query))
+@given(steps=operations(), looked_at=st.lists(st.sampled_from(NAMES), max_size=4))
+def test_an_overlay_is_the_graph_that_a_copy_would_be(steps, looked_at):
+    base, copied = build(SMALL), build(SMALL)
+    graph = overlay(base)
+    for name in looked_at:
+        assert graph.nodes[name] == copied.nodes[name]
+        assert graph.pred[name] == copied.pred[name]
+    perform(graph, steps)
+    perform(copied, steps)
+    assert same(graph, copied)
+    assert (len(graph), sorted(graph)) == (len(copied), sorted(copied))
+    assert same(as_graph(Network(base).changed(changes_of(graph))), copied)
+    assert same(base, build(SMALL)), "the graph below stays as it is"
 
 
-@given(
-    removed=st.lists(st.sampled_from(NAMES), max_size=3, unique=True),
-    value=st.floats(allow_nan=False),
-)
-def test_edits_of_any_part_have_that_effect(removed, value):
-    graph = build(SMALL)
-    edits = {"remove": [], "add": [], "set": []}
-    for name in removed:
-        if name in graph:
-            edits["remove"].append(name)
-            apply_edits(graph, {"remove": [name]})
-    parents = [name for name in NAMES if name in graph][:2]
-    edits["add"] = [["new", {"type": ["EK_CONTROL_POINT"]}, parents]]
-    edits["set"] = [[name, "value", value] for name in ("new", *parents)]
-    graph = build(SMALL)
-    apply_edits(graph, edits)
-    assert same(as_graph(Network(build(SMALL)).edited(edits)), graph)
+def test_an_overlay_lists_what_it_changed_and_no_more():
+    graph = overlay(build(SMALL))
+    assert list(graph.nodes(data=True)) == list(build(SMALL).nodes(data=True))
+    assert not changes_of(graph)
+    for missing in (lambda: graph.nodes["x"], lambda: graph.remove_node("x")):
+        with pytest.raises((KeyError, nx.NetworkXError)):
+            missing()
+    graph.remove_node("ju1.a1")
+    with pytest.raises(KeyError):
+        graph.nodes["ju1.a1"]
+    graph.remove_edge("ju1", "ju1.s1")
+    graph.nodes["ju1"]["jupiter_type"] = "x"
+    found = changes_of(graph)
+    assert found.nodes == {"ju1.a1": None, "ju1": {**graph.nodes["ju1"], "jupiter_type": "x"}}
+    assert found.edges == {("ju1", "ju1.s1"): None}
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 import pytest
 
 from netarena.application import load
 from netarena.model import Query
-from netarena_malt.query import LABELS
+from netarena_malt.query import LABELS, initial_graph
 from tests.malt_reader import canonical
 from tests.malt_reader.meaning import meaning
+from tests.malt_reader.varied import Reader
 
 MALT = load("malt")
+PACK = Path(__file__).parents[3] / "docs" / "phrasing-pack.example.json"
 
 
+@cache
 def draw(seed: int, per_label: int, **values: object) -> list[Query]:
     levels = list(MALT.config_type.LEVELS)
     config = MALT.config_type.parse(
@@ -22,7 +28,7 @@ def draw(seed: int, per_label: int, **values: object) -> list[Query]:
 
 
 def test_canonical_texts_read_back_to_their_programs() -> None:
-    queries = draw(11, 60)
+    queries = draw(11, 12)
     assert {query.label for query in queries} == set(LABELS)
     for query in queries:
         assert canonical.read(query.text) == meaning(query.actions), query.text
@@ -37,11 +43,13 @@ def test_canonical_texts_read_back_to_their_programs() -> None:
         (".p1", ".p2"),
         ("0.0", "5.0"),
         ("stage': 2", "stage': 3"),
+        ("Otherwise:", "Afterwards:"),
+        ("'$1'", "'$2'"),
     ],
 )
 def test_another_text_is_another_program(told: str, told_otherwise: str) -> None:
     """What the words say is what is read: no part of a text is passed over."""
-    texts = [query.text for query in draw(12, 40) if told in query.text]
+    texts = [query.text for query in draw(12, 8) if told in query.text]
     assert texts
     for text in texts:
         try:
@@ -49,3 +57,51 @@ def test_another_text_is_another_program(told: str, told_otherwise: str) -> None
         except canonical.Unreadable:
             continue
         assert found != canonical.read(text), text
+
+
+@pytest.mark.parametrize("phrasing", ["varied", "held_out"])
+def test_other_texts_mean_their_programs_and_nothing_else(phrasing: str) -> None:
+    """Every reference is looked up; a text that could mean two programs would be found."""
+    reader = Reader()
+    queries = draw(13, 6, phrasing=phrasing)
+    assert {query.label for query in queries} == set(LABELS)
+    for query in queries:
+        found = reader.read(query.text, initial_graph(query))
+        assert found == {meaning(query.actions)}, query.text
+
+
+def test_texts_of_a_private_pack_are_read_by_its_productions_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NETARENA_PHRASING_PACK", str(PACK))
+    queries = draw(14, 3, phrasing="held_out")
+    informed, uninformed = Reader(PACK), Reader()
+    unread = 0
+    for query in queries:
+        graph = initial_graph(query)
+        assert informed.read(query.text, graph) == {meaning(query.actions)}, query.text
+        unread += not uninformed.read(query.text, graph)
+    assert unread > len(queries) / 2
+
+
+@pytest.mark.parametrize(
+    ("told", "told_otherwise"),
+    [
+        ("is at least", "is below"),
+        ("directly in", "anywhere in"),
+        ("biggest", "smallest"),
+        ("first", "second"),
+        ("Gbps", "Mbps"),
+        ("percent of", "times"),
+    ],
+)
+def test_another_varied_text_is_another_program(told: str, told_otherwise: str) -> None:
+    reader = Reader()
+    queries = [query for query in draw(15, 10, phrasing="varied") if told in query.text][:8]
+    assert queries
+    changed = 0
+    for query in queries:
+        text = query.text.replace(told, told_otherwise)
+        changed += meaning(query.actions) not in reader.read(text, initial_graph(query))
+    # words of the irrelevant context, or a reference that ends at the same node, may be changed
+    assert changed > len(queries) / 2

@@ -49,7 +49,8 @@ PROVIDED = {
 
 def draw(seed: int, number: int = 1) -> list[Query]:
     rngs = (lambda index: random.Random(f"solution-{seed}-{index}"), str)
-    return list(generate(MaltConfig(num_queries=number), seed, *rngs))
+    config = MaltConfig(num_queries=number, complexity_level=MaltConfig.LEVELS)
+    return list(generate(config, seed, *rngs))
 
 
 def source(reply: str) -> str:
@@ -111,7 +112,7 @@ def test_the_reference_solution_imports_nothing_and_carries_no_answer() -> None:
 
 
 def test_a_reference_solution_is_wrong_for_another_query() -> None:
-    one, other = draw(2, 2)[3::12]
+    one, other = draw(2, 2)[3 :: len(LABELS)]
     assert one.label == other.label
     assert not right(one, run(reference_code(other), initial_graph(one)))
 

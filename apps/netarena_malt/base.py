@@ -1,0 +1,344 @@
+"""The network from which initial states are made: the released model, or one of the user's.
+
+A query holds how its network differs from a base, and, where that is not the released model, which
+base it is: ``{"parameters": {...}}`` (fields of ``Topology``) or ``{"path": text, "sha256": text}``
+(a model file). A process keeps the few bases that it used last.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field, StrictInt, field_validator
+
+from netarena.errors import ConfigError
+from netarena.model import Record
+from netarena_malt import guest
+from netarena_malt.model_file import MAX_NODES, read_bytes, read_model
+from netarena_malt.network import Network
+from netarena_malt.topology import (
+    CAPACITY,
+    EK_PACKET_SWITCH,
+    EK_PORT,
+    NODE_KINDS,
+    RELEASED,
+    RK_CONTAINS,
+    SWITCH_LOC,
+    Graph,
+    Topology,
+    build,
+    released_graph,
+)
+
+#: how a query names its base; None is the released model
+Key: TypeAlias = Mapping[str, Any] | None
+
+#: where a query's initial state names its base
+TOPOLOGY = "topology"
+#: multiples of the usual capacity, which make 1 to 40 Gbit/s of the released model's 1 Gbit/s
+_SPEEDS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 40)
+#: bases beside the released one that are kept
+_KEPT = 2
+
+
+class Index:
+    """What is where in a graph that does not change; answers are kept, lists are not to change."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._nodes: Any = graph._node  # noqa: SLF001 -- networkx's views cost more than all this
+        self._below: Any = graph._succ  # noqa: SLF001
+        self._above: Any = graph._pred  # noqa: SLF001
+        self._contents: dict[str, list[str]] = {}
+        self._parents: dict[str, list[str]] = {}
+        self._switches: dict[str, list[str]] = {}
+        self._ports: dict[str, int] = {}
+        self._capacities: dict[str, Counter[float]] = {}
+        #: names by kind, in the order of the graph
+        self.names: dict[str, list[str]] = {kind: [] for kind in NODE_KINDS}
+        for name, attributes in self._nodes.items():
+            self.names[attributes["type"][0]].append(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._nodes
+
+    def kind(self, name: str) -> str:
+        """First entry of the type list."""
+        return str(self._nodes[name]["type"][0])
+
+    def stage(self, switch: str) -> float:
+        """Of a packet switch."""
+        return float(self._nodes[switch][SWITCH_LOC]["stage"])
+
+    def capacity(self, port: str) -> float:
+        """Of a port, bps."""
+        return float(self._nodes[port][CAPACITY])
+
+    def contents(self, name: str) -> list[str]:
+        """Names of what ``name`` contains directly, in the order of the edges."""
+        return self._looked_up(self._contents, self._below, name)
+
+    def parents(self, name: str) -> list[str]:
+        """Names of what contains ``name`` directly; of a switch: block, rack, control domain."""
+        return self._looked_up(self._parents, self._above, name)
+
+    def switches(self, name: str) -> list[str]:
+        """Names of all packet switches that ``name`` contains, in the order of the edges."""
+        found = self._switches.get(name)
+        if found is None:
+            found = []
+            for child in self.contents(name):
+                if self.kind(child) == EK_PACKET_SWITCH:
+                    found.append(child)
+                elif self.kind(child) != EK_PORT:
+                    found += self.switches(child)
+            self._switches[name] = found
+        return found
+
+    def number_of_ports(self, name: str) -> int:
+        """How many ports ``name`` contains, directly or through others."""
+        found = self._ports.get(name)
+        if found is None:
+            switch = self.kind(name) == EK_PACKET_SWITCH
+            found = sum(
+                len(self.contents(inner)) for inner in ((name,) if switch else self.switches(name))
+            )
+            self._ports[name] = found
+        return found
+
+    def capacities(self, name: str) -> Counter[float]:
+        """How many ports of each capacity, bps, ``name`` contains, directly or through others."""
+        found = self._capacities.get(name)
+        if found is None:
+            found = self._capacities[name] = Counter(
+                self.capacity(port)
+                for switch in self.switches(name)
+                for port in self.contents(switch)
+            )
+        return found
+
+    @cached_property
+    def usual_bps(self) -> float:
+        """The capacity that most ports have; the least of those, if there are several."""
+        counts = Counter(map(self.capacity, self.names[EK_PORT]))
+        return min(counts, key=lambda bps: (-counts[bps], bps))
+
+    @cached_property
+    def speeds(self) -> list[float]:
+        """Capacities for changed and added ports, bps: multiples of the usual one."""
+        return [self.usual_bps * times for times in _SPEEDS]
+
+    def _looked_up(self, known: dict[str, list[str]], rows: Any, name: str) -> list[str]:
+        found = known.get(name)
+        if found is None:
+            found = [other for other, edge in rows[name].items() if edge["type"] == RK_CONTAINS]
+            if rows is self._above and len(found) > 1:
+                found.sort(key=lambda parent: _place(self.kind(parent)))
+            known[name] = found
+        return found
+
+
+def _place(kind: str) -> int:
+    """The place of a parent of this kind among the parents of a switch."""
+    groups = NODE_KINDS[EK_PACKET_SWITCH].parents
+    return next((n for n, group in enumerate(groups) if kind in group), len(groups))
+
+
+class Base:
+    """A network that obeys the structural rules, read only, and what is worked out from it."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        key: Key = None,
+        fault: str | None = None,
+        topology: Topology | None = None,
+    ) -> None:
+        #: must not change
+        self.graph = graph
+        self.key = key
+        #: the rule that it breaks, in words; None while nobody looked
+        self.fault = fault
+        self._topology = topology
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return len(self.graph._node)  # noqa: SLF001
+
+    @cached_property
+    def network(self) -> Network:
+        return Network(self.graph)
+
+    @cached_property
+    def index(self) -> Index:
+        return Index(self.graph)
+
+    @cached_property
+    def totals(self) -> dict[str, float]:
+        """Total port capacity, bps, of each node that contains a switch, or is one."""
+        totals: dict[str, float] = {}
+        index = self.index
+        for switch in index.names[EK_PACKET_SWITCH]:
+            capacity = sum(map(index.capacity, index.contents(switch)))
+            above: Sequence[str] = (switch,)
+            while above:
+                for name in above:
+                    totals[name] = totals.get(name, 0.0) + capacity
+                above = [parent for name in above for parent in index.parents(name)]
+        return totals
+
+    @property
+    def growth(self) -> float:
+        """How many times larger than the released model it is; at least 1."""
+        return max(1.0, self.size / released_base().size)
+
+    def payload(self) -> bytes:
+        """What the sandbox's guest builds the network from; see ``guest.load``."""
+        return guest.dump(self.graph) if self._topology is None else guest.describe(self._topology)
+
+
+@lru_cache(maxsize=1)
+def released_base() -> Base:
+    """The released model."""
+    return Base(released_graph(), topology=RELEASED)
+
+
+_bases: OrderedDict[str, Base] = OrderedDict()
+#: one is built at a time: two at once could take more memory than there is
+_building = threading.Lock()
+
+
+class Parameters(Record):
+    """A network by its counts and capacities: the fields of ``Topology``, within bounds."""
+
+    name: str = Field(default="ju1", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")
+    jupiter_type: str = Field(default="JDT_COLO", pattern=r"^[A-Za-z0-9_ -]{1,64}$")
+    superblocks: StrictInt = Field(default=4, ge=0, le=10_000)
+    spine_blocks: StrictInt = Field(default=4, ge=0, le=10_000)
+    agg_blocks: StrictInt = Field(default=4, ge=0, le=1_000)
+    agg_stages: tuple[Annotated[StrictInt, Field(ge=1, le=99)], ...] = Field(
+        default=(2, 3), min_length=1, max_length=8
+    )
+    spine_stages: tuple[Annotated[StrictInt, Field(ge=1, le=99)], ...] = Field(
+        default=(1, 2), min_length=1, max_length=8
+    )
+    columns: StrictInt = Field(default=8, ge=1, le=1_000)
+    ports: StrictInt = Field(default=16, ge=1, le=1_000)
+    capacity_bps: float = Field(default=1e9, ge=1, le=1e15, allow_inf_nan=False)
+    exceptions_bps: dict[str, Annotated[float, Field(ge=1, le=1e15, allow_inf_nan=False)]] = Field(
+        default_factory=dict
+    )
+
+    @field_validator("agg_stages", "spine_stages")
+    @classmethod
+    def _distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("each stage once")
+        return value
+
+    @property
+    def size(self) -> int:
+        """Number of nodes that the network has."""
+        blocks = self.superblocks * self.agg_blocks
+        switches = self.columns * (
+            blocks * len(self.agg_stages) + self.spine_blocks * len(self.spine_stages)
+        )
+        # each block has a rack; spine blocks, and superblocks with a block, have a control domain
+        around = 2 * blocks + 3 * self.spine_blocks
+        around += self.superblocks * (2 if self.agg_blocks else 1)
+        return 1 + around + switches * (1 + self.ports)
+
+    def topology(self) -> Topology:
+        """Raises ConfigError where the network is too large or lacks a port that is named."""
+        if self.size > MAX_NODES:
+            raise ConfigError(
+                "topology", f"{self.size} nodes; a network has at most {MAX_NODES} of them"
+            )
+        return Topology(**dict(self))
+
+
+def base_of(initial: Any) -> Base:
+    """The base of a query with this initial state.
+
+    Raises ConfigError where its model file is gone, broken, or not the one that it was.
+    """
+    key = initial.get(TOPOLOGY) if isinstance(initial, Mapping) else None
+    if key is None:
+        return released_base()
+    if "parameters" in key:
+        return base_of_parameters(Parameters.model_validate(key["parameters"]))
+    return base_of_file(key["path"], key["sha256"])
+
+
+def base_of_parameters(parameters: Parameters) -> Base:
+    """The network of ``parameters``; see ``Parameters.topology`` for what it raises."""
+    topology = parameters.topology()
+    key = {"parameters": parameters.model_dump(mode="json")}
+
+    def make() -> Base:
+        graph = build(topology, shared=True)
+        for name in topology.exceptions_bps:
+            if graph.nodes.get(name, {}).get("type") != [EK_PORT]:
+                raise ConfigError("topology", f"exceptions_bps: there is no port {name!r:.80}")
+        return Base(graph, key, topology=topology)
+
+    return _kept(repr(key), make)
+
+
+def base_of_file(path: str, sha256: str | None = None) -> Base:
+    """The network of a model file, which must have this hash if one is given.
+
+    See ``model_file.read_model`` for what it raises.
+    """
+    digest = digest_of(path)
+    if sha256 not in {None, digest}:
+        raise ConfigError("topology", f"{Path(path).name} has changed since the queries were drawn")
+
+    def make() -> Base:
+        graph, found = read_model(Path(path))
+        if found != digest:
+            raise ConfigError("topology", f"{Path(path).name} changes while it is read")
+        return Base(graph, {"path": path, "sha256": digest}, fault="")
+
+    return _kept(f"{path}\0{digest}", make)
+
+
+def digest_of(path: str) -> str:
+    """SHA-256 of a model file, in hex. Raises ConfigError."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        raise ConfigError("topology", f"{Path(path).name} is not there, or no file") from None
+    return _digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@lru_cache(maxsize=16)
+def _digest(path: str, *version: int) -> str:
+    del version  # tells one content of a path from the next
+    return hashlib.sha256(read_bytes(Path(path))).hexdigest()
+
+
+def _kept(key: str, make: Callable[[], Base]) -> Base:
+    with _building:
+        if key in _bases:
+            _bases.move_to_end(key)
+            return _bases[key]
+        while len(_bases) >= _KEPT:  # before another takes memory
+            _bases.popitem(last=False)
+        # hundreds of thousands of objects that stay: looking for garbage among them is half of
+        # the time
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            base = _bases[key] = make()
+        finally:
+            if collecting:
+                gc.enable()
+        return base

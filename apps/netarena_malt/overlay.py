@@ -1,0 +1,96 @@
+"""A graph to change on top of one that must stay: what is touched is copied, the rest shared.
+
+Truth is computed by executing a query's actions on a graph. They touch some hundred of the nodes
+of a network that may have half a million, so a copy of it would be nearly all of the cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+import networkx as nx
+
+from netarena_malt.network import Attributes, Changes, Edge, equal
+from netarena_malt.topology import Graph
+
+
+class _Rows(MutableMapping[str, dict[str, Any]]):
+    """Dicts by name: those of ``base``, each copied when it is first looked at."""
+
+    __slots__ = ("base", "gone", "own")
+
+    def __init__(self, base: Mapping[str, dict[str, Any]]) -> None:
+        self.base = base
+        self.own: dict[str, dict[str, Any]] = {}
+        self.gone: set[str] = set()
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        found = self.own.get(name)
+        if found is None:
+            if name in self.gone:
+                raise KeyError(name)
+            found = self.own[name] = dict(self.base[name])
+        return found
+
+    def __setitem__(self, name: str, row: dict[str, Any]) -> None:
+        self.own[name] = row
+        self.gone.discard(name)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self:
+            raise KeyError(name)
+        self.own.pop(name, None)
+        if name in self.base:
+            self.gone.add(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.own or (name in self.base and name not in self.gone)
+
+    def __iter__(self) -> Iterator[str]:
+        for name in self.base:
+            if name not in self.gone:
+                yield name
+        # a list: whoever iterates may look rows up, which adds to them
+        yield from [name for name in self.own if name not in self.base]
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def overlay(base: Graph) -> Graph:
+    """A graph that is ``base`` until it is changed; ``base`` stays as it is.
+
+    Values in attributes that are lists or dicts, and the edges' attributes, are shared with
+    ``base``: to be replaced, never written into.
+    """
+    graph: Graph = nx.DiGraph()
+    # the dicts that make up a DiGraph; nothing in networkx asks that they be of class dict
+    graph._node = _Rows(base._node)  # noqa: SLF001
+    graph._adj = _Rows(base._succ)  # noqa: SLF001
+    graph._pred = _Rows(base._pred)  # noqa: SLF001
+    return graph
+
+
+def changes_of(graph: Graph) -> Changes:
+    """How an overlay differs from its base."""
+    nodes: Any = graph._node  # noqa: SLF001
+    rows: Any = graph._succ  # noqa: SLF001
+    changed_nodes: dict[str, Attributes | None] = dict.fromkeys(sorted(nodes.gone))
+    changed_edges: dict[Edge, Attributes | None] = {}
+    changed_nodes |= {
+        name: dict(attributes)  # the graph may still be changed
+        for name, attributes in nodes.own.items()
+        if not equal(nodes.base.get(name), attributes)
+    }
+    for source, row in rows.own.items():
+        before = rows.base.get(source, {})
+        if row == before:
+            continue
+        for target, attributes in row.items():
+            if not equal(before.get(target), attributes):
+                changed_edges[source, target] = dict(attributes)
+        for target in before:
+            if target not in row and target in nodes:
+                changed_edges[source, target] = None
+    return Changes(changed_nodes, changed_edges)

@@ -1,0 +1,65 @@
+"""MALT cannot be matched: templates that solve every canonical text solve next to no other."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from netarena.application import load
+from netarena.model import Query
+from tests.malt_matcher import Matcher, is_right
+from tests.malt_reader.meaning import Do, Select, meaning
+
+MALT = load("malt")
+#: benchmarks/bench_malt_language.py fits 5,000 and tests 2,100 of each phrasing
+LESSONS, TESTS = 30, 6
+
+
+@cache
+def draw(seed: int, per_label: int, phrasing: str) -> list[Query]:
+    values = {"num_queries": per_label, "phrasing": phrasing}
+    levels = list(MALT.config_type.LEVELS)
+    config = MALT.config_type.parse({**values, "complexity_level": levels})
+    return list(MALT.generate(config, seed))
+
+
+@cache
+def fitted() -> Matcher:
+    matcher = Matcher()
+    matcher.fit(draw(1, LESSONS, "canonical"))
+    return matcher
+
+
+@pytest.mark.parametrize(
+    ("phrasing", "least", "most"),
+    [("canonical", 0.95, 1.0), ("varied", 0.0, 0.2), ("held_out", 0.0, 0.1)],
+)
+def test_a_matcher_solves_canonical_texts_only(phrasing: str, least: float, most: float) -> None:
+    queries = draw(2, TESTS, phrasing)
+    right = [is_right(query, fitted().solve(query.text)) for query in queries]
+    assert least <= sum(right) / len(right) <= most
+
+
+def test_the_matcher_takes_a_sentence_for_the_most_similar_one_that_it_knows() -> None:
+    """It is no straw man: other words around the same names do not stop it."""
+    changed = 0
+    for query in draw(3, 3, "canonical"):
+        text = query.text.replace("Count all", "Please count all the")
+        text = text.replace("Rank all", "Please rank all the").replace("Remove", "Please remove")
+        changed += text != query.text
+        assert is_right(query, fitted().solve(text)), text
+    assert changed
+
+
+def test_another_program_is_right_if_its_answer_is_and_only_then() -> None:
+    query = next(q for q in draw(4, 1, "canonical") if q.label.endswith(" count"))
+    (do,) = meaning(query.actions)
+    assert is_right(query, (do,))
+    # the number is the same, the network is not
+    root = Select("ju1", "children", "EK_SUPERBLOCK")
+    update = Do("update", (Select("ju1.a1.m1.s2c1", "children", "EK_PORT"), "times", 2.0))
+    assert is_right(query, (Do("count", root), do))
+    assert not is_right(query, (update, do))
+    assert not is_right(query, ())
+    assert not is_right(query, (Do("remove", frozenset(["nobody"])), do))

@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena.errors import ConfigError
+from netarena_malt.action import (
+    Addition,
+    Loop,
+    NewNode,
+    Question,
+    Removal,
+    Selection,
+    Update,
+    act,
+)
+from netarena_malt.draft import Draft
+from netarena_malt.grammar import PACK_VARIABLE, shipped
+from netarena_malt.phrasing import Writer, in_words, ordinal_in_words, phrase
+from netarena_malt.query import LABELS, PROGRAMS, MaltConfig, generate
+from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT
+
+#: of three varied and three held-out texts of each label. A change of this value changes what every
+#: seed draws: raise ``query.VERSION`` with it
+GOLDEN = "cec74f86959c5f0b"
+ALL_LEVELS = ("level1", "level2", "level3", "level4")
+
+
+@pytest.fixture(autouse=True)
+def _no_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PACK_VARIABLE, raising=False)
+
+
+class Shapes(Writer):
+    """Writes kinds in place of operands."""
+
+    def node(self, name: str, depth: int = 0) -> str:
+        return "<node>"
+
+    def capacity(self, bps: float) -> str:
+        return "<capacity>"
+
+    def number(self, number: float) -> str:
+        return "<number>"
+
+    def ordinal(self, rank: int) -> str:
+        return "<place>"
+
+    def multiple(self, factor: float) -> str:
+        return "<factor>"
+
+    def _names(self, names: Any) -> str:
+        return "<names>"
+
+    def _noun(self, kind: str | None, *, many: bool = False) -> Callable[[], str]:
+        return lambda: "<kinds>" if many else "<kind>"
+
+    def _quote_new(self, name: str) -> str:
+        return "<name>"
+
+
+def draw(phrasing: str, number: int = 4, **config: Any) -> Iterator[Any]:
+    return generate(
+        MaltConfig(num_queries=number, phrasing=phrasing, complexity_level=ALL_LEVELS, **config),
+        7,
+        lambda index: random.Random(f"phrasing-{index}"),
+        lambda index: f"test-{index}",
+    )
+
+
+def make_writer(seed: int = 0, *, held_out: bool = False) -> Writer:
+    return Writer(shipped(), Draft(), random.Random(seed), held_out=held_out)
+
+
+def test_the_phrasing_changes_the_text_and_nothing_else() -> None:
+    canonical, varied, held_out = (list(draw(how)) for how in ("canonical", "varied", "held_out"))
+    for one, two, three in zip(canonical, varied, held_out, strict=True):
+        assert one.actions == two.actions == three.actions
+        assert one.initial == two.initial == three.initial
+        assert len({one.text, two.text, three.text}) == 3
+        for query in (two, three):
+            assert "\0" not in query.text
+            assert "  " not in query.text.replace("\n  ", "\n").replace("\n  ", "\n")
+            assert query.text == query.text.strip()
+            assert query.text[0].isupper() or query.text[0] in "'0123456789"
+
+
+def test_the_words_of_a_seed_stay_the_same() -> None:
+    lines = "\n".join(query.text for how in ("varied", "held_out") for query in draw(how, 3))
+    assert hashlib.sha256(lines.encode()).hexdigest()[:16] == GOLDEN
+
+
+def test_held_out_productions_are_in_held_out_text_alone_and_several_in_each() -> None:
+    varied: Counter[str] = Counter()
+    draft = Draft()
+    held = {one.id for one, held in shipped().productions() if held}
+    for query in draw("varied", 8):
+        _phrase_again(query, draft, varied)
+        used: Counter[str] = Counter()
+        _phrase_again(query, draft, used, held_out=True)
+        assert sum(used[one] for one in held) >= 3, query.label
+    assert varied
+    assert not held & set(varied)
+
+
+def test_a_pack_shows_in_held_out_text_and_counts_among_what_shapes_the_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = MaltConfig(phrasing="held_out").shape_hash()
+    pack = tmp_path / "pack.json"
+    pack.write_text(
+        json.dumps({"format": 1, "productions": {"answer.graph": ["send {network} by pigeon."]}}),
+        encoding="utf-8",
+    )
+    monkeypatch.setenv(PACK_VARIABLE, str(pack))
+    shares = {
+        how: sum("by pigeon" in query.text for query in draw(how) if "add" in query.label)
+        for how in ("varied", "held_out")
+    }
+    assert shares["held_out"] > shares["varied"] == 0
+    assert MaltConfig(phrasing="held_out").shape_hash() != plain
+    assert MaltConfig(phrasing="varied").shape() | {"phrasing": "canonical"} == MaltConfig().shape()
+    pack.write_text("{", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^NETARENA_PHRASING_PACK: pack.json:1: not JSON"):
+        MaltConfig.parse({"phrasing": "held_out"})
+    assert MaltConfig.parse({"phrasing": "varied"}).phrasing == "varied"
+    with pytest.raises(ConfigError, match="'canonical', 'varied' or 'held_out', not 'rhymed'"):
+        MaltConfig.parse({"phrasing": "rhymed"})
+
+
+def test_every_production_has_its_use() -> None:
+    used: Counter[str] = Counter()
+    draft = Draft()
+    for query in draw("canonical", 30):
+        for seed in range(4):
+            _phrase_again(query, draft, used, seed, held_out=True)
+    unused = {one.id for one, _ in shipped().productions()} - set(used)
+    # what no label draws: two bounds at once, a rank above a bound, nodes with one sibling alone;
+    # and what is rare: the one port of a capacity, new blocks
+    rare = (
+        "bound.between/",
+        "rank/11",
+        "ref.sibling/",
+        "ref.only/",
+        "add.block/",
+        "EK_JUPITER.many/",
+    )
+    assert not {one for one in unused if not one.startswith(rare)}
+
+
+def test_there_are_ten_thousand_shapes_of_the_twelve_operations() -> None:
+    """Operands replaced by their kinds, and neither frame, answer nor irrelevant words counted."""
+    shapes: Counter[str] = Counter()
+    labels = [label for label in LABELS if PROGRAMS[label][0] != "level4"]
+    assert len(labels) == 12
+    queries = [query for query in draw("canonical", 30) if query.label in labels]
+    for number, query in enumerate(queries):
+        rng = random.Random(number)
+        for _ in range(40):
+            writer = Shapes(shipped(), Draft(), rng, held_out=False)
+            shapes[" ".join(writer.step(action) for action in query.actions)] += 1
+    print(f"{len(shapes)} shapes in {shapes.total()} draws")
+    assert len(shapes) >= 10_000
+
+
+def test_a_place_is_seldom_named() -> None:
+    named = total = 0
+    for query in draw("varied", 20):
+        for action in query.actions:
+            if action.kind in {"count", "list", "rank"}:
+                total += 1
+                named += repr(action.parameters["select"]["name"]) in query.text
+    assert named / total < 0.25
+
+
+def test_that_node_is_the_only_one_of_its_kind_so_far() -> None:
+    writer = make_writer()
+    first, second = "ju1.a1.m1.s2c1", "ju1.a1.m1.s2c2"
+    writer.node(first, 2)
+    again = re.compile(r"(that|same|before|said|aforesaid)\b")
+    assert any(again.search(writer.node(first, 2)) for _ in range(20))
+    writer.node(second, 2)
+    assert not any(again.search(writer.node(first, 2)) for _ in range(20))
+
+
+def test_steps_in_any_order_of_the_text_lean_on_what_the_text_said_before() -> None:
+    actions = (
+        act("list", Question(select=Selection(name="ju1.s2", scope="children"))),
+        act("count", Question(select=Selection(name="ju1.s2", scope="children"))),
+    )
+    noun = r"(?:spine block|spine)\b"
+    again = re.compile(
+        rf"\b(?:that|same|said|aforesaid) {noun}|{noun} mentioned before", re.IGNORECASE
+    )
+    first_is_later = agains = 0
+    for seed in range(200):
+        text = phrase(actions, Draft(), random.Random(seed))
+        first = re.search(r"\b(?:spine blocks?|spines?)\b|'ju1\.s2'", text)
+        for found in again.finditer(text):
+            agains += 1
+            assert first is not None
+            assert first.start() < found.start(), text
+        first_is_later += "the first" in text
+    assert first_is_later
+    assert agains > 20
+
+
+def test_what_a_loop_adds_is_named_by_a_later_step() -> None:
+    port = NewNode(name="$1.p99", kind=EK_PORT, attributes={CAPACITY: 1e9}, parents=("$1",))
+    loop = Loop(
+        select=Selection(name="ju1.s2", scope="children", kind=EK_PACKET_SWITCH),
+        then=(act("add", Addition(nodes=(port,))),),
+    )
+    actions = (act("each", loop), act("remove", Removal(names=("ju1.s2.s1c1.p99",))))
+    text = phrase(actions, Draft(), random.Random(5))
+    assert "'ju1.s2.s1c1.p99'" in text
+    assert "'p99'" in text or "'.p99'" in text
+
+
+@pytest.mark.parametrize(
+    ("update", "words"),
+    [
+        ({"at_least_bps": 2e9, "below_bps": 4e9}, r"(at least|or more).*(below|less than)"),
+        ({"below_bps": 4e9}, r"(below|less than|under|smaller|not reach)"),
+        ({"at_least_bps": 4e9}, r"(at least|or more|no less|not below|upwards)"),
+        ({}, ""),
+    ],
+)
+def test_bounds_are_told(update: dict[str, float], words: str) -> None:
+    select = Selection(name="ju1.s1", scope="descendants", kind=EK_PORT, **update)
+    for seed in range(40):
+        text = phrase(
+            (act("update", Update(select=select, times=2.0)),), Draft(), random.Random(seed)
+        )
+        assert re.search(words, text)
+        assert len(re.findall(r"bps|bit/s|Gb/s|bits per second", text)) >= len(update)
+
+
+def test_a_question_about_a_node_alone_keeps_its_canonical_words() -> None:
+    action = act("count", Question(select=Selection(name="ju1.s1")))
+    assert "Count the node 'ju1.s1'." in phrase((action,), Draft(), random.Random(1))
+
+
+@given(st.one_of(st.floats(1, 1e15), st.integers(1, 10**6).map(lambda n: n * 1e8)))
+def test_a_capacity_is_read_back_as_the_same_number(bps: float) -> None:
+    units = {"bps": 1.0, "bit/s": 1.0, "Mbps": 1e6, "megabits per second": 1e6}
+    writer = make_writer(int(bps))
+    for _ in range(8):
+        number, unit = writer.capacity(bps).split(" ", 1)
+        if number[0].isalpha() or "-" in number:
+            assert bps % 1e9 == 0
+            continue
+        assert float(number.replace(",", "")) * units.get(unit, 1e9) == bps
+
+
+@given(st.integers(0, 999))
+def test_numbers_in_words_differ(number: int) -> None:
+    assert in_words(number) not in {in_words(other) for other in range(1000) if other != number}
+    assert ordinal_in_words(number + 1) != ordinal_in_words(number)
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "place"),
+    [
+        (1, "one", "first"),
+        (12, "twelve", "twelfth"),
+        (20, "twenty", "twentieth"),
+        (42, "forty-two", "forty-second"),
+        (115, "one hundred and fifteen", "one hundred and fifteenth"),
+        (300, "three hundred", "three hundredth"),
+        (1000, None, None),
+    ],
+)
+def test_numbers_in_words(number: int, words: str | None, place: str | None) -> None:
+    assert in_words(number) == words
+    assert ordinal_in_words(number) == place
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (0.5, {"half", "0.5 times", "50 percent of", "50 % of"}),
+        (1.0, {"once", "1 times", "100 percent of", "100 % of"}),
+        (2.0, {"twice", "2 times", "200 percent of", "200 % of"}),
+        (2.5, {"two and a half times", "2.5 times", "250 percent of", "250 % of"}),
+        (3.0, {"three times", "3 times", "300 percent of", "300 % of"}),
+        (0.1 + 0.2, {"0.30000000000000004 times"}),
+    ],
+)
+def test_factors(factor: float, words: set[str]) -> None:
+    writer = make_writer()
+    assert {writer.multiple(factor) for _ in range(80)} == words
+
+
+@pytest.mark.parametrize(
+    ("rank", "words"),
+    [
+        (0, {"first", "1st"}),
+        (10, {"eleventh", "11th"}),
+        (21, {"twenty-second", "22nd"}),
+        (-1, {"last"}),
+    ],
+)
+def test_places(rank: int, words: set[str]) -> None:
+    writer = make_writer()
+    assert {writer.ordinal(rank) for _ in range(40)} == words
+
+
+def test_a_number_that_is_no_whole_one_is_told_in_digits() -> None:
+    assert {make_writer(seed).number(2.5) for seed in range(20)} == {"2.5"}
+
+
+def _phrase_again(
+    query: Any, draft: Draft, used: Counter[str], seed: int = 0, *, held_out: bool = False
+) -> None:
+    """Words for the query's actions on a network that has what they name."""
+    for added in query.initial.get("add", ()):
+        if not draft.exists(added[0]):
+            _add(draft, added)
+    phrase(
+        query.actions, draft, random.Random(1000 * seed + query.index), held_out=held_out, used=used
+    )
+
+
+def _add(draft: Draft, added: list[Any]) -> None:
+    name, attributes, parents = added
+    if attributes["type"] == [EK_PORT]:
+        draft.add_port(parents[0], name, attributes["physical_capacity_bps"])
+    else:
+        draft.add_switch(name, int(attributes["switch_loc"]["stage"]), parents, {})
