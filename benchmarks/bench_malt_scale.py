@@ -1,0 +1,147 @@
+"""Networks of 1, 10 and 100 times the released model's size: load, generate, grade, memory.
+
+    python benchmarks/bench_malt_scale.py [--sizes 1 10 100] [--queries 21] [--model-file]
+
+Each size runs in a process of its own. Prints, per size: processor time to load the network in the
+service, wall time until the sandbox has it too, processor time per query to draw it and to compute
+its truth, wall time from a program to its verdict (one that copies the network, changes the copy
+and answers with it; the reference solutions), and the peak of the memory of the service with all
+its children (PSS, each page counted once). With ``--model-file`` the network comes from a node-link
+file instead of parameters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import networkx as nx
+from bench_end_to_end import Watch
+
+from netarena.model import Query
+from netarena_malt.app import Malt
+from netarena_malt.base import Parameters
+from netarena_malt.query import base_for
+from netarena_malt.state import case_of
+from netarena_malt.topology import build
+
+#: times the released model -> parameters
+SIZES = {
+    1: {},
+    10: {"superblocks": 40, "spine_blocks": 40},
+    100: {"superblocks": 40, "spine_blocks": 400, "agg_blocks": 40},
+}
+#: copies the network once and gives the copy back, with one port too fast
+COPIES = """\
+def process_graph(graph_data):
+    graph = graph_data.copy()
+    port = next(a for _, a in graph.nodes(data=True) if "EK_PORT" in a["type"])
+    port["physical_capacity_bps"] *= 3
+    return {"type": "text", "data": len(graph), "updated_graph": graph}
+"""
+HEADS = (
+    *("size", "nodes", "load CPU s", "sandbox s", "draw ms", "truth ms", "first truth s"),
+    *("copy and judge s", "solve and judge s", "peak MiB"),
+)
+
+
+async def measure(size: int, queries: int, topology: object) -> list[object]:
+    malt = Malt()
+    config = malt.config_type.parse(
+        {
+            "topology": topology,
+            "num_queries": max(1, queries // 21),
+            "complexity_level": ["level1", "level2", "level3", "level4"],
+        }
+    )
+    watch = Watch(os.getpid())
+    watch.start()
+    begin = time.process_time()
+    base = base_for(config)
+    load_s = time.process_time() - begin
+    begin = time.process_time()
+    drawn = list(malt.generate(config, 5))
+    draw_s = (time.process_time() - begin) / len(drawn)
+    async with malt:
+        first = malt.environment(drawn[0], config)
+        begin_wall, begin = time.perf_counter(), time.process_time()
+        await first.open()
+        started_s, first_s = time.perf_counter() - begin_wall, time.process_time() - begin
+        solved, truths = [], []
+        for query in drawn[:21]:
+            begin = time.process_time()
+            case_of(query)
+            truths.append(time.process_time() - begin)
+            solved.append(await play(malt, query, malt.parse(malt.solve(query)[0]), right=True))
+        copied = [await play(malt, query, {"code": COPIES}, right=False) for query in drawn[:3]]
+        await first.close()
+    watch.over.set()
+    watch.join()
+    median = statistics.median
+    return [
+        *(size, base.size, load_s, started_s, draw_s * 1000, median(truths) * 1000, first_s),
+        *(median(copied), median(solved), watch.peak / 2**20),
+    ]
+
+
+async def play(malt: Malt, query: Query, move: object, *, right: bool) -> float:
+    world = malt.environment(query, malt.config_type())
+    first = await world.open()
+    begin = time.perf_counter()
+    execution = await world.execute(move)
+    state = await world.observe()
+    judgement = malt.judge(query, first, first, state)
+    took_s = time.perf_counter() - begin
+    await world.close()
+    if right != judgement.correct or (right and not judgement.safe):
+        raise SystemExit(f"{query.label}: {judgement} {execution.output}")
+    return took_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), choices=SIZES)
+    parser.add_argument("--queries", type=int, default=21)
+    parser.add_argument("--model-file", action="store_true")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        size, topology = json.loads(arguments.one)
+        print(json.dumps(asyncio.run(measure(size, arguments.queries, topology))))
+        return
+    print(f"| {' | '.join(HEADS)} |\n|{' --- |' * len(HEADS)}")
+    for size in arguments.sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            topology: object = SIZES[size] or "released"
+            if arguments.model_file:
+                topology = str(Path(folder) / "model.json")
+                graph = build(Parameters.model_validate(SIZES[size]).topology())
+                data = nx.node_link_data(graph, edges="edges")
+                Path(topology).write_text(json.dumps(data))
+                del graph, data
+            command = [sys.executable, __file__, "--queries", str(arguments.queries)]
+            found = subprocess.run(
+                [*command, "--one", json.dumps([size, topology])],
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+        row = json.loads(found.stdout)
+        print("| " + " | ".join(shown(value) for value in row) + " |", flush=True)
+
+
+def shown(value: float) -> str:
+    if value >= 100 or isinstance(value, int):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    main()
