@@ -25,6 +25,7 @@ from netarena.errors import ConfigError, NetArenaError, one_line
 from netarena.model import Check, Severity
 from netarena.sandbox import shell
 from netarena_route.config import JOINT, RouteConfig
+from netarena_route.fault import PAPER_KINDS
 from netarena_route.namespace import Unavailable, current_network, isolate, leave_network
 from netarena_route.netlink import Netlink, attributes
 from netarena_route.world import MAX_NEIGHBOURS
@@ -38,16 +39,6 @@ NARROWER = (
 _RIGHTS = f"start the container by {PRIVILEGED}, or with fewer rights by {NARROWER}"
 _NAMESPACES, _BUBBLEWRAP, _MININET = "namespaces", "bubblewrap", "mininet"
 _TRY_S = 60.0
-#: what the standard mix is drawn from
-PAPER_KINDS = frozenset(
-    (
-        "disable_routing",
-        "disable_interface",
-        "remove_ip",
-        "drop_traffic_to_from_subnet",
-        "wrong_routing_table",
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -209,7 +200,7 @@ def _asks_for(config: RouteConfig, need: _Need) -> bool:
     if not isinstance(asked, tuple):
         return bool(asked == need.value)
     # kinds beyond the paper's are all of the extended family
-    return not PAPER_KINDS.issuperset(part for entry in asked for part in entry.split(JOINT))
+    return not {*PAPER_KINDS}.issuperset(part for entry in asked for part in entry.split(JOINT))
 
 
 def _neighbours(num_switches: int, num_hosts: int) -> int:

@@ -1,0 +1,217 @@
+"""What is told of a machine that lacks something, and what is refused there."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.model import Severity
+from netarena.sandbox.shell import Result
+from netarena_route import diagnosis
+from netarena_route.config import RouteConfig
+from netarena_route.diagnosis import NeighbourTable, check, diagnose
+from netarena_route.namespace import Unavailable
+from netarena_route.netlink import Netlink
+from netarena_route.world import standard
+
+Lack = Callable[..., None]
+
+
+@pytest.fixture(name="lack")
+def _lack(monkeypatch: pytest.MonkeyPatch) -> Lack:
+    """Have needs fail on this machine."""
+
+    def lack(**failed: str) -> None:
+        found = {name.replace("_", " "): why for name, why in failed.items()}
+        monkeypatch.setattr(diagnosis, "_failures", lambda: found)
+
+    lack()
+    monkeypatch.setattr(diagnosis, "neighbour_table", lambda: NeighbourTable(5, 1024))
+    return lack
+
+
+def test_a_machine_that_has_everything(lack: Lack) -> None:
+    checks = diagnose()
+    assert all(check.ok and not check.remedy for check in checks)
+    assert {"namespaces", "bubblewrap", "netem", "mininet"} <= {check.name for check in checks}
+    for emulator in ("mininet", "netns"):
+        check(RouteConfig(emulator=emulator, netem=True, error_types=("extended",)))
+
+
+def test_missing_rights_are_told_with_the_flags_that_give_them(lack: Lack) -> None:
+    lack(namespaces="unshare: Operation not permitted")
+    first, *rest = diagnose()
+    assert (first.ok, first.severity) == (False, Severity.RUN)
+    assert "docker run --privileged" in first.remedy
+    assert [other.name for other in rest] == ["neighbour table"]
+    with pytest.raises(ConfigError) as caught:
+        check(RouteConfig())
+    said = str(caught.value)
+    assert "unshare: Operation not permitted" in said
+    assert "docker run --privileged" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "needs_it", "does_without", "field"),
+    [
+        ("bubblewrap", {}, None, ""),
+        ("iptables", {}, None, ""),
+        ("netem", {"netem": True}, {}, "netem"),
+        ("mininet", {}, {"emulator": "netns"}, "emulator"),
+        ("nft", {"error_types": ["extended"]}, {}, "error_types"),
+        (
+            "iptables_extensions",
+            {"error_types": ["disable_routing", "remove_ip+stray_route"]},
+            {"error_types": ["disable_routing", "disable_interface+remove_ip"]},
+            "error_types",
+        ),
+    ],
+)
+def test_what_a_machine_lacks_is_refused_to_those_who_ask_for_it(
+    name: str,
+    needs_it: dict[str, Any],
+    does_without: dict[str, Any] | None,
+    field: str,
+    lack: Lack,
+) -> None:
+    lack(**{name: "not here"})
+    with pytest.raises(ConfigError, match="not here") as caught:
+        check(RouteConfig.model_validate(needs_it))
+    assert caught.value.field == field
+    if does_without is not None:
+        check(RouteConfig.model_validate(does_without))
+    (found,) = (check for check in diagnose() if not check.ok)
+    assert found.detail == "not here"
+    assert found.remedy
+
+
+def test_networks_beyond_the_neighbour_table_are_refused_with_numbers(lack: Lack) -> None:
+    check(RouteConfig(num_switches=4, num_hosts_per_subnet=4, concurrency=12))
+    said = r"^concurrency: 13 networks of 80 .* 1040 entries .* holds 1024: at most 12"
+    with pytest.raises(ConfigError, match=said):
+        check(RouteConfig(num_switches=4, num_hosts_per_subnet=4, concurrency=13))
+    # their entries are permanent, which the kernel does not count
+    check(RouteConfig(num_switches=16, num_hosts_per_subnet=16, concurrency=100))
+
+
+@pytest.mark.parametrize("size", [(2, 1), (3, 2), (8, 8), (16, 16)])
+def test_neighbours_are_those_of_the_world(size: tuple[int, int]) -> None:
+    world = standard(*size, random.Random(1))
+    counted = 0 if world.permanent else world.neighbours
+    assert diagnosis._neighbours(*size) == counted
+
+
+def test_the_kernel_tells_its_table() -> None:
+    table = diagnosis.neighbour_table()
+    assert table.most >= 128
+    assert 0 <= table.used <= table.most * 100
+
+
+def test_a_kernel_that_tells_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Netlink, "dump", lambda *_: iter(()))
+    with pytest.raises(OSError, match="tells no neighbour table"):
+        diagnosis.neighbour_table()
+
+
+@pytest.mark.parametrize(
+    ("printed", "found"),
+    [
+        (json.dumps({"netem": "no"}).encode(), {"netem": "no"}),
+        (b"Traceback", {"namespaces": "it cannot be tried: Expecting value"}),
+    ],
+)
+def test_what_was_tried_is_read(
+    printed: bytes, found: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diagnosis._failures.cache_clear()
+    monkeypatch.setattr(
+        subprocess, "run", lambda *_, **__: subprocess.CompletedProcess((), 0, printed)
+    )
+    try:
+        got = diagnosis._failures()
+        assert got.keys() == found.keys()
+        assert all(got[name].startswith(found[name]) for name in found)
+    finally:
+        diagnosis._failures.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("inside", "found"),
+    [
+        ([("netem", "unknown")], {"netem": "unknown"}),
+        (Unavailable("no view of processes"), {"namespaces": "no view of processes"}),
+        (
+            SystemExit(0),
+            {"namespaces": "a process in namespaces of its own ends at once"},
+        ),
+    ],
+)
+def test_what_is_tried_inside_comes_out(
+    inside: Any, found: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def isolate() -> int:
+        if pid := os.fork():
+            return pid
+        if isinstance(inside, Unavailable):
+            raise inside
+        if isinstance(inside, SystemExit):
+            os._exit(0)
+        return -1
+
+    monkeypatch.setattr(diagnosis, "isolate", isolate)
+    monkeypatch.setattr(diagnosis, "_try_inside", lambda: inside)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: True)
+    assert diagnosis._try_all() == found
+
+
+def test_rights_that_are_missing_at_once_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def isolate() -> int:
+        raise Unavailable("unshare: Operation not permitted")
+
+    monkeypatch.setattr(diagnosis, "isolate", isolate)
+    assert diagnosis._try_all() == {"namespaces": "unshare: Operation not permitted"}
+
+
+@pytest.mark.requires("bwrap", "root")
+def test_each_need_is_tried_in_a_network_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = [
+        diagnosis._Need("bridge", ("ip link add t9 type bridge", "ip link show t9"), ""),
+        diagnosis._Need("another", ("ip link show t9",), ""),
+    ]
+    monkeypatch.setattr(diagnosis, "_NEEDS", needs)
+    found: dict[str, str] = {}
+    # a thread is in network namespaces of its own
+    thread = threading.Thread(target=lambda: found.update(diagnosis._try_inside()))
+    thread.start()
+    thread.join()
+    assert found.keys() == {"another"}
+    assert "does not exist" in found["another"]
+
+
+@pytest.mark.parametrize(
+    "ends", [EnvironmentFailed("no sandbox: no rights"), Result("no sandbox: no rights", 1)]
+)
+def test_a_sandbox_that_does_not_work_is_told(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object, **__: object) -> Result:
+        if isinstance(ends, Exception):
+            raise ends
+        return ends
+
+    monkeypatch.setattr(diagnosis.shell, "run", run)
+    ((name, why),) = diagnosis._try_inside()
+    assert name == "bubblewrap"
+    assert "no rights" in why
+
+
+@pytest.mark.requires("episodes")
+def test_doctor_says_what_this_machine_can_do() -> None:
+    assert not [check for check in diagnose() if not check.ok and check.severity is Severity.RUN]
