@@ -16,8 +16,10 @@ from netarena_route.client import Net, Warm
 from netarena_route.path import Plan
 from netarena_route.world import World, standard, varied
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requires("netns"), pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.requires("netns", "bwrap"), pytest.mark.slow]
 
+#: what a repair may take on a machine that is busy
+_COMMAND_S = 30.0
 #: networks that are open at a time: rounds over broken ones are mostly waiting
 _LANES = 6
 
@@ -36,12 +38,15 @@ async def _new(warm: Warm, world: World) -> Net:
 
 
 async def _fails_of(net: Net, world: World, part: Fault) -> list[str]:
-    """Break and repair one thing; what was not as it should be."""
+    """Break one thing and repair it as an agent would; what was not as it should be."""
     found = []
     await net.inject(part.inject)
     if not _as_expected(await net.observe(), world, [part]):
         found.append(f"{part.kind} {part.method} does not break what it should: {part.words}")
-    await net.inject(part.repair)
+    for command in part.repair:
+        output = await net.run(command.machine, command.command, _COMMAND_S)
+        if output.exit != 0:
+            found.append(f"{part.kind} {part.method}: {command.command}: {output.output}")
     state = await net.observe()
     if not _as_expected(state, world, []):
         found.append(f"{part.kind} {part.method} is not repaired: {part.repair}")
