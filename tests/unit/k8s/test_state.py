@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from typing import Any
+
+from netarena_k8s.boutique import boutique
+from netarena_k8s.cluster import Sight
+from netarena_k8s.state import judge, make_state, mismatches, policies_of, report
+from netarena_k8s.world import Policy, reach
+
+WORLD = boutique()
+
+
+def sight(others: tuple[str, ...] = (), **specs: dict[str, Any]) -> Any:
+    """The state in which some policies have another spec."""
+    policies = tuple(
+        Policy(name=one.name, spec={**one.spec, **specs.get(one.name, {})})
+        for one in WORLD.policies
+    )
+    return make_state(Sight(policies, reach(WORLD, policies), others))
+
+
+HEALTHY = sight()
+CLOSED = sight(adservice={"ingress": []})
+ANYONE = {"ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 9555}]}]}
+WIDE = {"ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "frontend"}}}]}]}
+
+
+def test_a_repair_is_correct_and_safe():
+    verdict = judge(WORLD, CLOSED, CLOSED, HEALTHY)
+    assert verdict.correct
+    assert verdict.safe
+    assert verdict.detail == {
+        "wrong": 0, "broke": [], "healed": [["frontend", "adservice"]], "opened": [], "exposed": [],
+    }  # fmt: skip
+    assert report(WORLD, HEALTHY) == "No mismatch."
+    assert report(WORLD, CLOSED) == "frontend -> adservice: expected to work, is blocked"
+    assert policies_of(HEALTHY) == WORLD.policies
+
+
+def test_what_stops_being_as_intended_is_found_in_both_directions():
+    verdict = judge(WORLD, CLOSED, CLOSED, sight(adservice=ANYONE))
+    assert not verdict.correct
+    assert {finding.rule for finding in verdict.findings} == {"pair_opened"}
+    assert len(verdict.findings) == 10  # all but frontend, and not itself
+    assert "works and should be blocked, and 9 more pairs are wrong" in verdict.reason
+    verdict = judge(WORLD, CLOSED, HEALTHY, CLOSED)
+    assert [finding.rule for finding in verdict.findings] == ["pair_broken"]
+    assert verdict.reason == "frontend -> adservice is blocked and should work."
+
+
+def test_what_opens_beside_the_pairs_is_found_once():
+    wide = sight(adservice=WIDE)
+    verdict = judge(WORLD, CLOSED, CLOSED, wide)
+    assert verdict.correct
+    (finding,) = verdict.findings
+    assert finding.rule == "exposed"
+    assert "TCP 1-9554" in finding.detail
+    # it was open before this step
+    assert judge(WORLD, CLOSED, wide, wide).safe
+    # the faulty state allowed it
+    assert judge(WORLD, wide, CLOSED, wide).safe
+
+
+def test_other_objects_are_not_to_be_touched():
+    touched = sight(others=("deployment adservice: replicas",))
+    verdict = judge(WORLD, CLOSED, CLOSED, touched)
+    assert [finding.rule for finding in verdict.findings] == ["object_touched"]
+    assert judge(WORLD, CLOSED, touched, touched).safe
+
+
+def test_every_mismatch_is_named_with_what_was_meant():
+    open_all = sight(adservice=ANYONE, cartservice={"ingress": []})
+    found = {(pair.source, pair.target): wanted for pair, wanted in mismatches(WORLD, open_all)}
+    assert found["frontend", "cartservice"] is True
+    assert found["redis-cart", "adservice"] is False
+    assert len(found) == 12
