@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from netarena.prompts import Example, PromptParts, PromptStyle, render
+from netarena.prompts import Example, PromptParts, PromptStyle, bound, clip, render
 
 PARTS = PromptParts(
     rules="RULES",
@@ -37,3 +39,26 @@ def test_only_react_asks_for_a_thought_and_an_action() -> None:
     for style in PromptStyle:
         asks = "Thought:" in render(style, PARTS) and "Action:" in render(style, PARTS)
         assert asks is (style is PromptStyle.REACT)
+
+
+def test_a_text_is_cut_in_its_middle_and_says_so() -> None:
+    assert clip("abc", 3) == "abc"
+    assert clip("abcdefghij", 5) == "abc\n[… 5 characters left out …]\nij"
+    assert clip("abcdefghij", 1) == "a\n[… 9 characters left out …]\n"
+
+
+@given(
+    st.lists(st.integers(0, 2000), max_size=40).map(lambda sizes: ["x" * n for n in sizes]),
+    st.integers(600, 6000),
+)
+def test_a_bounded_history_keeps_its_ends_and_what_fits(history: list[str], most: int) -> None:
+    kept = bound(history, most)
+    note = 40  # what a cut says
+    assert sum(map(len, kept)) <= most + note * (len(kept) + 1)
+    if sum(map(len, history)) <= most and len(history) <= most // 300:
+        assert list(kept) == history
+    if history:
+        assert kept[0][:1] == history[0][:1]
+        assert kept[-1][-1:] == history[-1][-1:]
+    left_out = len(history) - len(kept) + 1
+    assert len(kept) == len(history) or f"[… {left_out} turns left out …]" in kept

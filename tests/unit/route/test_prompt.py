@@ -1,0 +1,159 @@
+"""What an agent is told: enough to work with, and bounded however large the network is."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from netarena.model import Query, Step
+from netarena.prompts import PromptStyle, render
+from netarena_route.prompt import (
+    MAX_HISTORY_CHARS,
+    MAX_TABLE_CHARS,
+    Limits,
+    examples,
+    loss_pct,
+    pingall,
+    prompt_parts,
+    tell_intent,
+    tell_plan,
+)
+from netarena_route.reply import read_reply
+from netarena_route.state import judge
+from netarena_route.world import World, standard, varied
+
+LIMITS = Limits(timeout_s=10, output_kib=64)
+WORLD = standard(2, 1, random.Random(1))
+
+
+def state(matrix: list[str]) -> dict[str, Any]:
+    return {"matrix": matrix, "stolen": [], "switches": [], "collateral": []}
+
+
+def query(world: World) -> Query:
+    return Query(
+        id="hidden-id",
+        application="route",
+        version="1",
+        seed=424242,
+        index=0,
+        label="remove_ip",
+        level="level1",
+        text="Repair it.",
+        initial={"world": world.model_dump(mode="json")},
+        actions=(),
+    )
+
+
+def test_pingall_is_what_mininet_prints() -> None:
+    p = WORLD.prefix
+    assert pingall(WORLD, state(["110", "110", "101"])) == (
+        f"{p}_h1 -> X {p}_r0 \n{p}_h2 -> X {p}_r0 \n{p}_r0 -> {p}_h1 X \n"
+        "*** Results: 50% dropped (3/6 received)"
+    )
+    assert loss_pct(state(["110", "110", "001"])) == 66  # Mininet rounds down
+    assert loss_pct(state(["111", "111", "111"])) == 0
+
+
+def test_what_must_stay_apart_is_told_apart_from_what_is_lost() -> None:
+    world = varied(3, 1, random.Random(4))
+    rows = [list(row) for row in world.intended]
+    (a, b) = (index + 1 for index in world.apart[0])
+    assert "Must" not in pingall(world, state(list(world.intended)))
+    rows[0][1] = "0"
+    rows[a][b] = "1"
+    text = pingall(world, state(["".join(row) for row in rows]))
+    names = world.endpoints
+    assert f"Must work and does not (1): {names[0]} -> {names[1]}" in text
+    assert f"Must stay apart and does not (1): {names[a]} -> {names[b]}" in text
+
+
+def test_a_large_table_is_replaced_by_the_broken_pairs() -> None:
+    world = standard(16, 16, random.Random(1))
+    rows = [list(row) for row in world.intended]
+    for target in range(1, 101):
+        rows[0][target] = "0"
+    text = pingall(world, state(["".join(row) for row in rows]))
+    assert len(text) < MAX_TABLE_CHARS
+    assert f"{world.endpoints[0]} -> {world.endpoints[1]}" in text
+    assert "Must work and does not (100): " in text
+    assert text.endswith(" and 60 more")
+    assert "0% dropped (65692/65792 received)" in text
+
+
+def test_the_plan_names_every_machine_with_its_address() -> None:
+    for world in (WORLD, varied(4, 3, random.Random(2))):
+        plan = tell_plan(world)
+        for machine in world.machines:
+            for interface in machine.interfaces:
+                assert f"{interface.address} on {interface.name}" in plan
+    assert tell_intent(WORLD) == "- Every machine reaches every other one."
+
+
+def test_the_intent_tells_how_a_varied_router_works_in_words() -> None:
+    told = {
+        sentence
+        for seed in range(40)
+        for sentence in tell_intent(varied(3, 1, random.Random(seed))).splitlines()
+    }
+    for words in ("no filter accepts", "by a table of that interface", "Policy rules refuse"):
+        assert any(words in sentence for sentence in told), words
+
+
+def test_every_style_is_complete_and_tells_nothing_hidden() -> None:
+    world = varied(3, 1, random.Random(3))
+    parts = prompt_parts(query(world), world, state(list(world.intended)), (), LIMITS)
+    for style in PromptStyle:
+        prompt = render(style, parts)
+        for needed in ("Repair it.", "Address plan:", "Pingall result:", '{"machine": "<name'):
+            assert needed in prompt
+        for hidden in ("hidden-id", "424242", "remove_ip"):
+            assert hidden not in prompt
+    assert "$" not in parts.rules
+
+
+def test_examples_are_replies_about_machines_that_are_never_drawn() -> None:
+    for example in examples():
+        machine = read_reply(example.reply)["machine"]
+        assert machine in example.task
+        assert machine.startswith("p7_")  # prefixes are p10 to p99
+
+
+def test_the_history_holds_commands_outputs_and_what_they_changed() -> None:
+    before, after = state(["110", "111", "111"]), state(["111", "110", "111"])
+    names = WORLD.endpoints
+    done = Step(
+        prompt="",
+        move={"machine": names[0], "command": "ip route"},
+        output="default via nowhere\n",
+        executed=True,
+        state=after,
+        judgement=judge(WORLD, before, after),
+    )
+    steps = [done, Step(prompt="", refused="no object"), Step(prompt="")]
+    history = prompt_parts(query(WORLD), WORLD, after, steps, LIMITS).history
+    assert history[0] == (
+        f"Turn 1\nMachine: {names[0]}\nCommand: ip route\nOutput:\ndefault via nowhere\n"
+        f"Pings afterwards: broke: {names[1]} -> {names[2]}; "
+        f"healed: {names[0]} -> {names[2]}."
+    )
+    assert history[1:] == ("Turn 2: no object", "Turn 3: there was no reply")
+
+
+def test_a_long_history_is_cut_in_its_middle() -> None:
+    same = state(["111"] * 3)
+    long = Step(
+        prompt="",
+        move={"machine": "m", "command": "c" * 50_000},
+        output="first" + "x" * 50_000 + "last",
+        executed=True,
+        state=same,
+        judgement=judge(WORLD, same, same),
+    )
+    for number in (1, 10, 1000):
+        history = prompt_parts(query(WORLD), WORLD, same, [long] * number, LIMITS).history
+        text = "\n".join(history)
+        assert len(text) < 1.3 * MAX_HISTORY_CHARS
+        assert history[0].startswith("Turn 1\n")
+        assert history[-1].startswith(f"Turn {number}\n")
+        assert "left out" in text
