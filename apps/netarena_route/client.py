@@ -69,9 +69,13 @@ class Net:
         self._emulator = emulator
         self._life = life
         self._busy = asyncio.Lock()
+        #: what was asked and cancelled before it was answered: the next answer would be that one's
+        self._unanswered = ""
         #: how long pings that never came were waited for, in all
         self.waited_s = 0.0
-        #: of the last ``build``: ``built_s`` and ``verified_s``
+        #: CPU time of its process and of what has ended below it
+        self.cpu_s = 0.0
+        #: of the last ``build``: see ``Worker.build``
         self.times: dict[str, float] = {}
 
     async def build(self) -> None:
@@ -109,11 +113,16 @@ class Net:
 
     async def _ask(self, do: str, within_s: float = _ANSWER_S, **arguments: Any) -> Any:
         async with self._busy:
+            if self._unanswered:
+                raise EnvironmentFailed(f"the network still owes an answer to {self._unanswered}")
+            self._unanswered = do
             try:
                 async with asyncio.timeout(within_s):
                     answer = await self._life.ask({"do": do, **arguments})
             except TimeoutError:
                 raise EnvironmentFailed(f"no answer to {do} after {within_s:g} s") from None
+            self._unanswered = ""
+        self.cpu_s = answer["cpu_s"]
         if "failed" in answer:
             raise EnvironmentFailed(one_line(f"{do}: {answer['failed']}"))
         return answer["ok"]
@@ -203,7 +212,12 @@ class Warm:
                 self._ends.pop(number, None)
                 raise EnvironmentFailed(f"no process for a network: {error}") from None
         life = _Life(self, number, end)
-        await life.open(ours)
+        try:
+            await life.open(ours)
+        except BaseException:
+            ours.close()
+            self.kill(number)
+            raise
         return Net(world, emulator, life)
 
     def kill(self, number: int) -> None:

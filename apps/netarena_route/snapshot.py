@@ -7,11 +7,13 @@ differs from what it was (``switches``).
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from subprocess import CalledProcessError, TimeoutExpired
 
 from netarena.sandbox.shell import entered
 from netarena_route.netlink import (
@@ -255,7 +257,11 @@ def _filters(machine: Machine) -> Iterator[Entry]:
     if not machine.filters:
         return
     table = ""
-    for line in run_shell("iptables-save").stdout.splitlines():
+    try:
+        saved = run_shell("iptables-save").stdout
+    except (CalledProcessError, TimeoutExpired):  # an agent left what it cannot read: all is gone
+        return
+    for line in saved.splitlines():
         if line.startswith("*"):
             table = line[1:]
         elif line.startswith(":"):
@@ -266,5 +272,6 @@ def _filters(machine: Machine) -> Iterator[Entry]:
 
 def _sysctls(machine: Machine) -> Iterator[Entry]:
     for name, _ in machine.sysctls:
-        value = Path("/proc/sys", *name.split(".")).read_text(encoding="ascii").strip()
-        yield "sysctl", f"{name}={value}"
+        with contextlib.suppress(OSError):  # gone with its interface
+            value = Path("/proc/sys", *name.split(".")).read_text(encoding="ascii").strip()
+            yield "sysctl", f"{name}={value}"

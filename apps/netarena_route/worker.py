@@ -1,8 +1,9 @@
 """The process of one episode's network: builds it, breaks it, runs commands in it, measures it.
 
 It is process 1 of its own namespaces (``zygote`` starts it) and speaks JSON lines over one socket:
-``{"do": name, ...}`` to here, ``{"ok": value}`` or ``{"failed": text}`` back, one at a time. It
-ends when the socket does, and with it everything that it made.
+``{"do": name, ...}`` to here, ``{"ok": value}`` or ``{"failed": text}`` back, one at a time, and
+beside it ``cpu_s``: what the process and its children have used since it began. It ends when the
+socket does, and with it everything that it made.
 """
 
 from __future__ import annotations
@@ -72,12 +73,14 @@ class Worker:
             answer = {"failed": f"{error.cmd[-1]}: {error.stdout.strip()}"}
         except Exception as error:  # noqa: BLE001 -- whatever it is, the service must hear of it
             answer = {"failed": f"{type(error).__name__}: {error}"}
+        answer["cpu_s"] = _cpu_s()
         return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
 
     def build(self, world: dict[str, Any], emulator: str) -> dict[str, float]:
         """Make the network and verify that it is healthy; how long each took, in s.
 
-        ``waited_s`` is the part that was waiting for pings that never came.
+        ``cpu_s`` is what making it used, ``waited_s`` the part of verifying that was waiting for
+        pings that never came.
         """
         began = time.monotonic()
         self._world = World.model_validate(world)
@@ -88,13 +91,14 @@ class Worker:
             self._stack.callback(os.close, space)
         configure(self._world, self._spaces)
         self._listen()
-        built = time.monotonic()
+        built, cpu_s = time.monotonic(), _cpu_s()
         rows, waited_s = self._rounds(HEALTHY_S, wanted=self._world.intended)
         if rows != self._world.intended:
             raise RuntimeError(f"not healthy after {HEALTHY_S:g} s: {self._first_wrong(rows)}")
         self._snapshot = Snapshot(self._world, self._spaces, self._netlinks)
         return {
             "built_s": built - began,
+            "cpu_s": cpu_s,
             "verified_s": time.monotonic() - built,
             "waited_s": waited_s,
         }
@@ -212,6 +216,12 @@ class Worker:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
+
+
+def _cpu_s() -> float:
+    """What this process and those that it has seen the end of have used since their start."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + used.ru_utime + used.ru_stime
 
 
 def _both(rows: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:

@@ -64,7 +64,9 @@ class Apart:
 
     def ask(self, do, **arguments):
         self._ours.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
-        return json.loads(self._lines.readline())
+        answer = json.loads(self._lines.readline())
+        assert answer.pop("cpu_s") > 0
+        return answer
 
     def build(self):
         answer = self.ask("build", world=self.world.model_dump(mode="json"), emulator="netns")
@@ -187,6 +189,11 @@ def test_collateral_names_what_is_gone_of_the_healthy_state(apart):
     )
     net.do("h2", "ip route del default; ip addr flush dev {p}_h2-eth0")
     state = net.observe()
+    # the entries of iptables, as another program left them for it
+    net.do("r0", "nft delete table ip filter; nft add table ip filter")
+    net.do("r0", "nft 'add chain ip filter FORWARD { type filter hook forward priority 7; }'")
+    net.do("r0", "nft add rule ip filter FORWARD meta length 99999 counter reject")
+    again = net.observe()
 
     r0, h2 = net.name("r0"), net.name("h2")
     port = f"{net.world.prefix}_h2-eth0"
@@ -205,6 +212,8 @@ def test_collateral_names_what_is_gone_of_the_healthy_state(apart):
         ]
     )
     assert state["stolen"] == []
+    filters = [entry for _, kind, entry in again["collateral"] if kind == "filter"]
+    assert "-t filter -A FORWARD -p tcp -m tcp --dport 99 -j DROP" in filters
 
 
 def test_the_switches_namespace_is_checked(apart):
@@ -555,6 +564,8 @@ async def test_closing_a_network_leaves_nothing(warm, emulator):
     await gone(pids, links)
     with pytest.raises(EnvironmentFailed, match="network's process"):
         await running
+    with pytest.raises(EnvironmentFailed, match="owes an answer to run"):
+        await net.observe()
     assert named(network.prefix) == []
 
 
