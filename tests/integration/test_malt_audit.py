@@ -1,0 +1,61 @@
+"""The audit of MALT: every label and phrasing, through the real sandbox and judge."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import get_args
+
+import pytest
+
+from netarena.audit import audit
+from netarena.model import Query, State
+from netarena_malt.app import Malt
+from netarena_malt.query import LABELS, PROGRAMS, MaltConfig, Phrasing
+
+pytestmark = pytest.mark.requires("landlock", "seccomp")
+CONFIG = MaltConfig(complexity_level=MaltConfig.LEVELS)
+#: hands the network back as it came
+IDLE = """```python
+def process_graph(graph_data):
+    return {"type": "graph", "data": graph_data, "updated_graph": graph_data}
+```"""
+
+
+def test_all_labels_and_phrasings_are_valid() -> None:
+    async def run() -> None:
+        async with Malt() as malt:
+            total = len(LABELS) * len(get_args(Phrasing))
+            result = await audit(malt, CONFIG, 3, total)
+        assert result.flaws == ()
+        assert [set(labels) for labels in result.drawn.values()] == [set(LABELS)] * 3
+
+    asyncio.run(run())
+
+
+def test_a_phrasing_that_was_set_is_the_only_variant() -> None:
+    assert Malt().variants(MaltConfig(phrasing="varied")) == (MaltConfig(phrasing="varied"),)
+    assert [v.shape()["phrasing"] for v in Malt().variants(CONFIG)] == list(get_args(Phrasing))
+
+
+def test_what_is_handed_back_is_what_the_sandbox_observes_and_is_never_right() -> None:
+    async def answer(malt: Malt, query: Query) -> State:
+        environment = malt.environment(query, CONFIG)
+        await environment.open()
+        try:
+            await environment.execute(malt.parse(IDLE))
+            return await environment.observe()
+        finally:
+            await environment.close()
+
+    async def run() -> None:
+        async with Malt() as malt:
+            for query in malt.generate(CONFIG, 4):
+                claimed = malt.unearned(query, None)
+                kinds = PROGRAMS[query.label][1]
+                asks_and_changes = len(kinds) > 1 and kinds[-1] in {"count", "list", "rank"}
+                assert len(claimed) == 1 + asks_and_changes, query.label
+                assert claimed[0] == await answer(malt, query)
+                for state in claimed:
+                    assert not malt.judge(query, None, None, state).correct
+
+    asyncio.run(run())
