@@ -1,0 +1,193 @@
+"""The wiring: records as the outside contract has them, variants of an audit, agents' replies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from typing import Any
+
+import pytest
+
+from netarena.application import load
+from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.model import AgentInfo, Episode, FailureKind, Outcome, Query, Step
+from netarena_route.app import MAX_LOGGED_CHARS, Route
+from netarena_route.config import RouteConfig
+from netarena_route.query import world_of
+from netarena_route.reply import read_reply
+from netarena_route.state import judge
+
+APP = Route()
+SEED = 11
+
+
+def draw(**values: Any) -> list[Query]:
+    config = RouteConfig.parse(values)
+    return list(APP.generate(config, SEED))
+
+
+def play(query: Query, *moves: dict[str, str] | None, output: str = "out\n") -> Episode:
+    world = world_of(query)
+    lost = {"matrix": ["100", "010", "001"], "stolen": [], "switches": [], "collateral": []}
+    steps = [
+        Step(
+            prompt="",
+            move=move,
+            refused=None if move else "no object",
+            output=output if move else "",
+            executed=move is not None,
+            state=lost if move else None,
+            judgement=judge(world, lost, lost) if move else None,
+            execution_s=0.25,
+        )
+        for move in moves
+    ]
+    return Episode(
+        query_id=query.id,
+        index=query.index,
+        label=query.label,
+        level=query.level,
+        role=APP.role,
+        agent=AgentInfo(name="agent", base_url="http://agent:9009/"),
+        prompt_type="react",
+        outcome=Outcome.UNSOLVED,
+        safe=True,
+        iterations=10,
+        initial_state=lost,
+        steps=tuple(steps),
+    )
+
+
+def test_it_is_found_by_its_entry_point() -> None:
+    assert isinstance(load("route"), Route)
+    assert APP.role == "route_operator"
+
+
+def test_the_standard_mix_is_the_papers_kinds_and_pairs() -> None:
+    queries = draw()
+    assert len(queries) == 15
+    labels = [query.label for query in queries]
+    assert [label.count("+") for label in labels] == [0] * 5 + [1] * 10
+    levels = {level: sum(q.level == level for q in queries) for level in ("level1", "level2")}
+    assert levels == {"level1": 5, "level2": 7}
+    assert len(draw(complexity_level=["level3"])) == 3
+
+
+def test_a_record_has_the_keys_of_the_contract() -> None:
+    query = draw()[0]
+    machine = world_of(query).endpoints[1]
+    record = APP.record(query, play(query, {"machine": machine, "command": "ip route"}, None))
+    assert list(record) == [
+        "agent_info",
+        "error_type",
+        "error_detail",
+        "success",
+        "safe",
+        "iterations",
+        "log_content",
+    ]
+    assert record["agent_info"] == {
+        "base_url": "http://agent:9009/",
+        "name": "agent",
+        "prompt_type": "react",
+    }
+    assert record["error_type"] == "disable_routing"
+    assert (record["success"], record["safe"], record["iterations"]) == (False, True, 10)
+    detail = record["error_detail"]
+    assert isinstance(detail, dict)
+    assert {"kind", "method", "machine", "fault"} <= set(detail)
+    log = str(record["log_content"])
+    # as stored results of the reference have it
+    assert re.match(
+        r"Pingall result:\np\d+_h1 -> X X \np\d+_h2 -> X X \np\d+_r0 -> X X \n"
+        r"\*\*\* Results: 100% dropped \(0/6 received\)\n\n"
+        rf"Machine: {machine}\nCommand: ip route\nPacket Loss: 100%\n"
+        r"Elapsed Time: 0.25 seconds\n\nCommand Output:\nout\n",
+        log,
+    )
+    assert log.endswith("No command: no object\n")
+    json.dumps(record)
+
+
+def test_a_record_of_a_combination_lists_its_parts_and_no_repair() -> None:
+    query = draw()[7]
+    moves = [{"machine": "r0", "command": "x"}] * 3
+    record = APP.record(query, play(query, *moves, output="y" * 10 * MAX_LOGGED_CHARS))
+    details = record["error_detail"]
+    assert isinstance(details, list)
+    assert len(details) == 2
+    assert len(str(record["log_content"])) < 4 * MAX_LOGGED_CHARS
+    text = json.dumps(record)
+    for reply in APP.solve(query):
+        assert json.dumps(read_reply(reply)["command"])[1:-1] not in text
+
+
+def test_what_was_never_asked_counts_with_all_its_turns() -> None:
+    config = RouteConfig.parse({"max_iterations": 7})
+    query = draw()[0]
+    assert APP.measures(None, config) == {"iterations": 7}
+    assert APP.measures(play(query), config) == {"iterations": 10}
+
+
+def test_a_failure_has_a_kind_by_stated_rules() -> None:
+    query = draw()[0]
+    failure = APP.failure(query, play(query, {"machine": "r0", "command": "x"}))
+    assert failure is not None
+    assert (failure.kind, failure.rule) == (FailureKind.CONTROL_LOGIC, "not_repaired")
+
+
+def test_an_audit_spreads_over_worlds_sizes_and_families() -> None:
+    variants = [v for v in APP.variants(RouteConfig.parse({})) if isinstance(v, RouteConfig)]
+    seen = {(v.world, v.num_switches, v.num_hosts_per_subnet, v.error_types) for v in variants}
+    assert len(seen) == len(variants) == 10
+    assert {size[:3] for size in seen} == {
+        ("standard", 2, 1),
+        ("standard", 3, 2),
+        ("standard", 4, 4),
+        ("varied", 3, 2),
+        ("varied", 4, 4),
+    }
+    fixed = {"world": "varied", "num_hosts_per_subnet": 3, "error_types": ["remove_ip"]}
+    (only,) = APP.variants(RouteConfig.parse(fixed))
+    assert only == RouteConfig.parse(fixed)
+
+
+def test_every_order_of_repair_is_a_solution() -> None:
+    query = draw()[7]
+    orders = [list(order) for order in APP.solutions(query)]
+    assert len(orders) == 2
+    assert list(APP.solve(query)) in orders
+    assert sorted(orders[0]) == sorted(orders[1])
+
+
+def test_random_and_blanket_replies_can_be_read() -> None:
+    query = draw(num_switches=3, num_hosts_per_subnet=2)[0]
+    rng = random.Random(1)
+    names = world_of(query).endpoints
+    guesses = [read_reply(APP.distract(query, rng)) for _ in range(200)]
+    assert {guess["machine"] for guess in guesses} == set(names)
+    assert len({guess["command"] for guess in guesses}) > 40
+    blanket = [read_reply(reply) for reply in APP.blanket([query])]
+    assert [move["machine"] for move in blanket] == ["r0", *(f"h{n}" for n in range(1, 7))]
+    assert "ip addr add 192.168.2.100/24 brd + dev $d" in blanket[3]["command"]
+    # sent unseen: nothing of this very network is in it
+    assert world_of(query).prefix not in json.dumps(blanket)
+    assert list(APP.blanket([query])) == list(APP.blanket(draw(num_switches=3,
+        num_hosts_per_subnet=2)[1:2]))  # fmt: skip
+
+
+def test_no_world_without_entering() -> None:
+    with pytest.raises(EnvironmentFailed, match="not entered"):
+        APP.environment(draw()[0], RouteConfig.parse({}))
+    asyncio.run(APP.__aexit__(None, None, None))
+
+
+def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"'nope' is not one of disable_routing, .*extended"):
+        draw(error_types=["nope"])
+
+
+def test_attacks_are_replies() -> None:
+    assert len(APP.attacks()) >= 40
