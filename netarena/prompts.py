@@ -6,9 +6,11 @@ happened so far, and why the last reply could not be used, if it could not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from importlib.resources import files
 
 
 class PromptStyle(StrEnum):
@@ -97,6 +99,21 @@ def _render_example(example: Example, *, with_thought: bool) -> str:
     if with_thought:
         lines.append(f"Reasoning: {example.thought}")
     return "\n".join([*lines, "Reply:", example.reply])
+
+
+@cache
+def read_text(package: str, name: str) -> str:
+    """A text of an application: ``prompts/NAME.txt`` in its package."""
+    return (files(package) / "prompts" / f"{name}.txt").read_text(encoding="utf-8").strip()
+
+
+def read_examples(package: str, names: Iterable[str]) -> tuple[Example, ...]:
+    """Worked examples, a file each: task, thought and reply between lines of ``---``."""
+    found = []
+    for name in names:
+        task, thought, reply = (part.strip() for part in read_text(package, name).split("\n---\n"))
+        found.append(Example(task=task, thought=thought, reply=reply))
+    return tuple(found)
 
 
 #: an entry of a bounded history keeps at least so many characters, or it is left out

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from importlib.resources import files
 from itertools import islice
 from string import Template
 from typing import Any
 
 from netarena.model import Query, State, Step
-from netarena.prompts import Example, PromptParts, bound, clip
+from netarena.prompts import PromptParts, bound, clip, read_examples, read_text
 from netarena_route.state import Pair, count_pings, fields, lost, opened
 from netarena_route.world import World
 
+PACKAGE = "netarena_route"
 #: the whole history, the command of one turn, and what is shown of its output, in characters
 MAX_HISTORY_CHARS = 24_000
 MAX_COMMAND_CHARS = 2_000
@@ -43,17 +42,17 @@ def prompt_parts(
     query: Query, world: World, state: State, steps: Sequence[Step], limits: Limits
 ) -> PromptParts:
     """The parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns."""
-    rules = _template("rules").substitute(
+    rules = Template(read_text(PACKAGE, "rules")).substitute(
         num_subnets=len(world.switches), intent=tell_intent(world), **asdict(limits)
     )
     turns = [_tell_turn(number, step) for number, step in enumerate(steps, start=1)]
     return PromptParts(
         rules=rules,
-        reply_format=_text("reply"),
+        reply_format=read_text(PACKAGE, "reply"),
         task=query.text,
         situation=f"{tell_plan(world)}\n\nPingall result:\n{pingall(world, state)}",
         history=bound(turns, MAX_HISTORY_CHARS),
-        examples=examples(),
+        examples=read_examples(PACKAGE, _EXAMPLES),
     )
 
 
@@ -165,22 +164,3 @@ def _tell_change(detail: dict[str, Any]) -> str:
 def _tell(pairs: Iterable[Pair], total: int) -> str:
     named = [f"{source} -> {target}" for source, target in islice(pairs, MAX_NAMED)]
     return ", ".join(named) + (f" and {total - len(named)} more" if total > len(named) else "")
-
-
-@lru_cache
-def examples() -> tuple[Example, ...]:
-    """The worked examples, the same for every query."""
-    found = []
-    for name in _EXAMPLES:
-        task, thought, reply = (part.strip() for part in _text(name).split("\n---\n"))
-        found.append(Example(task=task, thought=thought, reply=reply))
-    return tuple(found)
-
-
-@lru_cache
-def _text(name: str) -> str:
-    return (files("netarena_route") / "prompts" / f"{name}.txt").read_text(encoding="utf-8").strip()
-
-
-def _template(name: str) -> Template:
-    return Template(_text(name))

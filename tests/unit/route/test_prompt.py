@@ -6,12 +6,11 @@ import random
 from typing import Any
 
 from netarena.model import Query, Step
-from netarena.prompts import PromptStyle, render
+from netarena.prompts import PromptStyle, read_examples, render
 from netarena_route.prompt import (
     MAX_HISTORY_CHARS,
     MAX_TABLE_CHARS,
     Limits,
-    examples,
     loss_pct,
     pingall,
     prompt_parts,
@@ -113,7 +112,7 @@ def test_every_style_is_complete_and_tells_nothing_hidden() -> None:
 
 
 def test_examples_are_replies_about_machines_that_are_never_drawn() -> None:
-    for example in examples():
+    for example in read_examples("netarena_route", ("example_look", "example_repair")):
         machine = read_reply(example.reply)["machine"]
         assert machine in example.task
         assert machine.startswith("p7_")  # prefixes are p10 to p99

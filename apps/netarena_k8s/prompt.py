@@ -1,0 +1,115 @@
+"""What an agent is told: the rules, the intended communication as it is tested, what is wrong.
+
+The texts are files in ``prompts``. The examples are about applications that are never drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from string import Template
+
+from netarena.model import Query, State, Step
+from netarena.prompts import PromptParts, bound, clip, read_examples, read_text
+from netarena_k8s.state import mismatches, report
+from netarena_k8s.world import App, World, target_port
+
+PACKAGE = "netarena_k8s"
+#: the whole history, the command of one turn, what is shown of its output, and the report of
+#: mismatches, in characters
+MAX_HISTORY_CHARS = 24_000
+MAX_COMMAND_CHARS = 2_000
+MAX_OUTPUT_CHARS = 10_000
+MAX_REPORT_CHARS = 12_000
+
+_EXAMPLES = ("example_look", "example_repair")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the sandbox allows a command."""
+
+    timeout_s: int
+    output_kib: int
+
+
+def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
+    query: Query, world: World, namespace: str, state: State, steps: Sequence[Step], limits: Limits
+) -> PromptParts:
+    """The parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns."""
+    rules = Template(read_text(PACKAGE, "rules")).substitute(
+        num_apps=len(world.apps), namespace=namespace, intent=tell_intent(world), **asdict(limits)
+    )
+    turns = [_tell_turn(number, step) for number, step in enumerate(steps, start=1)]
+    number = len(mismatches(world, state))
+    found = clip(report(world, state), MAX_REPORT_CHARS)
+    return PromptParts(
+        rules=rules,
+        reply_format=read_text(PACKAGE, "reply"),
+        task=query.text,
+        situation=f"Connections that are not as intended ({number}):\n{found}",
+        history=bound(turns, MAX_HISTORY_CHARS),
+        examples=read_examples(PACKAGE, _EXAMPLES),
+    )
+
+
+def tell_intent(world: World) -> str:
+    """Who is meant to reach whom, a line per service, and what the pods are, in words."""
+    callers: dict[str, list[str]] = {app.name: [] for app in world.apps if app.service}
+    for pair, wanted in zip(world.pairs, world.intended, strict=True):
+        if wanted:
+            callers[pair.target].append(pair.source)
+    lines = [
+        f"- {name}: {_tell_callers(found, len(world.apps) - 1)}" for name, found in callers.items()
+    ]
+    pods = [f"- {_tell_app(app)}" for app in world.apps]
+    return "\n".join(
+        (
+            "Each service with the applications that must reach it; all others must not:",
+            *lines,
+            "The applications, by the labels of their pods:",
+            *pods,
+        )
+    )
+
+
+def _tell_callers(names: Sequence[str], most: int) -> str:
+    if len(names) == most:
+        return "every other application"
+    return ", ".join(names) if names else "none"
+
+
+def _tell_app(app: App) -> str:
+    labels = ", ".join(f"{key}={value}" for key, value in app.labels.items())
+    if not app.service:
+        return f"{app.name} ({labels}): no service"
+    port = app.service[0]
+    pod = target_port(app, port)
+    number = "nothing" if pod is None else f"{pod.number}{f' ({pod.name})' if pod.name else ''}"
+    return f"{app.name} ({labels}): service port {port.port}/{port.protocol} to pod port {number}"
+
+
+def _tell_turn(number: int, step: Step) -> str:
+    if not isinstance(step.move, dict):
+        return f"Turn {number}: {step.refused or 'there was no reply'}"
+    lines = [
+        f"Turn {number}",
+        f"Command: {clip(str(step.move['command']), MAX_COMMAND_CHARS)}",
+        "Output:",
+        clip(step.output.rstrip("\n"), MAX_OUTPUT_CHARS) or "(none)",
+    ]
+    if step.judgement is not None and isinstance(step.judgement.detail, dict):
+        lines.append(_tell_change(step.judgement.detail))
+    return "\n".join(lines)
+
+
+def _tell_change(detail: Mapping[str, object]) -> str:
+    """What a step did to the connections, from its judgement."""
+    words = {"broke": "broke", "healed": "healed", "opened": "opened wrongly"}
+    changes = []
+    for key, word in words.items():
+        pairs = detail[key]
+        if isinstance(pairs, list) and pairs:
+            named = ", ".join(f"{source} -> {target}" for source, target in pairs)
+            changes.append(f"{word}: {named}")
+    return f"Connections afterwards: {'; '.join(changes) or 'as before'}."

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from netarena.model import Step
+from netarena.prompts import PromptStyle, render
+from netarena_k8s.boutique import boutique
+from netarena_k8s.cluster import Sight
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.fault import faulty
+from netarena_k8s.prompt import MAX_HISTORY_CHARS, Limits, prompt_parts, tell_intent
+from netarena_k8s.query import faults_of, generate, world_of
+from netarena_k8s.state import judge, make_state
+from netarena_k8s.varied import varied
+from netarena_k8s.world import reach
+
+
+def query(**values: Any):
+    config = KubernetesConfig.parse({"error_types": ["remove_ingress"], **values})
+    return next(iter(generate(config, 7, random.Random, str)))
+
+
+def state_of(world, policies):
+    return make_state(Sight(tuple(policies), reach(world, policies)))
+
+
+def test_the_intent_is_what_is_tested():
+    for world in (boutique(), varied(random.Random(3))):
+        lines = tell_intent(world).splitlines()
+        for target in (app for app in world.apps if app.service):
+            (line,) = [one for one in lines if one.startswith(f"- {target.name}: ")]
+            callers = {
+                pair.source
+                for pair, wanted in zip(world.pairs, world.intended, strict=True)
+                if wanted and pair.target == target.name
+            }
+            if "every other application" in line:
+                assert len(callers) == len(world.apps) - 1
+            else:
+                assert set(line.split(": ")[1].split(", ")) == (callers or {"none"})
+    assert "emailservice (app=emailservice): service port 5000/TCP to pod port 8080" in tell_intent(
+        boutique()
+    )
+
+
+def test_a_prompt_holds_the_report_and_the_history_within_bounds():
+    asked = query()
+    world = world_of(asked)
+    start = state_of(world, faulty(world, faults_of(asked)))
+    healthy = state_of(world, world.policies)
+    verdict = judge(world, start, start, healthy)
+    steps = [
+        Step(prompt="", move={"command": "kubectl get netpol"}, output="x" * 9_000, executed=True,
+             state=start, judgement=judge(world, start, start, start)),
+        Step(prompt="", refused="the reply holds no command"),
+        *[Step(prompt="", move={"command": f"kubectl {n}"}, output="y" * 9_000, executed=True,
+               state=healthy, judgement=verdict) for n in range(40)],
+    ]  # fmt: skip
+    parts = prompt_parts(asked, world, "shop-1", start, steps, Limits(10, 64))
+    assert "expected to work, is blocked" in parts.situation
+    assert sum(map(len, parts.history)) < 1.3 * MAX_HISTORY_CHARS
+    text = render(PromptStyle.FEWSHOT_COT, parts)
+    assert "namespace shop-1" in text
+    assert "$" not in parts.rules
+    assert "Connections afterwards: healed: " in text
+    assert "Connections afterwards: as before." in text
+    assert "characters left out" in text
+    assert "kubectl patch networkpolicy ledger-in" in text
