@@ -11,6 +11,7 @@ from typing import ClassVar, Self, cast
 from netarena.application import Application, Environment
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
+from netarena.label import EXTENDED
 from netarena.model import (
     Action,
     Check,
@@ -46,7 +47,7 @@ MAX_LOGGED_CHARS = 20_000
 
 #: what an audit spreads over where the config does not say: sizes, and families of faults
 _AUDITED_SIZES = ((2, 1), (3, 2), (4, 4))
-_AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (None, (query.EXTENDED,))
+_AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (None, (EXTENDED,))
 
 _TOLD_LIMITS = prompt.Limits(timeout_s=round(LIMITS.wall_s), output_kib=LIMITS.output_bytes >> 10)
 

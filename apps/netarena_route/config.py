@@ -11,11 +11,8 @@ from typing import Any, Literal
 from pydantic import StrictBool, StrictInt, ValidationInfo, field_validator, model_validator
 
 from netarena.config import Config, shapes
+from netarena.label import read_labels
 
-#: joins the kinds of a combined fault in ``error_types`` and in labels
-JOINT = "+"
-#: parts of one combined fault at most
-MAX_PARTS = 3
 #: hosts of a network at most: names fit 15 characters, a round of pings fits its memory
 MAX_HOSTS = 1024
 #: a subnet's host addresses .100 to .254 of the paper's plan
@@ -49,19 +46,7 @@ class RouteConfig(Config):
     @field_validator("error_types", mode="before")
     @classmethod
     def _error_types(cls, value: Any) -> Any:
-        types = [value] if isinstance(value, str) else value
-        if types is None:
-            return None
-        if not isinstance(types, list | tuple) or not types:
-            raise ValueError(f"a list of kinds of fault, {JOINT} joins up to {MAX_PARTS}")
-        for entry in types:
-            parts = entry.split(JOINT) if isinstance(entry, str) else []
-            if not 1 <= len(parts) <= MAX_PARTS or len(set(parts)) < len(parts):
-                raise ValueError(
-                    f"{entry!r} is no kind of fault, nor up to {MAX_PARTS} different ones joined "
-                    f"by {JOINT}"
-                )
-        return tuple(dict.fromkeys(types))
+        return read_labels(value)
 
     @field_validator("num_switches")
     @classmethod

@@ -22,9 +22,10 @@ from typing import NamedTuple
 
 from netarena import errors
 from netarena.errors import ConfigError, NetArenaError, one_line
+from netarena.label import JOINT
 from netarena.model import Check, Severity
 from netarena.sandbox import shell
-from netarena_route.config import JOINT, RouteConfig
+from netarena_route.config import RouteConfig
 from netarena_route.fault import PAPER_KINDS
 from netarena_route.namespace import Unavailable, current_network, isolate, leave_network
 from netarena_route.netlink import Netlink, attributes

@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from netarena.errors import ConfigError
+from netarena.label import Catalogue
 from netarena.model import Query
 from netarena_route import fault, world
 from netarena_route.action import Fault, action_of, fault_of
-from netarena_route.config import JOINT, RouteConfig
+from netarena_route.config import RouteConfig
 from netarena_route.path import Plan
 from netarena_route.world import World
 
@@ -19,8 +20,6 @@ APPLICATION = "route"
 #: raised whenever a seed would draw something else
 VERSION = "1"
 
-#: in ``error_types``: every kind beyond the paper's, a label each
-EXTENDED = "extended"
 #: the paper's Table 5: pairs of its kinds that are harder than the others
 _LEVEL3 = frozenset(
     frozenset(pair)
@@ -30,41 +29,23 @@ _LEVEL3 = frozenset(
         ("disable_interface", "remove_ip"),
     )
 )
+_CATALOGUE = Catalogue(fault.PAPER_KINDS, fault.EXTENDED_KINDS, _LEVEL3)
 _DRAW: Mapping[str, Callable[[int, int, random.Random], World]] = MappingProxyType(
     {"standard": world.standard, "varied": world.varied}
 )
 
 
-def labels(config: RouteConfig) -> dict[str, tuple[str, ...]]:
+def labels(config: RouteConfig) -> Mapping[str, tuple[str, ...]]:
     """The labels of ``config``, kinds joined by ``+``, each with its kinds.
 
     Raises ConfigError for a kind that there is not.
     """
-    if config.error_types is None:
-        combinations = [*((kind,) for kind in fault.PAPER_KINDS), *fault.PAIRS]
-        return {
-            JOINT.join(kinds): kinds
-            for kinds in combinations
-            if level(kinds) in config.complexity_level
-        }
-    found: dict[str, tuple[str, ...]] = {}
-    for entry in config.error_types:
-        kinds = tuple(entry.split(JOINT))
-        for kind in kinds:
-            if kind not in fault.KINDS and entry != EXTENDED:
-                known = ", ".join((*fault.KINDS, EXTENDED))
-                raise ConfigError("config.error_types", f"{kind!r} is not one of {known}")
-        alone = fault.EXTENDED_KINDS if entry == EXTENDED else None
-        found.update({kind: (kind,) for kind in alone} if alone else {entry: kinds})
-    return {
-        label: kinds for label, kinds in found.items() if level(kinds) in config.complexity_level
-    }
+    return _CATALOGUE.choose(config.error_types, config.complexity_level)
 
 
 def level(kinds: Sequence[str]) -> str:
     """After the paper's Table 5, else the number of parts."""
-    number = 3 if frozenset(kinds) in _LEVEL3 else len(kinds)
-    return f"level{number}"
+    return _CATALOGUE.level(kinds)
 
 
 def generate(
