@@ -59,6 +59,7 @@ class Index:
         self._parents: dict[str, list[str]] = {}
         self._switches: dict[str, list[str]] = {}
         self._ports: dict[str, int] = {}
+        self._totals: dict[str, float] = {}
         self._capacities: dict[str, Counter[float]] = {}
         #: names by kind, in the order of the graph
         self.names: dict[str, list[str]] = {kind: [] for kind in NODE_KINDS}
@@ -110,6 +111,13 @@ class Index:
                 len(self.contents(inner)) for inner in ((name,) if switch else self.switches(name))
             )
             self._ports[name] = found
+        return found
+
+    def total_of_switch(self, switch: str) -> float:
+        """Total port capacity, bps."""
+        found = self._totals.get(switch)
+        if found is None:
+            found = self._totals[switch] = sum(map(self.capacity, self.contents(switch)))
         return found
 
     def capacities(self, name: str) -> Counter[float]:

@@ -39,6 +39,9 @@ class Draft:
         #: added and taken away again
         self._dropped: set[str] = set()
         self._removed: list[str] = []
+        #: switches whose ports are not as in the base, and totals of such, bps
+        self._touched: set[str] = set()
+        self._totals: dict[str, float] = {}
 
     def copy(self) -> Draft:
         """Another draft, which starts from what this one is."""
@@ -170,19 +173,27 @@ class Draft:
         """Total port capacity, bps: of a port its own."""
         if self.kind(name) == EK_PORT:
             return self.capacity(name)
-        return sum(
-            self.capacity(port) for switch in self.switches(name) for port in self.contents(switch)
-        )
+        return sum(map(self._total_of_switch, self.switches(name)))
+
+    def _total_of_switch(self, switch: str) -> float:
+        if switch not in self._touched:
+            return self._index.total_of_switch(switch)
+        found = self._totals.get(switch)
+        if found is None:
+            found = self._totals[switch] = sum(map(self.capacity, self.contents(switch)))
+        return found
 
     # changes
 
     def set_capacity(self, port: str, bps: float) -> None:
         self._capacities[port] = bps
+        self._touch(self.parents(port)[0])
 
     def add_port(self, switch: str, name: str, bps: float) -> None:
         self._put(name, {"type": list(NODE_KINDS[EK_PORT].types)}, (switch,))
         self._capacities[name] = bps
         self._count(switch, 1)
+        self._touch(switch)
 
     def add_switch(
         self, name: str, stage: float, parents: Sequence[str], ports: Mapping[str, float]
@@ -194,6 +205,7 @@ class Draft:
         }
         self._put(name, attributes, tuple(parents))
         self._contents[name] = []
+        self._touch(name)
         for ancestor in self.ancestors(name):
             self._added_switches.setdefault(ancestor, []).append(name)
         for port, bps in ports.items():
@@ -201,7 +213,9 @@ class Draft:
 
     def remove_port(self, port: str) -> None:
         """Remove a port."""
-        self._count(self.parents(port)[0], -1)
+        (switch,) = self.parents(port)
+        self._count(switch, -1)
+        self._touch(switch)
         self._take_out(port)
         self._capacities.pop(port, None)
 
@@ -214,6 +228,11 @@ class Draft:
         self._count(switch, -len(self.contents(switch)))
         self._take_out(switch)
         self._removed_switches.add(switch)
+
+    def _touch(self, switch: str) -> None:
+        """Its total is no longer that of the base, or what it was."""
+        self._touched.add(switch)
+        self._totals.pop(switch, None)
 
     def _count(self, switch: str, more: int) -> None:
         for name in (switch, *self.ancestors(switch)):

@@ -396,8 +396,9 @@ def _draw_update(
 
     def edits(ports: Sequence[str]) -> list[Edit]:
         found = []
+        capacity = draft.capacity
         for port in ports:
-            before = draft.capacity(port)
+            before = capacity(port)
             after = before * times if times is not None else to_bps or before
             if after != before:
                 found.append(Edit("set", port, after))
