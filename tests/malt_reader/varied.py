@@ -139,11 +139,12 @@ def _quoted(reading: Reading, start: int) -> Readings:
         first, last = (int(name.removeprefix(stem)) for name in match.groups())
         names = tuple(f"{stem}{number}" for number in range(first, last + 1))
         return [(match.end(), Node("quoted", (("names", names),), start))]
-    match = re.compile(r"'[^']*'(?:(?:, '[^']*')* and '[^']*')?").match(reading.text, start)
-    if not match:
-        return []
-    names = tuple(str(name) for name in re.findall(r"'([^']*)'", match[0]))
-    return [(match.end(), Node("quoted", (("names", names),), start))]
+    found: Readings = []
+    for pattern in (r"'[^']*'", r"'[^']*'(?:, '[^']*')* and '[^']*'"):
+        if match := re.compile(pattern).match(reading.text, start):
+            names = tuple(str(name) for name in re.findall(r"'([^']*)'", match[0]))
+            found.append((match.end(), Node("quoted", (("names", names),), start)))
+    return found
 
 
 def _one_after_another(
@@ -362,7 +363,7 @@ class _Meaning:
         if what == "name":
             name = _only_name(node["name"])
             if name not in self.graph and name not in self.new:
-                raise Unreadable(f"there is no {name}")
+                self.believe(name, kind)
             found = [name]
         elif what == "again":
             found = sorted(self.mentioned.get(str(kind), ()))
@@ -376,6 +377,13 @@ class _Meaning:
         if kind is not None and not name.startswith("$") and self.kind(name) != kind:
             raise Unreadable(f"{name} is no {kind}")
         return name
+
+    def believe(self, name: str, kind: str | None) -> None:
+        """A port that is not there may be one that a loop has added to a switch by then."""
+        switch = self.graph.nodes.get(name.rpartition(".")[0], {"type": []})
+        if kind not in {None, "EK_PORT"} or "EK_PACKET_SWITCH" not in switch["type"]:
+            raise Unreadable(f"there is no {name}")
+        self.new[name] = "EK_PORT"
 
     def within(self, outer: str, kind: str | None) -> list[str]:
         return [name for name in self.below(outer) if self.kind(name) == kind]
