@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from netarena_route.method import (
+    SET_ADDRESS,
+    TIGHT_QUEUES,
     Method,
     Packet,
     Scope,
     Site,
-    always,
+    arp_row,
     asked,
+    echo_row,
+    filter_row,
     hands_on,
+    held_address_row,
+    neighbour_row,
+    nft_row,
+    port_rows,
+    queue_rows,
     receives,
+    row,
     sends,
     takes_part,
 )
@@ -53,6 +64,15 @@ def _to_peer(site: Site, packet: Packet) -> bool:
     return packet.src == site.machine.name and packet.dst == site.peer.name
 
 
+def _from_peer(site: Site, packet: Packet) -> bool:
+    return packet.src == site.peer.name and packet.dst == site.machine.name
+
+
+def _to_router(site: Site, packet: Packet) -> bool:
+    """What the host hands to the router, for it or to be passed on."""
+    return sends(site, packet) and packet.enters is not None
+
+
 def _answers(site: Site, packet: Packet) -> bool:
     return sends(site, packet) and packet.reply
 
@@ -66,21 +86,7 @@ def _to_other(site: Site, packet: Packet) -> bool:
     return sends(site, packet) and packet.target == site.other
 
 
-def _row(  # noqa: PLR0913 -- the columns of the tables below
-    name: str,
-    words: str,
-    inject: str,
-    repair: str,
-    lost: Callable[[Site, Packet], bool],
-    *holds: str,
-    scope: Scope = Scope.HOST,
-    fits: Callable[[Site], bool] = always,
-    resolves: bool = False,
-) -> Method:
-    return Method(name, scope, words, inject, repair, lost, holds, fits, resolves)
-
-
-_SET_ADDRESS = "ip addr flush dev {port} && ip addr add {address} brd + dev {port}{lost_routes}"
+_row = partial(row, Scope.HOST)
 
 
 def _route(
@@ -99,15 +105,8 @@ def _route(
 
 
 def _filter(name: str, rule: str, lost: Callable[[Site, Packet], bool]) -> Method:
-    """An iptables rule too many."""
     chain, _, match = rule.partition(" ")
-    return _row(
-        name,
-        f"{{machine}} has the rule {rule}",
-        f"iptables -I {chain} {match}",
-        f"iptables -D {chain} {match}",
-        lost,
-    )
+    return filter_row(Scope.HOST, name, chain, match, lost)
 
 
 def _policy(name: str, chain: str, lost: Callable[[Site, Packet], bool]) -> Method:
@@ -117,17 +116,6 @@ def _policy(name: str, chain: str, lost: Callable[[Site, Packet], bool]) -> Meth
         f"iptables -P {chain} DROP",
         f"iptables -P {chain} ACCEPT",
         lost,
-    )
-
-
-def _queue(name: str, discipline: str, words: str) -> Method:
-    return _row(
-        name,
-        f"{{machine}} {words} on {{port}}",
-        f"tc qdisc add dev {{port}} root {discipline}",
-        "tc qdisc del dev {port} root",
-        sends,
-        "{port} queue",
     )
 
 
@@ -177,7 +165,7 @@ HOST: dict[str, tuple[Method, ...]] = {
             "wide_mask",
             "{machine} has the mask /{wide} instead of /{length}",
             "ip addr flush dev {port} && ip addr add {ip}/{wide} brd + dev {port}{lost_routes}",
-            _SET_ADDRESS,
+            SET_ADDRESS,
             _to_wide,
             "{port}",
             fits=_too_wide,
@@ -186,7 +174,7 @@ HOST: dict[str, tuple[Method, ...]] = {
             "narrow_mask",
             "{machine} has the mask /32 instead of /{length}",
             "ip addr flush dev {port} && ip addr add {ip}/32 dev {port}",
-            _SET_ADDRESS,
+            SET_ADDRESS,
             sends,
             "{port}",
         ),
@@ -195,7 +183,7 @@ HOST: dict[str, tuple[Method, ...]] = {
             "{machine} has the address {spare} instead of {ip}",
             "ip addr flush dev {port} && "
             "ip addr add {spare}/{length} brd + dev {port}{lost_routes}",
-            _SET_ADDRESS,
+            SET_ADDRESS,
             asked,
             "{port}",
             "{spare}",
@@ -204,7 +192,7 @@ HOST: dict[str, tuple[Method, ...]] = {
             "foreign_address",
             "{machine} has the address {other_spare}, of another subnet, instead of {ip}",
             "ip addr flush dev {port} && ip addr add {other_spare}/{length} brd + dev {port}",
-            _SET_ADDRESS,
+            SET_ADDRESS,
             takes_part,
             "{port}",
             "{other_spare}",
@@ -213,76 +201,23 @@ HOST: dict[str, tuple[Method, ...]] = {
             "missing",
             "{machine} has no address",
             "ip addr flush dev {port}",
-            _SET_ADDRESS,
+            SET_ADDRESS,
             takes_part,
             "{port}",
         ),
-        _row(
-            "holds_peer",
-            "{machine} has the address {peer_ip} of {peer} on its loopback",
-            "ip addr add {peer_ip}/32 dev lo",
-            "ip addr del {peer_ip}/32 dev lo",
-            _with_peer,
-        ),
+        held_address_row(Scope.HOST, "holds_peer", _with_peer),
     ),
     "host_interface": (
-        _row(
-            "down",
-            "{port} of {machine} is down",
-            "ip link set {port} down",
-            "ip link set {port} up{lost_routes}",
-            takes_part,
-            "{port}",
-        ),
-        _row(
-            "mtu",
-            "{port} of {machine} has an MTU of 68",
-            "ip link set {port} mtu 68",
-            "ip link set {port} mtu 1500",
-            receives,
-            "{port}",
-        ),
-        _queue("rate", "tbf rate 8kbit burst 90 limit 1000", "drops what is longer than 90 bytes"),
-        _queue("no_queue", "pfifo limit 0", "drops all that it sends"),
+        *port_rows(Scope.HOST, takes_part, receives),
+        *queue_rows(Scope.HOST, sends, TIGHT_QUEUES),
     ),
     "host_neighbour": (
-        _row(
-            "arp_off",
-            "{machine} does not speak ARP on {port}",
-            "ip link set {port} arp off",
-            "ip link set {port} arp on",
-            sends,
-            "{port}",
-            resolves=True,
-        ),
-        _row(
-            "wrong_gateway",
-            "{machine} has a wrong permanent neighbour entry for its gateway {gateway}",
-            "ip neigh replace {gateway} lladdr 02:00:5e:00:53:02 nud permanent dev {port}",
-            "ip neigh del {gateway} dev {port}",
-            lambda site, packet: sends(site, packet) and packet.enters is not None,
-            "{port}",
-            resolves=True,
-        ),
-        _row(
-            "wrong_twin",
-            "{machine} has a wrong permanent neighbour entry for {peer_ip}",
-            "ip neigh replace {peer_ip} lladdr 02:00:5e:00:53:03 nud permanent dev {port}",
-            "ip neigh del {peer_ip} dev {port}",
-            _to_peer,
-            "{port}",
-            scope=Scope.TWIN,
-            resolves=True,
-        ),
+        arp_row(Scope.HOST, sends),
+        neighbour_row(Scope.HOST, "wrong_gateway", "its gateway ", "{gateway}", _to_router),
+        neighbour_row(Scope.TWIN, "wrong_twin", "", "{peer_ip}", _to_peer),
     ),
     "host_setting": (
-        _row(
-            "echo_ignored",
-            "{machine} ignores echo requests",
-            "sysctl -w net.ipv4.icmp_echo_ignore_all=1",
-            "sysctl -w net.ipv4.icmp_echo_ignore_all=0",
-            asked,
-        ),
+        echo_row(Scope.HOST, asked),
         _row(
             "ttl",
             "{machine} sends with a TTL of 1, which ends at the router",
@@ -298,22 +233,14 @@ HOST: dict[str, tuple[Method, ...]] = {
         _filter("output_subnet", "OUTPUT -d {other_net} -j REJECT", _to_other),
         _filter("requests_in", "INPUT -p icmp --icmp-type echo-request -j DROP", asked),
         _filter("replies_out", "OUTPUT -p icmp --icmp-type echo-reply -j DROP", _answers),
-        _row(
+        nft_row(
+            Scope.HOST,
             "nft_ingress",
-            "{machine} has an nftables table netdev guard that drops ICMP on {port}",
-            "nft add table netdev guard && nft 'add chain netdev guard in "
-            "{{ type filter hook ingress device {port} priority 0; }}' && "
-            "nft 'add rule netdev guard in ip protocol icmp drop'",
-            "nft delete table netdev guard",
+            "netdev",
+            "ingress device {port}",
+            "ip protocol icmp drop",
             receives,
         ),
-        _row(
-            "twin_rejected",
-            "{machine} has the rule INPUT -s {peer_ip} -j REJECT",
-            "iptables -I INPUT -s {peer_ip} -j REJECT",
-            "iptables -D INPUT -s {peer_ip} -j REJECT",
-            lambda site, packet: packet.dst == site.machine.name and packet.src == site.peer.name,
-            scope=Scope.TWIN,
-        ),
+        filter_row(Scope.TWIN, "twin_rejected", "INPUT", "-s {peer_ip} -j REJECT", _from_peer),
     ),
 }

@@ -6,8 +6,13 @@ netem, a gateway that the kernel refuses) are replaced by ones that have.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from ipaddress import IPv4Network
+
 from netarena_route.method import (
     NARROW_MASKS,
+    SET_ADDRESS,
+    TIGHT_QUEUES,
     Method,
     Packet,
     Scope,
@@ -18,6 +23,8 @@ from netarena_route.method import (
     leaves,
     leaves_by_main,
     local,
+    port_rows,
+    queue_rows,
 )
 
 
@@ -50,14 +57,21 @@ def _renamed(site: Site, packet: Packet) -> bool:
 
 
 def _outside(site: Site, packet: Packet, length: int) -> bool:
-    """To a host that the narrower network leaves out, or takes for its broadcast address."""
+    """To a host that the narrower network leaves out."""
     return leaves(site, packet) and site.at(packet.dst) not in site.narrow[length]
 
 
-_SET_ADDRESS = "ip addr flush dev {port} && ip addr add {address} brd + dev {port}{lost_routes}"
 _SET_ROUTE = (
     "ip route flush exact {net} && ip route add {net} dev {port} proto kernel scope link src {ip}"
 )
+
+
+def _no_edge(site: Site, length: int) -> bool:
+    """Whether the narrower network's own address and its broadcast are nobody's: what a kernel
+    does with these has changed over time."""
+    network = IPv4Network((site.address.ip, length), strict=False)
+    edges = set(network) - site.narrow[length]
+    return edges.isdisjoint({site.address.ip, *map(site.at, site.plan.world.endpoints)})
 
 
 def _mask(length: int) -> Method:
@@ -66,38 +80,25 @@ def _mask(length: int) -> Method:
         Scope.ROUTER,
         f"{{machine}} has {{ip}} on {{port}} with the mask /{length} instead of /{{length}}",
         f"ip addr flush dev {{port}} && ip addr add {{ip}}/{length} dev {{port}}",
-        _SET_ADDRESS,
+        SET_ADDRESS,
         lambda site, packet: _outside(site, packet, length),
         holds=("{port}",),
-        fits=lambda site: site.address.ip in site.narrow[length],
+        fits=lambda site: _no_edge(site, length),
     )
 
 
 def _local_drop(name: str, match: str, verdict: str, words: str) -> Method:
     rules = (
-        f"INPUT -i {{port}}{match} -j {verdict}",
-        f"OUTPUT -o {{port}}{match} -j {verdict}",
+        f"INPUT -s {{net}}{match} -j {verdict}",
+        f"OUTPUT -d {{net}}{match} -j {verdict}",
     )
     return Method(
         name,
         Scope.ROUTER,
-        f"{{machine}} {words} of its own through {{port}}",
+        f"{{machine}} {words} of its own to and from {{net}}",
         " && ".join(f"iptables -I {rule}" for rule in rules),
         " && ".join(f"iptables -D {rule}" for rule in rules),
         local,
-    )
-
-
-def _queue(name: str, discipline: str, words: str, *, netem: bool = False) -> Method:
-    return Method(
-        name,
-        Scope.ROUTER,
-        f"{{machine}} {words} on {{port}}",
-        f"tc qdisc add dev {{port}} root {discipline}",
-        "tc qdisc del dev {port} root",
-        leaves,
-        holds=("{port} queue",),
-        netem=netem,
     )
 
 
@@ -113,6 +114,11 @@ def _route(name: str, words: str, *wrong: str, holds: tuple[str, ...] = ()) -> M
         holds=("{port}", *holds),
     )
 
+
+_NETEM_QUEUES = (
+    ("netem_delay", "netem delay 10s", "delays all that it sends by 10 s"),
+    ("netem_loss", "netem loss 100%", "loses all that it sends"),
+)
 
 PAPER: dict[str, tuple[Method, ...]] = {
     "disable_routing": (
@@ -152,33 +158,14 @@ PAPER: dict[str, tuple[Method, ...]] = {
             _from_subnet,
         ),
     ),
-    "disable_interface": (
-        Method(
-            "down",
-            Scope.ROUTER,
-            "{port} of {machine} is down",
-            "ip link set {port} down",
-            "ip link set {port} up{lost_routes}",
-            crosses,
-            holds=("{port}",),
-        ),
-        Method(
-            "mtu",
-            Scope.ROUTER,
-            "{port} of {machine} has an MTU of 68",
-            "ip link set {port} mtu 68",
-            "ip link set {port} mtu 1500",
-            enters,
-            holds=("{port}",),
-        ),
-    ),
+    "disable_interface": (*port_rows(Scope.ROUTER, crosses, enters),),
     "remove_ip": (
         Method(
             "flush",
             Scope.ROUTER,
             "{port} of {machine} has no address",
             "ip addr flush dev {port}",
-            _SET_ADDRESS,
+            SET_ADDRESS,
             _gone,
             holds=("{port}",),
         ),
@@ -187,7 +174,7 @@ PAPER: dict[str, tuple[Method, ...]] = {
             Scope.ROUTER,
             "{port} of {machine} has {spare} instead of {ip}",
             "ip addr flush dev {port} && ip addr add {spare}/{length} brd + dev {port}",
-            _SET_ADDRESS,
+            SET_ADDRESS,
             _renamed,
             holds=("{port}", "{spare}"),
             resolves=True,
@@ -198,19 +185,20 @@ PAPER: dict[str, tuple[Method, ...]] = {
             Scope.ROUTER,
             "{port} of {machine} has the address of {other_port} instead of {ip}",
             "ip addr flush dev {port} && ip addr add {other_address} brd + dev {port}",
-            _SET_ADDRESS,
+            SET_ADDRESS,
             _gone,
             holds=("{port}", "{other_port}"),
         ),
     ),
-    "drop_traffic": (
+    "drop_traffic_to_from_subnet": (
         _local_drop("drop", "", "DROP", "drops all traffic"),
         _local_drop("reject", "", "REJECT", "rejects all traffic"),
         _local_drop("icmp", " -p icmp", "DROP", "drops ICMP"),
-        _queue("rate", "tbf rate 8kbit burst 90 limit 1000", "drops what is longer than 90 bytes"),
-        _queue("no_queue", "pfifo limit 0", "drops all that it sends"),
-        _queue("netem_delay", "netem delay 10s", "delays all that it sends by 10 s", netem=True),
-        _queue("netem_loss", "netem loss 100%", "loses all that it sends", netem=True),
+        *queue_rows(Scope.ROUTER, leaves, TIGHT_QUEUES),
+        *(
+            replace(method, netem=True)
+            for method in queue_rows(Scope.ROUTER, leaves, _NETEM_QUEUES)
+        ),
     ),
     "wrong_routing_table": (
         _route("missing", "{machine} has no route to {net}"),

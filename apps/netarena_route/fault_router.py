@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from netarena_route.method import (
     Method,
     Packet,
     Scope,
     Site,
-    always,
+    arp_row,
+    echo_row,
     enters,
     enters_forwarded,
+    filter_row,
     forwards,
     half_by_main,
+    held_address_row,
     leaves,
+    neighbour_row,
+    nft_row,
     peer_by_main,
+    row,
 )
 from netarena_route.path import MAIN
 
@@ -94,17 +101,9 @@ def _alone(site: Site) -> bool:
     return len(site.plan.hosts[site.subnet]) == 1
 
 
-def _row(  # noqa: PLR0913 -- the columns of the tables below
-    name: str,
-    words: str,
-    inject: str,
-    repair: str,
-    lost: Callable[[Site, Packet], bool],
-    *holds: str,
-    fits: Callable[[Site], bool] = always,
-    resolves: bool = False,
-) -> Method:
-    return Method(name, Scope.ROUTER, words, inject, repair, lost, holds, fits, resolves)
+_row = partial(row, Scope.ROUTER)
+_filter = partial(filter_row, Scope.ROUTER)
+_nft = partial(nft_row, Scope.ROUTER)
 
 
 def _route(name: str, route: str, lost: Callable[[Site, Packet], bool], *holds: str) -> Method:
@@ -134,42 +133,6 @@ def _rule(
     )
 
 
-def _filter(
-    name: str, chain: str, match: str, lost: Callable[[Site, Packet], bool], *holds: str
-) -> Method:
-    """An iptables rule too many, at the top of its chain."""
-    return _row(
-        name,
-        f"{{machine}} has the rule {chain} {match}",
-        f"iptables {_insert(chain, 'I')} {match}",
-        f"iptables {_insert(chain, 'D')} {match}",
-        lost,
-        *holds,
-    )
-
-
-def _insert(chain: str, flag: str) -> str:
-    """``nat PREROUTING`` as options of iptables."""
-    *table, name = chain.split()
-    return " ".join([*(f"-t {entry}" for entry in table), f"-{flag} {name}"])
-
-
-def _nft(
-    name: str, family: str, hook: str, rule: str, lost: Callable[[Site, Packet], bool]
-) -> Method:
-    """A table of nftables too many."""
-    chain = f"chain {family} guard in {{{{ type filter hook {hook} priority 0; }}}}"
-    return _row(
-        name,
-        f"{{machine}} has an nftables table {family} guard: {rule}",
-        f"nft add table {family} guard && nft 'add {chain}' && "
-        f"nft 'add rule {family} guard in {rule}'",
-        f"nft delete table {family} guard",
-        lost,
-        "{machine} nft " + family,
-    )
-
-
 ROUTER: dict[str, tuple[Method, ...]] = {
     "stray_route": (
         _route("unreachable_half", "unreachable {half}", half_by_main),
@@ -180,15 +143,7 @@ ROUTER: dict[str, tuple[Method, ...]] = {
         _route("blackhole_host", "blackhole {peer_ip}", peer_by_main),
         _route("prohibit_host", "prohibit {peer_ip}", peer_by_main),
         _route("gateway_host", "{peer_ip} via {spare} dev {port} onlink", peer_by_main, "{spare}"),
-        _row(
-            "holds_host",
-            "{machine} has the address {peer_ip} of {peer} on its loopback",
-            "ip addr add {peer_ip}/32 dev lo",
-            "ip addr del {peer_ip}/32 dev lo",
-            _of_peer,
-            "{port}",
-            fits=_alone,
-        ),
+        held_address_row(Scope.ROUTER, "holds_host", _of_peer, "{port}", fits=_alone),
         _row(
             "local_host",
             "{machine} has a local route for {peer_ip}, the address of {peer}",
@@ -234,24 +189,8 @@ ROUTER: dict[str, tuple[Method, ...]] = {
         ),
     ),
     "router_neighbour": (
-        _row(
-            "arp_off",
-            "{machine} does not speak ARP on {port}",
-            "ip link set {port} arp off",
-            "ip link set {port} arp on",
-            leaves,
-            "{port}",
-            resolves=True,
-        ),
-        _row(
-            "wrong_host",
-            "{machine} has a wrong permanent neighbour entry for {peer_ip}",
-            "ip neigh replace {peer_ip} lladdr 02:00:5e:00:53:01 nud permanent dev {port}",
-            "ip neigh del {peer_ip} dev {port}",
-            _to_peer,
-            "{port}",
-            resolves=True,
-        ),
+        arp_row(Scope.ROUTER, leaves),
+        neighbour_row(Scope.ROUTER, "wrong_host", "", "{peer_ip}", _to_peer),
     ),
     "router_setting": (
         _row(
@@ -262,13 +201,7 @@ ROUTER: dict[str, tuple[Method, ...]] = {
             enters_forwarded,
             "{machine} forwarding",
         ),
-        _row(
-            "echo_ignored",
-            "{machine} ignores echo requests",
-            "sysctl -w net.ipv4.icmp_echo_ignore_all=1",
-            "sysctl -w net.ipv4.icmp_echo_ignore_all=0",
-            _own,
-        ),
+        echo_row(Scope.ROUTER, _own),
     ),
     "router_firewall": (
         _nft("nft_forward", "inet", "forward", "meta l4proto icmp drop", forwards),

@@ -8,7 +8,7 @@ what a fault breaks is known before any network is built, and the network is hel
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -215,6 +215,179 @@ class Method:
     resolves: bool = False
     #: whether it needs the netem queue discipline
     netem: bool = False
+
+
+# rows that several tables share
+
+#: gives a port its healthy address and the routes that went with it
+SET_ADDRESS = "ip addr flush dev {port} && ip addr add {address} brd + dev {port}{lost_routes}"
+
+
+def row(  # noqa: PLR0913, PLR0917 -- the columns of a table
+    scope: Scope,
+    name: str,
+    words: str,
+    inject: str,
+    repair: str,
+    lost: Callable[[Site, Packet], bool],
+    *holds: str,
+    fits: Callable[[Site], bool] = always,
+    resolves: bool = False,
+) -> Method:
+    """A method as a row reads: what it holds stands at its end."""
+    return Method(name, scope, words, inject, repair, lost, holds, fits, resolves)
+
+
+def filter_row(
+    scope: Scope,
+    name: str,
+    chain: str,
+    match: str,
+    lost: Callable[[Site, Packet], bool],
+    *holds: str,
+) -> Method:
+    """An iptables rule too many, at the top of ``chain``: its name, after that of its table."""
+    *table, chain_name = chain.split()
+    option = "".join(f"-t {entry} " for entry in table)
+    return row(
+        scope,
+        name,
+        f"{{machine}} has the rule {chain} {match}",
+        f"iptables {option}-I {chain_name} {match}",
+        f"iptables {option}-D {chain_name} {match}",
+        lost,
+        *holds,
+    )
+
+
+def queue_rows(
+    scope: Scope, lost: Callable[[Site, Packet], bool], queues: Iterable[tuple[str, str, str]]
+) -> tuple[Method, ...]:
+    """Queue disciplines at the root of a port: name, discipline, what the machine does by it."""
+    return tuple(
+        row(
+            scope,
+            name,
+            f"{{machine}} {words} on {{port}}",
+            f"tc qdisc add dev {{port}} root {discipline}",
+            "tc qdisc del dev {port} root",
+            lost,
+            "{port} queue",
+        )
+        for name, discipline, words in queues
+    )
+
+
+#: queues that no ping of 98 bytes passes, in any kernel
+TIGHT_QUEUES = (
+    ("rate", "tbf rate 8kbit burst 90 limit 1000", "drops what is longer than 90 bytes"),
+    ("no_queue", "pfifo limit 0", "drops all that it sends"),
+)
+
+
+def port_rows(
+    scope: Scope, down: Callable[[Site, Packet], bool], mtu: Callable[[Site, Packet], bool]
+) -> tuple[Method, Method]:
+    """A port that is down, and one that takes no more than 68 bytes."""
+    return (
+        row(
+            scope,
+            "down",
+            "{port} of {machine} is down",
+            "ip link set {port} down",
+            "ip link set {port} up{lost_routes}",
+            down,
+            "{port}",
+        ),
+        row(
+            scope,
+            "mtu",
+            "{port} of {machine} has an MTU of 68",
+            "ip link set {port} mtu 68",
+            "ip link set {port} mtu 1500",
+            mtu,
+            "{port}",
+        ),
+    )
+
+
+def neighbour_row(
+    scope: Scope, name: str, whose: str, address: str, lost: Callable[[Site, Packet], bool]
+) -> Method:
+    """A wrong hardware address for ``address``, a template, known for good."""
+    return row(
+        scope,
+        name,
+        f"{{machine}} has a wrong permanent neighbour entry for {whose}{address}",
+        f"ip neigh replace {address} lladdr 02:00:5e:00:53:01 nud permanent dev {{port}}",
+        f"ip neigh del {address} dev {{port}}",
+        lost,
+        "{port}",
+        resolves=True,
+    )
+
+
+def arp_row(scope: Scope, lost: Callable[[Site, Packet], bool]) -> Method:
+    """A port that neither asks nor answers who has an address."""
+    return row(
+        scope,
+        "arp_off",
+        "{machine} does not speak ARP on {port}",
+        "ip link set {port} arp off",
+        "ip link set {port} arp on",
+        lost,
+        "{port}",
+        resolves=True,
+    )
+
+
+def echo_row(scope: Scope, lost: Callable[[Site, Packet], bool]) -> Method:
+    """A machine that leaves echo requests unanswered."""
+    return row(
+        scope,
+        "echo_ignored",
+        "{machine} ignores echo requests",
+        "sysctl -w net.ipv4.icmp_echo_ignore_all=1",
+        "sysctl -w net.ipv4.icmp_echo_ignore_all=0",
+        lost,
+    )
+
+
+def held_address_row(
+    scope: Scope,
+    name: str,
+    lost: Callable[[Site, Packet], bool],
+    *holds: str,
+    fits: Callable[[Site], bool] = always,
+) -> Method:
+    """Another machine's address on one's own loopback."""
+    return row(
+        scope,
+        name,
+        "{machine} has the address {peer_ip} of {peer} on its loopback",
+        "ip addr add {peer_ip}/32 dev lo",
+        "ip addr del {peer_ip}/32 dev lo",
+        lost,
+        *holds,
+        fits=fits,
+    )
+
+
+def nft_row(  # noqa: PLR0913, PLR0917 -- the columns of a table
+    scope: Scope, name: str, family: str, hook: str, rule: str, lost: Callable[[Site, Packet], bool]
+) -> Method:
+    """A table of nftables too many."""
+    chain = f"chain {family} guard in {{{{ type filter hook {hook} priority 0; }}}}"
+    return row(
+        scope,
+        name,
+        f"{{machine}} has an nftables table {family} guard: {hook}, {rule}",
+        f"nft add table {family} guard && nft 'add {chain}' && "
+        f"nft 'add rule {family} guard in {rule}'",
+        f"nft delete table {family} guard",
+        lost,
+        "{machine} nft " + family,
+    )
 
 
 # formulas that several rows share

@@ -25,7 +25,7 @@ _LEVEL3 = frozenset(
     frozenset(pair)
     for pair in (
         ("disable_interface", "wrong_routing_table"),
-        ("remove_ip", "drop_traffic"),
+        ("remove_ip", "drop_traffic_to_from_subnet"),
         ("disable_interface", "remove_ip"),
     )
 )

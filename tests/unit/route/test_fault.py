@@ -12,10 +12,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from netarena.label import MAX_PARTS
 from netarena.model import Action
 from netarena_route import fault
 from netarena_route.action import Fault, action_of, describe, fault_of
-from netarena_route.config import MAX_PARTS
 from netarena_route.fault import EXTENDED_KINDS, KINDS, PAIRS, PAPER_KINDS
 from netarena_route.method import Method, Site
 from netarena_route.path import Packet, Plan
@@ -44,7 +44,7 @@ def test_the_table_has_what_is_asked_for() -> None:
         "disable_routing",
         "disable_interface",
         "remove_ip",
-        "drop_traffic",
+        "drop_traffic_to_from_subnet",
         "wrong_routing_table",
     )
     assert len(PAIRS) == 10
@@ -61,8 +61,8 @@ _MEASURED = [
     ("disable_interface", "down", (66, 47, 38)),
     ("disable_interface", "mtu", (66, 47, 38)),
     ("remove_ip", "flush", (66, 47, 38)),
-    ("drop_traffic", "drop", (33, 9, 2)),
-    ("drop_traffic", "reject", (33, 9, 2)),
+    ("drop_traffic_to_from_subnet", "drop", (33, 9, 2)),
+    ("drop_traffic_to_from_subnet", "reject", (33, 9, 2)),
     ("wrong_routing_table", "loop", (66, 47, 38)),
 ]
 
@@ -154,7 +154,7 @@ def test_what_needs_netem_or_learnt_neighbours_is_drawn_only_where_there_are_suc
     for kind, methods in KINDS.items():
         allowed = fault.methods_of(kind, small, netem=False)
         assert {m.name for m in methods if m not in allowed} == (
-            {"netem_delay", "netem_loss"} if kind == "drop_traffic" else set()
+            {"netem_delay", "netem_loss"} if kind == "drop_traffic_to_from_subnet" else set()
         )
         assert fault.methods_of(kind, small, netem=True) == list(methods)
         assert not any(method.resolves for method in fault.methods_of(kind, large, netem=False))

@@ -44,7 +44,7 @@ def test_by_default_the_papers_kinds_and_all_their_pairs() -> None:
     ("label", "level"),
     [
         ("disable_interface+wrong_routing_table", "level3"),
-        ("drop_traffic+remove_ip", "level3"),
+        ("drop_traffic_to_from_subnet+remove_ip", "level3"),
         ("disable_routing+remove_ip", "level2"),
         ("policy_rule", "level1"),
         ("policy_rule+host_gateway", "level2"),
@@ -89,7 +89,7 @@ def test_queries_are_a_function_of_the_seed(world: str) -> None:
 
 def test_netem_is_drawn_when_asked_for() -> None:
     def methods(*, netem: bool) -> set[str]:
-        config = _config(error_types=["drop_traffic"], num_queries=60, netem=netem)
+        config = _config(error_types=["drop_traffic_to_from_subnet"], num_queries=60, netem=netem)
         return {part.method for each in _generate(config) for part in query.faults_of(each)}
 
     assert {"netem_delay", "netem_loss"} <= methods(netem=True)
