@@ -46,6 +46,7 @@ _PACK_SHARE = 0.6
 _TOKEN = re.compile(r"\{([^{}\[\]]*)\}|([\[\]{}])|([^{}\[\]]+)")
 _START = re.compile(r"(?:\A|[.?!]\s+|\n *)[a-z]")
 _MAX_PACK_BYTES = 1 << 20
+_NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Production:
     parts: tuple[Part, ...]
     #: operands without which it cannot be used
     needs: frozenset[str] = frozenset()
+    #: the text, if it has no slots
+    words: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,14 @@ class Grammar:
         ``used`` counts the productions by id. Raises KeyError for an unknown symbol and IndexError
         if no production can do with these operands.
         """
+        root = self.symbols[symbol]
+        if not operands:
+            # words alone, as most of what is expanded: without the machinery below
+            production = _choose(root, _NOTHING, rng, held_out=held_out)
+            if production.words is not None:
+                if used is not None:
+                    used[production.id] += 1
+                return production.words
 
         def write(name: str) -> str:
             if name in operands:
@@ -130,11 +141,10 @@ class Grammar:
             production = _choose(found, absent, rng, held_out=held_out)
             if used is not None:
                 used[production.id] += 1
-            parts = production.parts
-            if len(parts) == 1 and isinstance(parts[0], str):
-                return parts[0]  # most of all that is grown are such: nouns and other words
+            if production.words is not None:
+                return production.words
             text = []
-            for part in parts:
+            for part in production.parts:
                 if isinstance(part, str):
                     text.append(part)
                 elif isinstance(part, Slot):
@@ -143,8 +153,9 @@ class Grammar:
                     text += [p if isinstance(p, str) else write(p.name) for p in part.parts]
             return "".join(text)
 
-        root = self.symbols[symbol]
-        absent = frozenset(name for name in root.names if operands.get(name) is None)
+        absent = root.names.difference(operands)
+        if None in operands.values():
+            absent |= {name for name, value in operands.items() if value is None}
         return grow(root)
 
     def productions(self) -> Iterator[tuple[Production, bool]]:
@@ -169,8 +180,13 @@ def _choose(
             own = symbol.pack
         own = _usable(own, absent)
         if own and rng.random() < _HELD_OUT_SHARE:
-            return rng.choice(own)
-    return rng.choice(_usable(usable, absent) if absent else usable)
+            return _pick(own, rng)
+    return _pick(_usable(usable, absent), rng)
+
+
+def _pick(productions: Sequence[Production], rng: random.Random) -> Production:
+    # a fifth of the time of choice(), dozens of times per text
+    return productions[int(rng.random() * len(productions))]
 
 
 def _usable(productions: Sequence[Production], absent: frozenset[str]) -> Sequence[Production]:
@@ -204,7 +220,8 @@ class _Reader:
             self._verify(entry, outside, inside)
         direct = {part.name for part in parts if isinstance(part, Slot)}
         names = {name for entry in self.signatures[symbol] for name in _names(entry)}
-        return Production(identity, text, parts, frozenset(direct & names))
+        words = text if all(isinstance(part, str) for part in parts) else None
+        return Production(identity, text, parts, frozenset(direct & names), words)
 
     def _mark(self, symbol: str, part: Part) -> Part:
         if not isinstance(part, Option):
