@@ -178,8 +178,9 @@ def _draw_choice(
     chosen, rest = _split(members, fulfils)
     then = _draw_step(draft, chosen, variable, rng)
     other = _draw_step(draft, rest, variable, rng)
-    for nodes in (chosen, rest):
-        _tell_apart(then.edits(nodes), other.edits(nodes))
+    if then.action.kind == other.action.kind:
+        for nodes in (chosen, rest):
+            _tell_apart(then.edits(nodes), other.edits(nodes))
 
     def edits(nodes: Sequence[str]) -> list[Edit]:
         some, others = _split(nodes, fulfils)
@@ -337,7 +338,8 @@ def _draw_step(draft: Draft, members: Sequence[str], variable: str, rng: random.
     if not members:
         raise _UnfitError
     step = rng.choice(_OPERATIONS[draft.kind(members[0])])(draft, members, variable, rng)
-    if not step.edits(members):
+    edits = step.edits(members)
+    if not edits or _changes(edits) > MOST_CHANGES:
         raise _UnfitError
     return step
 
@@ -435,7 +437,7 @@ _OPERATIONS: Mapping[str, Sequence[_Draw]] = MappingProxyType(
 
 def _check(draft: Draft, place: str, edits: Sequence[Edit]) -> None:
     """What the loop changes can be read of an answer, and leaves something to ask about."""
-    if sum(edit.changes for edit in edits) > MOST_CHANGES:
+    if _changes(edits) > MOST_CHANGES:
         raise _UnfitError
     lost = Counter(
         parent
@@ -451,6 +453,10 @@ def _check(draft: Draft, place: str, edits: Sequence[Edit]) -> None:
         raise _UnfitError
     if any(len(draft.contents(name)) - number < _LEAST_LEFT for name, number in lost.items()):
         raise _UnfitError
+
+
+def _changes(edits: Sequence[Edit]) -> int:
+    return sum(edit.changes for edit in edits)
 
 
 def _do(draft: Draft, edits: Sequence[Edit]) -> None:

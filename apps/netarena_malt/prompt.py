@@ -15,7 +15,17 @@ from types import MappingProxyType
 
 from netarena.model import Action, Query
 from netarena.prompts import Example, PromptParts
-from netarena_malt.action import Addition, NewNode, Question, Removal, Selection, Update, act
+from netarena_malt.action import (
+    Addition,
+    Condition,
+    Loop,
+    NewNode,
+    Question,
+    Removal,
+    Selection,
+    Update,
+    act,
+)
 from netarena_malt.query import render
 from netarena_malt.topology import (
     CAPACITY,
@@ -66,6 +76,9 @@ _NEW_SWITCH = NewNode(
     contents=(NewNode(name="dc9.s1.s2c7.p1", kind=EK_PORT, attributes={CAPACITY: 7e9}),),
 )
 
+_NEW_PORT = NewNode(name="$1.p9", kind=EK_PORT, attributes={CAPACITY: 3e9}, parents=("$1",))
+_PORTS_OF_EACH = Selection(name="$1", scope="children", kind=EK_PORT)
+
 #: name of a file in ``prompts`` (thought, a line ``---``, reply) -> the actions of its task
 EXAMPLES: Mapping[str, tuple[Action, ...]] = MappingProxyType(
     {
@@ -92,6 +105,18 @@ EXAMPLES: Mapping[str, tuple[Action, ...]] = MappingProxyType(
             act("add", Addition(nodes=(_NEW_SWITCH,))),
             _ask("list", Selection(name="dc9.s1rack", scope="children", kind=EK_PACKET_SWITCH)),
         ),
+        "example_each_rank": (
+            act(
+                "each",
+                Loop(
+                    select=Selection(name="dc9.s2", scope="children", kind=EK_PACKET_SWITCH),
+                    when=Condition(measure="stage", equals=2.0),
+                    then=(act("add", Addition(nodes=(_NEW_PORT,))),),
+                    otherwise=(act("update", Update(select=_PORTS_OF_EACH, times=3.0)),),
+                ),
+            ),
+            _ask("rank", Selection(name="dc9.s2", scope="children", kind=EK_PACKET_SWITCH)),
+        ),
     }
 )
 
@@ -112,17 +137,19 @@ def prompt_parts(query: Query, limits: Limits) -> PromptParts:
         rules=_rules(),
         reply_format=_template("reply").substitute(asdict(limits)),
         task=query.text,
-        examples=examples(),
+        examples=examples(loops=any(action.kind == "each" for action in query.actions)),
     )
 
 
 @lru_cache
-def examples() -> tuple[Example, ...]:
-    """The worked examples, the same for every query."""
+def examples(*, loops: bool) -> tuple[Example, ...]:
+    """The worked examples; those with a loop for tasks with ``loops`` only, else all the same."""
     found = []
     for name, actions in EXAMPLES.items():
-        thought, _, reply = _text(name).partition("\n---\n")
-        found.append(Example(task=render(actions), thought=thought.strip(), reply=reply.strip()))
+        if loops or all(action.kind != "each" for action in actions):
+            thought, _, reply = _text(name).partition("\n---\n")
+            example = Example(task=render(actions), thought=thought.strip(), reply=reply.strip())
+            found.append(example)
     return tuple(found)
 
 

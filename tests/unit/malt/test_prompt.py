@@ -8,7 +8,7 @@ from netarena.model import Query
 from netarena.prompts import Example, PromptStyle
 from netarena.prompts import render as render_prompt
 from netarena_malt.prompt import EXAMPLE_TOPOLOGY, EXAMPLES, Limits, examples, prompt_parts
-from netarena_malt.query import LABELS, MaltConfig, execute, generate
+from netarena_malt.query import MaltConfig, execute, generate
 from netarena_malt.topology import NODE_KINDS, build
 
 from .test_solution import run, same_data, same_graph
@@ -25,9 +25,9 @@ LIMITS = Limits(
 )
 
 
-def draw(number: int = 1) -> list[Query]:
+def draw(number: int = 1, level: str = "level1") -> list[Query]:
     rngs = (lambda index: random.Random(f"prompt-{index}"), "secret-{}".format)
-    return list(generate(MaltConfig(num_queries=number), 1, *rngs))
+    return list(generate(MaltConfig(num_queries=number, complexity_level=(level,)), 1, *rngs))
 
 
 def test_the_prompt_holds_the_task_and_nothing_hidden() -> None:
@@ -63,25 +63,40 @@ def test_the_rules_describe_every_kind_of_node() -> None:
 @pytest.mark.parametrize("style", PromptStyle)
 def test_styles_differ_and_examples_come_with_few_shot_alone(style: PromptStyle) -> None:
     query = draw()[0]
+    shown = examples(loops=False)
     text = render_prompt(style, prompt_parts(query, LIMITS))
     assert ("dc9" in text) is style.has_examples
-    thoughts = sum(example.thought in text for example in examples())
-    assert thoughts == (len(examples()) if style is PromptStyle.FEWSHOT_COT else 0)
+    thoughts = sum(example.thought in text for example in shown)
+    assert thoughts == (len(shown) if style is PromptStyle.FEWSHOT_COT else 0)
     others = set(PromptStyle) - {style}
     assert text not in {render_prompt(other, prompt_parts(query, LIMITS)) for other in others}
 
 
+def test_loops_are_shown_to_those_who_need_them() -> None:
+    one, other = draw()[0], draw(level="level4")[0]
+    text, with_loop = (
+        render_prompt(PromptStyle.FEWSHOT_BASE, prompt_parts(query, LIMITS))
+        for query in (one, other)
+    )
+    assert "dc9.s2" in with_loop
+    assert "dc9.s2" not in text
+    assert len(examples(loops=False)) == len(EXAMPLES) - 1
+
+
 def test_no_example_can_be_a_drawn_query() -> None:
-    assert len(examples()) == len(EXAMPLES) >= 3
-    for example in examples():
+    shown = examples(loops=True)
+    assert len(shown) == len(EXAMPLES) >= 3
+    for example in shown:
         words = f"{example.task} {example.thought} {example.reply}"
         assert "ju1" not in words
         assert "dc9" in example.task
-    for query in draw(5 * len(LABELS)):
-        assert "dc9" not in query.text
+    for level in MaltConfig.LEVELS:
+        assert not [query for query in draw(20, level) if "dc9" in query.text]
 
 
-@pytest.mark.parametrize(("name", "example"), list(zip(EXAMPLES, examples(), strict=True)))
+@pytest.mark.parametrize(
+    ("name", "example"), list(zip(EXAMPLES, examples(loops=True), strict=True))
+)
 def test_every_example_is_right(name: str, example: Example) -> None:
     graph = build(EXAMPLE_TOPOLOGY)
     truth = execute(graph, EXAMPLES[name])
