@@ -40,6 +40,8 @@ _ORDINALS = {"first": 1, "second": 2, "third": 3, "fifth": 5, "eighth": 8, "nint
 _NUMBERS = {**_UNITS, **_TENS, **_ORDINALS}
 _WORDS = {*_NUMBERS, "hundred", "and", "a", "half", "times", "once", "twice", "last", "hundredth"}
 _WORD = re.compile(r"[a-z]+")
+#: the ends of a run of names
+_RUN = re.compile(r"'(?P<stem>[^']*\D)(?P<first>\d+)' to '(?P=stem)(?P<last>\d+)'")
 
 
 class Unreadable(Exception):
@@ -133,17 +135,15 @@ def _words(reading: Reading, start: int) -> Readings:
 
 def _quoted(reading: Reading, start: int) -> Readings:
     """Names in quotes: one, several, or the ends of a run of numbers."""
-    match = re.compile(r"'([^']*)' to '([^']*)'").match(reading.text, start)
-    if match:
-        stem = match[1].rstrip("0123456789")
-        first, last = (int(name.removeprefix(stem)) for name in match.groups())
-        names = tuple(f"{stem}{number}" for number in range(first, last + 1))
-        return [(match.end(), Node("quoted", (("names", names),), start))]
     found: Readings = []
     for pattern in (r"'[^']*'", r"'[^']*'(?:, '[^']*')* and '[^']*'"):
         if match := re.compile(pattern).match(reading.text, start):
             names = tuple(str(name) for name in re.findall(r"'([^']*)'", match[0]))
             found.append((match.end(), Node("quoted", (("names", names),), start)))
+    if match := _RUN.match(reading.text, start):
+        stem, first, last = match.group("stem", "first", "last")
+        names = tuple(f"{stem}{number}" for number in range(int(first), int(last) + 1))
+        found.append((match.end(), Node("quoted", (("names", names),), start)))
     return found
 
 
