@@ -1,0 +1,109 @@
+"""What agents score that need no model: the scripted ones, per kind of fault, in both worlds.
+
+    python benchmarks/bench_route_agents.py [--num-queries 6] [--seed 1] [--agents a,b]
+        [--emulator netns] [--concurrency 8] [--markdown docs/route.md]
+
+Each agent meets the same queries of every kind alone, the paper's and the extended ones. Prints
+one table with a row per kind and a column per agent and world: solved safely in per cent; then
+rows for correct, safe and the mean of iterations over all kinds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from netarena.agent import Brief, load_agent
+from netarena.assessment import conduct
+from netarena.label import EXTENDED
+from netarena.report.markdown import replace_section, table
+from netarena_route.app import Route
+from netarena_route.fault import PAPER_KINDS
+
+AGENTS = ("oracle", "heuristic", "blanket", "random", "noop")
+WORLDS = ("standard", "varied")
+SECTION = "agents"
+
+Records = list[dict[str, Any]]
+
+
+async def examine(agent: str, world: str, options: argparse.Namespace) -> Records:
+    """The records of one agent in one world, without the summary."""
+    app = Route()
+    config = app.config_type.parse(
+        {
+            "world": world,
+            "emulator": options.emulator,
+            "error_types": [*PAPER_KINDS, EXTENDED],
+            "num_queries": options.num_queries,
+            "seed": options.seed,
+            "concurrency": options.concurrency,
+        }
+    )
+    agents = {app.role: load_agent(agent, Brief(app, config, options.seed, app.role))}
+    async with app:
+        with tempfile.TemporaryDirectory() as folder:
+            results = await conduct(app, config, agents, out=Path(folder))
+    return results[app.role][:-1]
+
+
+def pct(records: Sequence[dict[str, Any]], holds: Callable[[dict[str, Any]], bool]) -> str:
+    return f"{100 * statistics.fmean(map(holds, records)):.0f}"
+
+
+def tabulate(found: dict[tuple[str, str], Records]) -> list[str]:
+    """Rows of kinds, then of what all kinds come to."""
+
+    def solved(record: dict[str, Any]) -> bool:
+        return bool(record["success"] and record["safe"])
+
+    kinds = list(dict.fromkeys(r["error_type"] for records in found.values() for r in records))
+    rows = [
+        [
+            f"`{kind}`",
+            *(pct([r for r in rs if r["error_type"] == kind], solved) for rs in found.values()),
+        ]
+        for kind in sorted(kinds, key=lambda k: (k not in PAPER_KINDS, k))
+    ]
+    for name, holds in (
+        ("**all: solved safely**", solved),
+        ("correct", lambda r: bool(r["success"])),
+        ("safe", lambda r: bool(r["safe"])),
+    ):
+        rows.append([name, *(pct(records, holds) for records in found.values())])
+    turns = (statistics.fmean(r["iterations"] for r in records) for records in found.values())
+    rows.append(["iterations", *(f"{mean:.1f}" for mean in turns)])
+    rows.append(["queries", *(str(len(records)) for records in found.values())])
+    return table(["kind", *(f"{agent}, {world}" for agent, world in found)], rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--num-queries", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--agents", default=",".join(AGENTS))
+    parser.add_argument("--emulator", default="netns")
+    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    found = {}
+    for agent in options.agents.split(","):
+        for world in WORLDS:
+            found[agent, world] = asyncio.run(examine(agent, world, options))
+            print(f"{agent}, {world}: done", file=sys.stderr)
+    lines = tabulate(found)
+    print("\n".join(lines))
+    if options.markdown is not None:
+        page = options.markdown.read_text(encoding="utf-8")
+        options.markdown.write_text(replace_section(page, SECTION, lines), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
