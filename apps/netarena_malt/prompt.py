@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from importlib.resources import files
 from string import Template
 from types import MappingProxyType
 
 from netarena.model import Action, Query
-from netarena.prompts import Example, PromptParts
+from netarena.prompts import Example, PromptParts, read_text
 from netarena_malt.action import (
     Addition,
     Condition,
@@ -26,6 +25,7 @@ from netarena_malt.action import (
     Update,
     act,
 )
+from netarena_malt.base import TOPOLOGY
 from netarena_malt.query import render
 from netarena_malt.topology import (
     CAPACITY,
@@ -37,6 +37,8 @@ from netarena_malt.topology import (
     SWITCH_LOC,
     Topology,
 )
+
+_PACKAGE = "netarena_malt"
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,9 @@ _VALUES: Mapping[str, str] = MappingProxyType(
 
 def prompt_parts(query: Query, limits: Limits) -> PromptParts:
     """The parts of the prompt for ``query``; ``limits`` are those that the sandbox enforces."""
+    initial = query.initial if isinstance(query.initial, Mapping) else {}
     return PromptParts(
-        rules=_rules(),
+        rules=_rules(own=TOPOLOGY in initial),
         reply_format=_template("reply").substitute(asdict(limits)),
         task=query.text,
         examples=examples(loops=any(action.kind == "each" for action in query.actions)),
@@ -147,15 +150,18 @@ def examples(*, loops: bool) -> tuple[Example, ...]:
     found = []
     for name, actions in EXAMPLES.items():
         if loops or all(action.kind != "each" for action in actions):
-            thought, _, reply = _text(name).partition("\n---\n")
+            thought, _, reply = read_text(_PACKAGE, name).partition("\n---\n")
             example = Example(task=render(actions), thought=thought.strip(), reply=reply.strip())
             found.append(example)
     return tuple(found)
 
 
 @lru_cache
-def _rules() -> str:
-    return _template("rules").substitute(kinds="\n".join(map(_describe_kind, NODE_KINDS)))
+def _rules(*, own: bool) -> str:
+    """The rules; ``own``: about a network that is not made from the released model."""
+    kinds = "\n".join(map(_describe_kind, NODE_KINDS))
+    origin = read_text(_PACKAGE, "origin_own" if own else "origin").strip()
+    return _template("rules").substitute(kinds=kinds, origin=origin)
 
 
 def _describe_kind(name: str) -> str:
@@ -170,10 +176,5 @@ def _describe_kind(name: str) -> str:
     )
 
 
-@lru_cache
-def _text(name: str) -> str:
-    return (files("netarena_malt") / "prompts" / f"{name}.txt").read_text(encoding="utf-8").strip()
-
-
 def _template(name: str) -> Template:
-    return Template(_text(name))
+    return Template(read_text(_PACKAGE, name))

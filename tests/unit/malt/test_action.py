@@ -10,6 +10,8 @@ from netarena.model import Action
 from netarena_malt.action import (
     OPERATIONS,
     Addition,
+    Condition,
+    Loop,
     NewNode,
     Question,
     Removal,
@@ -18,7 +20,9 @@ from netarena_malt.action import (
     act,
     describe,
     effect,
+    holds,
     select,
+    substitute,
     total_port_capacity,
 )
 from netarena_malt.topology import Graph, Topology, build
@@ -264,3 +268,161 @@ def test_the_table_has_all_operations_and_says_what_answers_them() -> None:
         "rank": "table",
         "each": "graph",
     }
+
+
+# programs
+
+
+@pytest.mark.parametrize(
+    ("condition", "name", "expected"),
+    [
+        ({"measure": "capacity", "at_least": 5e9}, ONE, True),
+        ({"measure": "capacity", "at_least": 5.1e9}, ONE, False),
+        ({"measure": "capacity", "below": 5e9}, ONE, False),
+        ({"measure": "capacity", "below": 2.1e9}, TWO, True),
+        ({"measure": "capacity", "at_least": 4e9}, f"{ONE}.p2", True),
+        ({"measure": "children", "kind": "EK_PORT", "at_least": 2}, ONE, True),
+        ({"measure": "children", "kind": "EK_PORT", "at_least": 3}, ONE, False),
+        ({"measure": "children", "kind": "EK_PORT", "below": 1}, "ju1.a1.m1", True),
+        ({"measure": "children", "kind": "EK_PACKET_SWITCH", "below": 3}, "ju1.a1.m1", True),
+        ({"measure": "stage", "equals": 2.0}, ONE, True),
+        ({"measure": "stage", "equals": 2.0}, "ju1.s1.s1c1", False),
+        ({"measure": "name", "ends_with": "c1"}, ONE, True),
+        ({"measure": "name", "ends_with": "c1"}, TWO, False),
+    ],
+)
+def test_a_condition_holds_or_not(
+    graph: Graph, condition: dict[str, Any], name: str, expected: bool
+) -> None:
+    assert holds(graph, Condition(**condition), name) is expected
+
+
+@pytest.mark.parametrize("measure", ["capacity", "stage", "name"])
+def test_a_condition_about_a_node_that_is_not_there_is_no_condition(
+    graph: Graph, measure: str
+) -> None:
+    comparison = {"capacity": "at_least", "stage": "equals", "name": "ends_with"}[measure]
+    value = "x" if measure == "name" else 1.0
+    with pytest.raises(KeyError):
+        holds(graph, Condition.model_validate({"measure": measure, comparison: value}), "nowhere")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"measure": "capacity"},
+        {"measure": "capacity", "at_least": 1e9, "below": 2e9},
+        {"measure": "capacity", "equals": 1e9},
+        {"measure": "stage", "at_least": 1.0},
+        {"measure": "name", "equals": 1.0},
+        {"measure": "children", "at_least": 1.0},
+        {"measure": "capacity", "kind": "EK_PORT", "at_least": 1e9},
+    ],
+)
+def test_a_condition_is_one_comparison_that_its_measure_has(condition: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Condition(**condition)
+
+
+PORT = NewNode(
+    name="$1.p9", kind="EK_PORT", attributes={"physical_capacity_bps": 8e9}, parents=("$1",)
+)
+ADD = act("add", Addition(nodes=(PORT,)))
+DOUBLE = act("update", Update(select=Selection(name="$1", scope="children"), times=2.0))
+IN_BLOCK = Selection(name="ju1.a1.m1", scope="children", kind="EK_PACKET_SWITCH")
+FAST = Condition(measure="capacity", at_least=3e9)
+
+
+def test_a_name_takes_the_place_of_a_variable_wherever_it_stands() -> None:
+    put = substitute(ADD, "$1", ONE)
+    assert "$" not in put.model_dump_json()
+    (node,) = Addition.model_validate(put.parameters).nodes
+    assert (node.name, node.parents) == (f"{ONE}.p9", (ONE,))
+    assert ADD.parameters["nodes"] == [PORT.model_dump(mode="json", exclude_defaults=True)]
+
+
+def test_a_loop_does_one_thing_or_another_to_each_node(graph: Graph) -> None:
+    loop = Loop(select=IN_BLOCK, when=FAST, then=(ADD,), otherwise=(DOUBLE,))
+    assert effect(graph, act("each", loop)) is None
+    assert f"{ONE}.p9" in graph
+    assert f"{TWO}.p9" not in graph
+    assert (total_port_capacity(graph, ONE), total_port_capacity(graph, TWO)) == (13e9, 4e9)
+
+
+def test_a_loop_without_otherwise_leaves_the_others_alone(graph: Graph) -> None:
+    effect(graph, act("each", Loop(select=IN_BLOCK, when=FAST, then=(ADD,))))
+    assert (total_port_capacity(graph, ONE), total_port_capacity(graph, TWO)) == (13e9, 2e9)
+    effect(graph, act("each", Loop(select=IN_BLOCK, then=(DOUBLE,))))
+    assert (total_port_capacity(graph, ONE), total_port_capacity(graph, TWO)) == (26e9, 4e9)
+
+
+def test_a_loop_within_a_loop_knows_both_nodes(graph: Graph) -> None:
+    port = PORT.model_copy(update={"name": "$2.x", "parents": ("$1",)})
+    inner = Loop(
+        select=Selection(name="$1", scope="children", kind="EK_PORT"),
+        variable="$2",
+        when=Condition(measure="name", ends_with="p2"),
+        then=(act("remove", Removal(names=("$2",))),),
+        otherwise=(act("add", Addition(nodes=(port,))),),
+    )
+    effect(graph, act("each", Loop(select=IN_BLOCK, then=(act("each", inner),))))
+    block = Selection(name="ju1.a1.m1", scope="descendants", kind="EK_PORT")
+    left = [f"{switch}.{port}" for switch in (ONE, TWO) for port in ("p1", "p1.x")]
+    assert sorted(select(graph, block)) == left
+    assert list(graph.pred[f"{TWO}.p1.x"]) == [TWO]
+
+
+def test_nodes_are_chosen_before_the_first_has_its_turn_and_tested_at_their_own(
+    graph: Graph,
+) -> None:
+    """Each turn adds to the block a switch's worth of capacity: the second test sees the first."""
+    grow = act("update", Update(select=Selection(name=TWO, scope="children"), to_bps=9e9))
+    effect(graph, act("each", Loop(select=IN_BLOCK, when=FAST, then=(grow, ADD))))
+    # the first is fast and makes the second fast before its turn comes
+    assert f"{TWO}.p9" in graph
+    both = Selection(name="ju1.a1.m1", scope="children", at_least_bps=3e9)
+    drop = act("remove", Removal(names=(f"{ONE}.p9",)))
+    effect(graph, act("each", Loop(select=both, when=None, then=(DOUBLE,))))
+    effect(graph, drop)
+    assert total_port_capacity(graph, TWO) == 2 * (18e9 + 8e9)
+
+
+def test_turns_come_in_the_order_of_the_names(graph: Graph) -> None:
+    graph.add_node("a", **{**graph.nodes[TWO], "name": "a"})
+    graph.add_edge("ju1.a1.m1", "a", type="RK_CONTAINS")
+    once = PORT.model_copy(update={"name": "only", "parents": ("$1",)})
+    with pytest.raises(ValueError, match="'only' is there already"):
+        effect(
+            graph, act("each", Loop(select=IN_BLOCK, then=(act("add", Addition(nodes=(once,))),)))
+        )
+    assert list(graph.pred["only"]) == ["a"]
+
+
+def test_the_words_of_a_loop() -> None:
+    inner = Loop(
+        select=Selection(name="$1", scope="descendants", kind="EK_PORT"),
+        variable="$2",
+        then=(act("remove", Removal(names=("$2",))),),
+    )
+    ports = Condition(measure="children", kind="EK_PORT", below=17)
+    loop = Loop(select=IN_BLOCK, when=ports, then=(act("each", inner),), otherwise=(ADD,))
+    lines = describe(act("each", loop)).split("\n")
+    assert [len(line) - len(line.lstrip()) for line in lines] == [0, 2, 4, 6, 2, 4]
+    assert lines[0] == (
+        "Go through all nodes of kind EK_PACKET_SWITCH that 'ju1.a1.m1' contains directly, as "
+        "they are when this step begins, in ascending order of their names; $1 stands for the "
+        "name of the node whose turn it is:"
+    )
+    assert lines[1].endswith(
+        "If the number of nodes of kind EK_PORT that '$1' contains directly is below 17:"
+    )
+    assert "'$1' contains directly or through other nodes" in lines[2]
+    assert lines[3].startswith("      Remove '$2', ")
+    assert lines[4] == "  Otherwise:"
+    words = {
+        "the name '$1' ends with 'c1':": Condition(measure="name", ends_with="c1"),
+        "the stage in switch_loc of '$1' is 2.0:": Condition(measure="stage", equals=2.0),
+        "of '$1' is at least 3000000000.0 bps:": FAST,
+    }
+    for text, condition in words.items():
+        assert text in describe(act("each", Loop(select=IN_BLOCK, when=condition, then=(ADD,))))

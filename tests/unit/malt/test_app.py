@@ -87,6 +87,15 @@ def test_a_wrong_answer_has_an_error_and_an_unsafe_one_a_verifier_error(query):
     assert (unsafe["Result-Correctness"], unsafe["Result-Safety"]) == ("Pass", "Fail")
 
 
+def test_a_failure_is_told_of_what_is_not_solved_safely(query):
+    malt = Malt()
+    assert malt.explain(query, make_episode(query, RIGHT)).failure is None
+    for judgement, kind in ((WRONG, "control logic error"), (UNSAFE, "safety violation")):
+        failure = malt.explain(query, make_episode(query, judgement)).failure
+        assert failure is not None
+        assert failure.kind == kind
+
+
 @pytest.mark.parametrize("steps", [(), (Step(prompt="?", refused="no code"),)])
 def test_the_record_of_an_agent_that_gave_nothing(query, steps):
     episode = make_episode(
