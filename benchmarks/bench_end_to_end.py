@@ -1,10 +1,13 @@
 """A whole assessment over A2A on loopback: green agent, purple agent and client as a user has them.
 
     python benchmarks/bench_end_to_end.py [--queries 50] [--concurrency 2] [--agent oracle]
+    python benchmarks/bench_end_to_end.py --queries 5000 --concurrency 2 --repeat 1
+    python benchmarks/bench_end_to_end.py --concurrency 8 --agent copier
 
 Prints a table: wall time from sending the request to the last event, CPU time of the service with
-its children, and the peak of the service's memory (PSS, each page counted once over all its
-processes).
+its children, and the service's memory (PSS, each page counted once over all its processes): its
+peak in each quarter of the run. The agent ``copier`` answers at once with a program that copies its
+network and holds both copies for a while.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ from a2a.client import ClientConfig, ClientFactory
 from a2a.client.card_resolver import A2ACardResolver
 from a2a.helpers import new_text_message
 from a2a.types.a2a_pb2 import Role, SendMessageRequest
+
+from netarena.a2a.purple import serve_agent
+from netarena.model import AgentInfo, Reply
 
 MIB = 2**20
 
@@ -79,17 +85,27 @@ def cpu_s(pid: int) -> float:
 class Watch(threading.Thread):
     """Samples the memory of a service until told to stop."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, every_s: float = 0.05) -> None:
         super().__init__(daemon=True)
-        self.pid, self.peak, self.over = pid, 0, threading.Event()
+        self.pid, self.every_s, self.over = pid, every_s, threading.Event()
+        self.samples = [0]
 
     def run(self) -> None:
-        while not self.over.wait(0.05):
-            self.peak = max(self.peak, pss_bytes(self.pid))
+        while not self.over.wait(self.every_s):
+            self.samples.append(pss_bytes(self.pid))
+
+    @property
+    def peak(self) -> int:
+        return max(self.samples)
+
+    def peaks(self, parts: int) -> list[int]:
+        """The peak in each part of the time that was watched."""
+        length = -(-len(self.samples) // parts)
+        return [max(self.samples[n * length : (n + 1) * length], default=0) for n in range(parts)]
 
 
 async def wait_for(url: str) -> None:
-    async with asyncio.timeout(30), httpx.AsyncClient() as http:
+    async with asyncio.timeout(60), httpx.AsyncClient() as http:
         while True:
             try:
                 if (await http.get(f"{url}.well-known/agent-card.json")).is_success:
@@ -138,8 +154,11 @@ def started(arguments: argparse.Namespace, folder: Path) -> Iterator[Started]:
     python = [sys.executable, "-m"]
     service = [*python, "netarena", "serve", "malt", "--port", str(green_port)]
     service += ["--out", str(folder)]
-    agent = [*python, "a2a_purple", "--port", str(purple_port), "--strategy", arguments.agent]
-    agent += ["--application", "malt", "--seed", "7", *pairs]
+    if arguments.agent == "copier":
+        agent = [sys.executable, __file__, "--serve-copier", str(purple_port)]
+    else:
+        agent = [*python, "a2a_purple", "--port", str(purple_port), "--strategy", arguments.agent]
+        agent += ["--application", "malt", "--seed", "7", *pairs]
     quiet = subprocess.DEVNULL
     processes = [
         subprocess.Popen(command, cwd=folder, stdout=quiet, stderr=quiet)
@@ -155,16 +174,41 @@ def started(arguments: argparse.Namespace, folder: Path) -> Iterator[Started]:
             process.wait(10)
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> tuple[float, float, float, dict]:
+COPIES = """```python
+def process_graph(graph_data):
+    import time
+
+    graph = graph_data.copy()
+    time.sleep(1)
+    return {"type": "text", "data": len(graph), "updated_graph": graph}
+```"""
+
+
+class Copier:
+    """An agent whose every answer copies its network."""
+
+    info = AgentInfo(name="copier")
+
+    async def open(self, *, timeout_s: float) -> None:
+        """Ready as it is."""
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        return Reply(text=COPIES)
+
+    async def aclose(self) -> None:
+        """Holds nothing."""
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> tuple[float, float, list[float], dict]:
     with started(arguments, folder) as run:
-        watch = Watch(run.service_pid)
+        watch = Watch(run.service_pid, 0.05 if arguments.queries < 500 else 1.0)
         watch.start()
         before = cpu_s(run.service_pid)
         wall_s, parts = asyncio.run(request(run.green, run.purple, run.config))
         used_s = cpu_s(run.service_pid) - before
         watch.over.set()
         watch.join()
-        return wall_s, used_s, watch.peak / MIB, json.loads(parts[-1])
+        return wall_s, used_s, [peak / MIB for peak in watch.peaks(4)], json.loads(parts[-1])
 
 
 async def both(*urls: str) -> None:
@@ -177,14 +221,19 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=2)
     parser.add_argument("--agent", default="oracle")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--serve-copier", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.serve_copier:
+        serve_agent(Copier(), port=arguments.serve_copier, name="copier", description="copies")
+        return
     print(f"{arguments.queries} queries, concurrency {arguments.concurrency}, {arguments.agent}")
-    print("| run | wall s | service CPU s | peak PSS MiB | solved safely |")
+    print("| run | wall s | service CPU s | peak PSS MiB, by quarters | solved safely |")
     print("| --- | --- | --- | --- | --- |")
     for number in range(1, arguments.repeat + 1):
         with tempfile.TemporaryDirectory() as folder:
-            wall_s, used_s, peak, summary = measure(arguments, Path(folder))
-        print(f"| {number} | {wall_s:.2f} | {used_s:.2f} | {peak:.0f} "
+            wall_s, used_s, peaks, summary = measure(arguments, Path(folder))
+        memory = ", ".join(f"{peak:.0f}" for peak in peaks)
+        print(f"| {number} | {wall_s:.2f} | {used_s:.2f} | {memory} "
               f"| {summary['avg_solved_safely']:.2f} |")  # fmt: skip
 
 

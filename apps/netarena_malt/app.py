@@ -25,15 +25,15 @@ from netarena.model import (
 from netarena.prompts import PromptParts
 from netarena.sandbox import python as sandbox
 from netarena_malt import action, failure, grammar, prompt, query, solution, state
-from netarena_malt.base import Base, base_of
+from netarena_malt.base import Key, key_of
 from netarena_malt.environment import MaltEnvironment, Sandboxes, limits_of
 from netarena_malt.guest import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
 from netarena_malt.reply import MAX_CODE_CHARS, extract_code
 
 
-def _told_limits(base: Base) -> prompt.Limits:
-    """Every limit that decides a verdict about a network of ``base``."""
-    limits = limits_of(base)
+def _told_limits(key: Key) -> prompt.Limits:
+    """Every limit that decides a verdict about a network of this base."""
+    limits = limits_of(key)
     return prompt.Limits(
         code_chars=MAX_CODE_CHARS,
         cpu_s=round(limits.cpu_s),
@@ -107,7 +107,7 @@ class Malt(Application):
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
         """One prompt: the network itself is what the program gets."""
         del state, steps
-        return prompt.prompt_parts(query, _told_limits(base_of(query.initial)))
+        return prompt.prompt_parts(query, _told_limits(key_of(query.initial)))
 
     def parse(self, reply: str) -> Move:
         return {"code": extract_code(reply)}

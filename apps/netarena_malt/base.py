@@ -1,8 +1,8 @@
 """The network from which initial states are made: the released model, or one of the user's.
 
 A query holds how its network differs from a base, and, where that is not the released model, which
-base it is: ``{"parameters": {...}}`` (fields of ``Topology``) or ``{"path": text, "sha256": text}``
-(a model file). A process keeps the few bases that it used last.
+base it is: ``{"parameters": {...}}`` (fields of ``Topology``) or ``{"path": text, "sha256": text,
+"nodes": number}`` (a model file). A process keeps the few bases that it used last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from netarena_malt.topology import (
     Graph,
     Topology,
     build,
-    released_graph,
 )
 
 #: how a query names its base; None is the released model
@@ -178,7 +177,7 @@ class Base:
     @property
     def size(self) -> int:
         """Number of nodes."""
-        return len(self.graph._node)  # noqa: SLF001
+        return len(self.graph)
 
     @cached_property
     def network(self) -> Network:
@@ -202,11 +201,6 @@ class Base:
                 above = [parent for name in above for parent in index.parents(name)]
         return totals
 
-    @property
-    def growth(self) -> float:
-        """How many times larger than the released model it is; at least 1."""
-        return max(1.0, self.size / released_base().size)
-
     def payload(self) -> bytes:
         """What the sandbox's guest builds the network from; see ``guest.load``."""
         return guest.dump(self.graph) if self._topology is None else guest.describe(self._topology)
@@ -215,7 +209,7 @@ class Base:
 @lru_cache(maxsize=1)
 def released_base() -> Base:
     """The released model."""
-    return Base(released_graph(), topology=RELEASED)
+    return Base(build(RELEASED, shared=True), topology=RELEASED)
 
 
 _bases: OrderedDict[str, Base] = OrderedDict()
@@ -272,12 +266,26 @@ class Parameters(Record):
         return Topology(**dict(self))
 
 
+def key_of(initial: Any) -> Key:
+    """How a query with this initial state names its base."""
+    return initial.get(TOPOLOGY) if isinstance(initial, Mapping) else None
+
+
+def growth_of(key: Key) -> int:
+    """How many times the released model, at least, hold the nodes of this base; at least 1."""
+    if key is None:
+        return 1
+    parameters = key.get("parameters")
+    size = key["nodes"] if parameters is None else Parameters.model_validate(parameters).size
+    return -(-int(size) // Parameters().size)
+
+
 def base_of(initial: Any) -> Base:
     """The base of a query with this initial state.
 
     Raises ConfigError where its model file is gone, broken, or not the one that it was.
     """
-    key = initial.get(TOPOLOGY) if isinstance(initial, Mapping) else None
+    key = key_of(initial)
     if key is None:
         return released_base()
     if "parameters" in key:
@@ -313,7 +321,7 @@ def base_of_file(path: str, sha256: str | None = None) -> Base:
         graph, found = read_model(Path(path))
         if found != digest:
             raise ConfigError("topology", f"{Path(path).name} changes while it is read")
-        return Base(graph, {"path": path, "sha256": digest}, fault="")
+        return Base(graph, {"path": path, "sha256": digest, "nodes": len(graph)}, fault="")
 
     return _kept(f"{path}\0{digest}", make)
 

@@ -8,7 +8,6 @@ network differs from its base, which the agent may know; nothing that grades goe
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -18,7 +17,7 @@ from netarena.application import Environment
 from netarena.errors import EnvironmentFailed
 from netarena.model import Execution, JsonValue, Move, Query, State
 from netarena.sandbox.python import Limits, PythonSandbox, SandboxResult, Status
-from netarena_malt.base import Base, base_of, released_base
+from netarena_malt.base import Base, Key, base_of, growth_of, released_base
 from netarena_malt.network import short
 from netarena_malt.query import initial_changes
 from netarena_malt.state import UNANSWERED, failed, read_claim, verify
@@ -45,12 +44,12 @@ def guest_source() -> str:
     return _FUTURE + "\n".join(_IMPORT.sub("", text.replace(_FUTURE, "")) for text in texts)
 
 
-def limits_of(base: Base) -> Limits:
-    """What an answer about a network of ``base`` may use: CPU, memory and time grow with it.
+def limits_of(key: Key) -> Limits:
+    """What an answer about a network of this base may use: CPU, memory and time grow with it.
 
     By whole multiples of the released model's size, so that the prompt can tell them.
     """
-    times = math.ceil(base.growth)
+    times = growth_of(key)
     return replace(
         LIMITS,
         cpu_s=LIMITS.cpu_s * times,
@@ -64,8 +63,8 @@ def make_sandbox(base: Base, *, unsandboxed: bool = False) -> PythonSandbox:
     return PythonSandbox(
         guest_source(),
         base.payload(),
-        limits=limits_of(base),
-        start_s=_START_S * math.ceil(base.growth),
+        limits=limits_of(base.key),
+        start_s=_START_S * growth_of(base.key),
         unsandboxed=unsandboxed,
     )
 
@@ -86,7 +85,8 @@ class Sandboxes:
 
     def __init__(self, *, unsandboxed: bool = False) -> None:
         self._unsandboxed = unsandboxed
-        self._uses: dict[Base, _Use] = {}
+        #: by what stands for the base: the same one may have been built anew
+        self._uses: dict[str, _Use] = {}
         self._changed = asyncio.Condition()
         self.released = make_sandbox(released_base(), unsandboxed=unsandboxed)
 
@@ -101,25 +101,27 @@ class Sandboxes:
 
     async def take(self, base: Base) -> PythonSandbox:
         """The sandbox of ``base``, until it is given back; it starts when it is first used."""
-        if base is released_base():
+        if base.key is None:
             return self.released
+        name = repr(base.key)
         async with self._changed:
-            while base not in self._uses and len(self._uses) >= _MOST_OTHERS:
+            while name not in self._uses and len(self._uses) >= _MOST_OTHERS:
                 idle = [other for other, use in self._uses.items() if not use.users]
                 if idle:
                     await self._uses.pop(idle[0]).sandbox.close()
                 else:
                     await self._changed.wait()
-            if base not in self._uses:
-                self._uses[base] = _Use(make_sandbox(base, unsandboxed=self._unsandboxed))
-            use = self._uses[base]
+            if name not in self._uses:
+                self._uses[name] = _Use(make_sandbox(base, unsandboxed=self._unsandboxed))
+            use = self._uses[name]
             use.users += 1
         return use.sandbox
 
-    async def give_back(self, base: Base) -> None:
+    async def give_back(self, key: Key) -> None:
+        """Say that an environment that took the sandbox of this base is done with it."""
         async with self._changed:
-            if base in self._uses:
-                self._uses[base].users -= 1
+            if (use := self._uses.get(repr(key))) is not None:
+                use.users -= 1
                 self._changed.notify_all()
 
 
@@ -129,7 +131,7 @@ class MaltEnvironment(Environment):
     def __init__(self, query: Query, sandboxes: Sandboxes) -> None:
         self._query = query
         self._sandboxes = sandboxes
-        self._taken: tuple[Base, PythonSandbox] | None = None
+        self._taken: tuple[Key, PythonSandbox] | None = None
         self._state: State = dict(UNANSWERED)
 
     async def open(self) -> State:
@@ -145,7 +147,7 @@ class MaltEnvironment(Environment):
             raise EnvironmentFailed(f"query {self._query.id}: {fault}", proven_ours=True)
         if self._taken is None:
             base = await asyncio.to_thread(base_of, self._query.initial)
-            self._taken = base, await self._sandboxes.take(base)
+            self._taken = base.key, await self._sandboxes.take(base)
             # here, not when the answer runs: it is no time of the agent's
             await self._taken[1].start()
         return self._state
@@ -172,8 +174,8 @@ class MaltEnvironment(Environment):
     async def close(self) -> None:
         self._state = dict(UNANSWERED)
         if self._taken is not None:
-            base, self._taken = self._taken[0], None
-            await self._sandboxes.give_back(base)
+            key, self._taken = self._taken[0], None
+            await self._sandboxes.give_back(key)
 
 
 #: how an answer ended without a result -> its beginning in words

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -164,26 +163,6 @@ def build(topology: Topology = RELEASED, *, shared: bool = False) -> Graph:
         # a name is the same object wherever it stands
         above, below = nodes[parent]["name"], nodes[child]["name"]
         successors[above][below] = predecessors[below][above] = relation
-    return graph
-
-
-@lru_cache(maxsize=1)
-def released_graph() -> Graph:
-    """The released model, built once per process; it must not be changed."""
-    return build(RELEASED)
-
-
-def copy_released() -> Graph:
-    """A graph of the released model to change: a quarter of the time that ``build`` takes.
-
-    The dicts of nodes' attributes are its own. Values in them that are lists or dicts, and the
-    edges' attributes, are shared with ``released_graph``: to be replaced, never written into.
-    """
-    released = released_graph()
-    graph: Graph = nx.DiGraph()
-    graph._node.update((name, dict(found)) for name, found in released._node.items())  # noqa: SLF001
-    graph._succ.update((name, dict(row)) for name, row in released._succ.items())  # noqa: SLF001
-    graph._pred.update((name, dict(row)) for name, row in released._pred.items())  # noqa: SLF001
     return graph
 
 

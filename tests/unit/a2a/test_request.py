@@ -192,6 +192,26 @@ def test_input_is_read_below_the_root_and_the_data_folder(place):
         assert read_config(PathConfig, parse(benchmark_path=path), place).benchmark_path == path
 
 
+class ModelConfig(Config):
+    model: str = "own"
+
+    def input_paths(self):
+        paths = super().input_paths()
+        return paths if self.model == "own" else {**paths, "model": self.model}
+
+
+def test_an_application_says_which_other_keys_are_paths(place):
+    (place.data / "m.txt").write_text("")
+    config = parse(model="m.txt", benchmark_path="q.jsonl")
+    read = read_config(ModelConfig, config, place)
+    assert read.model == str(place.data / "m.txt")
+    assert read.benchmark_path == str(place.root / "q.jsonl")
+    assert read_config(ModelConfig, parse(), place).model == "own"
+    for bad in ("../m.txt", "a\0b"):
+        with pytest.raises(ConfigError, match=r"^config\.model: "):
+            read_config(ModelConfig, parse(model=bad), place)
+
+
 def test_a_file_to_be_written_lies_below_the_root(place):
     read = read_config(PathConfig, parse(benchmark_path="new/q.jsonl"), place)
     assert read.benchmark_path == str(place.root / "new" / "q.jsonl")

@@ -11,6 +11,7 @@ import pytest
 
 from netarena.model import Query
 from netarena_malt.action import Addition, NewNode, Question, Removal, Selection, Update, act
+from netarena_malt.base import released_base
 from netarena_malt.guest import difference, doubtful, parts_of
 from netarena_malt.query import Truth, initial_graph, render, solve_truth
 from netarena_malt.topology import (
@@ -21,7 +22,6 @@ from netarena_malt.topology import (
     SWITCH_LOC,
     Graph,
     build,
-    released_graph,
 )
 
 NEW_SWITCH = NewNode(
@@ -111,7 +111,7 @@ def _state_of(
 def _released_stays() -> Iterator[None]:
     """No test changes the graph that all share."""
     yield
-    assert nx.utils.graphs_equal(released_graph(), build(RELEASED))
+    assert nx.utils.graphs_equal(released_base().graph, build(RELEASED))
 
 
 @pytest.fixture(scope="session")

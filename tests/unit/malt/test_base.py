@@ -24,6 +24,7 @@ from netarena_malt.base import (
     base_of,
     base_of_file,
     base_of_parameters,
+    key_of,
     released_base,
 )
 from netarena_malt.draft import Draft
@@ -161,6 +162,17 @@ def test_the_id_of_a_query_depends_on_the_network_and_not_on_its_place(tmp_path:
 # files
 
 
+@pytest.mark.parametrize(
+    ("value", "paths"),
+    [("released", {}), (SMALL, {}), ("some/model.json", {"topology": "some/model.json"})],
+    ids=["released", "parameters", "file"],
+)
+def test_a_service_confines_the_path_of_a_model(value: object, paths: dict[str, str]) -> None:
+    assert MaltConfig.parse({"topology": value}).input_paths() == paths
+    own = MaltConfig.parse({"topology": value, "benchmark_path": "q"}).input_paths()
+    assert own == {"benchmark_path": "q", **paths}
+
+
 @pytest.mark.parametrize("form", [as_text, as_json])
 def test_queries_about_a_network_whose_names_follow_no_rule(tmp_path: Path, form: Any) -> None:
     path = tmp_path / "model"
@@ -258,7 +270,7 @@ def test_new_names_are_made_from_those_that_are_there() -> None:
 def test_limits_grow_with_the_network_and_the_prompt_tells_them(times: int) -> None:
     blocks = {"superblocks": 4 * times, "spine_blocks": 4 * times}
     (query, *_) = draw(blocks)
-    limits = limits_of(base_of(query.initial))
+    limits = limits_of(key_of(query.initial))
     assert limits.cpu_s == times * LIMITS.cpu_s
     assert limits.memory_bytes == times * LIMITS.memory_bytes
     assert limits.result_bytes == LIMITS.result_bytes
