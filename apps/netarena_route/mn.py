@@ -6,6 +6,8 @@ import os
 import warnings
 from collections.abc import Mapping
 
+from netarena.sandbox.shell import entered
+from netarena_route.namespace import current_network, leave_network
 from netarena_route.wiring import cables
 from netarena_route.world import World
 
@@ -15,10 +17,25 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", SyntaxWarning)
     from mininet.log import setLogLevel
     from mininet.net import Mininet
+    from mininet.node import Host
     from mininet.nodelib import LinuxBridge
 
 #: keeps Mininet's objects, whose shells hold the namespaces, for as long as the process lives
 _networks: list[Mininet] = []
+
+
+class _Machine(Host):  # type: ignore[misc] # Mininet has no types
+    """A host whose namespace is made here, not by mnexec: that one mounts a /sys of the machine's
+    own, which nothing here reads and a container without all rights refuses."""
+
+    def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 -- Mininet's name
+        home = current_network()
+        self.inNamespace = False
+        with entered(home):  # and there again afterwards
+            leave_network()
+            super().startShell(mnopts)
+        self.inNamespace = True
+        os.close(home)
 
 
 def build(world: World) -> Mapping[str, int]:
@@ -31,7 +48,7 @@ def build(world: World) -> Mapping[str, int]:
     setLogLevel("critical")
     # its init changes limits of the machine, which are not this episode's
     Mininet.inited = True
-    network = Mininet(controller=None, switch=LinuxBridge)
+    network = Mininet(controller=None, host=_Machine, switch=LinuxBridge)
     _networks.append(network)
     machines = {machine.name: network.addHost(machine.name, ip=None) for machine in world.machines}
     switches = [network.addSwitch(name) for name in world.switches]

@@ -18,6 +18,7 @@ GETADDR = 22
 GETROUTE = 26
 NEWNEIGH, DELNEIGH, GETNEIGH = 28, 29, 30
 GETRULE = 34
+GETQDISC = 38
 
 _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
 CREATE = 0x400 | 0x100  # also in place of what is there
@@ -137,6 +138,12 @@ _LINK = struct.Struct("=BxHiII")
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _IFLA_EXT_MASK, _SKIP_STATISTICS = 29, struct.pack("=I", 1 << 3)
 _IFLA_PROTINFO, _BRPORT_STATE = 12, 1
+IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA = 18, 1, 5
+_IFLA_OPERSTATE, _IFLA_CARRIER = 16, 33
+_IFF_UP = 0x1
+_OPER_UP = b"\6"  # of RFC 2863
+_TRAFFIC = struct.Struct("=BxxxiIII")
+_TCA_KIND = 1
 _FORWARDING = 3
 _NDA_DST, _NDA_LLADDR = 1, 2
 #: states of entries that nobody put there for good: all but NOARP and PERMANENT
@@ -160,13 +167,32 @@ def links(netlink: Netlink) -> Iterator[Link]:
         yield Link(index, flags, attributes(content, _LINK.size))
 
 
+def unsettled(link: Link) -> bool:
+    """Whether the kernel has not yet acted on the carrier of a cable's end: it drops what it is to
+    send, and as a bridge's port it takes no part."""
+    found = link.attributes
+    info = attributes(found.get(IFLA_LINKINFO, b""))
+    return bool(
+        link.flags & _IFF_UP
+        and info.get(IFLA_INFO_KIND) == b"veth\0"
+        and found.get(_IFLA_CARRIER) == b"\1"
+        and found.get(_IFLA_OPERSTATE) != _OPER_UP
+    )
+
+
 def settle_link(index: int) -> Message:
     """Asking for one link makes the kernel act on a change of its carrier now.
 
-    Otherwise it may do so up to a second later, and drops what the link is to send until then
-    (rtnl_getlink of the kernel, since 6.4, says why).
+    Otherwise it may do so up to a second later (rtnl_getlink of the kernel, since 6.4, says why).
     """
     return Message(GETLINK, _LINK.pack(0, 0, index, 0, 0))
+
+
+def blocked(link: Link) -> bool:
+    """Whether it is a bridge's port that does not forward."""
+    info = attributes(link.attributes.get(IFLA_LINKINFO, b""))
+    port = attributes(info.get(IFLA_INFO_SLAVE_DATA, b""))
+    return port.get(_BRPORT_STATE, bytes([_FORWARDING])) != bytes([_FORWARDING])
 
 
 def forward(index: int) -> Message:
@@ -176,6 +202,13 @@ def forward(index: int) -> Message:
         _LINK.pack(socket.AF_BRIDGE, 0, index, 0, 0)
         + nest(_IFLA_PROTINFO, attribute(_BRPORT_STATE, bytes([_FORWARDING]))),
     )
+
+
+def queues(netlink: Netlink) -> bool:
+    """Whether packets may wait in the namespace: some link has another queue than none."""
+    dump = netlink.dump(GETQDISC, _TRAFFIC.pack(0, 0, 0, 0, 0))
+    kinds = [attributes(content, _TRAFFIC.size).get(_TCA_KIND, b"") for content in dump]
+    return any(kind != b"noqueue\0" for kind in kinds)
 
 
 def forget_neighbours(netlink: Netlink) -> None:

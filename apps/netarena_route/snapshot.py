@@ -20,6 +20,9 @@ from netarena_route.netlink import (
     GETADDR,
     GETROUTE,
     GETRULE,
+    IFLA_INFO_KIND,
+    IFLA_INFO_SLAVE_DATA,
+    IFLA_LINKINFO,
     Link,
     Netlink,
     attributes,
@@ -39,9 +42,7 @@ _ROUTE = struct.Struct("=BBBBBBBBI")
 _DST, _SRC = 1, 2
 _RTA_OIF, _RTA_GATEWAY, _PRIORITY, _RTA_MULTIPATH, _TABLE = 4, 5, 6, 9, 15
 _FRA_IIFNAME, _FRA_OIFNAME, _FRA_PROTECTED = 3, 17, 21
-_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO = 1, 3, 4, 10, 18
-_IFLA_INFO_KIND, _IFLA_INFO_SLAVE_DATA = 1, 5
-_BRPORT_STATE = 1
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER = 1, 3, 4, 10
 #: of a bridge's port: cost, priority, hairpin mode, guard, protection, fast leave, learning,
 #: flooding, proxy ARP, isolation (<linux/if_link.h>); the rest are counters and timers
 _BRPORT_SETTINGS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 33)
@@ -60,7 +61,6 @@ _ROUTE_TYPES = {
 _RULE_ACTIONS = {1: "lookup", 2: "goto", 3: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
 _TABLES = {253: "default", 254: "main", 255: "local"}
 _LOOPBACK = IPv4Network("127.0.0.0/8")
-_PORT_FLAGS = struct.Struct("=I")
 
 
 class Snapshot:
@@ -243,11 +243,11 @@ def _link(link: Link, names: Mapping[int, str]) -> str:
         found.get(_IFLA_ADDRESS, b"").hex(":"),
         f"mtu {int.from_bytes(found.get(_IFLA_MTU, b''), 'little')}",
     ]
-    info = attributes(found.get(_IFLA_LINKINFO, b""))
-    words.append(_text(info.get(_IFLA_INFO_KIND, b"")))
+    info = attributes(found.get(IFLA_LINKINFO, b""))
+    words.append(_text(info.get(IFLA_INFO_KIND, b"")))
     if _IFLA_MASTER in found:
         words.append(f"master {names.get(int.from_bytes(found[_IFLA_MASTER], 'little'), '?')}")
-        port = attributes(info.get(_IFLA_INFO_SLAVE_DATA, b""))
+        port = attributes(info.get(IFLA_INFO_SLAVE_DATA, b""))
         words.append("".join(port.get(kind, b"").hex() for kind in _BRPORT_SETTINGS))
     return " ".join(words)
 

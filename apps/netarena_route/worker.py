@@ -23,7 +23,16 @@ from netarena.sandbox import shell
 from netarena.sandbox.shell import entered
 from netarena_route import mn, netns
 from netarena_route.guard import Guard
-from netarena_route.netlink import Message, Netlink, forget_neighbours, forward, links, settle_link
+from netarena_route.netlink import (
+    Netlink,
+    blocked,
+    forget_neighbours,
+    forward,
+    links,
+    queues,
+    settle_link,
+    unsettled,
+)
 from netarena_route.prober import Echo, Prober, open_socket
 from netarena_route.snapshot import Snapshot
 from netarena_route.wiring import configure, run_shell
@@ -34,8 +43,11 @@ EMULATORS: Mapping[str, Callable[[World], Mapping[str, int]]] = {
     "netns": netns.build,
 }
 
-#: a round is over when nothing has come for so long
-PATIENCE_S = 0.25
+#: a round is over when nothing has come for so long, with and without queues on the way
+QUEUES_S = 0.25
+PATIENCE_S = 0.05
+#: links are waited for so long before a round: one may be told to never come up
+READY_S = 1.5
 #: rounds are compared for so long at most, beyond the time of one; then what worked in the last
 #: two of them is what works
 SETTLE_S = 6.0
@@ -166,19 +178,33 @@ class Worker:
         Links and bridges take up to a second to see that their other end is up, and a neighbour
         that did not answer is asked for again after a second only: a round would measure these.
         """
-        for name in self._world.endpoints:
-            netlink = self._netlinks[name]
-            netlink.send([settle_link(link.ifindex) for link in links(netlink)])
+        deadline = time.monotonic() + READY_S
+        while not self._settle_links() and time.monotonic() < deadline:
+            time.sleep(0.01)  # of a kernel that does so in its own time only
         switches = self._netlinks[""]
-        ports = [link.ifindex for link in links(switches)]
-        messages: list[Message] = [settle_link(index) for index in ports]
-        # what is no port, or has no carrier, refuses
-        messages += [forward(index) for index in ports]
-        switches.send(messages)
+        switches.send([forward(link.ifindex) for link in links(switches) if blocked(link)])
         for name in self._world.endpoints:
             forget_neighbours(self._netlinks[name])
         for descriptor in self._flushers:
             os.write(descriptor, b"1")
+
+    def _settle_links(self) -> bool:
+        """Whether all links have settled; those that had not are asked to."""
+        settled = True
+        for netlink in self._netlinks.values():
+            if waiting := [link.ifindex for link in links(netlink) if unsettled(link)]:
+                settled = False
+                netlink.send([settle_link(index) for index in waiting])
+        return settled
+
+    def _patience_s(self) -> float:
+        """How long to wait for a ping after the last that came.
+
+        Where no packet can be queued on its way, none comes after all processors have worked off
+        what they had, which each round asks for anyway.
+        """
+        machines = (self._netlinks[name] for name in self._world.endpoints)
+        return QUEUES_S if any(map(queues, machines)) else PATIENCE_S
 
     def _rounds(
         self, most_s: float, wanted: tuple[str, ...] | None = None
@@ -190,7 +216,7 @@ class Worker:
         deadline = None
         while True:
             self._make_ready()
-            rows, lost_s = self._prober.measure(PATIENCE_S)
+            rows, lost_s = self._prober.measure(self._patience_s())
             waited_s += lost_s
             if deadline is None:  # one round at the largest sizes takes longer than all waiting
                 deadline = time.monotonic() + most_s

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena_route.netlink import attribute, attributes, nest
+from netarena_route.netlink import Link, attribute, attributes, blocked, nest, unsettled
 
 
 @given(st.dictionaries(st.integers(1, 100), st.binary(max_size=40)), st.binary(max_size=8))
@@ -28,3 +29,29 @@ def test_what_is_no_attribute_ends_the_reading(noise):
     found = attributes(attribute(7, b"abc") + struct.pack("=HH", 0, 9) + noise)
 
     assert found == {7: b"abc"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "carrier", "state", "waits"),
+    [
+        (b"veth\0", 1, 1, 6, False),  # up
+        (b"veth\0", 1, 1, 0, True),  # new, and the kernel has not looked at it
+        (b"veth\0", 1, 1, 2, True),  # the other end has come up, and the kernel has not acted
+        (b"veth\0", 1, 0, 2, False),  # no other end: nothing to wait for
+        (b"veth\0", 0, 1, 2, False),  # down because it was told to
+        (b"dummy\0", 1, 1, 0, False),  # no cable: never says
+    ],
+)
+def test_a_link_is_waited_for_only_while_its_carrier_is_news(kind, flags, carrier, state, waits):
+    found = {18: attribute(1, kind), 33: bytes([carrier]), 16: bytes([state])}
+
+    assert unsettled(Link(3, flags, found)) == waits
+
+
+@pytest.mark.parametrize(("state", "closed"), [(3, False), (0, True), (2, True), (4, True)])
+def test_a_port_that_does_not_forward_is_known_from_other_links(state, closed):
+    port = attribute(1, b"bridge\0") + nest(5, attribute(1, bytes([state])))
+
+    assert blocked(Link(3, 1, {18: port})) == closed
+    assert not blocked(Link(3, 1, {18: attribute(1, b"veth\0")}))
+    assert not blocked(Link(3, 1, {}))
