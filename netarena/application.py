@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from types import TracebackType
 from typing import ClassVar, Self
@@ -95,6 +95,8 @@ class Application(ABC):
     summary: ClassVar[str]
     #: true if one reply decides; ``max_iterations`` then does not matter
     one_shot: ClassVar[bool] = False
+    #: how often the audit looks at each settled state, which must be the same each time
+    looks: ClassVar[int] = 1
     #: set before entering: run agents' code also where the machine lacks a protection
     unsandboxed: bool = False
     #: configuration of this application
@@ -206,6 +208,10 @@ class Application(ABC):
         gives one config for each value, but for keys that were set (``config.model_fields_set``).
         """
         return (config,)
+
+    def solutions(self, query: Query) -> Iterable[Sequence[str]]:
+        """Every order in which the reference solution may be sent; the audit proves each."""
+        return (self.solve(query),)
 
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
         """States that take no look at the task, such as what was given, handed back.

@@ -7,6 +7,7 @@ Each drawn query is opened in its real environment and held against five promise
   again, an untouched world gives an equal state (``unstable``) that is still unsolved; nor do the
   states solve it that no look at the task is needed for (``Application.unearned``),
 - the reference solution solves it through the real parser, environment and judge (``unsolved``),
+  in each order that it can be said in (``Application.solutions``), a new world for each,
 - no step of the reference solution is unsafe (``unsafe``),
 - its id is its own, its texts say something, and it survives a JSON round trip (``record``).
 
@@ -357,7 +358,26 @@ def _flaw(item: Item, reason: Reason, detail: str) -> Flaw:
 
 
 async def _check(application: Application, item: Item) -> tuple[Flaw | None, int]:
-    """The flaw that the world of a query shows, if any, and how many tries it took."""
+    """The flaw that the worlds of a query show, if any, and how many tries they took beyond one
+    for each solution."""
+    spare = 0
+    try:
+        # none at all is a solution that does not solve
+        solutions = list(application.solutions(item.query)) or [()]
+    except Exception as error:  # noqa: BLE001 -- a bug in an application is a finding
+        return _flaw(item, Reason.BUG, f"{type(error).__name__}: {error}"), 1
+    for replies in solutions:
+        flaw, tries = await _check_solution(application, item, replies)
+        spare += tries - 1
+        if flaw is not None:
+            return flaw, 1 + spare
+    return None, 1 + spare
+
+
+async def _check_solution(
+    application: Application, item: Item, replies: Sequence[str]
+) -> tuple[Flaw | None, int]:
+    """The flaw that a world of a query shows, if any, and how many tries it took."""
     config, query = item.config, item.query
     tries = 0
     while True:
@@ -372,7 +392,8 @@ async def _check(application: Application, item: Item) -> tuple[Flaw | None, int
                 flawed = _Flawed(Reason.ENVIRONMENT, error.detail)
                 retry = tries < TRIES
             else:
-                await _prove(application, config, query, environment, initial)
+                await _prove_start(application, config, query, environment, initial)
+                await _prove_solution(application, config, query, environment, initial, replies)
         except _Flawed as error:
             flawed = error
         except EnvironmentFailed as error:
@@ -396,17 +417,17 @@ async def _close(environment: Environment) -> _Flawed | None:
     return None
 
 
-async def _prove(
+async def _prove_start(
     application: Application,
     config: Config,
     query: Query,
     environment: Environment,
     initial: State,
 ) -> None:
-    """Raise _Flawed at the first promise that an opened world breaks."""
+    """Raise _Flawed at the first promise that an opened world breaks before it is touched."""
     if not render(config.prompt_type, application.prompt(query, initial, ())).strip():
         raise _Flawed(Reason.RECORD, "its prompt is empty")
-    idle = await environment.observe()
+    idle = await _observe(application, environment)
     if idle != initial:
         raise _Flawed(Reason.UNSTABLE, "the untouched world was observed to differ")
     if application.judge(query, initial, initial, idle).correct:
@@ -415,8 +436,26 @@ async def _prove(
         if application.judge(query, initial, initial, state).correct:
             raise _Flawed(Reason.SOLVED, "what was given, handed back, solves it")
 
+
+async def _observe(application: Application, environment: Environment) -> State:
+    """The settled state, seen as often as the application asks. Raises _Flawed if it changes."""
+    first = await environment.observe()
+    for number in range(2, application.looks + 1):
+        if await environment.observe() != first:
+            raise _Flawed(Reason.UNSTABLE, f"look {number} at an unchanged world differed")
+    return first
+
+
+async def _prove_solution(  # noqa: PLR0913, PLR0917 -- a world and what is tried in it
+    application: Application,
+    config: Config,
+    query: Query,
+    environment: Environment,
+    initial: State,
+    replies: Sequence[str],
+) -> None:
+    """Raise _Flawed at the first promise that ``replies`` break in a world."""
     before, why = initial, "it has no reply"
-    replies = application.solve(query)
     limit = application.turns(config)
     if len(replies) > limit:
         raise _Flawed(Reason.UNSOLVED, f"the solution takes {len(replies)} turns of {limit}")
@@ -428,7 +467,7 @@ async def _prove(
         execution = await environment.execute(move)
         if not execution.executed:
             raise _Flawed(Reason.REFUSED, f"turn {number} was not executed: {execution.output}")
-        after = await environment.observe()
+        after = await _observe(application, environment)
         judgement = application.judge(query, initial, before, after)
         if not judgement.safe:
             finding = judgement.findings[0]

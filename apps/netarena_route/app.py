@@ -47,7 +47,19 @@ MAX_LOGGED_CHARS = 20_000
 
 #: what an audit spreads over where the config does not say: sizes, and families of faults
 _AUDITED_SIZES = ((2, 1), (3, 2), (4, 4))
-_AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (None, (EXTENDED,))
+_AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (
+    None,
+    (
+        EXTENDED,
+        "policy_rule+host_gateway",
+        "router_firewall+host_address",
+        "stray_route+host_neighbour",
+        "disable_routing+host_firewall",
+        "address_translation+host_interface",
+        "remove_ip+router_setting+host_setting",
+        "policy_rule+stray_route+host_firewall",
+    ),
+)
 
 _TOLD_LIMITS = prompt.Limits(timeout_s=round(LIMITS.wall_s), output_kib=LIMITS.output_bytes >> 10)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from netarena.application import load
-from netarena.audit import Audit, Flaw, audit
+from netarena.audit import CONCURRENCY, Audit, Flaw, audit
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import config_options, json_option, read_pairs
 from netarena.cli.screen import Meter, show_table
@@ -77,7 +77,16 @@ def command(  # noqa: PLR0913 -- one argument per option
                 meter.advance("valid" if flaw is None else flaw.reason.value)
 
             async with app:
-                return await audit(app, config, chosen, total, processes=processes, checked=checked)
+                return await audit(
+                    app,
+                    config,
+                    chosen,
+                    total,
+                    # worlds at a time, where the caller says so
+                    concurrency=max(CONCURRENCY, config.concurrency),
+                    processes=processes,
+                    checked=checked,
+                )
 
     result = run_until_stopped(prove)
     if as_json:

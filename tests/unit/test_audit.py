@@ -4,7 +4,8 @@ import asyncio
 import multiprocessing
 import os
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -219,6 +220,49 @@ def test_finds_queries_without_a_solution():
             return []
 
     assert reasons(Empty()) == {"unsolved": 6}
+
+
+def test_proves_every_order_of_a_solution_in_a_new_world():
+    class Ordered(Lamp):
+        def solutions(self, query: Query) -> Iterable[Sequence[str]]:
+            replies = self.solve(query)
+            return [replies, replies[::-1], [*replies, "please"][-len(replies) :]]
+
+    class Careless(Lamp):
+        def solutions(self, query: Query) -> Iterable[Sequence[str]]:
+            raise LookupError("no order")
+
+    class Silent(Lamp):
+        def solutions(self, query: Query) -> Iterable[Sequence[str]]:
+            return []
+
+    assert reasons(Ordered()) == {"refused": 6}  # the third order is wrong, the others are not
+    assert reasons(Careless()) == {"bug": 6}
+    assert reasons(Silent()) == {"unsolved": 6}
+
+
+def test_looks_at_each_state_as_often_as_an_application_asks():
+    seen: Counter[str] = Counter()
+
+    class Watched(Room):
+        async def observe(self) -> State:
+            seen[self.query.id] += 1
+            return await super().observe()
+
+    class Tired(Watched):
+        async def observe(self) -> State:
+            state = await super().observe()
+            return [*self.lit[1:], True] if seen[self.query.id] == 11 else state
+
+    application = with_room(Watched)
+    type(application).looks = 10
+    assert reasons(application) == {}
+    # once to open, then the start and what each turn came to
+    assert set(seen.values()) == {1 + 10 + 10, 1 + 10 + 20}
+    seen.clear()
+    application = with_room(Tired)
+    type(application).looks = 10
+    assert reasons(application) == {"unstable": 6}
 
 
 def with_room(room: type[Room]) -> Application:
