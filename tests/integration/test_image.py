@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 MOST_BYTES = 250_000_000
 #: a first build installs packages
 BUILD_S = 600
-WAIT_S = 90.0
+WAIT_S = 180.0
+#: attacks use up their CPU time, which takes its time on a busy machine
+ASSESS_S = 450.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,16 @@ class Image:
         return ROOT / f"Dockerfile.{self.application}"
 
 
-IMAGES = (Image("malt", config={"num_queries": 2, "concurrency": 2}, queries=24),)
+IMAGES = (
+    Image("malt", config={"num_queries": 2, "concurrency": 2}, queries=24),
+    Image(
+        "route",
+        privileges=("--privileged",),
+        # one of each kind of the paper and of each pair of them
+        config={"num_queries": 1, "max_iterations": 3, "concurrency": 2},
+        queries=15,
+    ),
+)
 
 each_image = pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.application)
 
@@ -68,7 +79,7 @@ def test_the_dockerfile_installs_pinned_packages_only(image: Image) -> None:
 # the running containers
 
 
-def docker(*arguments: object, timeout_s: float = 60.0, check: bool = True) -> str:
+def docker(*arguments: object, timeout_s: float = 120.0, check: bool = True) -> str:
     done = subprocess.run(
         ["docker", *map(str, arguments)],
         cwd=ROOT,
@@ -145,11 +156,16 @@ def address(identity: str) -> str:
     return f"http://{docker('port', identity, '9009/tcp')}"
 
 
+#: what suffices in the place of ``--privileged``, for root and for any user
+NARROWER = tuple(
+    (*user, "--security-opt", "seccomp=unconfined", "--security-opt", "systempaths=unconfined")
+    for user in ((), ("--user", "9009"))
+)
 PUBLISHED = ("--publish", "127.0.0.1::9009")
 
 
-def assess(url: str, participant: str, image: Image) -> list[dict[str, Any]]:
-    """What a client of protocol 0.3 gets: the records and the summary."""
+def ask(url: str, participant: str, image: Image) -> dict[str, Any]:
+    """The task that a client of protocol 0.3 gets."""
     request = {
         "participants": {f"{image.application}_operator": participant},
         "config": {**image.config, "seed": 1},
@@ -166,9 +182,14 @@ def assess(url: str, participant: str, image: Image) -> list[dict[str, Any]]:
         "method": "message/send",
         "params": {"message": message, "configuration": {"blocking": True}},
     }
-    answer = httpx.post(url, json=call, timeout=WAIT_S).json()
-    task = answer["result"]
-    assert task["status"]["state"] == "completed", answer
+    task: dict[str, Any] = httpx.post(url, json=call, timeout=ASSESS_S).json()["result"]
+    return task
+
+
+def assess(url: str, participant: str, image: Image) -> list[dict[str, Any]]:
+    """The records and the summary of an assessment."""
+    task = ask(url, participant, image)
+    assert task["status"]["state"] == "completed", task
     return [
         json.loads(part["text"]) for artifact in task["artifacts"] for part in artifact["parts"]
     ]
@@ -229,3 +250,24 @@ class TestImage:
             found = docker("exec", identity, "sh", "-c", "cat /netarena-runs/*/results.json")
             assert found.count('"avg_solved_safely"') == 2
             assert docker("exec", identity, "sh", "-c", "ls /tmp") == ""
+
+    @pytest.mark.parametrize("options", NARROWER, ids=" ".join)
+    def test_fewer_rights_suffice_where_the_host_allows_it(
+        self, image: Image, options: tuple[str, ...], built: Callable[[Image], Image]
+    ) -> None:
+        if not image.privileges:
+            pytest.skip("it needs none")
+        built(image)
+        run = ("run", "--rm", "--pull=never", "--read-only", *options, "--entrypoint", "netarena")
+        assert "cannot run" not in docker(*run, image.tag, "doctor", image.application)
+
+    def test_without_its_rights_it_serves_and_says_what_is_missing(
+        self, image: Image, built: Callable[[Image], Image]
+    ) -> None:
+        if not image.privileges:
+            pytest.skip("it needs none")
+        with healthy(replace(built(image), privileges=()), *PUBLISHED) as identity:
+            task = ask(address(identity), "http://127.0.0.1:9/", image)
+            assert task["status"]["state"] == "rejected", task
+            (part,) = task["status"]["message"]["parts"]
+            assert f"docker run {image.privileges[0]}" in part["text"]
