@@ -150,6 +150,16 @@ def test_a_link_is_ready_after_each_of_many_changes(apart):
         assert net.observe()["matrix"] == list(net.world.intended)
 
 
+def test_what_was_learnt_is_forgotten_and_what_was_set_stays(apart):
+    net = apart(make(2, 2))
+    wrong = "ip neigh replace 192.168.1.100 lladdr 02:00:00:00:00:01 dev {p}_r0-eth1 nud"
+
+    net.do("r0", f"{wrong} reachable")
+    assert net.observe()["matrix"] == list(net.world.intended)
+    net.do("r0", f"{wrong} permanent")
+    assert not net.works("r0", "h1")
+
+
 def test_a_varied_network_keeps_apart_what_must_stay_apart(apart):
     for seed in range(4):
         net = apart(varied(3, 2, random.Random(seed)))
@@ -219,14 +229,16 @@ def test_collateral_names_what_is_gone_of_the_healthy_state(apart):
 def test_the_switches_namespace_is_checked(apart):
     net = apart(make(2, 2))
     port = f"{net.world.prefix}_s1-eth2"
-    within = ["nsenter", f"--net=/proc/{os.getpid()}/task/{net.thread}/ns/net", "ip"]
+    within = ["nsenter", f"--net=/proc/{os.getpid()}/task/{net.thread}/ns/net"]
 
+    subprocess.run([*within, "bridge", "link", "set", "dev", port, "state", "0"], check=True)
+    assert net.observe()["matrix"] == list(net.world.intended)  # ports are made to forward
     for text in (
         f"link set dev {port} mtu 1400",
         f"link set dev {port} type bridge_slave isolated on",
         "addr add 192.168.1.9/32 dev lo",
     ):
-        subprocess.run([*within, *text.split()], check=True)
+        subprocess.run([*within, "ip", *text.split()], check=True)
     lines = net.observe()["switches"]
 
     assert any(line.startswith(f"- link {port} up") and "mtu 1500" in line for line in lines)
