@@ -13,7 +13,17 @@ from netarena.application import Application
 from netarena.archive import read_run
 from netarena.assessment import conduct
 from netarena.errors import ConfigError
-from netarena.model import Finding, Judgement, Outcome, Query, Reply, State
+from netarena.model import (
+    Episode,
+    Failure,
+    FailureKind,
+    Finding,
+    Judgement,
+    Outcome,
+    Query,
+    Reply,
+    State,
+)
 from netarena.regrade import Regrade, regrade, write_results
 from tests.fake.lamp import Idler, Lamp, LampConfig, Scripted, Sweeper
 
@@ -100,6 +110,24 @@ class Wordy(Lamp):
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         judgement = super().judge(query, initial, before, after)
         return judgement.model_copy(update={"reason": f"Alas! {judgement.reason}"})
+
+
+class Explaining(Lamp):
+    """Tells why each step's judge was not content."""
+
+    def failure(self, query: Query, episode: Episode) -> Failure:
+        judgement = episode.steps[-1].judgement
+        return Failure(kind=FailureKind.CONTROL_LOGIC, rule="dark", detail=str(judgement))
+
+
+def test_a_failure_is_told_anew(tmp_path, installed):
+    folder = examine(tmp_path / "run", Dimmer)
+    assert not any("failure_type" in record for record in regraded(folder).records)
+    installed(Explaining())
+    result = regraded(folder)
+    assert {record["failure_type"] for record in result.records} == {"control logic error"}
+    assert result.results()[-1]["failure_types"]["control logic error"] == len(result.records)
+    assert not result.differs
 
 
 def test_a_judge_that_forgives_makes_unsafe_episodes_safe(tmp_path, installed):

@@ -254,6 +254,7 @@ def forms(leaf: Any) -> list[str]:
     return [repr(leaf), f"kind {leaf}", f"; {leaf} stands for", *count]
 
 
+@settings(max_examples=20, deadline=None)
 @given(seeds)
 def test_the_text_says_every_name_and_number_of_the_actions(seed: int) -> None:
     scopes = {"children": "contains directly", "descendants": "or through other nodes"}
@@ -269,7 +270,7 @@ def test_the_text_says_every_name_and_number_of_the_actions(seed: int) -> None:
 @pytest.mark.parametrize("label", [label for label in LABELS if PROGRAMS[label][0] == "level4"])
 def test_every_mistake_in_a_loop_shows(label: str) -> None:
     """A branch left out, branches turned round, a condition overlooked: none gives the truth."""
-    queries = [query for query in draw(6, 8) if query.label == label]
+    queries = [query for query in draw(6, 8, complexity_level="level4") if query.label == label]
     assert len(queries) == 8
     for query in queries:
         loop = Loop.model_validate(query.actions[0].parameters)
@@ -306,6 +307,7 @@ def mistakes(loop: Loop) -> Iterator[tuple[str, Loop]]:
                     )
 
 
+@settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_new_names_were_never_there(seed: int) -> None:
     for query in draw(seed, complexity_level=("level3",)):
@@ -319,7 +321,7 @@ def test_new_names_were_never_there(seed: int) -> None:
 
 
 def test_no_right_answer_comes_near_the_length_at_which_answers_are_cut() -> None:
-    for query in draw(8, 6):
+    for query in draw(8, 3):
         truth, graph = solve_truth(query)
         data = json.dumps(truth.data)
         assert len(data) < MAX_DATA_BYTES / 3
