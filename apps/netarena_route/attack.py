@@ -286,6 +286,15 @@ for a in range(256):
         "ip link set va$v up; ip link set vb$v up; done; "
         "ip addr add 10.77.0.1/24 dev bra; sleep 0.1; ping -c 1 -W 0.1 10.77.0.9; true"
     ),
+    "storm-that-waits": _host(
+        f"{_PORT}; sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 "
+        "net.ipv6.conf.default.disable_ipv6=1; A=$(ip -o -4 addr show $I | tr -s ' ' | "
+        "cut -d ' ' -f 4); for b in a b; do ip link add br$b type bridge; done; "
+        "for v in 1 2; do ip link add va$v type veth peer name vb$v; ip link set va$v master bra; "
+        "ip link set vb$v master brb; ip link set va$v up; ip link set vb$v up; done; "
+        "ip addr flush dev $I; ip link set $I master bra; ip addr add $A dev bra; "
+        "ip link set bra up; ip link set brb up"
+    ),
 }
 _FORGERIES = {
     "alias-on-loopback": _host(f"ip addr add {_OTHER}/32 dev lo"),

@@ -12,13 +12,15 @@ import contextlib
 import json
 import os
 import resource
+import select
 import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from subprocess import CalledProcessError
-from typing import Any
+from subprocess import CalledProcessError, SubprocessError
+from typing import Any, BinaryIO
 
+from netarena.errors import EnvironmentFailed
 from netarena.sandbox import shell
 from netarena.sandbox.shell import entered
 from netarena_route import mn, netns
@@ -53,6 +55,8 @@ READY_S = 1.5
 SETTLE_S = 6.0
 #: a network that is new must be healthy after so long, beyond the time of one round
 HEALTHY_S = 15.0
+#: between looks at what commands left in the kernel, while nothing is asked for
+_CALM_S = 0.5
 #: of all machines' sockets, and a few for each
 _OPEN_FILES = 16384
 
@@ -65,12 +69,27 @@ class Worker:
         self._spaces: Mapping[str, int] = {}
         self._netlinks: dict[str, Netlink] = {}
         self._flushers: list[int] = []
+        #: of the machines in which commands of agents ran
+        self._guards: dict[str, Guard] = {}
 
     def serve(self, connection: socket.socket) -> None:
         """Answer until the other end is closed."""
         with self._stack, connection, connection.makefile("rb") as lines:
-            for line in lines:
+            while line := self._next_line(connection, lines):
                 connection.sendall(self._answer(json.loads(line)))
+
+    def _next_line(self, connection: socket.socket, lines: BinaryIO) -> bytes:
+        """Wait for a request, of which there is one at a time; empty at the end.
+
+        Meanwhile what agents' commands left in the kernel is kept calm: it may come to life only
+        by the pings that measure the network.
+        """
+        while not select.select([connection], [], [], _CALM_S)[0]:
+            for guard in self._guards.values():
+                # it is looked at again soon, and the next request tells what is broken
+                with contextlib.suppress(OSError, SubprocessError, EnvironmentFailed):
+                    guard.calm()
+        return lines.readline()
 
     def _answer(self, request: dict[str, Any]) -> bytes:
         do: dict[str, Callable[..., Any]] = {
@@ -124,7 +143,7 @@ class Worker:
     def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
         """Run what an agent sent, in the sandbox; an unknown machine is a KeyError."""
         space = self._spaces[machine]
-        guard = Guard(space, len(self._world.endpoints))
+        guard = self._guards[machine] = Guard(space, len(self._world.endpoints))
         result = shell.run(
             command,
             netns=space,

@@ -38,6 +38,7 @@ WRECKS = {
     "proxy-arp": "address_taken",
     "take-the-routers-address": "address_taken",
     "ignore-and-claim": "pair_broken",
+    "storm-that-waits": "pair_broken",
 }
 #: what ends them; the clock, where the machine is so slow that nothing else comes to pass
 ENDS = {
