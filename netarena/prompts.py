@@ -12,6 +12,8 @@ from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 
+from netarena.model import Step
+
 
 class PromptStyle(StrEnum):
     """The five styles of the outside contract (config key ``prompt_type``)."""
@@ -118,6 +120,29 @@ def read_examples(package: str, names: Iterable[str]) -> tuple[Example, ...]:
 
 #: an entry of a bounded history keeps at least so many characters, or it is left out
 _MIN_ENTRY_CHARS = 300
+
+
+#: of one turn of a history, the characters of the command and of its output that are told
+MAX_COMMAND_CHARS = 2_000
+MAX_OUTPUT_CHARS = 8_000
+
+
+def tell_turn(number: int, step: Step, keys: Sequence[str], outcome: str = "") -> str:
+    """A turn as an entry of the history: the move's ``keys``, its output, and what it came to."""
+    if not isinstance(step.move, dict):
+        return f"Turn {number}: {step.refused or 'there was no reply'}"
+    return "\n".join(
+        [
+            f"Turn {number}",
+            *(
+                f"{key.capitalize()}: {clip(str(step.move[key]), MAX_COMMAND_CHARS)}"
+                for key in keys
+            ),
+            "Output:",
+            clip(step.output.rstrip("\n"), MAX_OUTPUT_CHARS) or "(none)",
+            *([outcome] if outcome else []),
+        ]
+    )
 
 
 def clip(text: str, max_chars: int) -> str:

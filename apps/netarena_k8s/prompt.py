@@ -10,16 +10,13 @@ from dataclasses import asdict, dataclass
 from string import Template
 
 from netarena.model import Query, State, Step
-from netarena.prompts import PromptParts, bound, clip, read_examples, read_text
+from netarena.prompts import PromptParts, bound, clip, read_examples, read_text, tell_turn
 from netarena_k8s.state import mismatches, report
 from netarena_k8s.world import App, World, target_port
 
 PACKAGE = "netarena_k8s"
-#: the whole history, the command of one turn, what is shown of its output, and the report of
-#: mismatches, in characters
+#: the whole history, and the report of mismatches, in characters
 MAX_HISTORY_CHARS = 24_000
-MAX_COMMAND_CHARS = 2_000
-MAX_OUTPUT_CHARS = 10_000
 MAX_REPORT_CHARS = 12_000
 
 _EXAMPLES = ("example_look", "example_repair")
@@ -40,7 +37,10 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
     rules = Template(read_text(PACKAGE, "rules")).substitute(
         num_apps=len(world.apps), namespace=namespace, intent=tell_intent(world), **asdict(limits)
     )
-    turns = [_tell_turn(number, step) for number, step in enumerate(steps, start=1)]
+    turns = [
+        tell_turn(number, step, ("command",), _tell_change(step))
+        for number, step in enumerate(steps, start=1)
+    ]
     number = len(mismatches(world, state))
     found = clip(report(world, state), MAX_REPORT_CHARS)
     return PromptParts(
@@ -89,22 +89,11 @@ def _tell_app(app: App) -> str:
     return f"{app.name} ({labels}): service port {port.port}/{port.protocol} to pod port {number}"
 
 
-def _tell_turn(number: int, step: Step) -> str:
-    if not isinstance(step.move, dict):
-        return f"Turn {number}: {step.refused or 'there was no reply'}"
-    lines = [
-        f"Turn {number}",
-        f"Command: {clip(str(step.move['command']), MAX_COMMAND_CHARS)}",
-        "Output:",
-        clip(step.output.rstrip("\n"), MAX_OUTPUT_CHARS) or "(none)",
-    ]
-    if step.judgement is not None and isinstance(step.judgement.detail, dict):
-        lines.append(_tell_change(step.judgement.detail))
-    return "\n".join(lines)
-
-
-def _tell_change(detail: Mapping[str, object]) -> str:
-    """What a step did to the connections, from its judgement."""
+def _tell_change(step: Step) -> str:
+    """What a step did to the connections, from its judgement; empty without one."""
+    if step.judgement is None or not isinstance(step.judgement.detail, dict):
+        return ""
+    detail: Mapping[str, object] = step.judgement.detail
     words = {"broke": "broke", "healed": "healed", "opened": "opened wrongly"}
     changes = []
     for key, word in words.items():

@@ -14,15 +14,13 @@ from string import Template
 from typing import Any
 
 from netarena.model import Query, State, Step
-from netarena.prompts import PromptParts, bound, clip, read_examples, read_text
+from netarena.prompts import PromptParts, bound, read_examples, read_text, tell_turn
 from netarena_route.state import Pair, count_pings, fields, lost, opened
 from netarena_route.world import World
 
 PACKAGE = "netarena_route"
-#: the whole history, the command of one turn, and what is shown of its output, in characters
+#: the whole history, in characters
 MAX_HISTORY_CHARS = 24_000
-MAX_COMMAND_CHARS = 2_000
-MAX_OUTPUT_CHARS = 8_000
 #: a larger table of pings is told by its broken pairs, of which so many are named
 MAX_TABLE_CHARS = 6_000
 MAX_NAMED = 40
@@ -45,7 +43,10 @@ def prompt_parts(
     rules = Template(read_text(PACKAGE, "rules")).substitute(
         num_subnets=len(world.switches), intent=tell_intent(world), **asdict(limits)
     )
-    turns = [_tell_turn(number, step) for number, step in enumerate(steps, start=1)]
+    turns = [
+        tell_turn(number, step, ("machine", "command"), _tell_change(step))
+        for number, step in enumerate(steps, start=1)
+    ]
     return PromptParts(
         rules=rules,
         reply_format=read_text(PACKAGE, "reply"),
@@ -136,23 +137,11 @@ def loss_pct(state: State) -> int:
     return 100 * (sent - received) // sent
 
 
-def _tell_turn(number: int, step: Step) -> str:
-    if not isinstance(step.move, dict):
-        return f"Turn {number}: {step.refused or 'there was no reply'}"
-    lines = [
-        f"Turn {number}",
-        f"Machine: {step.move['machine']}",
-        f"Command: {clip(str(step.move['command']), MAX_COMMAND_CHARS)}",
-        "Output:",
-        clip(step.output.rstrip("\n"), MAX_OUTPUT_CHARS) or "(none)",
-    ]
-    if step.judgement is not None and isinstance(step.judgement.detail, dict):
-        lines.append(_tell_change(step.judgement.detail))
-    return "\n".join(lines)
-
-
-def _tell_change(detail: dict[str, Any]) -> str:
-    """What a step did to the pings, from its judgement."""
+def _tell_change(step: Step) -> str:
+    """What a step did to the pings, from its judgement; empty without one."""
+    if step.judgement is None or not isinstance(step.judgement.detail, dict):
+        return ""
+    detail: dict[str, Any] = step.judgement.detail
     changes = [
         f"{word}: {_tell(detail[word], detail[f'num_{word}'])}"
         for word in ("broke", "healed", "opened")
