@@ -22,7 +22,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from netarena.errors import EnvironmentFailed, one_line
@@ -238,12 +237,7 @@ class Warm:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _start(self) -> None:
