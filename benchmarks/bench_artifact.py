@@ -1,6 +1,6 @@
 """What an artifact of many records costs the service: events through the real server and client.
 
-    python benchmarks/bench_artifact.py [--records 200 1000 2500] [--bytes 3000]
+    python benchmarks/bench_artifact.py [--records 500 1000 2000 5000] [--bytes 3000]
 
 Prints, per number of records, seconds from the request to the last event at a streaming client,
 the events, and the service's growth of resident memory.
@@ -60,7 +60,7 @@ async def measure(records: int, size: int) -> None:
 
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--records", type=int, nargs="+", default=[200, 1000, 2500])
+parser.add_argument("--records", type=int, nargs="+", default=[500, 1000, 2000, 5000])
 parser.add_argument("--bytes", type=int, default=3000)
 arguments = parser.parse_args()
 for number in arguments.records:
