@@ -11,6 +11,6 @@ from netarena.testing import ApplicationContract
 class TestMalt(ApplicationContract):
     application = "malt"
     config: ClassVar = {
-        "num_queries": 2,
+        "num_queries": 1,
         "complexity_level": ["level1", "level2", "level3", "level4"],
     }
