@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,16 +157,23 @@ def test_what_the_kernel_does_not_bound_is_watched(command: str, why: str) -> No
 
 
 def test_the_kernel_bounds_the_rest() -> None:
-    small = Limits(cpu_s=1, memory_bytes=64 << 20, processes=20, file_bytes=1 << 20, open_files=32)
+    small = Limits(
+        wall_s=60,
+        cpu_s=1,
+        memory_bytes=64 << 20,
+        processes=20,
+        file_bytes=1 << 20,
+        open_files=32,
+    )
     assert run("while :; do :; done", limits=small).exit == 128 + signal.SIGKILL
     assert "MemoryError" in run("python3 -c 'bytearray(99 << 20)'", limits=small).output
-    bomb = "for i in $(seq 40); do sleep 99 & done; echo made $(jobs | wc -l)"
-    assert "Resource temporarily unavailable" in run(bomb, limits=replace(small, wall_s=1)).output
+    bomb = "import os, time\nwhile True:\n    os.fork() or time.sleep(99)"
+    assert "Resource temporarily unavailable" in run(f"python3 -c '{bomb}'", limits=small).output
     sizes = run("head -c 2M /dev/zero > /tmp/x; stat -c %s /tmp/x", limits=small).output
     assert "1048576" in sizes
     assert run("head -c 2M /dev/zero > /dev/shm/x", limits=Limits()).exit != 0
-    opened = run("python3 -c '[open(\"/dev/null\") for _ in [0] * 40]; print(1)'", limits=small)
-    assert opened.exit != 0
+    kept = run("python3 -c 'x = [open(\"/dev/null\") for _ in [0] * 40]'", limits=small)
+    assert "Too many open files" in kept.output
 
 
 def test_time_ends_it_with_all_that_it_started() -> None:
@@ -176,8 +182,9 @@ def test_time_ends_it_with_all_that_it_started() -> None:
         f"trap '' TERM; echo begun; (exec -a {mark} sleep 999) & wait; sleep 999",
         limits=Limits(wall_s=0.5),
     )
-    assert (result.output, result.exit, result.timed_out) == ("begun\n", None, True)
-    assert result.told == "begun\n[stopped: it ran for 0.5 s]\n"
+    assert (result.exit, result.timed_out) == (None, True)
+    # on a busy machine its time may be over before it begins
+    assert result.told.removeprefix("begun\n") == "[stopped: it ran for 0.5 s]\n"
     assert processes_with(mark) == []
 
 
@@ -279,9 +286,9 @@ def test_a_storm_is_calmed(netns: int) -> None:
     )
     guard = Guard(netns, neighbours=3)
     run(build, netns=netns)
-    note = guard.calm()
-    assert "it carried a storm" in note
-    assert Guard(netns, neighbours=3).calm() == ""
+    # where others have the processors, it may rest while it is listened for
+    wait_for(lambda: "it carried a storm" in guard.calm())
+    wait_for(lambda: Guard(netns, neighbours=3).calm() == "")
     run("ip link del bridge1; ip link del bridge2; ip link del x1; ip link del x2", netns=netns)
 
 
