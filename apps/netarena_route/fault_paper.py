@@ -14,7 +14,6 @@ from netarena_route.method import (
     SET_ADDRESS,
     TIGHT_QUEUES,
     Method,
-    Packet,
     Scope,
     Site,
     crosses,
@@ -26,6 +25,7 @@ from netarena_route.method import (
     port_rows,
     queue_rows,
 )
+from netarena_route.path import MAIN, Packet
 
 
 def _accepts_forwarding(site: Site) -> bool:
@@ -57,8 +57,11 @@ def _renamed(site: Site, packet: Packet) -> bool:
 
 
 def _outside(site: Site, packet: Packet, length: int) -> bool:
-    """To a host that the narrower network leaves out."""
-    return leaves(site, packet) and site.at(packet.dst) not in site.narrow[length]
+    """To a host that the narrower network leaves out; and by a table of its own, whose route
+    through the port goes with the address."""
+    return leaves(site, packet) and (
+        packet.table != MAIN or site.at(packet.dst) not in site.narrow[length]
+    )
 
 
 _SET_ROUTE = (
