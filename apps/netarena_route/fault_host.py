@@ -9,7 +9,6 @@ from netarena_route.method import (
     SET_ADDRESS,
     TIGHT_QUEUES,
     Method,
-    Packet,
     Scope,
     Site,
     arp_row,
@@ -27,6 +26,7 @@ from netarena_route.method import (
     sends,
     takes_part,
 )
+from netarena_route.path import Packet
 
 #: the widest mask that a careless hand gives a host
 _WIDEST_MASK = 8

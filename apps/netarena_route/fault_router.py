@@ -7,7 +7,6 @@ from functools import partial
 
 from netarena_route.method import (
     Method,
-    Packet,
     Scope,
     Site,
     arp_row,
@@ -24,7 +23,7 @@ from netarena_route.method import (
     peer_by_main,
     row,
 )
-from netarena_route.path import MAIN
+from netarena_route.path import MAIN, Packet
 
 
 def _own(site: Site, packet: Packet) -> bool:
