@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -301,6 +302,17 @@ def test_run_warns_of_keys_that_it_ignores(fake, capsys):
         assert "secret" not in path.read_text()
 
 
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """What shells start in the background ignores SIGINT, what nohup starts SIGHUP, and so does
+    all that it starts: not so within."""
+    signals = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, usual) for number, usual in signals.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def wait_for(path: Path, text: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not (path.is_file() and text in path.read_text()):
@@ -308,6 +320,7 @@ def wait_for(path: Path, text: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -315,11 +328,7 @@ def test_a_run_that_is_stopped_can_be_resumed(fake, number, status, capsys):
     settings = ["--out", "run", "--num-queries", "4"]
     slow = [*settings, "--set", "delay_s=0.3"]
     command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "sweeper", *slow]
-    # what shells start in the background ignores SIGINT, and so does all that it starts
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    signal.signal(signal.SIGINT, usual)
-    with process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         wait_for(fake / "run" / "journal.jsonl", '"event": "episode"')
         process.send_signal(number)
         _, err = process.communicate(timeout=PATIENCE_S)
@@ -363,6 +372,7 @@ def test_over_a2a_serves_the_agent_and_ends_it(fake, capsys):
     assert serving(seed) == []
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_over_a2a_leaves_no_agent_behind(fake, number):
     seed = str(time.monotonic_ns())  # no other run has left an agent with it
