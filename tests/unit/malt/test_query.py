@@ -270,8 +270,8 @@ def test_the_text_says_every_name_and_number_of_the_actions(seed: int) -> None:
 @pytest.mark.parametrize("label", [label for label in LABELS if PROGRAMS[label][0] == "level4"])
 def test_every_mistake_in_a_loop_shows(label: str) -> None:
     """A branch left out, branches turned round, a condition overlooked: none gives the truth."""
-    queries = [query for query in draw(6, 8, complexity_level="level4") if query.label == label]
-    assert len(queries) == 8
+    queries = [query for query in draw(6, 20, complexity_level="level4") if query.label == label]
+    assert len(queries) == 20
     for query in queries:
         loop = Loop.model_validate(query.actions[0].parameters)
         right = changes_by(query, loop)
