@@ -1,0 +1,83 @@
+r"""As much of protobuf as the reviews of rights need: named fields out of a message's bytes.
+
+>>> read(b"\x0a\x02hi", {1: Text("word")})
+{'word': 'hi'}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True)
+class Text:
+    """A string."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Bytes, any number of times."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Field:
+    """A message within the message."""
+
+    name: str
+    fields: Message
+
+
+Message: TypeAlias = Mapping[int, "Text | Repeated | Field"]
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT_BYTES = 10
+
+
+def read(data: bytes, fields: Message) -> dict[str, Any]:
+    """What is in ``data`` of ``fields``; others are passed over. Raises ValueError."""
+    found: dict[str, Any] = {}
+    for number, value in _split(data):
+        match fields.get(number):
+            case Text(name=name):
+                found[name] = value.decode()
+            case Repeated(name=name):
+                found.setdefault(name, []).append(value)
+            case Field(name=name, fields=inner):
+                found[name] = read(value, inner)
+            case None:
+                pass
+    return found
+
+
+def _split(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The length-delimited fields of a message: numbers and contents."""
+    place = 0
+    while place < len(data):
+        tag, place = _varint(data, place)
+        number, wire = tag >> 3, tag & 7
+        if wire == _VARINT:
+            _, place = _varint(data, place)
+        elif wire in {_FIXED64, _FIXED32}:
+            place += 8 if wire == _FIXED64 else 4
+        elif wire == _BYTES:
+            length, place = _varint(data, place)
+            if place + length > len(data):
+                raise ValueError("cut short")
+            yield number, data[place : place + length]
+            place += length
+        else:
+            raise ValueError(f"unknown wire type {wire}")
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift, byte in enumerate(data[place : place + _VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return value, place + shift + 1
+    raise ValueError("cut short")

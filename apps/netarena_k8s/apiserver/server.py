@@ -1,0 +1,405 @@
+"""One episode's API: from an HTTP request to who may do what, and to what is answered.
+
+``Server`` is an ASGI application. Writes are ``write``'s, rights are ``right``'s; reading is here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from netarena_k8s.apiserver import discovery, openapi
+from netarena_k8s.apiserver.call import BODY_BYTES, Answer, Call, User
+from netarena_k8s.apiserver.kind import Resource, by_path
+from netarena_k8s.apiserver.right import Rights
+from netarena_k8s.apiserver.selector import Test, field_test, label_test
+from netarena_k8s.apiserver.status import (
+    Refused,
+    bad_request,
+    no_page,
+    not_allowed,
+    not_found,
+    too_large,
+    too_many,
+    unauthorized,
+)
+from netarena_k8s.apiserver.store import Change, Key, Store
+from netarena_k8s.apiserver.table import make_table, wants_table
+from netarena_k8s.apiserver.write import write
+
+Object: TypeAlias = Mapping[str, Any]
+#: method -> verb on one object, and on all
+_VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "GET": ("get", "list"),
+        "HEAD": ("get", "list"),
+        "POST": ("create", "create"),
+        "PUT": ("update", "update"),
+        "PATCH": ("patch", "patch"),
+        "DELETE": ("delete", "deletecollection"),
+    }
+)
+_REVIEW_GROUPS = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
+_HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
+_WATCH_S = 1800.0
+#: how soon a watch notices that nobody listens any more
+_POLL_S = 1.0
+#: requests of one episode: this many a second, with this many in reserve
+_RATE = 100.0
+_BURST = 400.0
+_WARNINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "endpoints": "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+        "componentstatuses": "v1 ComponentStatus is deprecated in v1.19+",
+    }
+)
+
+
+class Server:
+    """``users`` are known by their tokens; ``home`` is the world's namespace."""
+
+    def __init__(
+        self,
+        store: Store,
+        users: Mapping[str, User],
+        home: str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._users = users
+        self._rights = Rights(home)
+        self._monotonic = monotonic
+        self._reserve = _BURST
+        self._last_s = monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # no websockets: exec and attach are refused before
+            return
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return
+        except Refused as refused:
+            response = _json(refused.code, refused.status)
+            if refused.code == 429:
+                response.headers["Retry-After"] = "1"
+        except Exception as error:  # noqa: BLE001  whatever is sent, the server stays
+            told = Refused(500, "InternalError", f"Internal error occurred: {type(error).__name__}")
+            response = _json(told.code, told.status)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        self._take()
+        user = self._user(request.headers.get("authorization", ""))
+        path = request.url.path
+        parts = _split(request)
+        if not _is_resource(parts):
+            self._rights.check_path(user, request.method.lower(), path)
+            return _page(path.rstrip("/"), request)
+        call = _read(request, parts, user)
+        self._rights.check(call)
+        if (call.resource.group, call.resource.version, call.resource.plural) not in by_path():
+            raise no_page()
+        if call.verb == "watch":
+            return self._watch(call, request)
+        if call.verb in {"get", "list"}:
+            answer = self._look(call)
+        else:
+            call = replace(call, body=await _body(request))
+            answer = self._change(call)
+        return _json(answer.code, answer.body, _warned(call.resource, answer.warnings))
+
+    def _take(self) -> None:
+        now = self._monotonic()
+        self._reserve = min(_BURST, self._reserve + (now - self._last_s) * _RATE)
+        self._last_s = now
+        if self._reserve < 1:
+            raise too_many()
+        self._reserve -= 1
+
+    def _user(self, header: str) -> User:
+        word, _, token = header.partition(" ")
+        given = token.strip().encode()
+        if word.lower() == "bearer":
+            for known, user in self._users.items():
+                if hmac.compare_digest(known.encode(), given):
+                    return user
+        raise unauthorized()
+
+    def _change(self, call: Call) -> Answer:
+        if call.resource.group in _REVIEW_GROUPS and call.verb == "create":
+            return self._rights.review(call)
+        answer = write(call, self._store)
+        if answer.body.get("kind") == call.resource.kind and wants_table(call.accept):
+            return replace(answer, body=self._show(call, [answer.body], {}))
+        return answer
+
+    def _look(self, call: Call) -> Answer:
+        if call.verb == "list":
+            return Answer(200, self._list(call))
+        one = self._store.get(call.resource, call.namespace, call.name)
+        if one is None:
+            raise not_found(call.resource, call.name)
+        if call.subresource not in {"", "status"}:
+            raise no_page()
+        if wants_table(call.accept):
+            metadata = {"resourceVersion": one["metadata"]["resourceVersion"]}
+            return Answer(200, self._show(call, [one], metadata))
+        return Answer(200, one)
+
+    def _show(self, call: Call, objects: Sequence[Object], metadata: Object) -> dict[str, Any]:
+        include = call.query.get("includeObject", "Metadata")
+        return make_table(call.resource, objects, metadata, include, datetime.now(UTC))
+
+    def _list(self, call: Call) -> dict[str, Any]:
+        test = _test(call)
+        found = [
+            (key, one) for key, one in self._store.find(call.resource, call.namespace) if test(one)
+        ]
+        metadata: dict[str, Any] = {"resourceVersion": str(self._store.version)}
+        limit = _number(call, "limit")
+        if start := call.query.get("continue"):
+            after = _read_continue(start)
+            found = [(key, one) for key, one in found if list(key[1:]) > after]
+        if limit and len(found) > limit:
+            metadata["continue"] = _make_continue(self._store.version, found[limit - 1][0])
+            if not (call.query.get("labelSelector") or call.query.get("fieldSelector")):
+                metadata["remainingItemCount"] = len(found) - limit
+            found = found[:limit]
+        objects = [one for _, one in found]
+        if wants_table(call.accept):
+            return self._show(call, objects, metadata)
+        return {
+            "kind": f"{call.resource.kind}List",
+            "apiVersion": call.resource.api_version,
+            "metadata": metadata,
+            # the list says what its items are
+            "items": [
+                {key: value for key, value in one.items() if key not in {"kind", "apiVersion"}}
+                for one in objects
+            ],
+        }
+
+    def _watch(self, call: Call, request: Request) -> Response:
+        watch = _Watch(call, self._store, self._show)
+        return StreamingResponse(
+            watch.lines(request, self._monotonic),
+            media_type="application/json",
+            headers=_warned(call.resource, ()),
+        )
+
+
+class _Watch:
+    """One watch: what there is, if it asked for that, then what changes."""
+
+    def __init__(
+        self,
+        call: Call,
+        store: Store,
+        show: Callable[[Call, Sequence[Object], Object], dict[str, Any]],
+    ) -> None:
+        self._call = call
+        self._store = store
+        self._show = show
+        self._test = _test(call)
+        version = call.query.get("resourceVersion", "")
+        if version and not version.isdigit():
+            raise bad_request(f"invalid resource version {version!r:.60}: must be a number")
+        self._initial = call.query.get("sendInitialEvents") == "true"
+        self._from_now = self._initial or version in {"", "0"}
+        self._version = store.version if self._from_now else int(version)
+        if not self._from_now:
+            store.since(self._version)  # refused before the first line if it is too old
+        self._within_s = min(_WATCH_S, _number(call, "timeoutSeconds") or _WATCH_S)
+
+    async def lines(self, request: Request, monotonic: Callable[[], float]) -> AsyncIterator[bytes]:
+        end = monotonic() + self._within_s
+        if self._from_now:
+            for _, one in self._store.find(self._call.resource, self._call.namespace):
+                if self._test(one):
+                    yield self._line("ADDED", one)
+        if self._initial and self._call.query.get("allowWatchBookmarks") == "true":
+            yield self._bookmark()
+        while (left := end - monotonic()) > 0:
+            if not await self._store.wait(self._version, min(left, _POLL_S)):
+                if await request.is_disconnected():
+                    return
+                continue
+            try:
+                changes = self._store.since(self._version)
+            except Refused as refused:
+                yield _dump({"type": "ERROR", "object": refused.status})
+                return
+            for change in changes:
+                self._version = change.version
+                if line := self._changed(change):
+                    yield line
+
+    def _changed(self, change: Change) -> bytes | None:
+        """A change as this watch sees it: an object may come into its sight, and leave it."""
+        if not self._concerns(change.key):
+            return None
+        was = change.old is not None and self._test(change.old)
+        now = change.type != "DELETED" and self._test(change.object)
+        if now:
+            return self._line("MODIFIED" if was else "ADDED", change.object)
+        return self._line("DELETED", change.object) if was else None
+
+    def _concerns(self, key: Key) -> bool:
+        return key[0] == self._call.resource.full and self._call.namespace in {"", key[1]}
+
+    def _line(self, what: str, one: Object) -> bytes:
+        if wants_table(self._call.accept):
+            one = self._show(self._call, [one], {})
+        return _dump({"type": what, "object": one})
+
+    def _bookmark(self) -> bytes:
+        metadata = {
+            "resourceVersion": str(self._version),
+            "creationTimestamp": None,
+            "annotations": {"k8s.io/initial-events-end": "true"},
+        }
+        resource = self._call.resource
+        one: dict[str, Any] = {
+            "kind": resource.kind,
+            "apiVersion": resource.api_version,
+            "metadata": metadata,
+        }
+        if wants_table(self._call.accept):
+            one = self._show(self._call, [one], {"resourceVersion": metadata["resourceVersion"]})
+        return _dump({"type": "BOOKMARK", "object": one})
+
+
+def _dump(one: Object) -> bytes:
+    return json.dumps(one, separators=(",", ":")).encode() + b"\n"
+
+
+def _json(code: int, body: Object, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_dump(body), code, headers, media_type="application/json")
+
+
+def _warned(resource: Resource, warnings: Sequence[str]) -> dict[str, str]:
+    """Warnings as a header: one line, quotes escaped."""
+    own = _WARNINGS.get(resource.full)
+    told = [*([own] if own else []), *warnings]
+    shown = [
+        '299 - "' + one.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        for one in (word.encode("ascii", "replace").decode() for word in told)
+    ]
+    return {"Warning": ", ".join(shown)} if shown else {}
+
+
+def _split(request: Request) -> list[str]:
+    """The segments of the path as they were sent, so that an escaped slash splits nothing."""
+    raw = request.scope.get("raw_path") or request.url.path.encode()
+    return [unquote(one) for one in raw.split(b"?")[0].decode("latin-1").split("/") if one]
+
+
+def _is_resource(parts: Sequence[str]) -> bool:
+    """Whether a path is below a group and version."""
+    return (parts[:1] == ["api"] and len(parts) > 2) or (parts[:1] == ["apis"] and len(parts) > 3)
+
+
+def _read(request: Request, parts: list[str], user: User) -> Call:
+    group = "" if parts[0] == "api" else parts[1]
+    version, *rest = parts[1:] if parts[0] == "api" else parts[2:]
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"finalize", "status"}:
+        namespace, rest = rest[1], rest[2:]
+    name = rest[1] if len(rest) > 1 else ""
+    resource = by_path().get((group, version, rest[0])) or Resource(
+        group, version, rest[0], "", bool(namespace), ()
+    )
+    verbs = _VERBS.get(request.method)
+    if verbs is None:
+        raise not_allowed()
+    verb = verbs[not name]
+    query = dict(request.query_params)
+    if verb in {"get", "list"} and query.get("watch") in {"true", "1"}:
+        verb = "watch"
+    return Call(
+        verb,
+        resource,
+        namespace,
+        name,
+        "/".join(rest[2:]),
+        user,
+        query,
+        request.headers.get("accept", ""),
+        request.headers.get("content-type", ""),
+        request.headers.get("user-agent", ""),
+    )
+
+
+async def _body(request: Request) -> bytes:
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > BODY_BYTES:
+            raise too_large(BODY_BYTES)
+    return bytes(found)
+
+
+def _page(path: str, request: Request) -> Response:
+    """What is no resource: discovery, schemas, the version."""
+    if request.method not in {"GET", "HEAD"}:
+        raise not_allowed()
+    if path in _HEALTH:
+        return PlainTextResponse("ok")
+    if path == "/version":
+        return Response(
+            json.dumps(dict(discovery.VERSION), indent=2), media_type="application/json"
+        )
+    accept = request.headers.get("accept", "")
+    if path in {"/api", "/apis"} and discovery.wants_aggregated(accept):
+        body = _dump(discovery.aggregated(core=path == "/api"))
+        return Response(body, headers={"Content-Type": discovery.AGGREGATED})
+    if found := discovery.documents().get(path):
+        return _json(200, found)
+    if path == "/openapi/v3":
+        return _json(200, openapi.index())
+    if document := openapi.document(path.removeprefix("/openapi/v3")):
+        return Response(document, media_type="application/json")
+    raise no_page()
+
+
+def _test(call: Call) -> Test:
+    labels = label_test(call.query.get("labelSelector", ""))
+    fields = field_test(call.query.get("fieldSelector", ""), call.resource)
+    name = call.name  # of a watch on one object
+    return lambda one: labels(one) and fields(one) and (not name or one["metadata"]["name"] == name)
+
+
+def _number(call: Call, key: str) -> int:
+    text = call.query.get(key, "") or "0"
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise bad_request(f'strconv.ParseInt: parsing "{text[:40]}": invalid syntax')
+    return int(text)
+
+
+def _make_continue(version: int, last: Key) -> str:
+    text = json.dumps({"v": "meta.k8s.io/v1", "rv": version, "start": list(last[1:])})
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def _read_continue(text: str) -> list[str]:
+    try:
+        start = json.loads(base64.urlsafe_b64decode(text.encode()))["start"]
+        namespace, name = start
+        return [str(namespace), str(name)]
+    except (ValueError, TypeError, KeyError, RecursionError, binascii.Error):
+        raise bad_request("continue key is not valid: decoding failed") from None

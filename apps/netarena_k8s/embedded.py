@@ -1,0 +1,248 @@
+"""The embedded cluster: no Docker and no Kubernetes, but an API server that kubectl takes for one.
+
+    async with Embedded() as cluster:
+        deployed = await cluster.deploy(world)
+
+All episodes share one process (``apiserver.process``), started with the first of them and ended
+with the cluster. Whether a pair works is computed from the policies that the server holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from netarena.errors import EnvironmentFailed, one_line
+from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
+from netarena_k8s.world import Net, Policy, World
+
+NAMESPACE = "shop"
+_HOST = "127.0.0.1"
+_START_S = 60.0
+_STOP_S = 10.0
+_ANSWER_S = 60.0
+_ANSWER_BYTES = 64 << 20
+#: what the process inherits of the service's surroundings
+_KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
+
+
+class Embedded(Cluster):
+    """Use ``start`` and ``stop``, or an async context manager."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._orders = 0
+        self._episodes = 0
+        self._root = ""
+        self._starting = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """The API server's process, while it runs."""
+        return self._process.pid if self._process is not None else None
+
+    async def start(self) -> None:
+        async with self._starting:
+            if self._writer is None:
+                await self._stop()
+                await self._start()
+
+    async def deploy(self, world: World) -> Deployed:
+        """Starts the process too, also when it has died."""
+        await self.start()
+        self._episodes += 1
+        number = self._episodes
+        addresses = {name: pod.ip for name, pod in Net(world, ()).pods.items()}
+        try:
+            made = await self.ask(
+                "deploy",
+                number,
+                world=world.model_dump(mode="json"),
+                namespace=NAMESPACE,
+                addresses=addresses,
+            )
+        except BaseException:
+            # it may be there all the same, when nobody waited for the answer
+            with contextlib.suppress(EnvironmentFailed):
+                await asyncio.shield(self.ask("close", number))
+            raise
+        access = {
+            user: _access(made["port"], user, token, self._root)
+            for user, token in made["tokens"].items()
+        }
+        return EmbeddedShop(self, number, world, access)
+
+    async def stop(self) -> None:
+        async with self._starting:
+            await self._stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def ask(self, do: str, episode: int, **arguments: Any) -> Any:
+        """Have the process do something. Raises EnvironmentFailed."""
+        if self._writer is None:
+            raise EnvironmentFailed("the API server has ended")
+        self._orders += 1
+        number = self._orders
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        order = {"number": number, "do": do, "episode": episode, **arguments}
+        try:
+            self._writer.write(json.dumps(order).encode() + b"\n")
+            async with asyncio.timeout(_ANSWER_S):
+                found = await answer
+        except TimeoutError:
+            raise EnvironmentFailed(
+                f"the API server: no answer to {do} after {_ANSWER_S:g} s"
+            ) from None
+        finally:
+            self._waiting.pop(number, None)
+        if "failed" in found:
+            raise EnvironmentFailed(one_line(f"the API server: {do}: {found['failed']}"))
+        return found["ok"]
+
+    async def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        folders = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+        known = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        path = os.pathsep.join([*folders, *filter(None, [known.get("PYTHONPATH")])])
+        with theirs:
+            # blocks for the few milliseconds of a fork: this is start-up
+            self._process = subprocess.Popen(  # noqa: ASYNC220
+                [
+                    sys.executable,
+                    "-m",
+                    "netarena_k8s.apiserver.process",
+                    str(theirs.fileno()),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**known, "PYTHONPATH": path},
+                cwd="/",
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C on the service's terminal is the service's
+            )
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=_ANSWER_BYTES)
+        try:
+            async with asyncio.timeout(_START_S):
+                line = await reader.readline()
+        except TimeoutError:
+            line = b""
+        except BaseException:
+            await asyncio.shield(self._stop())
+            raise
+        if not line:
+            await self._stop()
+            raise EnvironmentFailed("the API server does not start", proven_ours=True)
+        self._root = json.loads(line)["root"]
+        self._reading = asyncio.create_task(self._read(reader))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while line := await reader.readline():
+                answer = json.loads(line)
+                waiting = self._waiting.get(answer["number"])
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answer)
+        self._lose()
+
+    def _lose(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_result({"failed": "it has ended"})
+
+    async def _stop(self) -> None:
+        """Close the control socket, at which the process ends; kill it otherwise."""
+        self._lose()
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            await asyncio.gather(reading, return_exceptions=True)
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            await asyncio.to_thread(process.wait, _STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+
+
+class EmbeddedShop(Deployed):
+    """One world on the embedded cluster."""
+
+    def __init__(
+        self, cluster: Embedded, number: int, world: World, access: Mapping[str, Access]
+    ) -> None:
+        self._cluster = cluster
+        self._number = number
+        self._world = world
+        self._access = access
+
+    @property
+    def access(self) -> Access:
+        return self._access["operator"]
+
+    @property
+    def admin_access(self) -> Access:
+        """The grader's own; no agent gets it."""
+        return self._access["admin"]
+
+    async def write(self, policies: Sequence[Policy]) -> None:
+        """As if they had been deployed so: nothing of the objects tells that they were altered."""
+        written = [policy.model_dump(mode="json") for policy in policies]
+        await self._cluster.ask("amend", self._number, policies=written)
+
+    async def look(self) -> Sight:
+        seen = await self._cluster.ask("look", self._number)
+        policies = tuple(Policy.model_validate(one) for one in seen["policies"])
+        net = Net(self._world, policies, namespace=NAMESPACE)
+        reached = tuple(net.reaches(pair) for pair in self._world.pairs)
+        return Sight(policies, reached, tuple(seen["others"]))
+
+    async def close(self) -> None:
+        # with a process that has ended, the episode has ended too
+        with contextlib.suppress(EnvironmentFailed):
+            await self._cluster.ask("close", self._number)
+
+
+def _access(port: int, user: str, token: str, root: str) -> Access:
+    name = "netarena"
+    authority = base64.b64encode(root.encode()).decode()
+    server = {"server": f"https://{_HOST}:{port}", "certificate-authority-data": authority}
+    context = {"cluster": name, "namespace": NAMESPACE, "user": user}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": server}],
+        "contexts": [{"name": name, "context": context}],
+        "users": [{"name": user, "user": {"token": token}}],
+    }
+    return Access(json.dumps(config, indent=1) + "\n", _HOST, port, NAMESPACE)
