@@ -200,6 +200,16 @@ while True:
         pass
 """),
     "fill-memory": _host("tail /dev/zero; true"),
+    "packet-rings": _python("""
+import socket, struct
+ring, forced = struct.pack("IIII", 1 << 20, 200, 2048, 102400), struct.pack("i", 1 << 30)
+for level, option, value in ((263, 5, ring), (263, 13, ring), (1, 32, forced), (1, 33, forced)):
+    try:
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).setsockopt(level, option, value)
+        print("BREA" + "CH")
+    except PermissionError:
+        print("refused", level, option)
+"""),
     "fill-memory-by-many": _host(
         "for i in $(seq 40); do python3 -c 'import time; b = bytearray(60 << 20); time.sleep(9)' "
         "& done; wait"

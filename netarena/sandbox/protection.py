@@ -107,12 +107,14 @@ _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 @dataclass(frozen=True)
 class Guard:
     """A call that is allowed for some values of one argument: none of ``forbidden`` bits set, or
-    one of ``values``, or a null pointer where neither is given."""
+    one of ``values``, or a null pointer where neither is given. With ``pairs`` it is allowed but
+    where ``argument`` and the next one are such a pair."""
 
     numbers: tuple[int | None, int | None]
     argument: int
     forbidden: int = 0
     values: tuple[int, ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
 
 
 GUARDED: dict[str, Guard] = {
@@ -405,6 +407,14 @@ def compose(
         on(numbers[column], op(give, verdict))
     for guard in guards:
         low, high = argument(guard.argument), argument(guard.argument, 1)
+        if guard.pairs:
+            following, left = argument(guard.argument + 1), 4 * len(guard.pairs)
+            block = []
+            for place, (one, other) in enumerate(guard.pairs):
+                block += [low, op(equal, one, 0, 2), following]
+                block.append(op(equal, other, left - 4 * place - 3))  # to the refusal at the end
+            on(guard.numbers[column], *block, allow, refuse)
+            continue
         if guard.values:  # each jumps over those after it and the refusal
             count = len(guard.values)
             tests = [op(equal, value, count - at) for at, value in enumerate(guard.values)]

@@ -46,6 +46,7 @@ WRECKS = {
 ENDS = {
     "never-end": "it ran for 4 s",
     "use-the-processor": "it ran for 4 s",
+    "packet-rings": "refused 1 33",
     "fill-memory-by-many": "MiB of memory|it ran for 4 s",
     "fill-inodes": "more than 4096 files|it ran for 4 s",
     "megabytes": "it wrote more than|it ran for 4 s",

@@ -69,6 +69,18 @@ def test_sockets_of_networks_only() -> None:
     assert allowed == {1, 2, 10, 16, 17}
 
 
+def test_options_of_sockets_that_take_memory_which_no_limit_counts() -> None:
+    number = shell.GUARDED["setsockopt"].numbers[COLUMN[platform.machine()]]
+    assert number is not None
+    refused_options = {
+        (level, option)
+        for level in (0, 1, 6, 263)
+        for option in range(50)
+        if decide(shell._filter(), platform.machine(), number, 9, level, option) != ALLOW
+    }
+    assert refused_options == {(263, 5), (263, 13), (1, 32), (1, 33)}
+
+
 @given(st.binary(max_size=300))
 def test_plain_text_is_harmless(written: bytes) -> None:
     text = plain(written)
