@@ -36,7 +36,8 @@ _BURST = 64
 _BUFFER_BYTES = 1 << 20
 #: veths and bridges that a request and its reply pass, neighbours asked for on the way included
 _HOPS = 24
-_STARVED_S = 10.0
+#: a datagram that is away for so long was dropped; one that is dropped for so long: starved, s
+_LOST_S, _STARVED_S = 0.5, 20.0
 
 
 class Round(NamedTuple):
@@ -62,7 +63,8 @@ class Echo:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.bind(("127.0.0.1", 0))
         self._socket.connect(self._socket.getsockname())
-        self._socket.settimeout(_STARVED_S)
+        self._socket.settimeout(_LOST_S)
+        self._number = 0
 
     def close(self) -> None:
         self._socket.close()
@@ -77,10 +79,25 @@ class Echo:
             for processor in mine:
                 os.sched_setaffinity(0, {processor})
                 for _ in range(_HOPS):
-                    self._socket.send(b"!")
-                    self._socket.recv(1)
+                    self._pass()
         finally:
             os.sched_setaffinity(0, mine)
+
+    def _pass(self) -> None:
+        """One datagram through the queue; a full queue drops it, so it may take several."""
+        deadline = time.monotonic() + _STARVED_S
+        while True:
+            self._number += 1
+            sent = self._number.to_bytes(8)
+            self._socket.send(sent)
+            try:
+                while self._socket.recv(8) != sent:
+                    pass
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
 
 
 class Prober:

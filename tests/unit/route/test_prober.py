@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netarena_route import prober
 from netarena_route.prober import PAYLOAD_BYTES, _Sight
 
 ADDRESSES = [socket.inet_aton(f"10.0.0.{host}") for host in range(1, 5)]
@@ -123,3 +124,35 @@ def test_packets_of_another_round_are_nothing():
     now.take(0, reply)
 
     assert now.seen == 0
+
+
+class Dropping:
+    """A socket that loses the first datagrams, as a full queue of a processor does."""
+
+    def __init__(self, real: socket.socket, drops: int) -> None:
+        self._real = real
+        self._drops = drops
+
+    def send(self, data: bytes) -> None:
+        if self._drops:
+            self._drops -= 1
+        else:
+            self._real.send(data)
+
+    def recv(self, size: int) -> bytes:
+        return self._real.recv(size)
+
+    def close(self) -> None:
+        self._real.close()
+
+
+def test_a_full_queue_drops_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prober, "_LOST_S", 0.01)
+    echo = prober.Echo()
+    echo._socket = Dropping(echo._socket, 3)
+    echo.wait()
+    monkeypatch.setattr(prober, "_STARVED_S", 0.05)
+    echo._socket = Dropping(echo._socket, 10**6)
+    with pytest.raises(TimeoutError):
+        echo.wait()
+    echo.close()
