@@ -25,9 +25,9 @@ from netarena.errors import ConfigError, NetArenaError, one_line
 from netarena.label import JOINT
 from netarena.model import Check, Severity
 from netarena.sandbox import shell
+from netarena.sandbox.namespace import Unavailable, current_network, isolate, leave_network
 from netarena_route.config import RouteConfig
 from netarena_route.fault import PAPER_KINDS
-from netarena_route.namespace import Unavailable, current_network, isolate, leave_network
 from netarena_route.netlink import Netlink, attributes
 from netarena_route.world import MAX_NEIGHBOURS
 

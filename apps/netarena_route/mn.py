@@ -6,8 +6,8 @@ import os
 import warnings
 from collections.abc import Mapping
 
+from netarena.sandbox.namespace import current_network, leave_network
 from netarena.sandbox.shell import entered
-from netarena_route.namespace import current_network, leave_network
 from netarena_route.wiring import cables
 from netarena_route.world import World
 

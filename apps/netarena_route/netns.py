@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from pyroute2 import IPRoute
 
+from netarena.sandbox.namespace import current_network, leave_network
 from netarena.sandbox.shell import entered
-from netarena_route.namespace import current_network, leave_network
 from netarena_route.wiring import cables
 from netarena_route.world import World
 

@@ -24,7 +24,7 @@ import sys
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from netarena_route.namespace import Unavailable, isolate, lacking
+from netarena.sandbox.namespace import Unavailable, isolate, lacking
 from netarena_route.worker import Worker
 
 _PACKET_BYTES = 4096

@@ -36,8 +36,8 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from typing import Any
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import protection
 
-__all__ = ["Limits", "Result", "available", "entered", "plain", "run"]
+__all__ = ["Limits", "Result", "Room", "available", "entered", "plain", "run"]
 
 #: no watching: what an unlimited command could do in this time is bounded by the kernel's limits
 _TICK_S = 0.02
@@ -56,7 +56,7 @@ _END_S = 10.0
 _CHUNK_BYTES = 1 << 16
 #: this many times the output that is kept, and the command is ended
 _MOST_OUTPUTS = 256
-_NICENESS = 5  # whoever grades goes first
+NICENESS = 5  # whoever grades goes first
 _MOST_FILES = 4096  # in the temporary folders; an empty one takes a kilobyte of the kernel's memory
 _CLONE_NEWNET = 0x40000000
 
@@ -117,9 +117,12 @@ _ABSENT = {"clone3": (435, 435)}
 _CLONE_NAMESPACES = 0x7E020000
 #: unix, inet, inet6, netlink, packet
 _FAMILIES = (1, 2, 10, 16, 17)
+#: (level, option): rings of packet sockets and forced buffers are memory that no limit counts
+_OPTIONS = ((263, 5), (263, 13), (1, 32), (1, 33))
 GUARDED: dict[str, protection.Guard] = {
     "clone": protection.Guard((56, 220), 0, forbidden=_CLONE_NAMESPACES),
     "socket": protection.Guard((41, 198), 0, values=_FAMILIES),
+    "setsockopt": protection.Guard((54, 208), 1, pairs=_OPTIONS),
 }
 
 #: the few files that iproute2, iptables and the C library read
@@ -133,11 +136,14 @@ _ETC = (
     "services",
     "xtables.conf",
 )
+#: below the network's sysctls, and yet one for the whole machine
+_MACHINE_WIDE = ("/proc/sys/net/netfilter/nf_hooks_lwtunnel",)
 _TOP = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
-_TEMPORARY = {"/tmp": 8 << 20, "/run": 1 << 20, "/dev/shm": 1 << 20}  # noqa: S108 -- its own
+_SCRATCH = "/tmp"  # noqa: S108 -- its own
+_TEMPORARY = {_SCRATCH: 8 << 20, "/run": 1 << 20, "/dev/shm": 1 << 20}  # noqa: S108 -- its own
 _ENVIRONMENT = {
-    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": "/tmp",  # noqa: S108 -- its own
+    "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": _SCRATCH,
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
@@ -148,7 +154,9 @@ class Limits:
     """What one command may use.
 
     ``memory_bytes`` bounds the address space of each process and what all hold in memory
-    together; ``processes`` counts all of the user namespace, the caller's own included;
+    together, but for the address space where ``address_bytes`` gives that a bound of its own
+    (programs in Go reserve far more than they hold); ``processes`` counts all of the user
+    namespace, threads and the caller's own included;
     ``file_bytes`` is the size of one file. Of the output ``output_bytes`` are kept, its beginning
     and its end.
     """
@@ -160,6 +168,20 @@ class Limits:
     file_bytes: int = 8 << 20
     open_files: int = 256
     output_bytes: int = 64 << 10
+    address_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a command finds beside the system's programs and an empty scratch directory."""
+
+    #: name in the scratch directory -> content; read-only
+    files: Mapping[str, str] = field(default_factory=dict)
+    #: name below ``/usr/local/bin``, where it is found first -> the program, read-only
+    programs: Mapping[str, Path] = field(default_factory=dict)
+    #: absolute path -> the folder that is there, which the command may write
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -200,19 +222,22 @@ def available() -> str:
     return ""
 
 
-def run(
+def run(  # noqa: PLR0913 -- what a sandbox is made of
     command: str,
     *,
     netns: int | None = None,
     hostname: str = "sandbox",
     limits: Limits | None = None,
     watch: Callable[[int], str] | None = None,
+    room: Room | None = None,
+    capable: bool = True,
 ) -> Result:
     """Run ``bash -c command`` in the network namespace of descriptor ``netns``.
 
     With ``netns`` the caller must have all capabilities in the user namespace that owns it, and
-    its user must not be the machine's root (which no limit on processes holds). Without, the
-    command has an empty network namespace and no capability, and any user may call.
+    its user must not be the machine's root (which no limit on processes holds). The command has
+    two of them there, unless it is not to be ``capable``. Without ``netns`` it has an empty
+    network namespace and no capability, and any user may call. ``room`` adds files and programs.
 
     ``watch`` is called every 20 ms with the number of a process of the sandbox (whose
     ``/proc/PID/net`` is the command's network); text that it returns ends the command and is told.
@@ -228,7 +253,7 @@ def run(
     with contextlib.ExitStack() as stack:
         sandbox = _Sandbox(stack, limits, watch, networked=netns is not None)
         with entered(netns):
-            sandbox.start(hostname, command)
+            sandbox.start(hostname, command, room or Room(), capable=capable)
         return sandbox.finish()
 
 
@@ -272,7 +297,7 @@ def _filter() -> bytes:
 @cache
 def _system_folders() -> tuple[str, ...]:
     """What the command sees of the machine's files: programs, libraries, a few tables."""
-    found = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local", "--remount-ro", "/usr/local"]
+    found = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"]
     for name in _TOP:
         path = Path("/", name)
         if path.is_symlink():
@@ -284,27 +309,35 @@ def _system_folders() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _arguments(*, networked: bool, hostname: str) -> list[str]:
+def _arguments(*, networked: bool, capable: bool, hostname: str, room: Room) -> list[str]:
     """Of bubblewrap, but for descriptors and the command."""
     line = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
     # no process of bubblewrap's own within reach, and one fewer
     line.append("--as-pid-1")
     line += ["--new-session", "--hostname", hostname, "--clearenv", "--cap-drop", "ALL"]
-    if networked:
-        line += ["--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_RAW"]
-    else:
+    if not networked:
         line += ["--unshare-user", "--unshare-net"]
-    for name, value in _ENVIRONMENT.items():
+    elif capable:
+        line += ["--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_RAW"]
+    for name, value in {**_ENVIRONMENT, **room.environment}.items():
         line += ["--setenv", name, value]
     line += _system_folders()
+    for name, program in room.programs.items():
+        line += ["--ro-bind", str(program), f"/usr/local/bin/{name}"]
+    line += ["--remount-ro", "/usr/local"]
     # of /proc/sys only the network's may be written: others of them are the machine's
     line += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
-    line += ["--bind" if networked else "--ro-bind", "/proc/sys/net", "/proc/sys/net"]
+    writable = networked and capable
+    line += ["--bind" if writable else "--ro-bind", "/proc/sys/net", "/proc/sys/net"]
+    for name in _MACHINE_WIDE:
+        line += ["--ro-bind-try", name, name]
     line += ["--dev", "/dev"]
     for path, most in _TEMPORARY.items():
         line += ["--size", str(most), "--tmpfs", path]
+    for path, folder in room.folders.items():
+        line += ["--bind", str(folder), path]
     # without sizes of their own, these could fill the memory
-    return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
+    return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _SCRATCH]
 
 
 def _limited(limits: Limits) -> list[str]:
@@ -313,7 +346,7 @@ def _limited(limits: Limits) -> list[str]:
     line = ["prlimit"]
     for name, which, most in (
         ("cpu", resource.RLIMIT_CPU, math.ceil(limits.cpu_s)),
-        ("as", resource.RLIMIT_AS, limits.memory_bytes),
+        ("as", resource.RLIMIT_AS, limits.address_bytes or limits.memory_bytes),
         ("nproc", resource.RLIMIT_NPROC, limits.processes),
         ("fsize", resource.RLIMIT_FSIZE, limits.file_bytes),
         ("nofile", resource.RLIMIT_NOFILE, limits.open_files),
@@ -362,7 +395,7 @@ class _Sandbox:
             self._stack.callback(_close, end)
         return ends
 
-    def start(self, hostname: str, command: str) -> None:
+    def start(self, hostname: str, command: str, room: Room, *, capable: bool) -> None:
         """Make the sandbox, put the limits on it, and let the command run."""
         self._output, output = self._pipe()
         about, told = self._pipe()
@@ -371,10 +404,11 @@ class _Sandbox:
         program, written = self._pipe()
         os.write(written, _filter())
         os.close(written)
-        line = [
-            shutil.which("bwrap") or "",
-            *_arguments(networked=self._networked, hostname=hostname),
-        ]
+        line = [shutil.which("bwrap") or ""]
+        line += _arguments(networked=self._networked, capable=capable, hostname=hostname, room=room)
+        contents = [self._file(text) for text in room.files.values()]
+        for name, content in zip(room.files, contents, strict=True):
+            line += ["--perms", "0444", "--ro-bind-data", str(content), f"{_SCRATCH}/{name}"]
         line += ["--info-fd", str(told), "--block-fd", str(self._gate)]
         line += ["--seccomp", str(program), "--"]
         line += [*_limited(self._limits), "bash", "-c", command]
@@ -385,7 +419,7 @@ class _Sandbox:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=(told, self._gate, program),
+                pass_fds=(told, self._gate, program, *contents),
                 cwd="/",
                 env=_ENVIRONMENT,  # not ours: the command can read what its ancestor began with
                 **user,
@@ -393,7 +427,7 @@ class _Sandbox:
         except OSError as error:
             raise EnvironmentFailed(f"no sandbox: {error}", proven_ours=True) from None
         self._stack.callback(self._bury)
-        for end in (output, told, program):
+        for end in (output, told, program, *contents):
             _close(end)
         os.set_blocking(self._output, False)
         self._child = self._number(about)
@@ -401,6 +435,14 @@ class _Sandbox:
         self._stack.callback(os.close, self._life)
         self._yield_to_others()
         os.write(opened, b"!")
+
+    def _file(self, text: str) -> int:
+        """A descriptor from which the text is read."""
+        content = os.memfd_create("file")
+        self._stack.callback(_close, content)
+        os.write(content, text.encode())
+        os.lseek(content, 0, os.SEEK_SET)
+        return content
 
     def _number(self, about: int) -> int:
         """The process number of the sandbox's first process, as bubblewrap tells it."""
@@ -418,7 +460,7 @@ class _Sandbox:
 
     def _yield_to_others(self) -> None:
         with contextlib.suppress(OSError):  # wishes: what bounds the command holds without
-            os.setpriority(os.PRIO_PROCESS, self._child, _NICENESS)
+            os.setpriority(os.PRIO_PROCESS, self._child, NICENESS)
             # where memory runs out, the command goes first
             Path(f"/proc/{self._child}/oom_score_adj").write_text("1000", encoding="ascii")
 

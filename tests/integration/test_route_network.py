@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from netarena.errors import EnvironmentFailed
+from netarena.sandbox.namespace import leave_network
 from netarena_route import client, worker, world
 from netarena_route.action import Command
 from netarena_route.client import Warm, command, environment
 from netarena_route.fault import KINDS, apply, breaks, expected, methods_of
 from netarena_route.method import Site
-from netarena_route.namespace import leave_network
 from netarena_route.path import Plan
 from netarena_route.worker import Worker
 from netarena_route.world import standard, varied

@@ -16,9 +16,9 @@ import pytest
 
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import shell
+from netarena.sandbox.namespace import current_network, leave_network
 from netarena.sandbox.shell import Limits, Result, run
 from netarena_route.guard import Guard
-from netarena_route.namespace import current_network, leave_network
 
 pytestmark = pytest.mark.requires("bwrap")
 
@@ -287,8 +287,8 @@ def test_a_storm_is_calmed(netns: int) -> None:
     guard = Guard(netns, neighbours=3)
     run(build, netns=netns)
     # where others have the processors, it may rest while it is listened for
-    wait_for(lambda: "it carried a storm" in guard.calm())
-    wait_for(lambda: Guard(netns, neighbours=3).calm() == "")
+    wait_for(lambda: "it carried a storm" in guard.calm(), 100)
+    wait_for(lambda: Guard(netns, neighbours=3).calm() == "", 100)
     run("ip link del bridge1; ip link del bridge2; ip link del x1; ip link del x2", netns=netns)
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Severity
+from netarena.sandbox.namespace import Unavailable
 from netarena.sandbox.shell import Result
 from netarena_route import diagnosis
 from netarena_route.config import RouteConfig
 from netarena_route.diagnosis import NeighbourTable, check, diagnose
-from netarena_route.namespace import Unavailable
 from netarena_route.netlink import Netlink
 from netarena_route.world import standard
 

@@ -7,8 +7,10 @@ Descriptors of namespaces are plain integers; a thread is in one network namespa
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
+import socket
 import struct
 from pathlib import Path
 from typing import NoReturn
@@ -125,3 +127,17 @@ def current_network() -> int:
 def leave_network() -> None:
     """Take the calling thread into a new network namespace of its own."""
     _check(_libc.unshare(_NEWNET), "unshare")
+
+
+def raise_loopback() -> None:
+    """Have 127.0.0.1 answer in the calling thread's network namespace (netdevice(7))."""
+    set_flags, up = 0x8914, 1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asked:
+        fcntl.ioctl(asked, set_flags, struct.pack("16sh14x", b"lo", up))
+
+
+def mount_memory(folder: Path, most_bytes: int, most_files: int) -> None:
+    """Put an empty file system of this size, in memory, at a folder that is there."""
+    options = f"size={most_bytes},nr_inodes={most_files},mode=0700".encode()
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _check(_libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, options), "mount tmpfs")
