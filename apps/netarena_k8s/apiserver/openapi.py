@@ -32,7 +32,7 @@ _SELECTOR = (
     "selects everything."
 )
 #: type -> (what it is, {field: (type, what it is)}); a trailing [] is a list, {} a map of strings
-_POLICY: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
+POLICY_TYPES: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
     "NetworkPolicySpec": (
         "NetworkPolicySpec says which pods a policy is for and what they may talk to.",
         {
@@ -158,7 +158,7 @@ def _policy_schemas() -> dict[str, Schema]:
             "properties": {key: _field(*field) for key, field in fields.items()},
             **({"required": _REQUIRED[name]} if name in _REQUIRED else {}),
         }
-        for name, (about, fields) in _POLICY.items()
+        for name, (about, fields) in POLICY_TYPES.items()
     }
 
 
