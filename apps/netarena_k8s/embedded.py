@@ -180,7 +180,11 @@ class Embedded(Cluster):
 
     async def _stop(self) -> None:
         """Close the control socket, at which the process ends; kill it otherwise."""
+        writer = self._writer
         self._lose()
+        if writer is not None:
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
         reading, self._reading = self._reading, None
         if reading is not None:
             await asyncio.gather(reading, return_exceptions=True)

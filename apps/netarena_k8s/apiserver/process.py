@@ -255,6 +255,9 @@ class Process:
                 answer = {"failed": f"{type(error).__name__}: {error}"}
             writer.write(json.dumps({"number": order["number"], **answer}).encode() + b"\n")
             await writer.drain()
+        writer.close()
+        for episode in self._episodes.values():
+            await episode.listener.close()
 
     async def _carry_out(self, order: dict[str, Any]) -> Any:
         episode = order["episode"]

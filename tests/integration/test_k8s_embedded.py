@@ -1,0 +1,332 @@
+"""The embedded cluster as its clients meet it: the real kubectl, and the Python client."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import ssl
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from netarena.errors import EnvironmentFailed
+from netarena_k8s.apiserver.process import CONNECTIONS, Process
+from netarena_k8s.boutique import boutique
+from netarena_k8s.embedded import Embedded
+
+KUBECTL = Path(sys.executable).with_name("kubectl")
+
+
+class Shop:
+    """A deployed boutique, and kubectl upon it."""
+
+    def __init__(self, deployed, folder):
+        self.deployed = deployed
+        self._folder = folder
+        for name, access in (("op", deployed.access), ("admin", deployed.admin_access)):
+            (folder / name).write_text(access.kubeconfig)
+
+    async def kubectl(self, *words, user="op", code=0):
+        process = await asyncio.create_subprocess_exec(
+            KUBECTL, *words,
+            env={
+                "KUBECONFIG": str(self._folder / user),
+                "KUBECACHEDIR": str(self._folder / "cache"),
+                "HOME": str(self._folder),
+                "PATH": os.environ["PATH"],
+            },
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        output, _ = await process.communicate()
+        assert process.returncode == code, output.decode()
+        return output.decode()
+
+
+@contextlib.asynccontextmanager
+async def shop(folder):
+    async with Embedded() as cluster:
+        deployed = await cluster.deploy(boutique())
+        yield Shop(deployed, folder)
+        await deployed.close()
+
+
+def run(folder, scene):
+    async def go():
+        async with shop(folder) as one:
+            await scene(one)
+
+    asyncio.run(go())
+
+
+#: words, exit status, what the output has
+READING = [
+    ("get netpol", 0, "deny-all                <none>                      12m"),
+    ("get networkpolicies.networking.k8s.io frontend -o yaml", 0, "app: frontend"),
+    ("get netpol -o jsonpath={.items[0].spec.ingress[0].ports[0].port}", 0, "9555"),
+    ("get netpol --chunk-size=3 --sort-by=.metadata.name", 0, "shippingservice"),
+    ("get netpol nosuch", 1, 'NotFound): networkpolicies.networking.k8s.io "nosuch" not found'),
+    ("get netpol -A", 1, "at the cluster scope"),
+    ("get pods -o wide", 0, "10.244.0.13"),
+    ("get svc,endpoints,endpointslices,deploy,rs", 0, "service/emailservice"),
+    ("get nosuchkind", 1, 'the server doesn\'t have a resource type "nosuchkind"'),
+    ("get netpol -w --request-timeout=1s", 0, "frontend"),
+    ("describe netpol adservice", 0, "To Port: 9555/TCP"),
+    ("describe pod -l app=adservice", 0, "Controlled By:  ReplicaSet/adservice-"),
+    ("describe deploy adservice", 0, "NewReplicaSet:   adservice-"),
+    ("describe svc frontend", 0, "Endpoints:                10.244.0.2:8080"),
+    ("api-resources", 0, "netpol       networking.k8s.io/v1"),
+    ("api-versions", 0, "autoscaling/v2"),
+    ("version", 0, "Server Version: v1.34.2"),
+    ("cluster-info", 1, 'in the namespace "kube-system"'),
+    ("explain netpol.spec.ingress.ports", 0, "FIELD: ports <[]NetworkPolicyPort>"),
+    ("explain pod.spec", 0, "containers"),
+    ("auth can-i patch netpol", 0, "yes"),
+    ("auth can-i delete netpol", 1, "no"),
+    ("auth can-i --list", 0, "[get list watch patch update]"),
+    ("auth whoami", 0, "system:serviceaccount:shop:operator"),
+    ("rollout status deploy/adservice", 0, "successfully rolled out"),
+    ("rollout history deploy/adservice", 0, "REVISION"),
+    ("wait --for=condition=Available deploy/adservice --timeout=60s", 0, "condition met"),
+    ("wait --for=condition=Foo deploy/adservice --timeout=1s", 1, "timed out waiting"),
+    ("logs deploy/adservice", 1, 'cannot get resource "pods/log"'),
+    ("exec deploy/adservice -- ls", 1, 'cannot create resource "pods/exec"'),
+    ("run x --image=busybox", 1, 'cannot create resource "pods"'),
+    ("scale deploy adservice --replicas=0", 1, 'cannot patch resource "deployments/scale"'),
+    ("delete netpol --all", 1, 'cannot delete resource "networkpolicies"'),
+    ("get secrets", 1, "secrets is forbidden"),
+    ("create token operator", 1, "forbidden"),
+    ("top pods", 1, "Metrics API not available"),
+    ("--token=guess get netpol", 1, "Unauthorized"),
+]
+
+
+def test_kubectl_reads_a_shop_and_is_refused_the_rest(tmp_path):
+    async def scene(one):
+        async def check(words, code, text):
+            assert text in await one.kubectl(*words.split(" "), code=code)
+
+        await one.kubectl("api-resources")  # the cache of discovery, before all at once use it
+        for start in range(0, len(READING), 6):
+            await asyncio.gather(*(check(*row) for row in READING[start : start + 6]))
+        sight = await one.deployed.look()
+        assert sight.policies == tuple(sorted(boutique().policies, key=lambda one: one.name))
+        assert (sight.reached, sight.others) == (boutique().intended, ())
+
+    run(tmp_path, scene)
+
+
+def test_faults_show_in_the_matrix_and_nowhere_else(tmp_path):
+    async def scene(one):
+        broken = boutique().policies[2]
+        spec = {**broken.spec, "ingress": []}
+        before = json.loads(await one.kubectl("get", "netpol", broken.name, "-o", "json"))
+        await one.deployed.write([broken.model_copy(update={"spec": spec})])
+        after = json.loads(await one.kubectl("get", "netpol", broken.name, "-o", "json"))
+        assert after == {**before, "spec": spec}
+        sight = await one.deployed.look()
+        assert sight.reached != boutique().intended
+        assert sight.others == ()
+        with pytest.raises(EnvironmentFailed, match="not found"):
+            await one.deployed.write([broken.model_copy(update={"name": "nosuch"})])
+
+    run(tmp_path, scene)
+
+
+def test_what_an_administrator_touches_is_told(tmp_path):
+    async def scene(one):
+        await one.kubectl("delete", "netpol", "deny-all", user="admin")
+        assert (await one.deployed.look()).others == (
+            "networkpolicies.networking.k8s.io shop/deny-all was deleted",
+        )
+
+    run(tmp_path, scene)
+
+
+def test_the_python_client_reads_and_watches(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the library's own imports
+        from kubernetes import client, config, watch
+
+    def drive(access):
+        settings = json.loads(access.kubeconfig)
+        with config.new_client_from_config_dict(settings) as api:
+            policies = client.NetworkingV1Api(api)
+            listed = policies.list_namespaced_network_policy("shop")
+            assert len(listed.items) == 13
+            assert policies.read_namespaced_network_policy("frontend", "shop").spec.ingress
+            pods = client.CoreV1Api(api).list_namespaced_pod("shop", label_selector="app=frontend")
+            assert pods.items[0].status.pod_ip == "10.244.0.2"
+            with pytest.raises(client.ApiException, match="secrets is forbidden"):
+                client.CoreV1Api(api).list_namespaced_secret("shop")
+            stream = watch.Watch().stream(
+                policies.list_namespaced_network_policy, "shop", timeout_seconds=1
+            )
+            assert [event["type"] for event in stream] == ["ADDED"] * 13
+
+    async def scene(one):
+        await asyncio.to_thread(drive, one.deployed.access)
+
+    run(tmp_path, scene)
+
+
+async def end(writer):
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+async def ask(port, token):
+    """The status of a list of policies with a token."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    path = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies"
+    head = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    writer.write(f"{head}Authorization: Bearer {token}\r\n\r\n".encode())
+    status = await reader.readline()
+    await end(writer)
+    return int(status.split()[1]) if status else 0
+
+
+def token_of(access):
+    return json.loads(access.kubeconfig)["users"][0]["user"]["token"]
+
+
+def test_episodes_have_ports_and_tokens_of_their_own_and_end():
+    async def scene():
+        async with Embedded() as cluster:
+            one, two = await asyncio.gather(*(cluster.deploy(boutique()) for _ in range(2)))
+            assert one.access.port != two.access.port
+            assert await ask(one.access.port, token_of(one.access)) == 200
+            assert await ask(two.access.port, token_of(one.access)) == 401
+            await one.write(
+                [boutique().policies[1].model_copy(update={"spec": {"podSelector": {}}})]
+            )
+            assert (await two.look()).reached == boutique().intended
+            await one.close()
+            with pytest.raises(OSError):
+                await ask(one.access.port, token_of(one.access))
+            with pytest.raises(EnvironmentFailed):
+                await one.look()
+            await one.close()  # harmless
+            assert await ask(two.access.port, token_of(two.access)) == 200
+
+    asyncio.run(scene())
+
+
+def test_idle_connections_of_one_episode_are_bounded_and_hinder_no_other():
+    async def scene():
+        async with Embedded() as cluster:
+            one, two = [await cluster.deploy(boutique()) for _ in range(2)]
+            opened = []
+            try:
+                opened += [
+                    socket.create_connection(("127.0.0.1", one.access.port), 60)
+                    for _ in range(4 * CONNECTIONS)
+                ]
+                assert await ask(two.access.port, token_of(two.access)) == 200
+                # the last is among those that were closed unheard
+                opened[-1].settimeout(60)
+                assert await asyncio.to_thread(opened[-1].recv, 1) == b""
+                assert (await one.look()).reached == boutique().intended
+            finally:
+                for connection in opened:
+                    connection.close()
+
+    asyncio.run(scene())
+
+
+def test_garbage_on_the_port_ends_that_connection_alone():
+    async def scene():
+        async with Embedded() as cluster:
+            one = await cluster.deploy(boutique())
+            for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"A" * 100):
+                reader, writer = await asyncio.open_connection("127.0.0.1", one.access.port)
+                writer.write(sent)
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+                await end(writer)
+            assert await ask(one.access.port, token_of(one.access)) == 200
+
+    asyncio.run(scene())
+
+
+async def ask_until_it_fails(deployed):
+    while True:
+        await deployed.look()
+
+
+def test_a_server_that_dies_fails_its_episodes_and_a_new_one_is_started():
+    async def scene():
+        async with Embedded() as cluster:
+            one = await cluster.deploy(boutique())
+            os.kill(cluster.pid, 9)
+            with pytest.raises(EnvironmentFailed, match="ended"):
+                await ask_until_it_fails(one)
+            two = await cluster.deploy(boutique())
+            assert (await two.look()).reached == boutique().intended
+        assert cluster.pid is None
+        with pytest.raises(EnvironmentFailed, match="ended"):
+            await two.look()
+
+    asyncio.run(scene())
+
+
+def test_the_process_carries_out_orders():
+    """In this process, where its steps can be traced."""
+
+    async def scene():
+        ours, theirs = socket.socketpair()
+        serving = asyncio.create_task(Process().run(theirs))
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+
+        async def order(do, **arguments):
+            line = {"number": 1, "do": do, "episode": 7, **arguments}
+            writer.write(json.dumps(line).encode() + b"\n")
+            return json.loads(await reader.readline())
+
+        assert "BEGIN CERTIFICATE" in json.loads(await reader.readline())["root"]
+        world = boutique()
+        made = await order(
+            "deploy",
+            world=world.model_dump(mode="json"),
+            namespace="shop",
+            addresses={app.name: "10.244.0.2" for app in world.apps},
+        )
+        token = made["ok"]["tokens"]["operator"]
+        assert await ask(made["ok"]["port"], token) == 200
+        idle = [
+            socket.create_connection(("127.0.0.1", made["ok"]["port"])) for _ in range(CONNECTIONS)
+        ]
+        await refused(made["ok"]["port"])
+        await order("amend", policies=[{"name": "frontend", "spec": {"podSelector": {}}}])
+        seen = (await order("look"))["ok"]
+        assert {"name": "frontend", "spec": {"podSelector": {}}} in seen["policies"]
+        assert "no such order" in (await order("dance"))["failed"]
+        assert (await order("close"))["ok"] is None
+        assert (await order("close"))["ok"] is None
+        assert "KeyError" in (await order("look"))["failed"]
+        for connection in idle:
+            connection.close()
+        await end(writer)
+        await serving
+
+    asyncio.run(scene())
+
+
+async def refused(port):
+    """Until a new connection is closed unheard: the others are counted once they are accepted."""
+    while True:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        closed = False
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(1):
+                closed = await reader.read() == b""
+        await end(writer)
+        if closed:
+            return
