@@ -54,7 +54,7 @@ def leaves(one: Object) -> dict[Leaf, Any]:
     for part, value in one.items():
         if part in _UNOWNED:
             continue
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             found.update({(f"f:{part}", f"f:{key}"): inner for key, inner in value.items()})
         else:
             found[f"f:{part}",] = value

@@ -165,7 +165,10 @@ class _Reading:
         if word.endswith("{}"):
             if not isinstance(value, Mapping):
                 raise _mistyped(value, word, place)
-            return {key: self.value("string", one or "", place) for key, one in value.items()}
+            return {
+                key: self.value("string", "" if one is None else one, place)
+                for key, one in value.items()
+            }
         if word == "IntOrString":
             if isinstance(value, str):
                 return value
