@@ -106,7 +106,7 @@ def _patch_json(live: Mapping[str, Any], sent: Any) -> Any:
         try:
             if one.get("op") == "copy":
                 # each copy of a copy doubles it
-                source = jsonpointer.resolve_pointer(found, one.get("from"))
+                source = jsonpointer.resolve_pointer(found, str(one.get("from")))
                 copied += len(json.dumps(source))
                 if copied > BODY_BYTES:
                     raise too_large(BODY_BYTES)
