@@ -1,8 +1,10 @@
 """Writing: each kind of change upon a store, its refusals, and what hostile bodies come to."""
 
+import asyncio
 import json
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from netarena_k8s.apiserver.fresh import objects
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES, by_path
 from netarena_k8s.apiserver.ownership import leaves, read_owners, show_owners
 from netarena_k8s.apiserver.patch import APPLY, JSON, MERGE, STRATEGIC
+from netarena_k8s.apiserver.server import Server
 from netarena_k8s.apiserver.status import Refused
 from netarena_k8s.apiserver.store import Store
 from netarena_k8s.apiserver.write import write
@@ -552,3 +555,24 @@ def test_owners_are_read_as_they_were_shown(labels, spec):
     (owner,) = read_owners([{**entry, "fieldsV1": {"f:x": {}}}])
     owner = type(owner)("m", "Apply", "v1", "t", frozenset(leaves(one)))
     assert read_owners(show_owners([owner])) == [owner]
+
+
+def test_a_table_is_answered_to_who_asks_for_one(store):
+    server = Server(store, {"token": ADMIN}, "shop")
+    table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
+    async def patch_policy(accept, body):
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(server), base_url="http://api", timeout=60
+        ) as client:
+            return await client.patch(
+                "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies/adservice",
+                content=json.dumps(body),
+                headers={"Accept": accept, "Content-Type": MERGE, "Authorization": "Bearer token"},
+            )
+
+    answer = asyncio.run(patch_policy(table, spec_of([{"x": 1}])))
+    assert answer.json()["rows"][0]["cells"][:2] == ["adservice", "app=adservice"]
+    assert answer.headers["warning"] == '299 - "unknown field \\"spec.ingress[0].x\\""'
+    answer = asyncio.run(patch_policy(table, spec_of({})))
+    assert (answer.status_code, answer.json()["kind"]) == (422, "Status")
