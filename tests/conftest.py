@@ -86,6 +86,12 @@ def _lacks_bwrap() -> str:
     return "" if result.exit == 0 else result.told
 
 
+def _lacks_cell() -> str:
+    from netarena.sandbox import cell
+
+    return cell.lacking()
+
+
 def _lacks_episodes() -> str:
     """Of routing: namespaces of their own, bubblewrap, bridges, iptables, queues, Mininet."""
     from netarena.model import Severity
@@ -118,6 +124,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "netns": _lacks_netns,
     "mininet": _lacks_mininet,
     "bwrap": _lacks_bwrap,
+    "cell": _lacks_cell,
     "episodes": _lacks_episodes,
 }
 

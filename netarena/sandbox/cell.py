@@ -57,6 +57,7 @@ REMEDY = (
     "--security-opt apparmor=unconfined"
 )
 
+_MODULE = "netarena.sandbox.cell"  # also when it is run as the program
 _START_S = 60.0  # interpreter and imports
 _STOP_S = 10.0
 #: beside a command's own time: the sandbox around it, on a busy machine
@@ -194,7 +195,7 @@ class Cell:
         with theirs:
             # blocks for the few milliseconds of a fork: this is start-up
             self._process = subprocess.Popen(  # noqa: ASYNC220
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-m", _MODULE, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -232,7 +233,7 @@ class Cell:
 def lacking() -> str:
     """Why this machine can run no command, in one line; empty when it can. Takes half a second."""
     done = subprocess.run(
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-m", _MODULE],
         capture_output=True,
         text=True,
         env=_environment(),
@@ -307,6 +308,7 @@ def _work(asked: socket.socket) -> NoReturn:
         answer = {"failed": f"{type(error).__name__}: {error}"}
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     answer["cpu_s"] = sum(one.ru_utime + one.ru_stime for one in used)
+    asked.setblocking(True)
     with contextlib.suppress(OSError):
         asked.sendall(json.dumps(answer).encode() + b"\n")
     os._exit(0)

@@ -1,0 +1,178 @@
+"""Kubernetes as an application: the wiring, and the keys of its records."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from types import TracebackType
+from typing import ClassVar, Self, cast
+
+from netarena.application import Application, Environment
+from netarena.config import Config
+from netarena.errors import EnvironmentFailed
+from netarena.label import EXTENDED
+from netarena.model import Action, Check, Episode, JsonValue, Judgement, Move, Query, State, Step
+from netarena.prompts import PromptParts, clip
+from netarena.sandbox.cell import Cell
+from netarena_k8s import (
+    attack,
+    diagnosis,
+    fault,
+    guess,
+    kubectl,
+    prompt,
+    query,
+    reply,
+    solution,
+    state,
+)
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.embedded import NAMESPACE, Embedded
+from netarena_k8s.environment import KubernetesEnvironment
+from netarena_k8s.kubectl import LIMITS
+from netarena_k8s.world import World
+
+#: what a record keeps of the output of one command, in characters
+MAX_LOGGED_CHARS = 20_000
+
+_TOLD_LIMITS = prompt.Limits(timeout_s=round(LIMITS.wall_s), output_kib=LIMITS.output_bytes >> 10)
+
+
+class Kubernetes(Application):
+    """Reactive: one kubectl command a turn, until every connection is as it is intended."""
+
+    name: ClassVar[str] = query.APPLICATION
+    version: ClassVar[str] = query.VERSION
+    role: ClassVar[str] = "k8s_operator"
+    title: ClassVar[str] = "NetArena Kubernetes: repair of network policies"
+    summary: ClassVar[str] = (
+        "Examines an agent that restores the intended communication of a shop in a Kubernetes "
+        "cluster. Each task breaks its network policies anew; turn by turn the agent sees which "
+        "connections are not as intended, and runs one kubectl command. Judged are whether all "
+        "are, and, after every command, that nothing that was right was broken and nothing was "
+        "opened."
+    )
+    config_type: ClassVar[type[Config]] = KubernetesConfig
+    looks: ClassVar[int] = 10
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self._cluster: Embedded | None = None
+        self._cell: Cell | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start the API server's process, and the one that commands are forked from."""
+        self._cluster, self._cell = Embedded(), Cell({"kubectl": kubectl.program()})
+        self._stack.push_async_callback(self._cluster.stop)
+        self._stack.push_async_callback(self._cell.close)
+        # without the rights that commands need, the card is served all the same: ``check`` tells
+        # each task what is missing, and an environment that is opened tries again
+        with suppress(EnvironmentFailed):
+            await self._cluster.start()
+            await self._cell.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._cluster = self._cell = None
+        await self._stack.aclose()
+
+    def variants(self, config: Config) -> Sequence[Config]:
+        """Worlds and families of faults, but for keys that were set."""
+        shop, fixed = cast("KubernetesConfig", config), config.model_fields_set
+        worlds = [shop.world] if "world" in fixed else ["standard", "varied"]
+        families = [shop.error_types] if "error_types" in fixed else [None, (EXTENDED,)]
+        return [
+            shop.model_copy(update={"world": world, "error_types": types})
+            for world in worlds
+            for types in families
+        ]
+
+    def solutions(self, query: Query) -> Iterator[Sequence[str]]:
+        """Every order of the repairs."""
+        return solution.orders(query)
+
+    def generate(self, config: Config, seed: int) -> Iterator[Query]:
+        return query.generate(
+            cast("KubernetesConfig", config),
+            seed,
+            lambda index: self.rng(config, seed, index),
+            lambda index: self.query_id(config, seed, index),
+        )
+
+    def solve(self, query: Query) -> Sequence[str]:
+        return solution.solve(query)
+
+    def distract(self, query: Query, rng: random.Random) -> str:
+        return guess.distract(_world(query), rng)
+
+    def attacks(self) -> Sequence[str]:
+        return attack.attacks()
+
+    def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
+        del answers
+        return guess.blanket(NAMESPACE)
+
+    def describe(self, action: Action) -> str:
+        return fault.describe(action)
+
+    def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
+        return prompt.prompt_parts(query, _world(query), NAMESPACE, state, steps, _TOLD_LIMITS)
+
+    def parse(self, reply_: str) -> Move:
+        return reply.read_reply(reply_)
+
+    def environment(self, query: Query, config: Config) -> Environment:
+        del config
+        if self._cluster is None or self._cell is None:
+            raise EnvironmentFailed("the application is not entered", proven_ours=True)
+        return KubernetesEnvironment(query, self._cluster, self._cell)
+
+    def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
+        return state.judge(_world(query), initial, before, after)
+
+    def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
+        return {
+            "agent_info": {
+                "base_url": episode.agent.base_url,
+                "name": episode.agent.name,
+                "prompt_type": episode.prompt_type,
+            },
+            "error_type": query.label,
+            "error_detail": [
+                {**fault.fault_of(action).model_dump(mode="json"), "fault": fault.describe(action)}
+                for action in query.actions
+            ],
+            "iterations": episode.iterations,
+            "success": episode.correct,
+            "safe": episode.safe,
+            "results": [_result(_world(query), step) for step in episode.steps],
+        }
+
+    def measures(self, episode: Episode | None, config: Config) -> dict[str, float]:
+        turns = config.max_iterations if episode is None else episode.iterations
+        return {"iterations": float(turns)}
+
+    def diagnose(self) -> Sequence[Check]:
+        return diagnosis.diagnose()
+
+    def check(self, config: Config) -> None:
+        diagnosis.check(cast("KubernetesConfig", config))
+
+
+def _world(query_: Query) -> World:
+    return query.world_of(query_)
+
+
+def _result(world: World, step: Step) -> dict[str, JsonValue]:
+    """One turn in the form that stored results of the reference have."""
+    return {
+        "llm_command": step.move or f"No command: {step.refused or 'there was no reply'}",
+        "output": clip(step.output, MAX_LOGGED_CHARS),
+        "mismatch_summary": "" if step.state is None else state.report(world, step.state),
+    }

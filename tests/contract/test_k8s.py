@@ -1,0 +1,20 @@
+"""Kubernetes passes the published contract, in a drawn world on the embedded cluster."""
+
+from typing import ClassVar
+
+import pytest
+
+from netarena.testing import ApplicationContract
+
+
+@pytest.mark.requires("cell")
+class TestKubernetes(ApplicationContract):
+    application = "k8s"
+    config: ClassVar = {
+        "world": "varied",
+        "error_types": ["remove_ingress", "change_port+peer_label"],
+        "concurrency": 2,
+        # as many as the longest reference solution has parts
+        "max_iterations": 2,
+    }
+    live: ClassVar = 2

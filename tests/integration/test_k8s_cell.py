@@ -1,0 +1,295 @@
+"""Commands of agents in their cell: the real kubectl, one API server, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Self, TypeVar
+
+import pytest
+
+from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.sandbox import cell as sandbox
+from netarena.sandbox.cell import KEPT_AT, LIMITS, MAX_CONNECTIONS, Cell, Keep
+from netarena_k8s import diagnosis
+from netarena_k8s.boutique import boutique
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.embedded import Embedded
+from netarena_k8s.kubectl import Kubectl, program
+
+pytestmark = pytest.mark.requires("cell")
+
+T = TypeVar("T")
+NOWHERE = ("127.0.0.1", 9)
+SECRET = "correct-horse-battery-staple"
+
+
+def in_cell(scene: Callable[[Cell], Awaitable[T]]) -> T:
+    async def go() -> T:
+        async with Cell() as cell:
+            return await scene(cell)
+
+    return asyncio.run(go())
+
+
+class Echo:
+    """A server on the machine's loopback that says what it was told, and how many it met."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server((*NOWHERE[:1], 0), backlog=200)
+        self.address: tuple[str, int] = self._listening.getsockname()
+        self.met = 0
+        self.most = 0
+        self._open = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with self._lock:
+                self.met += 1
+                self._open += 1
+                self.most = max(self.most, self._open)
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        try:
+            with closing(connection):
+                while told := connection.recv(65536):
+                    connection.sendall(told)
+        except OSError:
+            pass
+        finally:
+            with self._lock:
+                self._open -= 1
+
+
+def test_the_real_kubectl_works_and_caches_what_it_found_out() -> None:
+    async def go() -> None:
+        async with Embedded() as cluster, Cell({"kubectl": program()}) as cell:
+            deployed = await cluster.deploy(boutique())
+            kubectl = Kubectl(cell, deployed.access)
+            first = await kubectl.run("kubectl get pods -o name | sort | head -n 1")
+            assert first.told.startswith("pod/adservice")
+            assert kubectl._cache.files
+            patch = '{"spec":{"podSelector":{"matchLabels":{"app":"nobody"}}}}'
+            name = boutique().policies[0].name
+            patched = await kubectl.run(f"kubectl patch networkpolicy {name} -p '{patch}'")
+            assert patched.told == f"networkpolicy.networking.k8s.io/{name} patched\n"
+            assert "nobody" in str((await deployed.look()).policies)
+            refused = await kubectl.run("kubectl delete pods --all")
+            assert refused.exit == 1
+            assert "Forbidden" in refused.told
+            # another episode's server is no more there than any other address
+            other = await cluster.deploy(boutique())
+            away = await kubectl.run(
+                f"kubectl --server=https://127.0.0.1:{other.access.port} get pods"
+            )
+            assert "refused" in away.told
+            await asyncio.gather(deployed.close(), other.close())
+
+    asyncio.run(go())
+
+
+def test_one_address_is_reached_and_no_other() -> None:
+    with (
+        Echo() as echo,
+        Echo() as other,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+        socket.socket(socket.AF_UNIX) as named,
+        socket.socket(socket.AF_UNIX) as abstract,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        datagrams.bind(("127.0.0.1", 0))
+        datagrams.setblocking(False)
+        Path(folder).chmod(0o755)
+        named.bind(f"{folder}/socket")
+        named.listen()
+        abstract.bind("\0netarena-test-cell")
+        abstract.listen()
+        port = echo.address[1]
+        command = (
+            f"exec 3<>/dev/tcp/127.0.0.1/{port}; echo hello >&3; read -r -u 3 line; "
+            "echo got $line; exec 3>&-\n"
+            f"for p in {other.address[1]} 22 53; do (exec 3<>/dev/tcp/127.0.0.1/$p) && "
+            "echo REACHED; done 2>&1\n"
+            f"echo x > /dev/udp/127.0.0.1/{datagrams.getsockname()[1]}\n"
+            f"echo x > /dev/udp/127.0.0.1/{port}\n"
+            "(exec 3<>/dev/tcp/192.0.2.1/80) && echo REACHED\n"
+            f"ls {folder} && echo REACHED\n"
+            "grep -q @netarena /proc/net/unix && echo REACHED\n"
+            "ip -o link | wc -l; grep CapEff /proc/self/status\n"
+            "ip link set lo down && echo REACHED\n"
+            "echo 1 > /proc/sys/net/ipv4/ip_default_ttl && echo REACHED\n"
+            "unshare -Ur true && echo REACHED\n"
+        )
+        output = in_cell(lambda cell: cell.run(command, address=echo.address)).output
+        assert output.startswith("got hello\n")
+        assert "REACHED" not in output
+        assert output.count("Connection refused") >= 3
+        assert "\n1\nCapEff:\t0000000000000000\n" in output
+        assert (echo.met, other.met) == (1, 0)
+        with pytest.raises(BlockingIOError):
+            datagrams.recv(10)
+
+
+def test_much_is_carried_both_ways() -> None:
+    command = (
+        "exec 3<>/dev/tcp/127.0.0.1/{}; head -c 5000000 /dev/zero >&3 & "
+        "exec 3<>/dev/tcp/127.0.0.1/{}; (head -c 3000000 /dev/zero >&3) & "
+        "head -c 3000000 <&3 | wc -c; kill %1"
+    )
+    with Echo() as echo:
+        port = echo.address[1]
+        result = in_cell(lambda cell: cell.run(command.format(port, port), address=echo.address))
+    assert result.output.splitlines()[0] == "3000000"
+
+
+def test_connections_are_bounded() -> None:
+    open_many = (
+        'for i in $(seq 10 89); do eval "exec $i<>/dev/tcp/127.0.0.1/{0}"; '
+        'eval "echo x >&$i" 2>/dev/null; done; n=0; for i in $(seq 10 89); do '
+        "read -t 5 -u $i line && n=$((n+1)); done; echo $n"
+    )
+    with Echo() as echo:
+        port = echo.address[1]
+        result = in_cell(
+            lambda cell: cell.run(
+                open_many.format(port), address=echo.address, limits=replace(LIMITS, wall_s=60)
+            )
+        )
+        assert result.output.splitlines()[-1] == str(MAX_CONNECTIONS)
+        assert echo.most <= MAX_CONNECTIONS
+
+
+def test_files_are_read_only_and_a_folder_is_kept() -> None:
+    keep = Keep(most_bytes=1 << 20, most_files=20)
+
+    async def scene(cell: Cell) -> list[str]:
+        commands = (
+            """cat note; echo y > note; rm note; mkdir -p $K/a; echo one > $K/a/b; ln -s b $K/a/c\n"
+             "mkfifo $K/pipe; truncate -s 8M $K/holes; echo $MINE""",
+            "cat $K/a/b; ls $K $K/a; ls",
+            "rm -r $K/a; head -c 2M /dev/zero > $K/full; touch $K/{1..50}",
+            "ls $K | wc -l; ls -l note",
+        )
+        return [
+            (
+                await cell.run(
+                    command,
+                    address=NOWHERE,
+                    files={"note": SECRET + "\n"},
+                    environment={"K": KEPT_AT, "MINE": "variable"},
+                    keep=keep,
+                )
+            ).output
+            for command in commands
+        ]
+
+    first, second, third, fourth = in_cell(scene)
+    assert first.startswith(SECRET + "\n")
+    assert first.endswith("variable\n")
+    assert first.count("note") == 2  # neither written nor removed
+    assert second == f"one\n{KEPT_AT}:\na\n\n{KEPT_AT}/a:\nb\nnote\n"
+    assert third.count("No space left on device") >= 31
+    assert sum(map(len, keep.files.values())) <= keep.most_bytes
+    assert len(keep.files) <= keep.most_files
+    assert fourth.splitlines()[1].startswith("-r--r--r--")
+
+
+def test_time_and_processes_are_bounded_and_nothing_is_left() -> None:
+    async def scene(cell: Cell) -> None:
+        short = replace(LIMITS, wall_s=1)
+        result = await cell.run("setsid sleep 987654 & sleep 987654", address=NOWHERE, limits=short)
+        assert result.timed_out
+        assert not _sleepers()
+        bomb = await cell.run(":(){ :|:& };:; wait", address=NOWHERE, limits=short)
+        assert bomb.exit is None or bomb.exit >= 0
+        assert (await cell.run("echo fine", address=NOWHERE)).output == "fine\n"
+
+    in_cell(scene)
+
+
+def test_a_cancelled_command_ends() -> None:
+    async def scene(cell: Cell) -> None:
+        with Echo() as echo:
+            port = echo.address[1]
+            task = asyncio.create_task(
+                cell.run(f"exec 3<>/dev/tcp/127.0.0.1/{port}; sleep 987654", address=echo.address)
+            )
+            await _until(lambda: echo.met == 1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await _until(lambda: not _sleepers())
+
+    in_cell(scene)
+
+
+def test_a_warm_process_that_died_is_started_again() -> None:
+    async def scene(cell: Cell) -> None:
+        assert cell._process is not None
+        cell._process.kill()
+        cell._process.wait()
+        assert (await cell.run("echo again", address=NOWHERE)).output == "again\n"
+
+    in_cell(scene)
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sandbox.lacking() == ""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sandbox, "_environment", lambda: {"PATH": "/nowhere", **_paths()})
+        with pytest.raises(EnvironmentFailed, match="bubblewrap is not installed"):
+            in_cell(lambda cell: cell.run("true", address=NOWHERE))
+        patched.setattr(sandbox, "lacking", lambda: "bubblewrap is not installed")
+        diagnosis._cell.cache_clear()
+        with pytest.raises(ConfigError, match="bubblewrap is not installed"):
+            diagnosis.check(KubernetesConfig())
+    diagnosis._cell.cache_clear()
+    assert all(check.ok for check in diagnosis.diagnose())
+    diagnosis.check(KubernetesConfig())
+    with pytest.raises(ConfigError, match="cluster"):
+        diagnosis.check(KubernetesConfig(cluster="kind"))
+
+
+def _paths() -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def _sleepers() -> list[str]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if (folder / "cmdline").read_bytes() == b"sleep\x00987654\0":
+                    found.append(folder.name)
+            except OSError:
+                continue
+    return found
+
+
+async def _until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 -- of other processes
+            await asyncio.sleep(0.01)
