@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import math
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,9 @@ Key: TypeAlias = Mapping[str, Any] | None
 TOPOLOGY = "topology"
 #: multiples of the usual capacity, which make 1 to 40 Gbit/s of the released model's 1 Gbit/s
 _SPEEDS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 40)
+#: what a query adds to a network at most, as a multiple of its largest capacity: some 500 ports of
+#: the largest multiple, and a few of those multiplied again
+_MOST_ADDED = 32_000
 #: bases beside the released one that are kept
 _KEPT = 2
 
@@ -238,6 +242,14 @@ class Parameters(Record):
         default_factory=dict
     )
 
+    @field_validator("capacity_bps", "exceptions_bps")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        for bps in value.values() if isinstance(value, dict) else (value,):
+            if not bps.is_integer():
+                raise ValueError(f"{bps} is no whole number of bps, for which alone sums are exact")
+        return value
+
     @field_validator("agg_stages", "spine_stages")
     @classmethod
     def _distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
@@ -303,6 +315,7 @@ def base_of_parameters(parameters: Parameters) -> Base:
         for name in topology.exceptions_bps:
             if graph.nodes.get(name, {}).get("type") != [EK_PORT]:
                 raise ConfigError("topology", f"exceptions_bps: there is no port {name!r:.80}")
+        _check_sums(graph)
         return Base(graph, key, topology=topology)
 
     return _kept(repr(key), make)
@@ -321,9 +334,27 @@ def base_of_file(path: str, sha256: str | None = None) -> Base:
         graph, found = read_model(Path(path))
         if found != digest:
             raise ConfigError("topology", f"{Path(path).name} changes while it is read")
+        _check_sums(graph)
         return Base(graph, {"path": path, "sha256": digest, "nodes": len(graph)}, fault="")
 
     return _kept(f"{path}\0{digest}", make)
+
+
+def _check_sums(graph: Graph) -> None:
+    """Raises ConfigError where a total could depend on the order in which ports are added up:
+    thresholds and ties of ranks ask for totals that are exact.
+    """
+    nodes = graph._node.values()  # noqa: SLF001 -- as Index
+    bps = [attributes[CAPACITY] for attributes in nodes if CAPACITY in attributes]
+    step = math.gcd(*map(int, set(bps)))
+    # all are multiples of the largest power of two in the step, or of half of it once they were
+    # multiplied by 0.5, 1.5 or 2.5; a float holds 2^53 of those
+    if bps and 2 * (sum(bps) + _MOST_ADDED * max(bps)) > 2**53 * (step & -step):
+        raise ConfigError(
+            "topology",
+            f"port capacities: sums of {len(bps)} capacities up to {max(bps):g} bps in steps of "
+            f"{step} bps are not exact; give rounder ones",
+        )
 
 
 def digest_of(path: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from netarena.model import JsonValue
@@ -139,7 +139,14 @@ def _value(data: JsonValue) -> tuple[str, Any]:
     return "other", repr(data)
 
 
+def _name(data: JsonValue) -> tuple[str, Any]:
+    """A name is text, whatever it looks like: '1.1' is not '1.10'."""
+    return ("text", data.strip()) if isinstance(data, str) else _value(data)
+
+
 def _agrees(data: JsonValue, truth: JsonValue) -> bool:
+    if isinstance(truth, str):
+        return _name(data) == _name(truth)
     kind, value = _value(data)
     true_kind, true_value = _value(truth)
     if kind == true_kind == "number":
@@ -152,7 +159,7 @@ def _wrong_text(truth: Any, data: JsonValue) -> str:
 
 
 def _wrong_list(truth: Any, data: Any) -> str:
-    expected, found = Counter(map(_value, truth)), Counter(map(_value, data))
+    expected, found = Counter(map(_name, truth)), Counter(map(_name, data))
     for surplus in found - expected:
         twice = " more often than" if surplus in expected else ", which does not belong to"
         return f"The list holds {short(surplus[1])}{twice} what the task asks for."
@@ -177,6 +184,13 @@ def _wrong_table(truth: Any, data: JsonValue) -> str:
     return ""
 
 
+#: how to tell the name of a row from its number: names may be digits, and numbers text
+_NAMELIKE: Sequence[Callable[[JsonValue], bool]] = (
+    lambda cell: _value(cell)[0] == "text",
+    lambda cell: isinstance(cell, str),
+)
+
+
 def _rows(data: JsonValue) -> list[list[JsonValue]] | None:
     """Rows of two, from a list of pairs, of one-row objects, or an object in order.
 
@@ -191,7 +205,9 @@ def _rows(data: JsonValue) -> list[list[JsonValue]] | None:
         cells = list(row.values()) if isinstance(row, dict) else row
         if not isinstance(cells, list) or len(cells) != 2:
             return None
-        if isinstance(row, dict) and [_value(cell)[0] == "text" for cell in cells] == [False, True]:
+        if isinstance(row, dict) and any(
+            [is_name(cell) for cell in cells] == [False, True] for is_name in _NAMELIKE
+        ):
             cells.reverse()
         rows.append(cells)
     return rows

@@ -23,7 +23,7 @@ import networkx as nx
 from netarena.errors import ConfigError
 from netarena_malt.network import Network
 from netarena_malt.safety import structure
-from netarena_malt.topology import NODE_KINDS, RK_CONTAINS, RK_CONTROLS, Graph
+from netarena_malt.topology import CAPACITY, NODE_KINDS, RK_CONTAINS, RK_CONTROLS, Graph
 
 #: of a file
 MAX_BYTES = 512 << 20
@@ -218,6 +218,8 @@ def _add_entity(model: _Model, message: Mapping[str, Any], offset: int) -> None:
             continue
         if not key.endswith("_attr") or not isinstance(value, dict):
             raise _Wrong(f"entity {name!r}: {key!r:.80} is neither id nor attributes", offset)
+        if value.keys() & {"name", "type"}:
+            raise _Wrong(f"entity {name!r}: name and type stand in id, not in {key:.80}", offset)
         attributes |= value
     if kind in model.nodes.get(name, {}).get("type", ()):
         raise _Wrong(f"entity {name!r}: {kind} of this name is there already", offset)
@@ -250,6 +252,9 @@ def _add_edge(model: _Model, source: Any, target: Any, kind: Any, offset: int) -
             f"{', '.join(_RELATIONS)}",
             offset,
         )
+    for end in (source, target):
+        if not isinstance(end, str):
+            raise _Wrong(f"edges join nodes: {end!r:.80} is no name", offset)
     model.edges.append((source, target, kind, offset))
 
 
@@ -351,6 +356,9 @@ def _checked(model: _Model) -> Graph:
         if not all(map(_is_plain, nodes[name].values())):
             raise _Wrong(f"attributes of a kind: {name!r} has a value that is no plain one",
                          model.places[name])  # fmt: skip
+        if not nodes[name].get(CAPACITY, 0.0).is_integer():
+            raise _Wrong(f"port capacities: {name!r} has {nodes[name][CAPACITY]} bps; sums are "
+                         "exact for whole numbers only", model.places[name])  # fmt: skip
     return graph
 
 

@@ -108,7 +108,7 @@ _FOCUS_KINDS = (
     EK_CONTROL_DOMAIN,
     EK_PACKET_SWITCH,
 )
-#: names in a right list, and ports that one operation changes, at most, in any network: what is
+#: names in a right list, and nodes that one operation changes, at most, in any network: what is
 #: read of an answer has bounds (``guest.MAX_CHANGES``, ``guest.MAX_DATA_VALUES``)
 _MOST_ASKED = 400
 _MOST_RANKED = 300
@@ -291,7 +291,10 @@ def render(actions: Sequence[Action]) -> str:
 
 
 #: networks and places that are tried for one query
-_PLACES = 100
+_PLACES = 1_000
+#: of these, as many as must do, so often, for a network to carry a label
+_SOON = 100
+_OFTEN = 3
 
 
 def _carried(base: Base, labels: list[str]) -> list[str]:
@@ -305,7 +308,10 @@ def _carried(base: Base, labels: list[str]) -> list[str]:
     carried = [
         label
         for label in labels
-        if _draw(PROGRAMS[label][1], random.Random(f"carried {label}"), base)  # noqa: S311
+        if all(
+            _draw(PROGRAMS[label][1], random.Random(f"carried {label}{again}"), base, _SOON)  # noqa: S311
+            for again in ("", *range(1, _OFTEN))
+        )
     ]
     if left := [label.rpartition(" ")[2] for label in labels if label not in carried]:
         problem = f"the network cannot carry the labels {', '.join(left)}"
@@ -316,15 +322,15 @@ def _carried(base: Base, labels: list[str]) -> list[str]:
 
 
 def _draw(
-    kinds: tuple[str, ...], rng: random.Random, base: Base
+    kinds: tuple[str, ...], rng: random.Random, base: Base, tries: int = _PLACES
 ) -> tuple[Draft, tuple[Action, ...]] | None:
     """An initial network, and actions upon it: operations and loops of the shapes ``kinds``.
 
-    None if no place in ``base`` is fit for them.
+    None if no place in ``base`` is fit for them, of as many as are tried.
     """
     loops = kinds[0] in SHAPES
     places = [kind for kind in _FOCUS_KINDS if base.index.names[kind]]
-    for _ in range(_PLACES if places else 0):
+    for _ in range(tries if places else 0):
         draft = Draft(base)
         focus = rng.choice(draft.names(rng.choice(places)))
         if not draft.switches(focus):
@@ -480,13 +486,12 @@ def _draw_remove(draft: Draft, focus: str, rng: random.Random) -> Action | None:
         inside = draft.kind(focus) == EK_SUPERBLOCK
         kinds = [kind for kind in (EK_AGG_BLOCK, EK_SPINEBLOCK) if draft.names(kind)]
         names = [rng.choice(draft.contents(focus) if inside else draft.names(rng.choice(kinds)))]
-        if draft.number_of_ports(names[0]) > _MOST_ASKED:
-            return None
     elif size == EK_PACKET_SWITCH:
         names = [rng.choice(draft.switches(focus))]
     else:
         names = _some_ports(draft, rng.choice(draft.switches(focus)), rng)
-    if not names:
+    gone = sum(len(draft.switches(name)) + draft.number_of_ports(name) for name in names)
+    if not names or gone > _MOST_ASKED:
         return None
     return act("remove", Removal(names=tuple(names)))
 
@@ -516,6 +521,8 @@ def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
         select = Selection(name=port)
         after = {value: total - bps + value for value in draft.speeds()}
     elif which == 1:
+        if len(draft.contents(switch)) > _MOST_ASKED:
+            return None
         select = Selection(name=switch, scope="children", kind=EK_PORT)
         after = {value: value * len(draft.contents(switch)) for value in draft.speeds()}
     else:

@@ -109,12 +109,14 @@ def test_any_parameters_carry_queries_or_say_which_labels_they_cannot(
         ({"agg_stages": []}, "agg_stages: "),
         ({"agg_stages": [2, 2]}, "agg_stages: Value error, each stage once"),
         ({"capacity_bps": float("inf")}, "capacity_bps: "),
+        ({"capacity_bps": 1e9 / 3}, "capacity_bps: Value error, 333333333.3333333 is no whole"),
+        ({"exceptions_bps": {"x": 1.1}}, "exceptions_bps: Value error, 1.1 is no whole number"),
         ({"name": "$1"}, "name: String should match"),
         ({"exceptions_bps": {"x": 0}}, "exceptions_bps.x: "),
         (3, "an object of parameters, or the path of a model file, not 3"),
         ("", "or the path of a model file"),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_wrong_parameters_are_named(value: object, says: str) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -128,6 +130,8 @@ def test_what_no_bound_of_one_parameter_shows_is_refused_too() -> None:
         draw({"superblocks": 10_000, "agg_blocks": 1_000})
     with pytest.raises(ConfigError, match=r"there is no port 'ju1\.x'"):
         draw({"exceptions_bps": {"ju1.x": 1e9}})
+    with pytest.raises(ConfigError, match="capacities up to 1e\\+15 bps in steps of 1 bps are not"):
+        draw({**SMALL, "capacity_bps": 1e15 - 1, "exceptions_bps": {"ju1.a1.m1.s2c1.p2": 1e15}})
     (query, *_) = draw({"exceptions_bps": {"ju1.a1.m1.s2c1.p2": 7e9}})
     ports = base_of(query.initial).graph.nodes
     assert ports["ju1.a1.m1.s2c1.p2"]["physical_capacity_bps"] == 7e9
@@ -157,6 +161,24 @@ def test_the_id_of_a_query_depends_on_the_network_and_not_on_its_place(tmp_path:
     assert MaltConfig.parse({"topology": str(two)}).shape_hash() != hashes[0]
     with pytest.raises(ConfigError, match="not there"):
         MaltConfig.parse({"topology": str(tmp_path / "three")}).shape_hash()
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [{"columns": 1, "ports": 501}, {"columns": 120, "ports": 1}, {"columns": 30, "ports": 13}],
+    ids=["ports of a switch", "switches of a block", "both"],
+)
+def test_no_task_changes_more_than_is_read_of_an_answer(counts: dict[str, int]) -> None:
+    topology = {**SMALL, "agg_blocks": 3, "agg_stages": [1, 2, 3], **counts}
+    config = {"topology": topology, "num_queries": 16, "complexity_level": ["level1"]}
+    changing = [
+        query
+        for query in Malt().generate(MaltConfig.parse(config), 4)
+        if query.actions[0].kind in {"remove", "update"}
+    ]
+    assert len(changing) == 32
+    for query in changing:
+        check(query)
 
 
 # files
@@ -200,6 +222,14 @@ def test_labels_that_a_network_cannot_carry_are_left_out_and_named(
         assert (label in labels) != (f" {label.rpartition(' ')[2]}" in message.replace(",", " "))
     with pytest.raises(ConfigError, match="cannot carry the labels add, remove"):
         draw({**wide, "spine_blocks": 0})
+
+
+def test_a_label_that_a_network_seldom_carries_does_not_end_an_assessment() -> None:
+    seldom = {**SMALL, "agg_blocks": 3, "agg_stages": [1, 2, 3], "columns": 30, "ports": 13}
+    config = {"topology": seldom, "num_queries": 4, "complexity_level": ["level4"]}
+    queries = list(Malt().generate(MaltConfig.parse(config), 4))
+    assert len(queries) == 4 * len({query.label for query in queries}) > 16
+    check(next(query for query in queries if query.label.endswith("nested")))
 
 
 def test_a_file_that_changed_is_not_the_network_that_was_asked_about(tmp_path: Path) -> None:

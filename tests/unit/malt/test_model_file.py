@@ -131,8 +131,25 @@ def test_a_fault_in_the_text_is_named_with_its_line(
         ('{"nodes": [{"id": "a", "type": [[3]]}], "edges": []}', "node kinds: Node 'a' is of"),
         ('{"nodes": [{"id": "a", "name": "b", "type": []}], "edges": []}', "has the name 'b'"),
         ("{" * 10_000, "not JSON"),
+        (
+            '{"nodes": [], "edges": [{"source": ["a"], "target": "a", "type": "RK_CONTAINS"}]}',
+            "edges join nodes: ['a'] is no name",
+        ),
+        (
+            '{"nodes": [], "edges": [{"source": "a", "target": {}, "type": "RK_CONTAINS"}]}',
+            "edges join nodes: {} is no name",
+        ),
+        (
+            (
+                "entity { id { kind: EK_RACK name: a } }\nrelationship { kind: RK_CONTAINS"
+                " a { kind: EK_RACK name { x: 1 } } z { kind: EK_PORT name: b } }"
+            ),
+            "edges join nodes: {'x': 1.0} is no name",
+        ),
+        ("entity { id { kind: EK_PORT name: a } x_attr { type: 5 } }", "'a': name and type stand"),
+        ("entity { id { kind: EK_PORT name: a } x_attr { name: b } }", "'a': name and type stand"),
     ],
-    ids=range(18),
+    ids=range(23),
 )
 def test_what_is_no_model_is_refused(tmp_path: Path, text: str | bytes, says: str) -> None:
     assert says in refusal(tmp_path, text)
@@ -150,6 +167,7 @@ def _spoiled(**changes: object) -> str:
     [
         (lambda g: g.nodes[PORT].update(physical_capacity_bps=-1.0), "port capacities"),
         (lambda g: g.nodes[PORT].update(physical_capacity_bps="fast"), "port capacities"),
+        (lambda g: g.nodes[PORT].update(physical_capacity_bps=1e9 / 3), "port capacities"),
         (lambda g: g.nodes[PORT].update(colour="red"), "attributes of a kind"),
         (lambda g: g.nodes[PORT].update(type=["EK_PORT", "EK_RACK"]), "node kinds"),
         (lambda g: g.remove_node(BLOCK), "nothing orphaned"),
@@ -157,7 +175,7 @@ def _spoiled(**changes: object) -> str:
         (lambda g: g.remove_edge(SWITCH, SWITCH), "control of itself"),
         (lambda g: g.add_edge(PORT, BLOCK, type="RK_CONTAINS", more=1), "attributes of an edge"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_a_rule_that_is_broken_is_named_with_the_entity(tmp_path: Path, spoil, says) -> None:
     graph = foreign()
