@@ -216,7 +216,11 @@ class Writer:
         share = _TOGETHER if len(names) > 1 else _TOGETHER / 2
         (switch,) = parents if len(parents) == 1 else (None,)
         if switch is None or self._rng.random() >= share:
-            return self._series([self._node_later(name) for name in names])
+            # a description may end in a node, to which 'and' would join the next one as well as to
+            # itself: but for the last, nodes are named
+            *others, last = names
+            named = [self._named_later(name) for name in others]
+            return self._series([*named, self._node_later(last)])
         return self._expand(
             "victims.ports",
             naming=lambda: self._naming(names, switch),
@@ -404,6 +408,9 @@ class Writer:
     def _node_later(self, name: str) -> Callable[[], str]:
         return lambda: self.node(name)
 
+    def _named_later(self, name: str) -> Callable[[], str]:
+        return lambda: self.node(name, len(_NAMED) - 1)
+
     def node(self, name: str, depth: int = 0) -> str:
         """A noun phrase that means ``name`` alone, ``depth`` descriptions deep in another."""
         kind = self._kind(name)
@@ -447,7 +454,7 @@ class Writer:
         switches = self._draft.switches(name) if kind == EK_RACK else ()
         if switches and self._rng.random() < _TOGETHER:
             name = self._rng.choice(switches)
-        return self.node(name, len(_NAMED) - 1)
+        return self._named_later(name)()
 
     def _is_there(self, name: str) -> bool:
         """Whether it is a node of the network before any change."""
