@@ -12,6 +12,7 @@ contract that every application must pass.
 
 from __future__ import annotations
 
+import logging
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,6 +38,7 @@ from netarena.model import (
 )
 from netarena.prompts import PromptParts
 
+log = logging.getLogger(__name__)
 APPLICATION_GROUP = "netarena.applications"
 #: extras of this distribution, to say what to install when an application is missing
 _OWN_EXTRAS = ("malt", "route", "k8s")
@@ -224,11 +226,16 @@ class Application(ABC):
     # what every application shares
 
     def explain(self, query: Query, episode: Episode) -> Episode:
-        """``episode`` with its failure; what is solved safely or invalid has none."""
-        fine = episode.correct and episode.safe
-        failure = (
-            None if fine or episode.outcome is Outcome.INVALID else self.failure(query, episode)
-        )
+        """``episode`` with its failure; what is solved safely or invalid has none.
+
+        A rule that breaks costs no verdict: it is logged, and nothing is told.
+        """
+        failure = None
+        if episode.outcome is not Outcome.INVALID and not (episode.correct and episode.safe):
+            try:
+                failure = self.failure(query, episode)
+            except Exception:
+                log.exception("telling where %s went wrong failed", query.id)
         return episode.model_copy(update={"failure": failure})
 
     def turns(self, config: Config) -> int:

@@ -365,7 +365,7 @@ def _metadata(reply: Reply) -> dict[str, JsonValue]:
 
 @dataclass
 class Graded:
-    """What a run came to: verdicts (slim) in the order of grading, and what was never asked."""
+    """What a run came to: verdicts (outlines) in the order of grading, and what was never asked."""
 
     episodes: list[Episode] = field(default_factory=list)
     not_run: list[Query] = field(default_factory=list)
@@ -418,7 +418,7 @@ class Run:
         for episode in read_episodes(self.journal.path) if past else ():
             if episode.query_id in by_id:
                 self._reached = self._reached or episode.outcome is not Outcome.INVALID
-                self._graded.episodes.append(episode.slim())
+                self._graded.episodes.append(episode.outline())
                 await self.report(by_id[episode.query_id], episode)
         self._todo.extend(query for query in ordered if query.id not in past)
         self._absent_after = min(ABSENT_AFTER, len(self._todo))
@@ -588,7 +588,7 @@ class Run:
             evidence=evidence,
             verdict=verdict,
         )
-        await self._commit(query, self._explain(query, episode))
+        await self._commit(query, self.application.explain(query, episode))
 
     async def _try(self, world: World, attempt: int) -> _Play:
         """Play one world, if it is whole, and close it."""
@@ -626,14 +626,6 @@ class Run:
         again.world_s += world.world_s
         again.queue_s = world.queue_s
         return again
-
-    def _explain(self, query: Query, episode: Episode) -> Episode:
-        """The episode with its failure; a rule that breaks costs no verdict."""
-        try:
-            return self.application.explain(query, episode)
-        except Exception:
-            log.exception("telling where %s went wrong failed", query.id)
-            return episode
 
     def _episode(  # noqa: PLR0913 -- an episode's parts
         self,
@@ -708,6 +700,5 @@ class Run:
         for query, episode in graded:
             # to the end, even when cancelled: the file must not be closed under the thread
             await finish(asyncio.to_thread(self.journal.episode, episode))
-            slim = episode.slim()
-            self._graded.episodes.append(slim)
+            self._graded.episodes.append(episode.outline())
             await self.report(query, episode)

@@ -23,7 +23,8 @@ EXTENDED = "extended"
 
 
 def read_labels(value: Any) -> tuple[str, ...] | None:
-    """The value of ``error_types`` in its form: a text or a list, no kind twice in one label.
+    """The value of ``error_types`` in its form: a text or a list, no kind twice in one label. Of
+    labels with the same kinds the first is kept.
 
     Raises ValueError. Whether there are such kinds is not known here.
     """
@@ -39,7 +40,10 @@ def read_labels(value: Any) -> tuple[str, ...] | None:
                 f"{label!r} is no kind of fault, nor up to {MAX_PARTS} different ones joined by "
                 f"{JOINT}"
             )
-    return tuple(dict.fromkeys(labels))
+    first: dict[frozenset[str], str] = {}
+    for label in labels:
+        first.setdefault(frozenset(label.split(JOINT)), label)
+    return tuple(first.values())
 
 
 @dataclass(frozen=True)

@@ -238,6 +238,10 @@ class Episode(Record):
     #: waiting for places of ours, before the world was built and during the steps
     queue_s: float = 0.0
 
+    def outline(self) -> Episode:
+        """The verdict and times alone: what a summary is made of, a kilobyte."""
+        return self.model_copy(update={"steps": (), "initial_state": None})
+
     def slim(self) -> Episode:
         """The same verdict and times without texts, states and details, which the journal keeps."""
         gone = {"prompt": "", "reply": None, "move": None, "output": "", "state": None}

@@ -200,17 +200,18 @@ def replace_section(page: str, name: str, lines: Iterable[str]) -> str:
 
     Raises ValueError unless there is exactly one such pair.
     """
-    before, opened, rest = page.partition(f"<!-- {name} -->\n")
-    _, closed, after = rest.partition(f"<!-- /{name} -->\n")
+    first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
+    whole = page if page.endswith("\n") else f"{page}\n"
+    before, opened, rest = whole.partition(f"{first}\n")
+    _, closed, after = rest.partition(f"{last}\n")
     if not opened or not closed or opened in after:
-        raise ValueError(f"there must be one line {opened.strip()} and one <!-- /{name} --> below")
+        raise ValueError(f"there must be one line {first} and one line {last} below")
     body = "\n".join(lines).strip("\n")
     return f"{before}{opened}\n{body}\n\n{closed}{after}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """The lines of a table, an empty one at the end; cells must be clean already."""
-    """A table whose cells are clean already, and an empty line."""
     rule = ["---", *["---:"] * (len(head) - 1)]
     lines = [head, rule, *rows]
     return [*(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines), ""]

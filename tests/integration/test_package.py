@@ -30,6 +30,13 @@ SAMPLE = {
     ],
 }
 
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, f"{sys.argv[1]}."):
+    importlib.import_module(module.name)
+"""
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
@@ -125,6 +132,10 @@ def test_each_extra_works_on_its_own(environment, tmp_path, extra):
     assert "doctor" in call(commands / "netarena", "--help", cwd=tmp_path)
     assert "--strategy" in call(commands / "netarena-purple", "--help", cwd=tmp_path)
     call(commands / "netarena", "doctor", cwd=tmp_path)
+
+    # every module of an application, with nothing but what its extra brings
+    for app in {"malt", "route", "k8s"} & ({extra} if extra != "all" else set(EXTRAS)):
+        call(commands / "python", "-c", IMPORT_ALL, f"netarena_{app}", cwd=tmp_path)
 
     run = [commands / "netarena", "run", "malt", "--json", "--set", "complexity_level=level1"]
     if extra in {"malt", "all"}:

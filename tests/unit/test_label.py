@@ -28,7 +28,7 @@ def test_labels_are_chosen_and_counted():
 def test_reading_them():
     assert read_labels(None) is None
     assert read_labels("a") == ("a",)
-    assert read_labels(["a", "a+b", "a"]) == ("a", "a+b")
+    assert read_labels(["a", "a+b", "a", "b+a"]) == ("a", "a+b")
     for wrong in ([], [1], {"a": 1}, ["a+b+c+d"], ["a+a"]):
         with pytest.raises(ValueError, match="up to 3"):
             read_labels(wrong)
