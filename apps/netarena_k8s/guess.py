@@ -55,6 +55,5 @@ def distract(world: World, rng: random.Random) -> str:
 
 def blanket(namespace: str) -> Sequence[str]:
     """All policies of Online Boutique, written over those of the same names in one command."""
-    policies = [render_policy(policy, namespace) for policy in boutique().policies]
-    items = {"apiVersion": "v1", "kind": "List", "items": policies}
-    return [fenced(f"kubectl replace -f - <<'END'\n{json.dumps(items)}\nEND")]
+    policies = [json.dumps(render_policy(policy, namespace)) for policy in boutique().policies]
+    return [fenced("\n".join(("kubectl replace -f - <<'END'", *policies, "END")))]
