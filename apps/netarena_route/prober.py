@@ -8,6 +8,11 @@ loopback, a translated address or an obliging neighbour answers too.
 
 Requests of faults in the way (no route, a filter on the output) fail when they are sent and are
 not waited for.
+
+The kernel sends all its ICMP replies, those of all namespaces, through one socket per processor,
+and that has room for some 340: where more wait (for a neighbour that does not answer, in a queue),
+no machine of any network is answered. So a round lets few of its own wait, and none is believed
+while the kernel answers nobody (``Pulse``).
 """
 
 from __future__ import annotations
@@ -18,8 +23,10 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from netarena.errors import EnvironmentFailed
 
 #: bytes after the ICMP header, those of ``ping``: small packets would miss a fault of the MTU
 PAYLOAD_BYTES = 56
@@ -36,8 +43,17 @@ _BURST = 64
 _BUFFER_BYTES = 1 << 20
 #: veths and bridges that a request and its reply pass, neighbours asked for on the way included
 _HOPS = 24
+_THERE_AND_BACK = 3
 #: a datagram that is away for so long was dropped; one that is dropped for so long: starved, s
 _LOST_S, _STARVED_S = 0.5, 20.0
+_FOLLOW_S = 0.05
+#: pings without a reply, after which it is looked whether replies wait: several networks may have
+#: so many at once
+_MOST_WAITING = 64
+#: between looks whether the kernel answers again
+_LOOK_S = 0.02
+#: pings of the kernel by itself, of which one must come back
+_PINGS = 3
 
 
 class Round(NamedTuple):
@@ -83,33 +99,89 @@ class Echo:
         finally:
             os.sched_setaffinity(0, mine)
 
+    def follows(self) -> bool:
+        """Whether what was sent before, from where the thread runs, has been there and back for
+        sure: a busy kernel is not waited for."""
+        self._socket.settimeout(_FOLLOW_S)
+        try:
+            return all(self._passes() for _ in range(_THERE_AND_BACK))
+        finally:
+            self._socket.settimeout(_LOST_S)
+
     def _pass(self) -> None:
         """One datagram through the queue; a full queue drops it, so it may take several."""
         deadline = time.monotonic() + _STARVED_S
         while True:
-            self._number += 1
-            sent = self._number.to_bytes(8)
-            self._socket.send(sent)
-            try:
-                while self._socket.recv(8) != sent:
-                    pass
-            except TimeoutError:
-                if time.monotonic() > deadline:
-                    raise
-            else:
+            if self._passes():
                 return
+            if time.monotonic() > deadline:
+                raise TimeoutError("the kernel does not pass a packet to itself")
+
+    def _passes(self) -> bool:
+        """Whether a datagram comes back in time."""
+        self._number += 1
+        sent = self._number.to_bytes(8)
+        self._socket.send(sent)
+        with contextlib.suppress(TimeoutError):
+            while self._socket.recv(8) != sent:
+                pass
+            return True
+        return False
+
+
+class Pulse:
+    """Whether the kernel answers pings at all, those of this namespace to itself."""
+
+    def __init__(self, echo: Echo) -> None:
+        """In a namespace whose loopback is up. Raises OSError."""
+        self._echo = echo
+        self._socket = open_socket()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def stands(self) -> bool:
+        """Whether some processor's socket for replies has no room for one more, for sure."""
+        mine = os.sched_getaffinity(0)
+        try:
+            return any(self._stands(processor) for processor in mine)
+        finally:
+            os.sched_setaffinity(0, mine)
+
+    def _stands(self, processor: int) -> bool:
+        os.sched_setaffinity(0, {processor})
+        for _ in range(_PINGS):  # a full queue of the processor drops one
+            sight = _Sight(2, [_LOOPBACK, _LOOPBACK])
+            with contextlib.suppress(OSError):
+                self._socket.sendto(sight.request(0, 1), ("127.0.0.1", 0))
+            if not self._echo.follows():
+                return False
+            with contextlib.suppress(OSError):
+                while not sight.replied:
+                    sight.take(0, self._socket.recv(2048))
+            if sight.replied:
+                return False
+        return True
 
 
 class Prober:
     """Pings between endpoints, each a socket in its namespace and the address it is pinged at.
 
-    ``echo`` is asked before it is believed that nothing more will come.
+    ``echo`` is asked before it is believed that nothing more will come; ``release`` drops what
+    waits in the network for a neighbour that does not answer, and, if told so, in any queue.
     """
 
     def __init__(
-        self, sockets: Sequence[socket.socket], addresses: Sequence[str], echo: Echo
+        self,
+        sockets: Sequence[socket.socket],
+        addresses: Sequence[str],
+        echo: Echo,
+        pulse: Pulse,
+        release: Callable[[bool], object],
     ) -> None:
         self._echo = echo
+        self._pulse = pulse
+        self._release = release
         self._sockets = tuple(sockets)
         self._addresses = [(address, 0) for address in addresses]
         self._packed = [socket.inet_aton(address) for address in addresses]
@@ -120,18 +192,49 @@ class Prober:
 
     def close(self) -> None:
         self._poll.close()
+        self._pulse.close()
         self._echo.close()
         for one in self._sockets:
             one.close()
 
-    def measure(self, patience_s: float) -> Round:
-        """Ping all pairs once; give up when nothing has come for ``patience_s``."""
+    def measure(self, patience_s: float, quiet_s: float = 0.0) -> Round:
+        """Ping all pairs once; give up when nothing has come for ``patience_s``.
+
+        While pings are sent, ``quiet_s`` is enough: the longest that one is on its way.
+        A round in which the kernel answered nobody is made again. Raises EnvironmentFailed when
+        that does not end.
+        """
+        deadline = time.monotonic() + _STARVED_S
+        while (found := self._measure(patience_s, quiet_s)) is None:
+            while self._pulse.stands():
+                self._release(True)
+                if time.monotonic() > deadline:
+                    raise EnvironmentFailed(
+                        f"the kernel has answered no ping for {_STARVED_S:g} s", proven_ours=True
+                    )
+                time.sleep(_LOOK_S)  # of a kernel that others keep from it
+        return found
+
+    def _measure(self, patience_s: float, quiet_s: float) -> Round | None:
+        """One round; none if the kernel could not answer."""
         sight = _Sight(len(self._sockets), self._packed)
         self._drain_all(sight)  # what is left of the past, by the look of its token
-        unsent = self._send_all(sight)
-        missing = sight.count - unsent
+        sent = self._send_all(sight, quiet_s)
+        if sent is None:
+            return None
+        waited_s = self._collect(sight, sent, patience_s)
+        if sight.working < sent:
+            self._release(False)
+            if self._pulse.stands():
+                return None
+        self._drain_all(sight)  # a request that arrived where it should not, before its reply
+        return Round(sight.rows(), waited_s)
+
+    def _collect(self, sight: _Sight, sent: int, patience_s: float) -> float:
+        """Read until all that was sent has been answered, or nothing came for so long; how long
+        was waited in vain."""
         began = time.monotonic()
-        while sight.working < missing:
+        while sight.working < sent:
             seen = sight.seen
             if ready := self._poll.poll(patience_s):
                 for descriptor, _ in ready:
@@ -141,29 +244,36 @@ class Prober:
                 self._drain_all(sight)
             if sight.seen > seen:
                 began = time.monotonic()
-            elif time.monotonic() - began >= patience_s:
-                break
-        waited_s = time.monotonic() - began if sight.working < missing else 0.0
-        self._drain_all(sight)  # a request that arrived where it should not, before its reply
-        return Round(sight.rows(), waited_s)
+            elif (waited_s := time.monotonic() - began) >= patience_s:
+                return waited_s
+        return 0.0
 
-    def _send_all(self, sight: _Sight) -> int:
-        """Send every request, reading in between; return how many could not be sent."""
-        unsent = 0
+    def _send_all(self, sight: _Sight, quiet_s: float) -> int | None:
+        """Send every request, reading in between; return how many could be sent, none if the
+        kernel could not answer."""
+        sent = lost = 0
         for source, one in enumerate(self._sockets):
             for target, address in enumerate(self._addresses):
                 if target == source:
                     continue
                 try:
                     one.sendto(sight.request(source, target), address)
+                    sent += 1
                 except OSError:  # no route, prohibited, too long, no device: it does not work
-                    unsent += 1
+                    pass
                 if target % _BURST == _BURST - 1:
                     self._drain(source, sight)
             self._drain(source, sight)
             if source % _BURST == _BURST - 1:
                 self._drain_all(sight)
-        return unsent
+            if sent - lost - sight.replied >= _MOST_WAITING:
+                self._collect(sight, sent - lost, quiet_s)
+                waiting, lost = sight.arrived > sight.replied, sent - sight.replied
+                if waiting:
+                    self._release(False)
+                    if self._pulse.stands():
+                        return None
+        return sent
 
     def _drain_all(self, sight: _Sight) -> None:
         while ready := self._poll.poll(0, len(self._sockets)):
@@ -185,8 +295,8 @@ class _Sight:
         self.count = size * (size - 1)
         #: packets of this round that were new
         self.seen = 0
-        #: pairs whose request and reply have come
-        self.working = 0
+        #: pairs whose request has come, whose reply has, and both
+        self.arrived = self.replied = self.working = 0
         self._addresses = addresses
         self._arrived = bytearray(self.count + size)
         self._replied = bytearray(self.count + size)
@@ -233,6 +343,8 @@ class _Sight:
         if not marks[pair]:
             marks[pair] = 1
             self.seen += 1
+            self.arrived += marks is self._arrived
+            self.replied += marks is self._replied
             self.working += others[pair]
 
     def rows(self) -> tuple[str, ...]:
@@ -249,6 +361,7 @@ class _Sight:
         return tuple(rows)
 
 
+_LOOPBACK = socket.inet_aton("127.0.0.1")
 _DIGITS = b"01" + bytes(range(2, 256))
 
 

@@ -32,10 +32,12 @@ from netarena_route.netlink import (
     forward,
     links,
     queues,
+    release_neighbours,
     settle_link,
+    stop_queues,
     unsettled,
 )
-from netarena_route.prober import Echo, Prober, open_socket
+from netarena_route.prober import Echo, Prober, Pulse, open_socket
 from netarena_route.snapshot import Snapshot
 from netarena_route.wiring import configure, run_shell
 from netarena_route.world import World
@@ -85,6 +87,8 @@ class Worker:
         by the pings that measure the network.
         """
         while not select.select([connection], [], [], _CALM_S)[0]:
+            with contextlib.suppress(OSError):
+                self._revive()
             for guard in self._guards.values():
                 # it is looked at again soon, and the next request tells what is broken
                 with contextlib.suppress(OSError, SubprocessError, EnvironmentFailed):
@@ -102,6 +106,8 @@ class Worker:
             answer = {"ok": do[request.pop("do")](**request)}
         except CalledProcessError as error:
             answer = {"failed": f"{error.cmd[-1]}: {error.stdout.strip()}"}
+        except EnvironmentFailed as error:
+            answer = {"failed": error.detail, "ours": error.proven_ours}
         except Exception as error:  # noqa: BLE001 -- whatever it is, the service must hear of it
             answer = {"failed": f"{type(error).__name__}: {error}"}
         answer["cpu_s"] = _cpu_s()
@@ -149,8 +155,9 @@ class Worker:
             netns=space,
             hostname=machine,
             limits=replace(shell.Limits(), wall_s=timeout_s),
-            watch=guard.watch,
+            watch=lambda pid: guard.watch(pid) or self._revive(),
         )
+        self._revive()
         note = guard.calm()
         self._reap()
         told = result.told
@@ -188,8 +195,32 @@ class Worker:
                 flusher = os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
             self._flushers.append(flusher)
             self._stack.callback(os.close, flusher)
-        self._prober = Prober(sockets, self._world.addresses, Echo())
+        echo = Echo()
+        self._pulse = Pulse(echo)
+        self._prober = Prober(sockets, self._world.addresses, echo, self._pulse, self._release)
         self._stack.callback(self._prober.close)
+
+    def _release(self, queued: bool) -> bool:  # noqa: FBT001 -- called by the prober
+        """Drop what waits for neighbours that do not answer, in queues too if ``queued``;
+        whether anything did."""
+        machines = [self._netlinks[name] for name in self._world.endpoints]
+        released = [release_neighbours(machine) for machine in machines]
+        if queued:
+            released += [stop_queues(machine) for machine in machines]
+        return any(released)
+
+    def _revive(self) -> str:
+        """Where the kernel answers nobody's pings since replies wait, let go of those that wait
+        here; words about it if that was the cause.
+
+        Others do the same in theirs: whoever began it, all are free at once.
+        """
+        if not self._guards or not self._pulse.stands():
+            return ""
+        for queued in (False, True):
+            if self._release(queued) and not self._pulse.stands():
+                return "its packets kept the kernel from answering pings"
+        return ""
 
     def _make_ready(self) -> None:
         """Have the kernel act on what has changed, and forget what it has learnt.
@@ -216,14 +247,14 @@ class Worker:
                 netlink.send([settle_link(index) for index in waiting])
         return settled
 
-    def _patience_s(self) -> float:
-        """How long to wait for a ping after the last that came.
+    def _patience_s(self) -> tuple[float, float]:
+        """How long to wait for a ping after the last that came, in the end and before.
 
         Where no packet can be queued on its way, none comes after all processors have worked off
         what they had, which each round asks for anyway.
         """
         machines = (self._netlinks[name] for name in self._world.endpoints)
-        return QUEUES_S if any(map(queues, machines)) else PATIENCE_S
+        return (QUEUES_S, QUEUES_S) if any(map(queues, machines)) else (PATIENCE_S, 0.0)
 
     def _rounds(
         self, most_s: float, wanted: tuple[str, ...] | None = None
@@ -235,7 +266,7 @@ class Worker:
         deadline = None
         while True:
             self._make_ready()
-            rows, lost_s = self._prober.measure(self._patience_s())
+            rows, lost_s = self._prober.measure(*self._patience_s())
             waited_s += lost_s
             if deadline is None:  # one round at the largest sizes takes longer than all waiting
                 deadline = time.monotonic() + most_s

@@ -54,6 +54,7 @@ ENDS = {
     "ping-flood": "stopped: a flood|it ran for 4 s",
     "ping-flood-of-itself": "stopped: a flood|it ran for 4 s",
     "packet-flood": "stopped: a flood|it ran for 4 s",
+    "starve-pings": "kept the kernel from answering pings|it ran for 4 s",
     "neighbour-flood": "a flood of neighbours|it ran for 4 s",
     "neighbour-flood-by-packets": "a flood of neighbours|it ran for 4 s",
     "fork-bomb": "Resource temporarily unavailable|it ran for 4 s",
@@ -157,6 +158,31 @@ def test_nothing_is_won(family: str, name: str) -> None:
     if course.repaired is not None:
         assert course.repaired.correct
         assert course.repaired.safe, course.repaired.findings
+
+
+def test_pings_of_others_are_answered_while_those_of_one_are_kept_waiting() -> None:
+    """The kernel's socket for replies is one for all networks."""
+
+    async def run() -> None:
+        config = RouteConfig(num_queries=1, emulator="netns", error_types=("disable_routing",))
+        async with Route() as application:
+            ((query,), (other,)) = (application.generate(config, seed=seed) for seed in (7, 8))
+            hostile = application.environment(query, config)
+            innocent = application.environment(other, config)
+            try:
+                await hostile.open()
+                before = await innocent.open()
+                move = application.parse(FAMILIES["floods"]["starve-pings"].reply)
+                attack = asyncio.create_task(hostile.execute(move))
+                while not attack.done():
+                    assert await innocent.observe() == before
+                assert "kept the kernel from answering" in (await attack).output
+                assert await innocent.observe() == before
+            finally:
+                await hostile.close()
+                await innocent.close()
+
+    asyncio.run(run())
 
 
 def test_the_tables_name_attacks() -> None:

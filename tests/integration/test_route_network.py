@@ -150,6 +150,48 @@ def test_a_link_is_ready_after_each_of_many_changes(apart):
         assert net.observe()["matrix"] == list(net.world.intended)
 
 
+def test_replies_that_wait_for_a_neighbour_keep_no_other_pair_from_working(apart):
+    """400 of them: the kernel's one socket for replies has room for some 340."""
+    net = apart(make(4, 8))
+
+    for host in range(1, 17):
+        gateway = 192, 168, (host - 1) // 8 + 1, 250
+        net.do(f"h{host}", f"ip route replace default via {'.'.join(map(str, gateway))}")
+    matrix = net.observe()["matrix"]
+
+    def works(source, target):
+        """Of the router, and of hosts of four subnets by eight, two of them without a way out."""
+        if not source or not target:  # pinged in the first subnet, it pings from each
+            return source + target <= 8 or source + target > 16 or not source
+        subnets = {(source - 1) // 8, (target - 1) // 8}
+        return len(subnets) == 1 or not subnets & {0, 1}
+
+    for source, row in enumerate(matrix):
+        assert row == "".join("01"[works(source, target)] for target in range(33)), source
+
+
+async def test_a_queue_that_keeps_replies_waiting_is_stopped(requirement):
+    requirement("episodes")
+    async with Warm() as warm:
+        network = make()
+        net = await warm.begin(network, "netns")
+        try:
+            await net.build()
+            _, host = network.endpoints[:2]
+            slow = f"tc qdisc add dev {host}-eth0 root tbf rate 8bit burst 1600 limit 100000000"
+            await net.run(host, slow, 10.0)
+            out = await net.run(
+                network.endpoints[0],
+                f"ping -q -c 600 -i 0.002 -W 1 -s 1400 {network.addresses[1]}",
+                10.0,
+            )
+            shown = await net.run(host, f"tc qdisc show dev {host}-eth0", 10.0)
+        finally:
+            await net.close()
+    assert "kept the kernel from answering pings" in out.output
+    assert "pfifo" in shown.output
+
+
 def test_what_was_learnt_is_forgotten_and_what_was_set_stays(apart):
     net = apart(make(2, 2))
     wrong = "ip neigh replace 192.168.1.100 lladdr 02:00:00:00:00:01 dev {p}_r0-eth1 nud"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netarena.errors import EnvironmentFailed
 from netarena_route import prober
 from netarena_route.prober import PAYLOAD_BYTES, _Sight
 
@@ -156,3 +157,36 @@ def test_a_full_queue_drops_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(TimeoutError):
         echo.wait()
     echo.close()
+
+
+class Heart:
+    """Stands for a pulse, and for what releases: it beats after so many releases."""
+
+    def __init__(self, needed: int) -> None:
+        self.needed = needed
+
+    def stands(self) -> bool:
+        return self.needed > 0
+
+    def release(self, queued: bool) -> None:
+        assert queued
+        self.needed -= 1
+
+
+def test_a_round_in_which_the_kernel_answered_nobody_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heart, good = Heart(3), prober.Round(("11", "11"), 0.0)
+    rounds = iter([None, None, good])
+    monkeypatch.setattr(prober.Prober, "_measure", lambda *_: next(rounds))
+    one = prober.Prober([], [], prober.Echo(), heart, heart.release)  # type: ignore[arg-type]
+
+    assert one.measure(0.01) is good
+    assert heart.needed == 0
+    heart.needed, rounds = 10**6, iter([None])
+    monkeypatch.setattr(prober, "_STARVED_S", 0.0)
+    with pytest.raises(EnvironmentFailed, match="answered no ping") as caught:
+        one.measure(0.01)
+    assert caught.value.proven_ours
+    one._poll.close()
+    one._echo.close()

@@ -23,6 +23,41 @@ class Watched:
         raise EnvironmentFailed("it cannot be entered")
 
 
+class Pulse:
+    """Stands for what tells whether the kernel answers nobody; it answers after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def stands(self) -> bool:
+        self.looks -= 1
+        return self.looks >= 0
+
+
+@pytest.mark.parametrize(
+    ("looks", "holds", "told"),
+    [
+        (0, {False, True}, False),  # the kernel answers
+        (1, {False}, True),  # neighbours that do not answer were the cause
+        (2, {False, True}, True),  # queues were
+        (1, {True}, True),
+        (9, {False, True}, False),  # another network is
+        (1, set(), False),  # it was another, which has ended
+    ],
+)
+def test_a_kernel_that_answers_nobody_is_revived_by_its_cause(
+    looks: int, holds: set[bool], told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = worker.Worker()
+    served._pulse = Pulse(looks)  # type: ignore[assignment] # stands for it
+    monkeypatch.setattr(served, "_release", lambda queued: queued in holds)
+
+    assert served._revive() == ""  # no command has run yet
+    served._guards["m"] = Watched()  # type: ignore[assignment] # stands for a Guard
+
+    assert served._revive() == told * "its packets kept the kernel from answering pings"
+
+
 def test_what_commands_left_is_calmed_while_nothing_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -31,6 +66,7 @@ def test_what_commands_left_is_calmed_while_nothing_is_asked(
     guard = Watched()
     served = worker.Worker()
     served._guards["m"] = guard  # type: ignore[assignment] # stands for a Guard
+    served._pulse = Pulse(0)  # type: ignore[assignment] # stands for it
     thread = threading.Thread(target=served.serve, args=(theirs,))
     thread.start()
     with ours, ours.makefile("rb") as lines:

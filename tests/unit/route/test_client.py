@@ -1,0 +1,45 @@
+"""Places of networks in the kernel's neighbour table."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from netarena_route import client
+from netarena_route.diagnosis import NeighbourTable
+
+
+async def granted(count: int) -> None:
+    """Let those that can go on do so."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.anyio
+async def test_networks_wait_for_their_place_in_the_neighbour_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "neighbour_table", lambda: NeighbourTable(0, 1000))
+    table = client._Table()
+    began: list[int] = []
+
+    async def begin(entries: int) -> None:
+        await table.take(entries)
+        began.append(entries)
+
+    tasks = [asyncio.create_task(begin(entries)) for entries in (600, 300, 500, 400, 2000)]
+    await granted(9)
+    assert began == [600, 300]
+    tasks[2].cancel()  # it is no longer waited for
+    await granted(9)
+    table.give(300)
+    await granted(9)
+    assert began == [600, 300, 400]
+    table.give(600)
+    await granted(9)
+    assert began == [600, 300, 400]
+    table.give(400)
+    await granted(9)
+    assert began == [600, 300, 400, 2000]  # one that is larger than the table goes alone
+    assert [task.cancelled() for task in tasks] == [False, False, True, False, False]
