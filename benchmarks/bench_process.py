@@ -31,7 +31,8 @@ def serve_s(app: str) -> tuple[float, float]:
             stderr=subprocess.PIPE,
         ) as process:
             assert process.stderr is not None
-            assert b"listens" in process.stderr.readline()
+            while b"listens" not in process.stderr.readline():
+                assert process.poll() is None, "it does not start"
             ready = time.perf_counter()
             process.send_signal(signal.SIGTERM)
             process.wait()
@@ -45,7 +46,7 @@ def main() -> None:
     print(f"{'what':32} {'least':>7} {'most':>7}   s of {len(rounds)} rounds")
     helps = [help_s() for _ in rounds]
     rows = {"netarena --help": helps}
-    for app in ("malt", "route"):
+    for app in ("malt", "route", "k8s"):
         pairs = [serve_s(app) for _ in rounds]
         rows[f"serve {app}: ready"] = [ready for ready, _ in pairs]
         rows[f"serve {app}: SIGTERM to end"] = [end for _, end in pairs]
