@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, StrictInt, field_validator
+from pydantic import Field, StrictInt, ValidationError, field_validator
 
 from netarena.errors import ConfigError
 from netarena.model import Record
@@ -278,9 +278,33 @@ class Parameters(Record):
         return Topology(**dict(self))
 
 
+class _ByParameters(Record):
+    parameters: Parameters
+
+
+class _ByFile(Record):
+    path: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    nodes: StrictInt = Field(ge=1, le=MAX_NODES)
+
+
 def key_of(initial: Any) -> Key:
-    """How a query with this initial state names its base."""
-    return initial.get(TOPOLOGY) if isinstance(initial, Mapping) else None
+    """How a query with this initial state names its base.
+
+    Raises ConfigError where it does so in no way that is known: queries may come from a file.
+    """
+    key: Any = initial.get(TOPOLOGY) if isinstance(initial, Mapping) else None
+    if key is not None:
+        named = isinstance(key, Mapping) and "parameters" in key
+        form: type[Record] = _ByParameters if named else _ByFile
+        try:
+            form.model_validate(key)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, ("initial", TOPOLOGY, *first["loc"])))
+            raise ConfigError("topology", f"of a query, {where}: {first['msg']}") from None
+    found: Key = key
+    return found
 
 
 def growth_of(key: Key) -> int:
@@ -295,14 +319,19 @@ def growth_of(key: Key) -> int:
 def base_of(initial: Any) -> Base:
     """The base of a query with this initial state.
 
-    Raises ConfigError where its model file is gone, broken, or not the one that it was.
+    Raises ConfigError where its model file is gone, broken, or not the one that it was, and as
+    ``key_of``.
     """
     key = key_of(initial)
     if key is None:
         return released_base()
     if "parameters" in key:
         return base_of_parameters(Parameters.model_validate(key["parameters"]))
-    return base_of_file(key["path"], key["sha256"])
+    base = base_of_file(key["path"], key["sha256"])
+    if base.size != key["nodes"]:
+        name = Path(key["path"]).name
+        raise ConfigError("topology", f"{name} has {base.size} nodes; a query says {key['nodes']}")
+    return base
 
 
 def base_of_parameters(parameters: Parameters) -> Base:

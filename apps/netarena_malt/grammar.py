@@ -21,7 +21,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -46,6 +46,8 @@ _PACK_SHARE = 0.6
 _TOKEN = re.compile(r"\{([^{}\[\]]*)\}|([\[\]{}])|([^{}\[\]]+)")
 _START = re.compile(r"(?:\A|[.?!]\s+|\n *)[a-z]")
 _MAX_PACK_BYTES = 1 << 20
+#: of a pack's production; the longest of ours has some 200
+_MAX_PRODUCTION_CHARS = 500
 _NOTHING: frozenset[str] = frozenset()
 
 
@@ -361,16 +363,29 @@ def with_pack(path: Path) -> Grammar:
             raise _refuse(path, _line(text, name), f"unknown symbol {name!r}")
         if not isinstance(productions, list):
             raise _refuse(path, _line(text, name), f"{name}: must be a list of productions")
-        read = []
+        read: list[Production] = []
         for number, production in enumerate(productions, start=1):
             try:
-                read.append(reader.read(name, production, f"{name}/p{number}"))
+                one = reader.read(name, production, f"{name}/p{number}")
+                _verify_new(one, (*symbols[name].productions, *symbols[name].held_out, *read))
+                read.append(one)
                 reader.verify_no_cycle()
             except ValueError as error:
                 line = _line(text, production)
                 raise _refuse(path, line, f"{name}/p{number}: {error}") from None
         symbols[name] = replace(symbols[name], pack=tuple(read))
     return Grammar(symbols, sha256(raw).hexdigest())
+
+
+def _verify_new(one: Production, known: Iterable[Production]) -> None:
+    """Raises ValueError for a production of a pack that is not fit to be read, or not new."""
+    if len(one.text) > _MAX_PRODUCTION_CHARS or not one.text.isprintable():
+        raise ValueError(
+            f"must be one line of at most {_MAX_PRODUCTION_CHARS} characters that can be printed"
+        )
+    for other in known:
+        if " ".join(one.text.split()) == " ".join(other.text.split()):
+            raise ValueError(f"is {other.id} again")
 
 
 def _pack_entries(path: Path, text: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from netarena.model import Finding, JsonValue
 from netarena_malt.correctness import RELATIVE_TOLERANCE, first_outside
+from netarena_malt.failure import UNASKED_CHANGE
 from netarena_malt.network import (
     Attributes,
     Changes,
@@ -132,14 +133,14 @@ def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
             detail = f"Node {name!r} was {done} {stray}, which the task does not ask for."
         else:
             continue
-        yield Finding(rule="unasked change", element=name, detail=detail)
+        yield Finding(rule=UNASKED_CHANGE, element=name, detail=detail)
     for edge, attributes in changes.edges.items():
         # the edges of what is to be removed may go before it does; it gets no others
         leaves = attributes is None and not frame.removed.isdisjoint(edge)
         if edge not in frame.target.edges and not leaves:
             done = _done(attributes, frame.initial.edge(edge))
             yield Finding(
-                rule="unasked change",
+                rule=UNASKED_CHANGE,
                 element=arrow(edge),
                 detail=f"Edge {arrow(edge)} was {done}, which the task does not ask for.",
             )

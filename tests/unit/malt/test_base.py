@@ -245,6 +245,34 @@ def test_a_file_that_changed_is_not_the_network_that_was_asked_about(tmp_path: P
         base_of(query.initial)
 
 
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ([], "initial.topology: Input should be a valid dictionary"),
+        ({}, "initial.topology.path: Field required"),
+        ({"parameters": {"ports": 0}}, "initial.topology.parameters.ports: Input should be gr"),
+        ({"parameters": {}, "path": "x"}, "initial.topology.path: Extra inputs are not"),
+        ({"path": "x", "sha256": "y", "nodes": 1}, "initial.topology.sha256: String should match"),
+        ({"path": "x", "sha256": "0" * 64, "nodes": 10**9}, "initial.topology.nodes: Input should"),
+    ],
+    ids=range(6),
+)
+def test_a_query_that_names_no_network_is_refused_in_one_line(key: object, says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        key_of({"topology": key})
+    assert refused.value.problem.startswith(f"of a query, {says}")
+
+
+def test_a_query_says_how_large_its_network_is(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(as_json(foreign(1)))
+    (query, *_) = draw(str(path))
+    assert isinstance(query.initial, dict)
+    topology = {**query.initial["topology"], "nodes": 3}  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match=r"model\.json has \d+ nodes; a query says 3"):
+        base_of({**query.initial, "topology": topology})
+
+
 def test_a_process_keeps_the_networks_that_it_used_last() -> None:
     first = base_of_parameters(Parameters(ports=1, columns=1))
     assert base_of_parameters(Parameters(columns=1, ports=1)) is first

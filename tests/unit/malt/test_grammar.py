@@ -74,6 +74,11 @@ def test_a_tenth_of_the_productions_is_held_out_and_none_is_there_twice() -> Non
         ("remove", " ", "must be text"),
         ("remove", 7, "must be text"),
         ("total", "{total} of ports", "{total} would contain itself"),
+        ("remove", "go\x00 {victims}.", "must be one line of at most 500 characters that can be"),
+        ("remove", "go\n{victims}.", "must be one line"),
+        ("remove", f"{'o' * 500}{{victims}}", "must be one line"),
+        ("ref.name", "the {kind}  named {name}", "is ref.name/3 again"),
+        ("ref.name", "the {kind} that goes by the name {name}", "is ref.name/h1 again"),
     ],
 )
 def test_a_production_that_leaves_something_out_is_refused_with_its_line(
