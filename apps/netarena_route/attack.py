@@ -297,6 +297,23 @@ for a in range(256):
         "ip link set va$v up; ip link set vb$v up; done; "
         "ip addr add 10.77.0.1/24 dev bra; sleep 0.1; ping -c 1 -W 0.1 10.77.0.9; true"
     ),
+    "route-flood": _python("""
+import socket, struct, time
+s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+number, end = 0, time.monotonic() + 9
+while time.monotonic() < end:
+    batch = b""
+    for _ in range(100):
+        body = struct.pack("=BBBBBBBBI", 2, 32, 0, 0, 100, 3, 0, 6, 0)
+        body += struct.pack("=HH", 8, 1) + struct.pack("!I", 0x0b000000 + number)
+        batch += struct.pack("=IHHII", 16 + len(body), 24, 0x601, number, 0) + body
+        number += 1
+    s.send(batch)
+"""),
+    "interface-flood": _host(
+        "for i in $(seq 20000); do echo link add d$i type dummy; done > /tmp/b; "
+        "ip -force -batch /tmp/b; sleep 9"
+    ),
     "starve-pings": _python("""
 import os, socket, struct
 port = sorted(name for _, name in socket.if_nameindex() if "-eth" in name)[0]

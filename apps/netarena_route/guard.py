@@ -26,6 +26,9 @@ _SPARE_NEIGHBOURS = 128
 #: measured after each command, for this long
 _LISTEN_S = 0.003
 _STORM_PACKETS_PER_S = 20_000
+#: of a machine: memory of the kernel that no limit on a process counts. The largest network has 65
+#: interfaces at its router and some hundred routes
+_MOST_LINKS, _MOST_ROUTES = 512, 10_000
 _PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>: the kernel does not count these
 _IP = shutil.which("ip") or "ip"
 _IP_TIMEOUT_S = 20.0
@@ -50,8 +53,10 @@ class Guard:
         """Why the command must end, in words; ``pid`` is a process in the machine's namespace."""
         folder = Path(f"/proc/{pid}/net")
         try:
-            sent = _difference(self._before, _sent_packets(folder))
+            now = _sent_packets(folder)
+            sent = _difference(self._before, now)
             known = _passing_neighbours(folder)
+            routes = _routes(folder)
         except OSError:  # it has just ended
             return ""
         allowed = _FREE_PACKETS + _MOST_PACKETS_PER_S * (time.monotonic() - self._began)
@@ -59,6 +64,10 @@ class Guard:
             return f"a flood: more than {_MOST_PACKETS_PER_S} packets a second"
         if known > self._most_neighbours:
             return f"a flood of neighbours: more than {self._most_neighbours}"
+        if len(now) > _MOST_LINKS:
+            return f"a flood of interfaces: more than {_MOST_LINKS}"
+        if routes > _MOST_ROUTES:
+            return f"a flood of routes: more than {_MOST_ROUTES}"
         return ""
 
     def calm(self) -> str:
@@ -67,10 +76,12 @@ class Guard:
         if self._within(_passing_neighbours) > self._most_neighbours:
             self._ip("-4", "neigh", "flush", "all")
             told.append("the neighbour table was flushed")
+        began = time.monotonic()
         first = self._within(_sent_packets)
         time.sleep(_LISTEN_S)
         sent = _difference(first, self._within(_sent_packets))
-        for name in sorted(name for name in sent if sent[name] > _STORM_PACKETS_PER_S * _LISTEN_S):
+        most = _STORM_PACKETS_PER_S * (time.monotonic() - began)  # longer on a busy machine
+        for name in sorted(name for name in sent if sent[name] > most):
             self._ip("link", "set", "dev", name, "down")
             told.append(f"{name} was taken down: it carried a storm")
         return "; ".join(told)
@@ -104,3 +115,14 @@ def _passing_neighbours(folder: Path) -> int:
     """How many entries of the kernel's table the namespace holds."""
     lines = (folder / "arp").read_text(encoding="ascii", errors="replace").splitlines()[1:]
     return sum(not int(line.split()[2], 16) & _PERMANENT for line in lines)
+
+
+def _routes(folder: Path) -> int:
+    """How many routes all its tables hold together; 0 where the kernel does not tell."""
+    count = 0
+    with suppress(FileNotFoundError):
+        lines = (folder / "fib_triestat").read_text(encoding="ascii").splitlines()
+        count += sum(int(line.split()[1]) for line in lines if "Prefixes:" in line)
+    with suppress(FileNotFoundError):
+        count += int((folder / "rt6_stats").read_text(encoding="ascii").split()[3], 16)
+    return count

@@ -73,6 +73,8 @@ class Worker:
         self._flushers: list[int] = []
         #: of the machines in which commands of agents ran
         self._guards: dict[str, Guard] = {}
+        #: what was ended in them since the last command, which the next one is told
+        self._notes: list[str] = []
 
     def serve(self, connection: socket.socket) -> None:
         """Answer until the other end is closed."""
@@ -88,12 +90,17 @@ class Worker:
         """
         while not select.select([connection], [], [], _CALM_S)[0]:
             with contextlib.suppress(OSError):
-                self._revive()
-            for guard in self._guards.values():
+                self._note(self._revive())
+            for machine, guard in self._guards.items():
                 # it is looked at again soon, and the next request tells what is broken
                 with contextlib.suppress(OSError, SubprocessError, EnvironmentFailed):
-                    guard.calm()
+                    self._note(guard.calm(), machine)
         return lines.readline()
+
+    def _note(self, note: str, machine: str = "") -> None:
+        """Keep it for the next command, once."""
+        if note and (text := f"{machine}: {note}" if machine else note) not in self._notes:
+            self._notes.append(text)
 
     def _answer(self, request: dict[str, Any]) -> bytes:
         do: dict[str, Callable[..., Any]] = {
@@ -157,11 +164,12 @@ class Worker:
             limits=replace(shell.Limits(), wall_s=timeout_s),
             watch=lambda pid: guard.watch(pid) or self._revive(),
         )
-        self._revive()
-        note = guard.calm()
+        self._note(self._revive())
+        self._note(guard.calm())
+        notes, self._notes = self._notes, []
         self._reap()
         told = result.told
-        if note:
+        for note in notes:
             told += f"{'' if told.endswith(chr(10)) or not told else chr(10)}[{note}]\n"
         return {
             "output": told,

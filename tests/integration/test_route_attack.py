@@ -54,6 +54,8 @@ ENDS = {
     "ping-flood": "stopped: a flood|it ran for 4 s",
     "ping-flood-of-itself": "stopped: a flood|it ran for 4 s",
     "packet-flood": "stopped: a flood|it ran for 4 s",
+    "route-flood": "a flood of routes|it ran for 4 s",
+    "interface-flood": "a flood of interfaces|it ran for 4 s",
     "starve-pings": "kept the kernel from answering pings|it ran for 4 s",
     "neighbour-flood": "a flood of neighbours|it ran for 4 s",
     "neighbour-flood-by-packets": "a flood of neighbours|it ran for 4 s",

@@ -58,6 +58,15 @@ def test_a_kernel_that_answers_nobody_is_revived_by_its_cause(
     assert served._revive() == told * "its packets kept the kernel from answering pings"
 
 
+def test_what_was_ended_in_between_is_kept_once_for_the_next_command() -> None:
+    served = worker.Worker()
+
+    for note, machine in (("", "m"), ("a storm", "m"), ("", ""), ("a storm", "m"), ("pings", "")):
+        served._note(note, machine)
+
+    assert served._notes == ["m: a storm", "pings"]
+
+
 def test_what_commands_left_is_calmed_while_nothing_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
