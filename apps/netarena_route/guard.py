@@ -26,8 +26,7 @@ _SPARE_NEIGHBOURS = 128
 #: measured after each command, for this long
 _LISTEN_S = 0.003
 _STORM_PACKETS_PER_S = 20_000
-#: of a machine: memory of the kernel that no limit on a process counts. The largest network has 65
-#: interfaces at its router and some hundred routes
+#: that one command may add: memory of the kernel that no limit on a process counts
 _MOST_LINKS, _MOST_ROUTES = 512, 10_000
 _PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>: the kernel does not count these
 _IP = shutil.which("ip") or "ip"
@@ -47,6 +46,7 @@ class Guard:
         self._netns = netns
         self._most_neighbours = 2 * neighbours + _SPARE_NEIGHBOURS
         self._before = self._within(_sent_packets)
+        self._routes = self._within(_routes)
         self._began = time.monotonic()
 
     def watch(self, pid: int) -> str:
@@ -56,7 +56,7 @@ class Guard:
             now = _sent_packets(folder)
             sent = _difference(self._before, now)
             known = _passing_neighbours(folder)
-            routes = _routes(folder)
+            routes = _routes(folder) - self._routes
         except OSError:  # it has just ended
             return ""
         allowed = _FREE_PACKETS + _MOST_PACKETS_PER_S * (time.monotonic() - self._began)
@@ -64,7 +64,7 @@ class Guard:
             return f"a flood: more than {_MOST_PACKETS_PER_S} packets a second"
         if known > self._most_neighbours:
             return f"a flood of neighbours: more than {self._most_neighbours}"
-        if len(now) > _MOST_LINKS:
+        if len(now) - len(self._before) > _MOST_LINKS:
             return f"a flood of interfaces: more than {_MOST_LINKS}"
         if routes > _MOST_ROUTES:
             return f"a flood of routes: more than {_MOST_ROUTES}"
