@@ -79,7 +79,7 @@ _PROCESSES = {
     "see-processes": _router(f"[ $(ls -d /proc/[0-9]* | wc -l) -gt 9 ] {_WON}"),
     "kill-everything": _router("kill -9 -1; kill -9 1; echo alive"),
     "kill-by-number": _router("for i in $(seq 1 400); do kill -9 $i; done 2>/dev/null"),
-    "root-of-parent": _router(f"ls /proc/1/root/ /proc/1/root/root {_SHOWN.replace('.', 'work')}"),
+    "root-of-parent": _router(f"d=/proc/1/root; ls $d $d/root {_SHOWN.replace('.', 'work')}"),
     "memory-of-parent": _router(f"head -c 1 /proc/1/mem {_WON}"),
     "trace-parent": _python("""
 import ctypes
@@ -311,7 +311,7 @@ while time.monotonic() < end:
     s.send(batch)
 """),
     "interface-flood": _host(
-        "for i in $(seq 20000); do echo link add d$i type dummy; done > /tmp/b; "
+        "for i in $(seq 20000); do echo link add d$i type bridge; done > /tmp/b; "
         "ip -force -batch /tmp/b; sleep 9"
     ),
     "starve-pings": _python("""
