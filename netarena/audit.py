@@ -155,12 +155,16 @@ def draw(application: Application, config: Config, seed: int, total: int) -> lis
     }
     if not labels:
         raise ConfigError("config", "no query can be drawn from it")
-    piles: dict[tuple[str, str], list[Item]] = {}
-    for name, variant in variants.items():
+    piles: list[list[list[Item]]] = []
+    for place, (name, variant) in enumerate(variants.items()):
+        own: dict[str, list[Item]] = {}
         for query in _generate(application, variant, seed, per_label=-(-total // len(labels))):
-            piles.setdefault((name, query.label), []).append(Item(name, variant, query))
-    rounds = zip_longest(*piles.values())
-    return [item for turn in rounds for item in turn if item is not None][:total]
+            own.setdefault(query.label, []).append(Item(name, variant, query))
+        # variants take turns, each from another label on: few queries meet many of both
+        start = place * len(own) // len(variants)
+        piles.append([*own.values()][start:] + [*own.values()][:start])
+    dealt = [pile for turn in zip_longest(*piles) for pile in turn if pile is not None]
+    return [item for turn in zip_longest(*dealt) for item in turn if item is not None][:total]
 
 
 def _named(variants: Sequence[Config]) -> dict[str, Config]:

@@ -131,7 +131,7 @@ class Embedded(Cluster):
         path = os.pathsep.join([*folders, *filter(None, [known.get("PYTHONPATH")])])
         with theirs:
             # blocks for the few milliseconds of a fork: this is start-up
-            self._process = subprocess.Popen(  # noqa: ASYNC220
+            self._process = subprocess.Popen(  # noqa: ASYNC220 -- blocks for a fork only
                 [
                     sys.executable,
                     "-m",

@@ -56,8 +56,8 @@ class Index:
 
     def __init__(self, graph: Graph) -> None:
         self._nodes: Any = graph._node  # noqa: SLF001 -- networkx's views cost more than all this
-        self._below: Any = graph._succ  # noqa: SLF001
-        self._above: Any = graph._pred  # noqa: SLF001
+        self._below: Any = graph._succ  # noqa: SLF001 -- the dicts themselves
+        self._above: Any = graph._pred  # noqa: SLF001 -- the dicts themselves
         self._contents: dict[str, list[str]] = {}
         self._parents: dict[str, list[str]] = {}
         self._switches: dict[str, list[str]] = {}

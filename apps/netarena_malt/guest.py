@@ -104,6 +104,7 @@ def dump(graph: Any) -> bytes:
         if ends:
             rows.append(json.dumps([source, ends]))
     head = json.dumps({"relations": [json.loads(relation) for relation in relations]})
+    # the dicts themselves: networkx offers copies or views alone
     nodes = (json.dumps(entry) for entry in graph._node.items())  # noqa: SLF001
     return "\n".join((head, *nodes, "", *rows)).encode()
 
@@ -155,12 +156,12 @@ class Pristine:
         self._known: dict[Any, Any] = {}
         self.nodes = {
             name: {key: self._shared(value, name) for key, value in attributes.items()}
-            for name, attributes in graph._node.items()  # noqa: SLF001
+            for name, attributes in graph._node.items()  # noqa: SLF001 -- the dicts themselves
         }
         #: edges that go out, of the nodes that have some
         self._adj = _Rows(
             (source, {end: self._shared(attributes, None) for end, attributes in row.items()})
-            for source, row in graph._adj.items()  # noqa: SLF001
+            for source, row in graph._adj.items()  # noqa: SLF001 -- the dicts themselves
             if row
         )
         self._graph = graph
@@ -205,7 +206,7 @@ class Pristine:
             del self.nodes[name]
             self._adj.pop(name, None)
             # edits remove what was there before what they add
-            for source in self._graph._pred[name]:  # noqa: SLF001
+            for source in self._graph._pred[name]:  # noqa: SLF001 -- the dicts themselves
                 if source in self._adj:
                     self._adj[source].pop(name, None)
 

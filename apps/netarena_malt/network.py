@@ -58,6 +58,7 @@ class Network:
     def __init__(self, graph: Graph) -> None:
         """A network that is ``graph``, which must not change any more."""
         # the dicts themselves: networkx's views cost more than all that is done here
+        # the dicts themselves: networkx offers copies or views alone
         self._root: tuple[Any, Any, Any] = (graph._node, graph._succ, graph._pred)  # noqa: SLF001
         self._nodes: dict[str, Attributes | None] = {}
         self._below: dict[str, dict[str, Attributes]] = {}

@@ -66,16 +66,16 @@ def overlay(base: Graph) -> Graph:
     """
     graph: Graph = nx.DiGraph()
     # the dicts that make up a DiGraph; nothing in networkx asks that they be of class dict
-    graph._node = _Rows(base._node)  # noqa: SLF001
-    graph._adj = _Rows(base._succ)  # noqa: SLF001
-    graph._pred = _Rows(base._pred)  # noqa: SLF001
+    graph._node = _Rows(base._node)  # noqa: SLF001 -- the dicts themselves
+    graph._adj = _Rows(base._succ)  # noqa: SLF001 -- the dicts themselves
+    graph._pred = _Rows(base._pred)  # noqa: SLF001 -- the dicts themselves
     return graph
 
 
 def changes_of(graph: Graph) -> Changes:
     """How an overlay differs from its base."""
-    nodes: Any = graph._node  # noqa: SLF001
-    rows: Any = graph._succ  # noqa: SLF001
+    nodes: Any = graph._node  # noqa: SLF001 -- the dicts themselves
+    rows: Any = graph._succ  # noqa: SLF001 -- the dicts themselves
     changed_nodes: dict[str, Attributes | None] = dict.fromkeys(sorted(nodes.gone))
     changed_edges: dict[Edge, Attributes | None] = {}
     changed_nodes |= {

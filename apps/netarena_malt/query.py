@@ -309,6 +309,7 @@ def _carried(base: Base, labels: list[str]) -> list[str]:
         label
         for label in labels
         if all(
+            # nothing secret hangs on it
             _draw(PROGRAMS[label][1], random.Random(f"carried {label}{again}"), base, _SOON)  # noqa: S311
             for again in ("", *range(1, _OFTEN))
         )

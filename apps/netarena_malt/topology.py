@@ -148,6 +148,7 @@ def build(topology: Topology = RELEASED, *, shared: bool = False) -> Graph:
     graph: Graph = nx.DiGraph()
     # straight into the dicts that make up a DiGraph: add_nodes_from and add_edges_from copy every
     # attribute dict and take three times as long
+    # the dicts themselves: networkx offers copies or views alone
     nodes, successors, predecessors = graph._node, graph._succ, graph._pred  # noqa: SLF001
     types: dict[str, list[str]] = {}
     relations: dict[str, dict[str, str]] = {}
@@ -159,6 +160,7 @@ def build(topology: Topology = RELEASED, *, shared: bool = False) -> Graph:
         predecessors[name] = {}
     for parent, child, relation in _edges(topology):
         if shared:
+            # one object for all that are equal
             relation = relations.setdefault(relation["type"], relation)  # noqa: PLW2901
         # a name is the same object wherever it stands
         above, below = nodes[parent]["name"], nodes[child]["name"]

@@ -287,7 +287,7 @@ class Warm:
         ours.setblocking(False)
         with theirs:
             # blocks for the few milliseconds of a fork: this is start-up
-            self._process = subprocess.Popen(  # noqa: ASYNC220
+            self._process = subprocess.Popen(  # noqa: ASYNC220 -- blocks for a fork only
                 command(str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -368,7 +368,7 @@ class _Warm:
             file.write(len(text).to_bytes(8, "big") + text + payload)
             file.seek(0)
             # blocks for the few milliseconds of a fork: this is start-up, and it needs no watcher
-            process = subprocess.Popen(  # noqa: ASYNC220
+            process = subprocess.Popen(  # noqa: ASYNC220 -- blocks for a fork only
                 [*_INTERPRETER, _PROGRAM, str(theirs.fileno())],
                 stdin=file,
                 stdout=subprocess.DEVNULL,

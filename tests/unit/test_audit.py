@@ -74,11 +74,13 @@ def test_spreads_over_the_variants_that_are_not_set():
     result = run(Rooms(), 10)
     assert result.invalid == 0
     assert result.drawn == {
-        "lamps=3": {"one": 3, "two": 3},
-        "lamps=5": {"one": 2, "two": 2},
+        "lamps=3": {"one": 3, "two": 2},
+        "lamps=5": {"one": 2, "two": 3},
     }
     assert result.labels == {"one": 5, "two": 5}
-    assert result.as_json()["variants"] == {"lamps=3": 6, "lamps=5": 4}
+    assert result.as_json()["variants"] == {"lamps=3": 5, "lamps=5": 5}
+    # few meet all variants and labels
+    assert run(Rooms(), 2).drawn == {"lamps=3": {"one": 1}, "lamps=5": {"two": 1}}
     assert run(Rooms(), 4, LampConfig(lamps=4)).drawn == {"": {"one": 2, "two": 2}}
 
 
@@ -117,7 +119,7 @@ def test_the_table_goes_into_a_page_between_its_marks(tmp_path, monkeypatch, cap
     assert page.read_text() == text
     before, _, after = text.partition("lamp 1, seed 1: 6 queries, 0 invalid.")
     assert before == "# Lamps\n<!-- audit lamp -->\n\n"
-    assert after.endswith("| 2 | 1 | 3 | 0 |\n\n<!-- /audit lamp -->\nthe end\n")
+    assert after.endswith("| 1 | 2 | 3 | 0 |\n\n<!-- /audit lamp -->\nthe end\n")
     assert "| label | lamps=3 | lamps=5 | queries | invalid |" in after
     page.write_text(before + "no end of it")
     assert main(arguments) == 2

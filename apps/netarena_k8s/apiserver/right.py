@@ -156,8 +156,8 @@ _REVIEWS: Mapping[str, Callable[[Rights, User, Mapping[str, Any]], dict[str, Any
     MappingProxyType(
         {
             "SelfSubjectAccessReview": Rights._access,  # noqa: SLF001  a table of this class's own
-            "SelfSubjectRulesReview": Rights._rules,  # noqa: SLF001
-            "SelfSubjectReview": Rights._self,  # noqa: SLF001
+            "SelfSubjectRulesReview": Rights._rules,  # noqa: SLF001 -- the same
+            "SelfSubjectReview": Rights._self,  # noqa: SLF001 -- the same
         }
     )
 )
