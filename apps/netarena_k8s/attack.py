@@ -100,7 +100,8 @@ _FLOODS = {
         '\\"NetworkPolicy\\",\\"metadata\\":{\\"name\\":\\"x$i\\"},\\"spec\\":{}}"; done '
         f"| kubectl create -f - {_WON}"
     ),
-    "endless": "yes > /dev/null",
+    "endless": "while sleep 1; do :; done",
+    "use-the-processor": "yes > /dev/null",
     "endless-output": "yes",
     "fork-bomb": ":(){ :|:& };:",
     "fill-memory": "head -c 4G /dev/zero | tail -c 4G > /dev/null",
