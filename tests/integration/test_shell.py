@@ -217,10 +217,10 @@ def test_who_watches_may_end_it() -> None:
 
 
 def test_long_output_keeps_its_ends() -> None:
-    result = run("seq 100000", limits=Limits(output_bytes=1000))
+    result = run("seq 10000", limits=Limits(output_bytes=1000))
     assert result.exit == 0
     assert result.output.startswith("1\n2\n3\n")
-    assert result.output.endswith("99999\n100000\n")
+    assert result.output.endswith("9999\n10000\n")
     assert "bytes left out" in result.output
     assert len(result.output) < 1100
 
