@@ -11,7 +11,7 @@ command left behind is dead. Five layers:
 * seccomp: the calls of ``REFUSED`` and ``GUARDED`` are refused (no namespaces, mounts, tracing,
   keys, kernel doors; sockets of the network families only, since vsock knows no namespaces),
 * limits of the kernel: CPU time, memory, processes, files and their size,
-* a watch, every ``_TICK_S``: memory in all, files in the temporary folders, and what the caller
+* a watch, every ``TICK_S``: memory in all, files in the temporary folders, and what the caller
   watches for.
 
 ``docs/sandbox.md`` says what is protected by what, and what is left.
@@ -48,16 +48,16 @@ from netarena.sandbox import protection
 __all__ = ["Limits", "Result", "Room", "available", "entered", "plain", "run"]
 
 #: no watching: what an unlimited command could do in this time is bounded by the kernel's limits
-_TICK_S = 0.02
+TICK_S = 0.02
 #: of bubblewrap, from its start until the command may run; it takes some 15 ms
 _START_S = 30.0
 #: from SIGKILL to the end of every process
-_END_S = 10.0
+END_S = 10.0
 _CHUNK_BYTES = 1 << 16
 #: this many times the output that is kept, and the command is ended
-_MOST_OUTPUTS = 256
+MOST_OUTPUTS = 256
 NICENESS = 5  # whoever grades goes first
-_MOST_FILES = 4096  # in the temporary folders; an empty one takes a kilobyte of the kernel's memory
+MOST_FILES = 4096  # in the temporary folders; an empty one takes a kilobyte of the kernel's memory
 _CLONE_NEWNET = 0x40000000
 
 #: name -> number on x86_64 and on aarch64: what no diagnosis of a network needs
@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "mq_open": (240, 180),
 }
 #: The C library falls back to calls that the filter can look into.
-_ABSENT = {"clone3": (435, 435)}
+ABSENT = {"clone3": (435, 435)}
 #: cgroup, uts, ipc, user, pid and net namespaces, and mounts
 _CLONE_NAMESPACES = 0x7E020000
 #: unix, inet, inet6, netlink, packet
@@ -126,7 +126,7 @@ GUARDED: dict[str, protection.Guard] = {
 }
 
 #: the few files that iproute2, iptables and the C library read
-_ETC = (
+ETC = (
     "alternatives",
     "ethertypes",
     "iproute2",
@@ -138,10 +138,11 @@ _ETC = (
 )
 #: below the network's sysctls, and yet one for the whole machine
 _MACHINE_WIDE = ("/proc/sys/net/netfilter/nf_hooks_lwtunnel",)
-_TOP = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
+TOP = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 _SCRATCH = "/tmp"  # noqa: S108 -- its own
-_TEMPORARY = {_SCRATCH: 8 << 20, "/run": 1 << 20, "/dev/shm": 1 << 20}  # noqa: S108 -- its own
-_ENVIRONMENT = {
+SCRATCH_BYTES = 8 << 20
+_TEMPORARY = {_SCRATCH: SCRATCH_BYTES, "/run": 1 << 20, "/dev/shm": 1 << 20}  # noqa: S108 -- its own
+ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": _SCRATCH,
     "LANG": "C.UTF-8",
@@ -290,7 +291,7 @@ def _set_namespace(descriptor: int) -> None:
 @cache
 def _filter() -> bytes:
     verdicts = [(numbers, protection.refusal()) for numbers in REFUSED.values()]
-    verdicts += [(numbers, protection.refusal(errno.ENOSYS)) for numbers in _ABSENT.values()]
+    verdicts += [(numbers, protection.refusal(errno.ENOSYS)) for numbers in ABSENT.values()]
     return protection.compose(platform.machine(), verdicts, GUARDED.values(), protection.ALLOW)
 
 
@@ -298,13 +299,13 @@ def _filter() -> bytes:
 def _system_folders() -> tuple[str, ...]:
     """What the command sees of the machine's files: programs, libraries, a few tables."""
     found = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"]
-    for name in _TOP:
+    for name in TOP:
         path = Path("/", name)
         if path.is_symlink():
             found += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             found += ["--ro-bind", str(path), str(path)]
-    for name in _ETC:
+    for name in ETC:
         found += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     return tuple(found)
 
@@ -319,7 +320,7 @@ def _arguments(*, networked: bool, capable: bool, hostname: str, room: Room) -> 
         line += ["--unshare-user", "--unshare-net"]
     elif capable:
         line += ["--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_RAW"]
-    for name, value in {**_ENVIRONMENT, **room.environment}.items():
+    for name, value in {**ENVIRONMENT, **room.environment}.items():
         line += ["--setenv", name, value]
     line += _system_folders()
     for name, program in room.programs.items():
@@ -340,10 +341,10 @@ def _arguments(*, networked: bool, capable: bool, hostname: str, room: Room) -> 
     return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _SCRATCH]
 
 
-def _limited(limits: Limits) -> list[str]:
-    """What a command's line begins with: limits of the kernel, and a second clock within, should
-    the one without not look after it."""
-    line = ["prlimit"]
+def kernel_limits(limits: Limits) -> list[tuple[str, int, int]]:
+    """What the kernel itself is to bound: its name, its number, and the most, which is never more
+    than what holds already."""
+    found = []
     for name, which, most in (
         ("cpu", resource.RLIMIT_CPU, math.ceil(limits.cpu_s)),
         ("as", resource.RLIMIT_AS, limits.address_bytes or limits.memory_bytes),
@@ -358,8 +359,15 @@ def _limited(limits: Limits) -> list[str]:
         ("sigpending", resource.RLIMIT_SIGPENDING, 1024),
     ):
         hard = resource.getrlimit(which)[1]
-        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        line.append(f"--{name}={value}:{value}")
+        found.append((name, which, most if hard == resource.RLIM_INFINITY else min(most, hard)))
+    return found
+
+
+def _limited(limits: Limits) -> list[str]:
+    """What a command's line begins with: limits of the kernel, and a second clock within, should
+    the one without not look after it."""
+    line = ["prlimit"]
+    line += [f"--{name}={most}:{most}" for name, _, most in kernel_limits(limits)]
     return [*line, "timeout", "--signal=KILL", str(math.ceil(limits.wall_s) + 1)]
 
 
@@ -387,7 +395,7 @@ class _Sandbox:
         self._limits = limits
         self._watch = watch
         self._networked = networked
-        self._kept = _Kept(limits.output_bytes)
+        self._kept = Kept(limits.output_bytes)
 
     def _pipe(self) -> tuple[int, int]:
         ends = os.pipe2(os.O_CLOEXEC)
@@ -421,7 +429,7 @@ class _Sandbox:
                 stderr=subprocess.STDOUT,
                 pass_fds=(told, self._gate, program, *contents),
                 cwd="/",
-                env=_ENVIRONMENT,  # not ours: the command can read what its ancestor began with
+                env=ENVIRONMENT,  # not ours: the command can read what its ancestor began with
                 **user,
             )
         except OSError as error:
@@ -485,7 +493,7 @@ class _Sandbox:
         looked = 0.0
         begun = False
         while True:
-            events = dict(poll.poll(_TICK_S * 1000))
+            events = dict(poll.poll(TICK_S * 1000))
             if self._output in events and not self._read():
                 poll.unregister(self._output)  # closed by all, and something still runs
             now = time.monotonic()
@@ -496,7 +504,7 @@ class _Sandbox:
                 deadline = now + self._limits.wall_s
             if now >= deadline:
                 return f"it ran for {self._limits.wall_s:g} s", True
-            if begun and now - looked >= _TICK_S:
+            if begun and now - looked >= TICK_S:
                 looked = now
                 if reason := self._excess():
                     return reason, False
@@ -508,7 +516,7 @@ class _Sandbox:
 
     def _excess(self) -> str:
         """Which bound is passed that the kernel does not keep; empty if none."""
-        most = self._limits.output_bytes * _MOST_OUTPUTS
+        most = self._limits.output_bytes * MOST_OUTPUTS
         if self._kept.total > most:
             return f"it wrote more than {most >> 10} KiB"
         root = Path(f"/proc/{self._child}/root")
@@ -518,13 +526,13 @@ class _Sandbox:
                 return f"it holds more than {self._limits.memory_bytes >> 20} MiB of memory"
             for folder in _TEMPORARY:
                 room = os.statvfs(f"{root}{folder}")
-                if room.f_files - room.f_ffree > _MOST_FILES:
-                    return f"it made more than {_MOST_FILES} files in {folder}"
+                if room.f_files - room.f_ffree > MOST_FILES:
+                    return f"it made more than {MOST_FILES} files in {folder}"
         return self._watch(self._child) if self._watch is not None else ""
 
     def _read(self) -> bool:
         """Take what is there; false once nobody can write any more."""
-        for _ in range(_MOST_OUTPUTS):  # then look at the clock again
+        for _ in range(MOST_OUTPUTS):  # then look at the clock again
             try:
                 chunk = os.read(self._output, _CHUNK_BYTES)
             except BlockingIOError:
@@ -539,7 +547,7 @@ class _Sandbox:
         the descriptor tells only when they are gone."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._life, signal.SIGKILL)
-        if not select.select([self._life], [], [], _END_S)[0]:
+        if not select.select([self._life], [], [], END_S)[0]:
             raise EnvironmentFailed("a command does not die")
         # ours to reap where the caller adopts orphans
         with contextlib.suppress(ChildProcessError):
@@ -551,7 +559,7 @@ class _Sandbox:
             self._process.wait()
 
 
-class _Kept:
+class Kept:
     """The beginning and the end of what was written, in bounded memory."""
 
     def __init__(self, most: int) -> None:

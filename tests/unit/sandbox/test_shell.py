@@ -100,7 +100,7 @@ def test_line_ends_are_one_character() -> None:
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(2, 60))
 def test_the_beginning_and_the_end_are_kept(chunks: list[bytes], most: int) -> None:
     chunks = [chunk.translate(bytes(97 + value % 26 for value in range(256))) for chunk in chunks]
-    kept = shell._Kept(most)
+    kept = shell.Kept(most)
     for chunk in chunks:
         kept.add(chunk)
     whole, half = b"".join(chunks).decode(), most // 2
