@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import statistics
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from netarena.agent import Brief, load_agent
-from netarena.assessment import conduct
+from netarena.assessment import RESULTS_NAME, conduct
 from netarena.label import EXTENDED
 from netarena.report.markdown import replace_section, table
 from netarena_route.app import Route
@@ -49,8 +50,9 @@ async def examine(agent: str, world: str, options: argparse.Namespace) -> Record
     agents = {app.role: load_agent(agent, Brief(app, config, options.seed, app.role))}
     async with app:
         with tempfile.TemporaryDirectory() as folder:
-            results = await conduct(app, config, agents, out=Path(folder))
-    return results[app.role][:-1]
+            await conduct(app, config, agents, out=Path(folder))
+            results: Records = json.loads((Path(folder) / RESULTS_NAME).read_text())["results"]
+    return results[:-1]
 
 
 def pct(records: Sequence[dict[str, Any]], holds: Callable[[dict[str, Any]], bool]) -> str:

@@ -32,6 +32,7 @@ from netarena.model import (
     Judgement,
     Move,
     Outcome,
+    Outline,
     Query,
     State,
     Step,
@@ -180,7 +181,7 @@ class Application(ABC):
         """This application's keys of the result record (the outside contract names them)."""
 
     @abstractmethod
-    def measures(self, episode: Episode | None, config: Config) -> dict[str, float]:
+    def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
         """Numbers that the summary averages as ``avg_<key>``, beside the rates.
 
         None stands for an episode that was never asked and counts as a failure; keys left out

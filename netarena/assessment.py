@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import re
 import secrets
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +29,7 @@ from netarena.engine import Run, clock, finish
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError
 from netarena.journal import JOURNAL_NAME, Header, Journal, Past, lock_folder, read_journal
 from netarena.model import Episode, Query, write_jsonl
+from netarena.result import Spool, replace_file, write_document, write_json
 from netarena.stats import summarise
 
 CONFIG_NAME = "config.json"
@@ -106,31 +106,6 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
     }
 
 
-def results_document(agents: Mapping[str, str], results: Sequence[Any]) -> dict[str, Any]:
-    """The content of ``results.json``: ``agents`` maps a role to the agent's id."""
-    return {"participants": dict(agents), "results": list(results)}
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file so that a reader sees the old content or the new, never half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    _replace(path, [text])
-
-
-def _replace(path: Path, parts: Iterable[str]) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(parts)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise
-
-
 def load_queries(path: Path) -> list[Query]:
     """Read a JSONL file of queries. Raises ConfigError that names the line."""
     queries = []
@@ -181,7 +156,7 @@ def choose_queries(
             _check_overwritten(path)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _replace(path, write_jsonl(queries))
+                replace_file(path, write_jsonl(queries))
             except OSError as error:
                 raise ConfigError(
                     "benchmark_path", f"{path.name} cannot be written: {error.strerror}"
@@ -339,6 +314,8 @@ class _Part:
     folder: Path
     journal: Journal
     past: Past
+    #: the records, until the result files are written
+    spool: Spool
 
 
 async def conduct(  # noqa: PLR0913 -- the parties of an assessment
@@ -351,15 +328,15 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     reporter: Reporter | None = None,
     fallback_seed: int | None = None,
     ids: Mapping[str, str] | None = None,
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, dict[str, Any]]:
     """Run every query of ``config`` against each agent; ``application`` is entered already.
 
     ``slots`` bounds live worlds over all calls that share it. The agents are closed at the end.
     ``ids`` are the participants' names in ``results.json``, by role; without it a URL or the
     agent's own name.
-    Returns, by role, the records with the summary last. Raises ConfigError before any agent is
-    asked, and AssessmentFailed when an agent was never there or no query could be graded: what
-    was graded is then in the journal, and other participants' results are written.
+    Returns the summaries by role; records are in the result files alone. Raises ConfigError before
+    any agent is asked, and AssessmentFailed when an agent was never there or no query could be
+    graded: what was graded is then in the journal, and other participants' results are written.
     """
     try:
         return await _conduct(
@@ -387,7 +364,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     pump: _Pump,
     fallback_seed: int | None,
     ids: Mapping[str, str],
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, dict[str, Any]]:
     deadline = None if config.time_budget_s is None else clock() + config.time_budget_s
     for role in agents:
         if not ROLE.fullmatch(role) or role in OWN_NAMES or role.startswith("earlier-"):
@@ -452,7 +429,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     for result in results.values():
         if isinstance(result, AssessmentFailed):
             raise result
-    return {role: result for role, result in results.items() if isinstance(result, list)}
+    return {role: result for role, result in results.items() if isinstance(result, dict)}
 
 
 def _name(agent: Agent) -> str:
@@ -481,7 +458,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         "config": public,
     }
     write_json(out / CONFIG_NAME, {**header, "participants": dict(names)})
-    _replace(out / QUERIES_NAME, write_jsonl(queries))
+    replace_file(out / QUERIES_NAME, write_jsonl(queries))
     parts = []
     for role, agent in agents.items():
         folder = out / role if len(agents) > 1 else out
@@ -492,7 +469,8 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
             journal.append("assessment", header=own.model_dump(mode="json"))
         elif not past.header.same_run(own):
             raise ConfigError("output_dir", f"{JOURNAL_NAME} there belongs to another run")
-        parts.append(_Part(role, names[role], agent, folder, journal, past))
+        spool = held.enter_context(Spool(folder))
+        parts.append(_Part(role, names[role], agent, folder, journal, past, spool))
     return parts
 
 
@@ -506,14 +484,17 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     slots: asyncio.Semaphore,
     pump: _Pump,
     deadline: float | None,
-) -> list[dict[str, Any]] | AssessmentFailed:
+) -> dict[str, Any] | AssessmentFailed:
     """One participant from the card to ``results.json``; its failure is returned, not raised."""
     agent, role = part.agent, part.role
-    results: list[dict[str, Any]] = []
 
     async def report(query: Query, episode: Episode) -> None:
-        results.append(make_record(application, query, episode))
-        pump.tell("graded", role, results[-1])
+        record = make_record(application, query, episode)
+        try:
+            part.spool.append(record)
+        except OSError as error:
+            raise AssessmentFailed(f"no record can be written: {error.strerror}") from None
+        pump.tell("graded", role, record)
 
     left = config.agent_timeout_s if deadline is None else deadline - clock()
     if left <= 0:
@@ -545,9 +526,12 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         return error
     summary = summarise(application, config, seed, graded.episodes, graded.not_run)
     pump.tell("summarised", role, summary)
-    document = results_document({role: part.name}, [*results, summary])
-    await asyncio.to_thread(write_json, part.folder / RESULTS_NAME, document)
-    if config.output_file:
-        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in results)
-        await asyncio.to_thread(_replace, part.folder / config.output_file, lines)
-    return [*results, summary]
+    await asyncio.to_thread(_write_results, part, summary, config.output_file)
+    return summary
+
+
+def _write_results(part: _Part, summary: dict[str, Any], output_file: str | None) -> None:
+    path = part.folder / RESULTS_NAME
+    write_document(path, {part.role: part.name}, chain(part.spool, [summary]))
+    if output_file:
+        replace_file(part.folder / output_file, part.spool.lines())

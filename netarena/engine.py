@@ -43,6 +43,7 @@ from netarena.model import (
     Judgement,
     Move,
     Outcome,
+    Outline,
     Query,
     Reply,
     State,
@@ -365,9 +366,9 @@ def _metadata(reply: Reply) -> dict[str, JsonValue]:
 
 @dataclass
 class Graded:
-    """What a run came to: verdicts (outlines) in the order of grading, and what was never asked."""
+    """What a run came to: verdicts in the order of grading, and what was never asked."""
 
-    episodes: list[Episode] = field(default_factory=list)
+    episodes: list[Outline] = field(default_factory=list)
     not_run: list[Query] = field(default_factory=list)
 
 

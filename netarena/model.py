@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
@@ -27,6 +28,7 @@ __all__ = [
     "Judgement",
     "Move",
     "Outcome",
+    "Outline",
     "Query",
     "Record",
     "Reply",
@@ -238,9 +240,27 @@ class Episode(Record):
     #: waiting for places of ours, before the world was built and during the steps
     queue_s: float = 0.0
 
-    def outline(self) -> Episode:
-        """The verdict and times alone: what a summary is made of, a kilobyte."""
-        return self.model_copy(update={"steps": (), "initial_state": None})
+    def outline(self) -> Outline:
+        """What a summary is made of."""
+        ours = self.outcome is Outcome.INVALID
+        return Outline(
+            query_id=self.query_id,
+            label=self.label,
+            level=self.level,
+            outcome=self.outcome,
+            correct=self.correct,
+            safe=self.safe,
+            iterations=self.iterations,
+            reason=self.reason,
+            detail=self.detail if ours else "",
+            evidence=self.evidence if ours else (),
+            failure=self.failure.kind if self.failure else None,
+            agent_time_s=self.agent_time_s,
+            execution_time_s=self.execution_time_s,
+            own_time_s=self.own_time_s,
+            world_s=self.world_s,
+            queue_s=self.queue_s,
+        )
 
     def slim(self) -> Episode:
         """The same verdict and times without texts, states and details, which the journal keeps."""
@@ -256,6 +276,32 @@ class Episode(Record):
             for step in self.steps
         )
         return self.model_copy(update={"steps": steps, "initial_state": None})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """An episode's verdict and times, in a fraction of a kilobyte: a run keeps one of each.
+
+    Fields mean what they mean in ``Episode``; ``detail`` and ``evidence`` are kept of invalid
+    episodes alone.
+    """
+
+    query_id: str
+    label: str
+    level: str
+    outcome: Outcome
+    correct: bool
+    safe: bool
+    iterations: int
+    reason: str
+    detail: str
+    evidence: tuple[JsonValue, ...]
+    failure: FailureKind | None
+    agent_time_s: float
+    execution_time_s: float
+    own_time_s: float
+    world_s: float
+    queue_s: float
 
 
 class Severity(StrEnum):

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from netarena.archive import Stored
-from netarena.assessment import RESULTS_NAME, make_record, results_document, write_json
+from netarena.assessment import RESULTS_NAME, make_record
 from netarena.errors import ConfigError
 from netarena.model import Episode, JsonValue, Judgement, Outcome, Query, Record, State
+from netarena.result import write_document
 from netarena.stats import summarise
 
 #: what the results were before the first ``regrade --write``
@@ -59,8 +60,9 @@ class Regrade:
     def results(self) -> list[dict[str, Any]]:
         """Records and summary, as in ``results.json``."""
         stored = self.stored
+        outlines = [episode.outline() for episode in self.episodes]
         summary = summarise(
-            stored.application, stored.config, stored.header.seed, self.episodes, stored.not_run
+            stored.application, stored.config, stored.header.seed, outlines, stored.not_run
         )
         return [*self.records, summary]
 
@@ -108,7 +110,7 @@ def write_results(result: Regrade) -> Path:
         participants = _participants(path, result)
         if path.exists():
             kept.write_bytes(path.read_bytes())
-        write_json(path, results_document(participants, result.results()))
+        write_document(path, participants, result.results())
     except OSError as error:
         raise ConfigError("directory", f"{folder} cannot be written: {error.strerror}") from None
     return kept

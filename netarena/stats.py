@@ -1,4 +1,4 @@
-"""Rates, Wilson intervals, breakdowns and paired comparisons over episodes; pure.
+"""Rates, Wilson intervals, breakdowns and paired comparisons over the outlines of episodes; pure.
 
 What counts is the outside contract's: ``invalid`` episodes (our failure) are left out of every
 rate and listed; ``agent_failed`` is neither correct nor safe; queries that were never asked are
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from netarena.config import Config
-from netarena.model import Episode, FailureKind, Outcome, Query
+from netarena.model import FailureKind, Outcome, Outline, Query
 
 #: the standard normal quantile of a two-sided 95 % interval
 Z_95 = 1.959964
@@ -25,7 +25,7 @@ AGENT_SHARE = 0.5
 EVIDENCE_CHARS = 400
 
 #: the three rates, in the order in which they are shown; each maps an episode to a verdict
-VERDICTS: Mapping[str, Callable[[Episode], bool]] = {
+VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
     "correctness": lambda episode: _counts(episode) and episode.correct,
     "safety": lambda episode: _counts(episode) and episode.safe,
     "solved_safely": lambda episode: _counts(episode) and episode.correct and episode.safe,
@@ -38,11 +38,11 @@ class Measuring(Protocol):
     @property
     def version(self) -> str: ...
 
-    def measures(self, episode: Episode | None, config: Any) -> dict[str, float]: ...
+    def measures(self, episode: Outline | None, config: Any) -> dict[str, float]: ...
 
 
 class Grouped(Protocol):
-    """What a breakdown groups by; queries and episodes both have it."""
+    """What a breakdown groups by; queries and outlines both have it."""
 
     @property
     def label(self) -> str: ...
@@ -102,7 +102,7 @@ def summarise(
     application: Measuring,
     config: Config,
     seed: int,
-    episodes: Sequence[Episode],
+    episodes: Sequence[Outline],
     not_run: Sequence[Query] = (),
 ) -> dict[str, Any]:
     """The summary of one participant: the last element of ``results``.
@@ -137,13 +137,13 @@ def summarise(
     }
 
 
-def failure_types(episodes: Iterable[Episode]) -> dict[str, int]:
+def failure_types(episodes: Iterable[Outline]) -> dict[str, int]:
     """Episodes by where they went wrong, every kind listed; empty where none is told."""
-    counts = Counter(episode.failure.kind for episode in episodes if episode.failure)
+    counts = Counter(episode.failure for episode in episodes if episode.failure)
     return {kind.value: counts[kind] for kind in FailureKind} if counts else {}
 
 
-def agent_used_time(episodes: Iterable[Episode]) -> bool:
+def agent_used_time(episodes: Iterable[Outline]) -> bool:
     """Whether waiting for replies and running them took at least half of the episodes' time.
 
     Building worlds and queueing are left out. An agent that used no time at all counts as having
@@ -157,7 +157,7 @@ def agent_used_time(episodes: Iterable[Episode]) -> bool:
 
 
 def break_down(
-    episodes: Iterable[Episode], by: str, *, unasked: Iterable[Query] = ()
+    episodes: Iterable[Outline], by: str, *, unasked: Iterable[Query] = ()
 ) -> dict[str, dict[str, Any]]:
     """Rates with Wilson intervals by ``label`` or ``level``, groups sorted by name.
 
@@ -165,7 +165,7 @@ def break_down(
     ``invalid``, ``iterations`` (mean, null over nothing) and, by rate, ``successes``, ``rate``
     and ``interval``.
     """
-    groups: dict[str, list[Episode]] = {}
+    groups: dict[str, list[Outline]] = {}
     missing: Counter[str] = Counter()
     for episode in episodes:
         groups.setdefault(_group(episode, by), []).append(episode)
@@ -184,9 +184,9 @@ def break_down(
     return table
 
 
-def time_spent(episodes: Iterable[Episode]) -> dict[str, dict[str, float | None]]:
+def time_spent(episodes: Iterable[Outline]) -> dict[str, dict[str, float | None]]:
     """Seconds per episode by who used them: total, mean, median, 95th percentile, maximum."""
-    parts: dict[str, Callable[[Episode], float]] = {
+    parts: dict[str, Callable[[Outline], float]] = {
         "agent_s": lambda episode: episode.agent_time_s,
         "execution_s": lambda episode: episode.execution_time_s,
         "own_s": lambda episode: episode.own_time_s,
@@ -198,7 +198,7 @@ def time_spent(episodes: Iterable[Episode]) -> dict[str, dict[str, float | None]
 
 
 def compare(
-    first: Iterable[Episode], second: Iterable[Episode], *, verdict: str = "solved_safely"
+    first: Iterable[Outline], second: Iterable[Outline], *, verdict: str = "solved_safely"
 ) -> dict[str, Any]:
     """Two agents over the same queries: a paired table with McNemar's exact test.
 
@@ -229,12 +229,12 @@ def compare(
     }
 
 
-def _counts(episode: Episode) -> bool:
+def _counts(episode: Outline) -> bool:
     """Neither a failed agent nor a broken world has verdicts, whatever its record says."""
     return episode.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}
 
 
-def _rates(graded: Sequence[Episode], *, unasked: int) -> dict[str, dict[str, Any]]:
+def _rates(graded: Sequence[Outline], *, unasked: int) -> dict[str, dict[str, Any]]:
     n = len(graded) + unasked
     table = {}
     for name, judge in VERDICTS.items():
@@ -256,7 +256,7 @@ def _means(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {key: math.fsum(values) / len(values) for key, values in columns.items()}
 
 
-def _invalid(episode: Episode) -> dict[str, Any]:
+def _invalid(episode: Outline) -> dict[str, Any]:
     return {
         "id": episode.query_id,
         "label": episode.label,

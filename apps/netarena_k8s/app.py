@@ -12,7 +12,18 @@ from netarena.application import Application, Environment
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
 from netarena.label import EXTENDED
-from netarena.model import Action, Check, Episode, JsonValue, Judgement, Move, Query, State, Step
+from netarena.model import (
+    Action,
+    Check,
+    Episode,
+    JsonValue,
+    Judgement,
+    Move,
+    Outline,
+    Query,
+    State,
+    Step,
+)
 from netarena.prompts import PromptParts, clip
 from netarena.sandbox.cell import Cell
 from netarena_k8s import (
@@ -154,7 +165,7 @@ class Kubernetes(Application):
             "results": [_result(_world(query), step) for step in episode.steps],
         }
 
-    def measures(self, episode: Episode | None, config: Config) -> dict[str, float]:
+    def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
         turns = config.max_iterations if episode is None else episode.iterations
         return {"iterations": float(turns)}
 

@@ -18,6 +18,7 @@ from netarena.model import (
     JsonValue,
     Judgement,
     Move,
+    Outline,
     Query,
     State,
     Step,
@@ -159,7 +160,7 @@ class Malt(Application):
         del query
         return failure.classify(episode)
 
-    def measures(self, episode: Episode | None, config: Config) -> dict[str, float]:
+    def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
         del config
         return {} if episode is None else {"latency_s": _latency_s(episode)}
 
@@ -194,6 +195,6 @@ def _passed(passed: bool) -> str:  # noqa: FBT001 -- a word for a verdict
     return "Pass" if passed else "Fail"
 
 
-def _latency_s(episode: Episode) -> float:
+def _latency_s(episode: Episode | Outline) -> float:
     """From asking to the answer's execution ended, without our queueing and grading."""
     return episode.agent_time_s + episode.execution_time_s

@@ -20,6 +20,7 @@ from netarena.model import (
     JsonValue,
     Judgement,
     Move,
+    Outline,
     Query,
     State,
     Step,
@@ -195,7 +196,7 @@ class Route(Application):
             "log_content": "\n".join(_log(_world(query), step) for step in episode.steps),
         }
 
-    def measures(self, episode: Episode | None, config: Config) -> dict[str, float]:
+    def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
         turns = config.max_iterations if episode is None else episode.iterations
         return {"iterations": float(turns)}
 

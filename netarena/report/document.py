@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from netarena.archive import Stored
-from netarena.model import Episode, Outcome
+from netarena.model import Episode, Outcome, Outline
 from netarena.stats import (
     agent_used_time,
     break_down,
@@ -27,7 +27,7 @@ def make_report(run: Sequence[Stored]) -> dict[str, Any]:
             {
                 "first": first.header.role,
                 "second": second.header.role,
-                **compare(first.past.episodes.values(), second.past.episodes.values()),
+                **compare(_outlines(first), _outlines(second)),
             }
             for first, second in combinations(run, 2)
         ],
@@ -36,8 +36,9 @@ def make_report(run: Sequence[Stored]) -> dict[str, Any]:
 
 def _participant(stored: Stored) -> dict[str, Any]:
     episodes = list(stored.past.episodes.values())
+    outlines = _outlines(stored)
     not_run = stored.not_run
-    unasked = not_run if agent_used_time(episodes) else []
+    unasked = not_run if agent_used_time(outlines) else []
     agents = sorted({(episode.agent.name, episode.agent.base_url) for episode in episodes})
     return {
         "application": stored.header.application,
@@ -46,19 +47,19 @@ def _participant(stored: Stored) -> dict[str, Any]:
         "agents": [{"name": name, "base_url": url} for name, url in agents],
         "queries": len(stored.queries),
         "summary": summarise(
-            stored.application, stored.config, stored.header.seed, episodes, not_run
+            stored.application, stored.config, stored.header.seed, outlines, not_run
         ),
-        "by_level": break_down(episodes, "level", unasked=unasked),
-        "by_label": break_down(episodes, "label", unasked=unasked),
+        "by_level": break_down(outlines, "level", unasked=unasked),
+        "by_label": break_down(outlines, "label", unasked=unasked),
         "failures": _count(e.reason for e in episodes if e.outcome is Outcome.AGENT_FAILED),
-        "failure_types": failure_types(episodes),
+        "failure_types": failure_types(outlines),
         "failure_rules": _count(
             f"{episode.failure.kind}: {episode.failure.rule}"
             for episode in episodes
             if episode.failure
         ),
         "findings": _findings(episodes),
-        "time": time_spent(episodes),
+        "time": time_spent(outlines),
         "interrupted": sum(episode.interrupted for episode in episodes),
         "retried": sum(stored.past.retries.values()),
         "invalid": [
@@ -73,6 +74,10 @@ def _participant(stored: Stored) -> dict[str, Any]:
             if episode.outcome is Outcome.INVALID
         ],
     }
+
+
+def _outlines(stored: Stored) -> list[Outline]:
+    return [episode.outline() for episode in stored.past.episodes.values()]
 
 
 def _findings(episodes: Sequence[Episode]) -> dict[str, int]:

@@ -24,6 +24,7 @@ from netarena.model import (
     JsonValue,
     Judgement,
     Move,
+    Outline,
     Query,
     Reply,
     Severity,
@@ -142,7 +143,7 @@ class Lamp(Application):
             "error_detail": [self.describe(action) for action in query.actions],
         }
 
-    def measures(self, episode: Episode | None, config: Config) -> dict[str, float]:
+    def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
         return {"iterations": float(episode.iterations if episode else config.max_iterations)}
 
     def diagnose(self) -> Sequence[Check]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from netarena_toy import Toy, Waterworks
 
 from netarena.application import Environment
-from netarena.assessment import conduct
+from netarena.assessment import RESULTS_NAME, conduct
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
 from netarena.journal import JOURNAL_NAME, read_journal
@@ -125,12 +126,14 @@ def assess(
     """Conduct one assessment; the results, and the journal's episodes with all their steps."""
     config = toy.config_type.parse({"seed": 7, **values})
 
-    async def run() -> list[dict[str, Any]]:
+    async def run() -> dict[str, Any]:
         async with toy:
             done = await conduct(
                 toy, config, {toy.role: agent}, out=out, reporter=reporter, slots=slots
             )
             return done[toy.role]
 
-    results = asyncio.run(run())
+    summary = asyncio.run(run())
+    results = json.loads((out / RESULTS_NAME).read_text())["results"]
+    assert results[-1] == summary
     return results, list(read_journal(out / JOURNAL_NAME, slim=False).episodes.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
-from netarena.assessment import conduct, write_json
+from netarena.assessment import conduct
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureReason
 from netarena.journal import read_events
 from netarena.model import AgentInfo
+from netarena.result import Spool
 
 
 def verdicts(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -230,12 +232,18 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         assess(Toy(), Scripted(open_all), tmp_path / "file" / "sub")
 
 
-def test_write_json_leaves_the_old_content_when_it_fails(tmp_path: Path) -> None:
-    write_json(tmp_path / "a.json", {"old": 1})
-    with pytest.raises(ValueError, match="Out of range"):
-        write_json(tmp_path / "a.json", {"new": float("nan")})
-    assert json.loads((tmp_path / "a.json").read_text()) == {"old": 1}
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+def test_a_disk_that_takes_no_more_records_ends_the_assessment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(spool: Spool, record: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Spool, "append", full)
+    with pytest.raises(AssessmentFailed, match="no record can be written: No space left"):
+        assess(Toy(), Scripted(open_all), tmp_path)
+    monkeypatch.undo()
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True)
+    assert results[-1]["outcomes"]["solved"] == 3
 
 
 def test_a_resumed_run_keeps_the_keys_that_are_not_given_again(tmp_path: Path) -> None:

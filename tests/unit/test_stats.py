@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena.model import AgentInfo, Episode, Outcome, Query
+from netarena.model import AgentInfo, Episode, Outcome, Outline, Query
 from netarena.stats import (
     VERDICTS,
     agent_used_time,
@@ -25,7 +25,7 @@ CONFIG = LampConfig(num_queries=3)
 QUERIES = list(Lamp().generate(CONFIG, 7))
 
 
-def episode(number: int = 0, outcome: Outcome = Outcome.SOLVED, **values: object) -> Episode:
+def episode(number: int = 0, outcome: Outcome = Outcome.SOLVED, **values: object) -> Outline:
     query = QUERIES[number]
     fields: dict[str, object] = {
         "query_id": query.id,
@@ -45,10 +45,10 @@ def episode(number: int = 0, outcome: Outcome = Outcome.SOLVED, **values: object
         "world_s": 8.0,
         "queue_s": 16.0,
     }
-    return Episode.model_validate(fields | values)
+    return Episode.model_validate(fields | values).outline()
 
 
-def summary(episodes: Sequence[Episode], not_run: Sequence[Query] = ()) -> dict[str, object]:
+def summary(episodes: Sequence[Outline], not_run: Sequence[Query] = ()) -> dict[str, object]:
     return summarise(Lamp(), CONFIG, 7, episodes, not_run)
 
 

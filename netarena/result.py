@@ -1,0 +1,100 @@
+"""Result files: replaced whole or not at all, and written record by record.
+
+No record of a run stays in memory: it waits in a ``Spool`` on disk until ``write_document`` copies
+it, so that a run of any length takes the memory of one record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+INDENT = 2
+
+
+class Spool:
+    """Records on disk, in order; the file has no name and goes with the process."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError."""
+        self._file = tempfile.TemporaryFile(  # noqa: SIM115 -- closed by __exit__
+            "w+", encoding="utf-8", newline="\n", dir=folder
+        )
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Take one record. Raises OSError, and ValueError for NaN or infinity."""
+        self._file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def lines(self) -> Iterator[str]:
+        """The records as JSONL from the first on; nothing may be appended meanwhile."""
+        self._file.seek(0)
+        yield from self._file
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(json.loads, self.lines())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(OSError):  # a full disk: what could not be written is not wanted any more
+            self._file.close()
+
+
+def write_document(
+    path: Path, participants: Mapping[str, str], results: Iterable[Mapping[str, Any]]
+) -> None:
+    """Write ``results.json``: ``participants`` maps a role to the agent's id.
+
+    ``results`` are the records and, last, the summary; they are taken one by one.
+    """
+    replace_file(path, _document(participants, results))
+
+
+def _document(
+    participants: Mapping[str, str], results: Iterable[Mapping[str, Any]]
+) -> Iterator[str]:
+    """The text that ``write_json`` would write of the whole, in parts."""
+    yield '{\n  "participants": ' + _text(dict(participants), depth=1) + ',\n  "results": ['
+    before = "\n    "
+    for record in results:
+        yield before + _text(record, depth=2)
+        before = ",\n    "
+    yield "\n  ]\n}\n"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a small JSON file so that a reader sees the old content or the new, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, [_text(value), "\n"])
+
+
+def _text(value: Any, *, depth: int = 0) -> str:
+    text = json.dumps(value, indent=INDENT, ensure_ascii=False, allow_nan=False)
+    # a line end within a string is escaped: those that are left are the layout's
+    return text.replace("\n", "\n" + " " * INDENT * depth)
+
+
+def replace_file(path: Path, parts: Iterable[str]) -> None:
+    """Write a file so that a reader sees the old content or the new, never half."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.writelines(parts)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise
