@@ -1,9 +1,17 @@
 """Reading a reply: on which machine the agent runs which command.
 
-The form is the outside contract's: a JSON object ``{"machine": ..., "command": ...}``, bare,
-fenced, or inside prose; the last object with both keys counts. It is read as leniently as can be
-done without guessing: line breaks and backslashes that JSON would have escaped, single quotes, a
-comma too many. Whether the machine exists and the command says anything is the world's to tell.
+The form is the outside contract's: an object ``{"machine": ..., "command": ...}``, bare, fenced,
+or inside prose; the last object with both keys counts. It is read as leniently as can be done
+without guessing: keys in capitals or bare, single or curled quotes, line breaks and backslashes
+that JSON would have escaped, a comma too many, closing brackets that are missing at the end of the
+text or of its fence, an object inside of another or in a text of another (a tool's arguments). A
+text that is not closed is none: half a command is another command. Where there is no such object,
+two lines ``Machine: NAME`` and ``Command: TEXT`` are one. Whether the machine exists and the
+command says anything is the world's to tell.
+
+Own code, since libraries that repair JSON guess where a text ends, and take time that grows with
+the square of what is hostile, or for ever (issues 123, 130, 156 and 203 of json-repair). Here each
+place is walked twice at most.
 """
 
 from __future__ import annotations
@@ -11,25 +19,37 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from netarena.errors import ReplyRefused
 
 #: bytes of one command; Linux takes no argument beyond 128 KiB
 MAX_COMMAND_BYTES = 65_536
-#: characters at the end of a reply that are read, and objects in them that are tried
-MAX_READ_CHARS = 262_144
-MAX_TRIES = 64
+#: characters at the end of a reply that are read; the slowest take some 0.3 s
+MAX_READ_CHARS = 131_072
 
 _FORM = 'send one JSON object {"machine": "<name>", "command": "<one shell command>"}'
-_OPENING = re.compile(r"""\{\s*["']""")
-#: a quoted text, either way; possessive, so that reading stays linear
-_TEXT = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")"""
-_PAIR = re.compile(rf"({_TEXT})\s*+:\s*+({_TEXT})\s*+(?:,\s*+)?+", re.DOTALL)
-_LOOSE = re.compile(rf"\{{\s*+(?:{_PAIR.pattern})++\}}", re.DOTALL)
+_KEYS = frozenset({"machine", "command"})
+
+#: of these any opens a text, and any of the same kind closes it: two texts that overlap would
+#: have what follows walked for each
+_QUOTES = ('"', "'", "\u201c\u201d", "\u2018\u2019")  # the last two are curled
+_TEXT = "|".join(rf"[{kind}][^{kind}\\]*+(?:\\.[^{kind}\\]*+)*+[{kind}]" for kind in _QUOTES)
+_TOKEN = re.compile(
+    rf"\s*+(?:(?P<text>{_TEXT})|(?P<mark>[{{}}\[\]:,])|(?P<end>\Z|```)|(?P<word>[\w.+-]++))",
+    re.DOTALL,
+)
+_OPENING = re.compile(r"\{(?=\s*+[\w" + "".join(_QUOTES) + r"])")
 #: a backslash and what follows it, if JSON knows that
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|\')?')
 _DECODER = json.JSONDecoder(strict=False)
+
+#: a line that gives one of the keys, with marks of Markdown around its name
+_LINE = re.compile(
+    r"[\s>*_#`-]*+(machine|command)[*_`]*+\s*+:(?:\*\*|__)?+\s*+(.++)", re.IGNORECASE
+)
+_NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
 def read_reply(reply: str) -> dict[str, str]:
@@ -37,12 +57,21 @@ def read_reply(reply: str) -> dict[str, str]:
 
     Raises ReplyRefused with a reason for the agent.
     """
-    for found in _objects(reply[-MAX_READ_CHARS:]):
-        machine, command = found["machine"], found["command"]
-        if not isinstance(machine, str) or not isinstance(command, str):
-            raise ReplyRefused(f"machine and command must be texts: {_FORM}")
-        return {"machine": _checked(machine.strip(), "machine"), "command": _checked(command)}
-    raise ReplyRefused(f"the reply holds no object with machine and command: {_FORM}")
+    text = reply[-MAX_READ_CHARS:]
+    found = _last(_objects(text)) or _last(_paired_lines(text))
+    if found is None:
+        raise ReplyRefused(f"the reply holds no object with machine and command: {_FORM}")
+    machine, command = found["machine"], found["command"]
+    if not isinstance(machine, str) or not isinstance(command, str):
+        raise ReplyRefused(f"machine and command must be texts: {_FORM}")
+    return {"machine": _checked(machine.strip(), "machine"), "command": _checked(command)}
+
+
+def _last(found: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    last = None
+    for last in found:  # noqa: B007 -- the last one is what is asked for
+        pass
+    return last
 
 
 def _checked(text: str, what: str = "command") -> str:
@@ -57,36 +86,138 @@ def _checked(text: str, what: str = "command") -> str:
     return text
 
 
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """Objects with both keys, the last one first."""
-    openings = [match.start() for match in _OPENING.finditer(text)]
-    for start in openings[: -MAX_TRIES - 1 : -1]:
-        for read in (_read_json, _read_loose):
-            found = read(text, start)
-            if isinstance(found, dict) and {"machine", "command"} <= found.keys():
+def _objects(text: str, *, inner: bool = True) -> Iterator[dict[str, Any]]:
+    """Objects with both keys, in the order in which they end; ``inner``: in texts of others too."""
+    hopeless: set[int] = set()
+    opening = _OPENING.search(text)
+    while opening:
+        walk = _Walk(text, opening.end(), hopeless)
+        for found in walk.found:
+            if found.keys() >= _KEYS:
                 yield found
-                break
+            elif inner:
+                for value in found.values():
+                    if isinstance(value, str) and value.lstrip().startswith("{"):
+                        yield from _objects(value, inner=False)
+        opening = _OPENING.search(text, walk.end)
 
 
-def _read_json(text: str, start: int) -> Any:
-    try:
-        return _DECODER.raw_decode(text, start)[0]
-    except (ValueError, RecursionError):
-        return None
+class _Level:
+    """An object or a list that is open: what it holds so far, and what may come next."""
+
+    def __init__(self, *, keyed: bool) -> None:
+        self.values: dict[str, Any] | None = {} if keyed else None
+        self.key = ""
+        #: "item" (a key, or an element of a list), "colon", "value" or "comma"
+        self.wants = "item"
+        #: where its items began: what comes from there on depends on nothing before
+        self.begun: list[int] = []
 
 
-def _read_loose(text: str, start: int) -> dict[str, str] | None:
-    """An object of texts that is JSON but for quotes, escapes and a last comma."""
-    found = _LOOSE.match(text, start)
-    if found is None:
-        return None
-    return {_unquote(key): _unquote(value) for key, value in _PAIR.findall(found[0])}
+class _Walk:
+    """One object, whose opening brace ends at ``start``.
+
+    ``found`` are the objects within that are complete and this one after them, none if it is
+    not complete; ``end`` is where to look for the next. ``hopeless`` are the places of items
+    from which on no object or list comes to its end (those of lists as their complements): a
+    later walk that comes to one of them ends there, so that all walks together are linear.
+    """
+
+    def __init__(self, text: str, start: int, hopeless: set[int]) -> None:
+        self.found: list[dict[str, Any]] = []
+        self._hopeless = hopeless
+        self._open: list[_Level] = []
+        self.end = start
+        place, fits = start, self._enter("{", start)
+        while fits and self._open:
+            token = _TOKEN.match(text, place)
+            fits = token is not None and self._take(token)
+            place = token.end() if token else place
+        if fits:
+            self.end = place
+        else:
+            hopeless.update(item for level in self._open for item in level.begun)
+            self.found.clear()
+
+    def _enter(self, mark: str, place: int) -> bool:
+        self._open.append(_Level(keyed=mark == "{"))
+        return self._next_item(place)
+
+    def _next_item(self, place: int) -> bool:
+        level = self._open[-1]
+        level.wants = "item"
+        level.begun.append(place if level.values is not None else ~place)
+        return level.begun[-1] not in self._hopeless
+
+    def _take(self, token: re.Match[str]) -> bool:
+        """Go on by one token; false where it does not fit."""
+        level = self._open[-1]
+        keyed = level.values is not None
+        said, wanted = token[token.lastgroup or 0], level.wants
+        if token.lastgroup == "end":
+            return self._cut_off()
+        if said == ("}" if keyed else "]"):
+            return wanted in {"item", "comma"} and self._leave()
+        if wanted in {"colon", "comma"}:
+            if said != (":" if wanted == "colon" else ","):
+                return False
+            level.wants = "value"
+            return wanted == "colon" or self._next_item(token.end())
+        if token.lastgroup == "mark":
+            value_wanted = wanted == "value" or not keyed
+            return value_wanted and said in "{[" and self._enter(said, token.end())
+        content = _unquote(said) if token.lastgroup == "text" else said
+        if keyed and wanted == "item":
+            level.key, level.wants = content.strip().lower(), "colon"
+        else:
+            self._put(content if token.lastgroup == "text" else None)
+        return True
+
+    def _put(self, value: object) -> None:
+        """A value is complete; of what is no text it matters only that it is none."""
+        level = self._open[-1]
+        if level.values is not None:
+            level.values[level.key] = value
+        level.wants = "comma"
+
+    def _leave(self) -> bool:
+        values = self._open.pop().values
+        if values is not None:
+            self.found.append(values)
+        if self._open:
+            self._put(None)
+        return True
+
+    def _cut_off(self) -> bool:
+        """The text, or its fence, ends here: so does what is open, if only brackets are missing."""
+        if self._open[-1].wants not in {"item", "comma"}:
+            return False
+        while self._open:
+            self._leave()
+        return True
 
 
 def _unquote(quoted: str) -> str:
     body = quoted[1:-1]
-    if quoted[0] == "'":
+    if quoted[0] != '"':
         body = re.sub(r'(\\.)|"', lambda m: m[1] or r"\"", body, flags=re.DOTALL)
     known = _ESCAPE.sub(lambda m: {None: r"\\", "'": "'"}.get(m[1], m[0]), body)
     text: str = _DECODER.decode(f'"{known}"')
     return text
+
+
+def _paired_lines(text: str) -> Iterator[dict[str, Any]]:
+    """A line with a machine and one with a command, next to each other but for empty ones."""
+    lines = [_LINE.fullmatch(line) for line in text.splitlines() if line.strip()]
+    for pair in pairwise(lines):
+        found = {one[1].lower(): _bare(one[2]) for one in pair if one}
+        if found.keys() == _KEYS and _NAME.fullmatch(found["machine"]):
+            yield found
+
+
+def _bare(value: str) -> str:
+    """Without the one pair of quotes or backticks that stands around all of it."""
+    value = value.strip()
+    quote = value[:1]
+    whole = quote in {'"', "'", "`"} and value.find(quote, 1) == len(value) - 1 > 0
+    return value[1:-1] if whole else value

@@ -3,32 +3,100 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from netarena.errors import ReplyRefused
+from netarena_route import reply
 from netarena_route.reply import MAX_COMMAND_BYTES, read_reply
 
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=80)
 
 
+_QUOTED = "{'machine': 'b', 'command': 'y'}"
+_SINGLE_CURLED = str.maketrans("<>", "\u2018\u2019")
+_FORMS = [
+    "{}",
+    "So:\n```json\n{}\n```\nDone.",
+    "```\n{}",
+    "~~~yaml\n{}\n~~~",
+    "Action: {} {{so}}",
+    "I'd say {{'tis}}: {}",
+    '{{"action": {{"input": [1, {}, {{"why": null}}]}}}}',
+    '{{"machine": "first", "command": "first"}} {}',
+]
+
+
+def _curled(value: dict[str, str]) -> str:
+    """As a word processor would write it; what would end a text is escaped."""
+    pairs = (
+        f"“{key}”: “{json.dumps(text)[1:-1].replace('“', chr(92) + 'u201c')}”"
+        for key, text in value.items()
+    )
+    return "{" + ", ".join(pairs) + "}"
+
+
+#: ways in which models write an object; each can mean only one thing
+_WRITTEN: dict[str, Callable[[dict[str, str]], str]] = {
+    "json": json.dumps,
+    "unescaped letters": lambda value: json.dumps(value, ensure_ascii=False),
+    "comma too many": lambda value: json.dumps(value, indent=2)[:-2] + ",\n}",
+    "capitals": lambda value: json.dumps({key.upper(): text for key, text in value.items()}),
+    "another order": lambda value: json.dumps({"n": [0, {}], **dict(reversed(value.items()))}),
+    "a tool's arguments": lambda value: json.dumps({"arguments": json.dumps(value)}),
+    "bare keys": lambda value: json.dumps(value).replace('"machine":', "machine:"),
+}
+
+
 @given(
     machine=_TEXT,
     command=_TEXT,
-    form=st.sampled_from(["{}", "So:\n```json\n{}\n```\nDone.", "```\n{}", "Action: {} {{so}}"]),
-    earlier=st.booleans(),
+    form=st.sampled_from(_FORMS),
+    written=st.sampled_from(sorted(_WRITTEN)),
 )
-def test_any_object_is_read_back(machine: str, command: str, form: str, earlier: bool) -> None:
-    reply = form.format(json.dumps({"machine": machine, "command": command}))
-    if earlier:
-        reply = '{"machine": "first", "command": "first"} ' + reply
-    assert read_reply(reply) == {"machine": machine.strip(), "command": command}
+def test_any_object_is_read_back(machine: str, command: str, form: str, written: str) -> None:
+    text = form.format(_WRITTEN[written]({"machine": machine, "command": command}))
+    assert read_reply(text) == {"machine": machine.strip(), "command": command}
+
+
+@given(machine=_TEXT, command=_TEXT, curled=st.booleans())
+def test_other_quotes_are_read_back(machine: str, command: str, curled: bool) -> None:
+    plain = {"machine": machine.strip(), "command": command}
+    if curled:
+        assume(not {"”", "“"} & {*machine, *command})
+        assert read_reply(_curled(plain)) == plain
+    else:
+        # Python knows escapes that JSON does not
+        assume((machine + command).isprintable())
+        assert read_reply(f"Next: {plain!r}.") == plain
+
+
+@given(machine=_TEXT, command=_TEXT, form=st.sampled_from(_FORMS[:4]), data=st.data())
+def test_a_reply_that_is_cut_off_gives_the_whole_command_or_none(
+    machine: str, command: str, form: str, data: st.DataObject
+) -> None:
+    whole = form.format(json.dumps({"machine": machine, "command": command}))
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    with suppress(ReplyRefused):
+        assert read_reply(cut) == {"machine": machine.strip(), "command": command}
+
+
+@given(st.text(max_size=400))
+def test_no_prose_is_a_command(text: str) -> None:
+    """What has no quoted key, and no two lines that are labelled so, says nothing."""
+    assume(not re.search("machine|command", text, re.IGNORECASE))
+    with pytest.raises(ReplyRefused):
+        read_reply(text)
 
 
 @pytest.mark.parametrize(
-    ("reply", "command"),
+    ("reply_", "command"),
     [
         ("{'machine': 'a', 'command': 'ip a'}", "ip a"),
         ("{'machine': 'a', 'command': 'say \"it\\'s\"'}", 'say "it\'s"'),
@@ -41,17 +109,48 @@ def test_any_object_is_read_back(machine: str, command: str, form: str, earlier:
         ('{"action": {"machine": "a", "command": "ip a"}} {"done": true}', "ip a"),
         ('{"machine": "a", "command": ""}', ""),
         ('{"machine": "a", "command": "x"} {"machine": "a", "command": "y"} {"machine": 1}', "y"),
+        ('{"machine": "a", "command": "x", "instead_of": {"machine": "b", "command": "y"}}', "x"),
+        ("""{"machine": "a", "command": "x", "not": "{'machine': 'b', 'command': 'y'}"}""", "x"),
+        ("""{"machine": "a", "command": "{'machine': 'b', 'command': 'y'}"}""", _QUOTED),
+        ('{"machine": "a", "command": "ip a"', "ip a"),
+        ('{"machine": "a", "command": "ip a",', "ip a"),
+        ('```json\n{"machine": "a", "command": "ip a"\n```\nThat shows it.', "ip a"),
+        ('{"action": {"machine": "a", "command": "ip a"', "ip a"),
+        ('[{"machine": "a", "command": "ip a"}', "ip a"),
+        ("{'Machine': 'a', 'Command': 'ip a', 'sure': True, 'n': [1.5, None],}", "ip a"),
+        ('{“machine”: “a”, “command”: “grep "it\'s" x”}', 'grep "it\'s" x'),
+        ("{<machine>: <a>, <command>: <ip a>}".translate(_SINGLE_CURLED), "ip a"),
+        ("{ machine : 'a', command: 'ip a' }", "ip a"),
+        ("Machine: a\nCommand: ip -o addr | grep ': '", "ip -o addr | grep ': '"),
+        ("I look.\n\n**Machine:** `a`\n\n**Command:** `ip a`\n\nThen we see.", "ip a"),
+        ("- machine: a\r\n- command: sysctl -w x='1'\r\n", "sysctl -w x='1'"),
+        ('> COMMAND: "ip a"\n> MACHINE: "a"', "ip a"),
+        ("Machine: b\nCommand: x\nMachine: a\nCommand: ip a", "ip a"),
+        ('Machine: b\nCommand: x\n{"machine": "a", "command": "ip a"}', "ip a"),
     ],
 )
-def test_what_models_send_is_read(reply: str, command: str) -> None:
-    assert read_reply(reply) == {"machine": "a", "command": command}
+def test_what_models_send_is_read(reply_: str, command: str) -> None:
+    assert read_reply(reply_) == {"machine": "a", "command": command}
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply_", "told"),
     [
         ("ip a", "no object"),
         ('{"machine": "a"}', "no object"),
+        # half a command is another command
+        ('{"machine": "a", "command": "ip addr flush', "no object"),
+        ('{"machine": "a", "command": "sh -c "ip a""}', "no object"),
+        ('{"machine": "a", "command": "ip a" and then', "no object"),
+        ('{"machine": "a", "command": "ip a"} is what {"machine": "a", "command": 1}', "texts"),
+        ('{"machine": "a" "command": "ip a"}', "no object"),
+        ("{machine: a, command: ip a}", "no object"),
+        ("Machine: a", "no object"),
+        ("Machine: a\nWhat next?\nCommand: ip a", "no object"),
+        ("The machine: a router\nCommand: ip a", "no object"),
+        ("Machine: the router\nCommand: look at the routes", "no object"),
+        ("Machine: a\nCommand:", "no object"),
+        ("On machine a I would run the command: ip a", "no object"),
         ('{"machine": "a", "command": ["ip", "a"]}', "must be texts"),
         (r'{"machine": "a", "command": "\ud800"}', "not valid Unicode"),
         (r'{"machine": "a\ud800", "command": "ip"}', "the machine is not valid"),
@@ -59,25 +158,71 @@ def test_what_models_send_is_read(reply: str, command: str) -> None:
         (json.dumps({"machine": "a", "command": "x" * 65_537}), f"{MAX_COMMAND_BYTES} are allowed"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(reply: str, told: str) -> None:
+def test_what_cannot_be_meant_is_refused(reply_: str, told: str) -> None:
     with pytest.raises(ReplyRefused, match=told):
-        read_reply(reply)
+        read_reply(reply_)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        '{"a":' * 100_000,
-        '{"a' * 100_000,
-        "{'a" * 100_000,
-        "{'a':'b'" * 50_000,
-        "{'a':'b'" + " " * 300_000,
-        '{"a":"' + "\\" * 300_001,
-        '{"machine": "a", "command":' * 10_000,
-    ],
-    ids=range(7),
-)
-def test_hostile_text_is_read_to_its_end(reply: str) -> None:
-    """Quadratic reading would take the better part of an hour: the suite's own limit is hit."""
+#: built of as many pieces as told; each was, or would be, slow for some way of reading
+_HOSTILE: dict[str, Callable[[int], str]] = {
+    "objects that do not end": lambda n: '{"a":' * n,
+    "lists that do not end": lambda n: '{"a":' + "[" * n,
+    "elements": lambda n: '{"a":[' + "1," * n,
+    "braces": lambda n: "{" * n,
+    "empty objects": lambda n: "{}" * n,
+    "texts that do not end": lambda n: '{"a' * n,
+    "single quotes": lambda n: "{'a" * n,
+    "curled quotes": lambda n: "{“" * n + "k”:{" + '"a":1,' * n + "} x",
+    "low quotes": lambda n: "{„" * n + "k”:{" + '"a":1,' * n + "} x",
+    "two ways to read it": lambda n: "{" + """'s':'{"x":"','k':'","y":"',""" * n,
+    "no commas": lambda n: "{'a':'b'" * n,
+    "spaces": lambda n: "{'a':'b'" + " " * n,
+    "backslashes": lambda n: '{"a":"' + "\\" * (2 * n + 1),
+    "all but the last closed": lambda n: '{"a":' * n + "1" + "}" * (n - 1) + " x",
+    "values that are missing": lambda n: '{"machine": "a", "command":' * n,
+    "objects in texts": lambda n: '{"a":"' + "{'b':'c'}" * n + '"}',
+    "lines": lambda n: "Machine: a\n" * n,
+    "empty lines": lambda n: "Command:" + "\n" * n,
+    "marks": lambda n: "*" * n + " " * n,
+}
+
+
+class Counted:
+    """A pattern; ``cost`` counts its matches, and the characters that they looked at."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self.cost = 0
+
+    def __getattr__(self, name: str) -> Any:
+        def count(text: str, place: int = 0) -> re.Match[str] | None:
+            match: re.Match[str] | None = getattr(self._pattern, name)(text, place)
+            self.cost += 1 + (match.end() - match.start() if match else len(text) - place)
+            return match
+
+        return count
+
+
+@pytest.mark.parametrize("kind", _HOSTILE)
+def test_reading_is_linear(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cost(pieces: int) -> int:
+        with pytest.MonkeyPatch.context() as patch:
+            counted = {name: Counted(getattr(reply, name)) for name in ("_TOKEN", "_LINE")}
+            for name, pattern in counted.items():
+                patch.setattr(reply, name, pattern)
+            with pytest.raises(ReplyRefused):
+                read_reply(_HOSTILE[kind](pieces))
+        return sum(pattern.cost for pattern in counted.values())
+
+    monkeypatch.setattr(reply, "MAX_READ_CHARS", 1 << 30)
+    assert cost(2000) <= 2.2 * cost(1000) + 100
+
+
+@pytest.mark.parametrize("kind", _HOSTILE)
+def test_megabytes_are_read_as_far_as_they_count(kind: str) -> None:
+    text = _HOSTILE[kind](1000)
+    text = (text * (3_000_000 // len(text) + 1))[:3_000_000]
     with pytest.raises(ReplyRefused):
-        read_reply(reply)
+        read_reply(text)
+    said = {"machine": "a", "command": "ip a"}
+    assert read_reply(f'{text}" \n\n{json.dumps(said)}') == said
