@@ -2,16 +2,21 @@
 
 ``Cluster`` is shared by all episodes of a service, ``Deployed`` is one episode's world on it: what
 the agent's kubectl is given, what the grader reads, and how faults are written. There are an
-embedded one (``embedded``) and, later, any that a kubeconfig names.
+embedded one (``embedded``), and any that a kubeconfig names (``real``).
 """
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from netarena_k8s.world import Policy, World
+
+#: of a world, where every episode has a cluster of its own
+NAMESPACE: Final = "shop"
 
 
 @dataclass(frozen=True)
@@ -19,12 +24,15 @@ class Sight:
     """What the grader reads, in one moment.
 
     ``reached`` is measured, a truth value per pair of the world. ``others`` says in words which
-    objects beside network policies differ from what was deployed.
+    objects beside network policies differ from what was deployed. ``disagreement`` names, in words,
+    the pairs on which a settled measurement and the evaluator differ.
     """
 
     policies: tuple[Policy, ...]
     reached: tuple[bool, ...]
     others: tuple[str, ...] = ()
+    namespace: str = NAMESPACE
+    disagreement: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,10 @@ class Deployed(ABC):
     async def look(self) -> Sight:
         """The settled state. Raises EnvironmentFailed when it cannot be read."""
 
+    async def doubt(self) -> None:
+        """Find out whether a disagreement is the cluster's own: apply the healthy policies, look,
+        and put back what was there. Raises EnvironmentFailed if they disagree too."""
+
     @abstractmethod
     async def close(self) -> None:
         """Leave nothing of it behind."""
@@ -75,3 +87,19 @@ class Cluster(ABC):
     @abstractmethod
     async def stop(self) -> None:
         """Stop what ``start`` started."""
+
+
+def render_kubeconfig(server: Mapping[str, object], namespace: str, user: str, token: str) -> str:
+    """A kubeconfig of one context; ``server`` is the content of its cluster."""
+    name = "netarena"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": dict(server)}],
+        "contexts": [
+            {"name": name, "context": {"cluster": name, "namespace": namespace, "user": user}}
+        ],
+        "users": [{"name": user, "user": {"token": token}}],
+    }
+    return json.dumps(config, indent=1) + "\n"

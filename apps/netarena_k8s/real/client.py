@@ -1,0 +1,333 @@
+"""The API of a cluster that a kubeconfig names: requests with JSON, and commands in containers.
+
+The kubeconfig is read by the official client, which knows certificates, tokens, OpenID and the
+commands that clouds log in with; requests are plain, because manifests are plain data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Self, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+from kubernetes.aio import config as kubeconfig
+from kubernetes.aio.client import Configuration, rest
+
+from netarena.errors import ConfigError, EnvironmentFailed, one_line
+from netarena_k8s.policy import Manifest
+
+Json: TypeAlias = dict[str, Any]
+_T = TypeVar("_T")
+
+#: who is said to have written an object; what kubectl says of itself, as on the embedded cluster
+MANAGER: Final = "kubectl"
+#: how long a request that may be repeated is, while the API does not answer
+_PATIENCE_S = 40.0
+_PAUSE_S = 0.25
+_REQUEST_S = 30.0
+#: answers that say: later
+_LATER = frozenset({429, 500, 502, 503, 504})
+_HTTPS_PORT = 443
+_SOCKET_PROTOCOL = "v4.channel.k8s.io"
+_STDIN, _STDOUT, _STDERR, _STATUS = range(4)
+
+#: kind -> the path before its namespace, and the plural
+_PATHS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "Namespace": ("/api/v1", "namespaces"),
+        "Node": ("/api/v1", "nodes"),
+        "Pod": ("/api/v1", "pods"),
+        "Service": ("/api/v1", "services"),
+        "ServiceAccount": ("/api/v1", "serviceaccounts"),
+        "ConfigMap": ("/api/v1", "configmaps"),
+        "Event": ("/api/v1", "events"),
+        "Deployment": ("/apis/apps/v1", "deployments"),
+        "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+        "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
+        "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+        "SelfSubjectAccessReview": ("/apis/authorization.k8s.io/v1", "selfsubjectaccessreviews"),
+    }
+)
+
+
+class Refused(EnvironmentFailed):
+    """The API said no; ``status`` is HTTP's."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail, proven_ours=True)
+        self.status = status
+
+
+def path_of(kind: str, namespace: str = "", name: str = "", part: str = "") -> str:
+    """Of an object, of all of a kind (no ``name``), or of a subresource (``part``)."""
+    root, plural = _PATHS[kind]
+    words = [root, *(("namespaces", namespace) if namespace else ()), plural, name, part]
+    return "/".join(filter(None, words)).replace("//", "/")
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a cluster's API is, and how a client knows it."""
+
+    url: str
+    #: PEM; empty: what the machine trusts
+    authority: str = ""
+    #: the name in its certificate
+    name: str = ""
+    verified: bool = True
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or _HTTPS_PORT
+
+    @property
+    def path(self) -> str:
+        """Before all paths of the API, where several clusters share an address."""
+        return urlsplit(self.url).path.rstrip("/")
+
+
+class Api:
+    """One cluster as one user. Made by ``connect``; ``close`` it."""
+
+    def __init__(self, server: Server, configuration: Any, session: aiohttp.ClientSession) -> None:
+        self.server = server
+        self._configuration = configuration
+        self._session = session
+        self._renewing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def connect(cls, context: str | None = None) -> Self:
+        """The cluster of a context, or of the current one. Raises ConfigError for a kubeconfig
+        that cannot be used; asks the cluster nothing yet."""
+        configuration = Configuration()
+        try:
+            loader = await kubeconfig.load_kube_config(  # type: ignore[no-untyped-call]  # ships few types
+                config_file=kubeconfig_paths(),
+                context=context,
+                client_configuration=configuration,
+                persist_config=False,
+            )
+            # the library's reading of certificates, authorities and keys
+            tls = rest.RESTClientObject(configuration).ssl_context
+        except Exception as error:  # noqa: BLE001 -- of files, YAML, logins, certificates
+            raise ConfigError("cluster", f"the kubeconfig cannot be used: {error}") from None
+        server = _server(configuration)
+        if urlsplit(server.url).scheme != "https":
+            raise ConfigError("cluster", f"{server.url} is not https: kubectl would send no token")
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls, limit=0),
+            timeout=aiohttp.ClientTimeout(total=_REQUEST_S),
+            trust_env=True,
+        )
+        api = cls(server, configuration, session)
+        api._renewing = asyncio.create_task(_renew(loader, configuration))
+        return api
+
+    async def close(self) -> None:
+        """Close all connections."""
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+        await self._session.close()
+
+    async def get(self, path: str, **query: str) -> Json:
+        """Raises Refused, or EnvironmentFailed when nobody answers."""
+        return await self._patiently("GET", path, query)
+
+    async def find(self, kind: str, namespace: str = "", **query: str) -> list[Json]:
+        """All of a kind, each with ``metadata`` and what else it has."""
+        found: list[Json] = (await self.get(path_of(kind, namespace), **query))["items"]
+        return found
+
+    async def apply(self, manifest: Manifest) -> Json:
+        """Make an object so, whether it is there or not (server-side apply)."""
+        about = manifest["metadata"]
+        path = path_of(manifest["kind"], about.get("namespace", ""), about["name"])
+        query = {"fieldManager": MANAGER, "force": "true"}
+        return await self._patiently("PATCH", path, query, manifest, "application/apply-patch+yaml")
+
+    async def merge(self, path: str, patch: Manifest) -> Json:
+        """Change some fields of an object (merge patch)."""
+        return await self._patiently("PATCH", path, {}, patch, "application/merge-patch+json")
+
+    async def post(self, path: str, body: Manifest) -> Json:
+        """Raises Refused; repeated only while the API does not answer at all."""
+        return await self._patiently("POST", path, {}, body)
+
+    async def delete(self, path: str, **query: str) -> None:
+        """Of what is gone already: nothing."""
+        try:
+            await self._patiently("DELETE", path, query)
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+
+    async def execute(
+        self, namespace: str, pod: str, container: str, command: Sequence[str]
+    ) -> Stream:
+        """Start a command in a container; its ends are the stream's. Raises EnvironmentFailed."""
+        query = [
+            *(("command", word) for word in command),
+            ("container", container),
+            *((name, "true") for name in ("stdin", "stdout", "stderr")),
+        ]
+        path = path_of("Pod", namespace, pod, "exec")
+        try:
+            socket = await self._session.ws_connect(
+                self.server.url + path,
+                params=query,
+                headers=await self._headers(),
+                protocols=(_SOCKET_PROTOCOL,),
+                max_msg_size=0,
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise EnvironmentFailed(
+                one_line(f"no command in pod {pod}: {type(error).__name__}: {error}"),
+                proven_ours=True,
+            ) from None
+        return Stream(socket, pod)
+
+    async def _headers(self) -> dict[str, str]:
+        settings = await self._configuration.auth_settings()
+        return {one["key"]: one["value"] for one in settings.values() if one["value"]}
+
+    async def _patiently(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Manifest | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        """Every request of ours may be repeated: what has been made already is made again."""
+        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        while True:
+            try:
+                return await self._ask(method, path, query, body, content_type)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                failure = EnvironmentFailed(
+                    one_line(f"the cluster's API: {type(error).__name__}: {error}"),
+                    proven_ours=True,
+                )
+            except Refused as refused:
+                if refused.status not in _LATER:
+                    raise
+                failure = refused
+            if asyncio.get_running_loop().time() > deadline:
+                raise failure
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Manifest | None,
+        content_type: str,
+    ) -> Json:
+        async with self._session.request(
+            method,
+            self.server.url + path,
+            params=query,
+            data=None if body is None else json.dumps(body),
+            headers={**await self._headers(), "Content-Type": content_type},
+        ) as response:
+            text = await response.text()
+        if response.status >= 400:
+            words = text
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                words = json.loads(text)["message"]
+            raise Refused(response.status, one_line(f"the cluster's API: {words}"))
+        found: Json = json.loads(text)
+        return found
+
+
+class Stream:
+    """A command in a container: lines in, lines out."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, pod: str) -> None:
+        self._socket = socket
+        self._pod = pod
+        self._rest = b""
+
+    async def ask(self, line: bytes, within_s: float) -> bytes:
+        """Write a line, and wait for one. Raises EnvironmentFailed when there is none."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._socket.send_bytes(bytes([_STDIN]) + line + b"\n")
+                return await self._line()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            detail = f"pod {self._pod} does not answer: {type(error).__name__}"
+            raise EnvironmentFailed(detail, proven_ours=True) from None
+
+    async def close(self) -> None:
+        """End the command."""
+        with contextlib.suppress(aiohttp.ClientError, OSError):
+            await self._socket.close()
+
+    async def _line(self) -> bytes:
+        while b"\n" not in self._rest:
+            message = await self._socket.receive()
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                raise EnvironmentFailed(f"the command in pod {self._pod} ended", proven_ours=True)
+            channel, data = message.data[0], message.data[1:]
+            if channel in {_STDERR, _STATUS} and data:
+                words = data.decode(errors="replace").strip()
+                raise EnvironmentFailed(one_line(f"pod {self._pod}: {words}"), proven_ours=True)
+            if channel == _STDOUT:
+                self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+
+async def each(calls: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """All results at once, or the first failure when all have ended."""
+    found: list[_T] = []
+    for one in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(one, BaseException):
+            raise one
+        found.append(one)
+    return found
+
+
+def kubeconfig_paths() -> str:
+    """Where kubectl would look."""
+    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+
+def _server(configuration: Any) -> Server:
+    url = str(configuration.host).rstrip("/")
+    authority = ""
+    if configuration.ssl_ca_cert:
+        authority = Path(configuration.ssl_ca_cert).read_text(encoding="utf-8")
+    elif configuration.ca_cert_data:
+        authority = str(configuration.ca_cert_data)
+    name = configuration.tls_server_name or urlsplit(url).hostname or ""
+    return Server(url, authority, name, bool(configuration.verify_ssl))
+
+
+def encoded(text: str) -> str:
+    """As ``…-data`` keys of a kubeconfig hold it."""
+    return base64.b64encode(text.encode()).decode()
+
+
+async def _renew(loader: Any, configuration: Any) -> None:
+    """Log in again where a login lasts minutes only."""
+    with contextlib.suppress(TypeError):  # the library takes a user without any login for one
+        await kubeconfig.refresh_token(  # type: ignore[no-untyped-call]  # ships few types
+            loader, client_configuration=configuration
+        )

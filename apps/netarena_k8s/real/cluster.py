@@ -1,0 +1,283 @@
+"""A real cluster, and the pool of namespaces that its episodes take turns in.
+
+    cluster = RealCluster(context="kind-kind")
+    await cluster.start()
+    deployed = await cluster.deploy(world)
+
+A namespace whose episode has ended is made as new at once and kept for the next of the same world:
+to take one costs a token. All namespaces say who made them (``owner``): what a service that was
+killed left behind goes when the next one starts, or by ``netarena clean k8s``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+from netarena.errors import ConfigError, EnvironmentFailed
+from netarena_k8s.cluster import Cluster, Deployed
+from netarena_k8s.real.client import Api, Json, each, path_of
+from netarena_k8s.real.manifest import OWNED, OWNER, namespace_manifest
+from netarena_k8s.real.owner import RENEW_S, is_abandoned, self_notes
+from netarena_k8s.real.right import missing_rights
+from netarena_k8s.real.shop import RealShop, Shop
+from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World
+
+#: namespaces at a time: 8 shops of 12 pods fit a node of 110
+MOST_SHOPS = 8
+#: of the stand-ins; elsewhere than in the cluster's own store: NETARENA_STANDIN_IMAGE
+IMAGE = "netarena/standin:1"
+_MINE = {"labelSelector": f"{OWNED}={OWNER}"}
+#: what a fixed namespace is emptied of, in this order
+_KINDS = ("Deployment", "Service", "RoleBinding", "Role", "ServiceAccount")
+
+
+def _canary() -> World:
+    """Two applications that may not talk: where they do, policies are not enforced."""
+    port = ContainerPort(number=8080)
+    return World(
+        apps=(
+            App(name="source", labels={"app": "source"}),
+            App(
+                name="target",
+                labels={"app": "target"},
+                ports=(port,),
+                service=(ServicePort(port=80, target=port.number, name="http"),),
+            ),
+        ),
+        policies=(Policy(name="deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress"]}),),
+    )
+
+
+class RealCluster(Cluster):
+    """The cluster of ``context`` (none: the current one), in namespaces of its own or in one."""
+
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        self._context = context
+        self._fixed = namespace
+        self._image = os.environ.get("NETARENA_STANDIN_IMAGE") or IMAGE
+        #: shops that there is still room for
+        self._places = 1 if namespace else MOST_SHOPS
+        self._api: Api | None = None
+        self._starting = asyncio.Lock()
+        self._changed = asyncio.Condition()
+        #: all there are, also those that are being built or renewed
+        self._shops: dict[str, Shop] = {}
+        self._free: list[Shop] = []
+        #: world -> how many shops of it will be free soon, and how many episodes wait for one
+        self._soon: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def api(self) -> Api:
+        """Raises EnvironmentFailed before the start."""
+        if self._api is None:
+            raise EnvironmentFailed("the cluster is not started", proven_ours=True)
+        return self._api
+
+    async def start(self) -> None:
+        """Raises ConfigError for a kubeconfig or rights that do not do, EnvironmentFailed for a
+        cluster that does not answer or does not enforce network policies."""
+        async with self._starting:
+            if self._api is not None:
+                return
+            self._api = await Api.connect(self._context)
+            try:
+                await self._settle_in()
+            except BaseException:
+                await asyncio.shield(self._stop())
+                raise
+
+    async def deploy(self, world: World) -> Deployed:
+        await self.start()
+        shop = await self._take(world)
+        deployed = RealShop(shop, self.api, self._release)
+        try:
+            await deployed.open()
+        except BaseException:
+            await asyncio.shield(deployed.close())
+            raise
+        return deployed
+
+    async def stop(self) -> None:
+        async with self._starting:
+            await self._stop()
+
+    async def clean(self) -> list[str]:
+        """Remove what services that are no more left behind; which namespaces, by name."""
+        found = await self._owned()
+        gone = [one["metadata"]["name"] for one in found if is_abandoned(_notes(one))]
+        await each(self._remove(name) for name in gone)
+        return gone
+
+    async def _settle_in(self) -> None:
+        if missing := await missing_rights(self.api, self._fixed):
+            where = f"in namespace {self._fixed}" if self._fixed else "in its namespaces"
+            raise ConfigError(
+                "cluster",
+                f"the kubeconfig may not, {where}: {', '.join(missing)} (docs/cluster.md)",
+            )
+        if self._fixed:
+            await self._check_fixed(self._fixed)
+        else:
+            await self.clean()
+        canary = await self._build(_canary())
+        await self._discard(canary)
+        self._spawn(self._stay())
+
+    async def _take(self, world: World) -> Shop:
+        """A healthy shop: a free one, one that is about to be free, or a new one."""
+        key = _key(world)
+        async with self._changed:
+            while True:
+                for shop in self._free:
+                    if _key(shop.world) == key:
+                        self._free.remove(shop)
+                        return shop
+                if self._soon[key] > self._waiting[key]:
+                    self._waiting[key] += 1
+                    try:
+                        await self._changed.wait()
+                    finally:
+                        self._waiting[key] -= 1
+                elif self._places:
+                    self._places -= 1
+                    break
+                elif self._free:
+                    self._spawn(self._discard(self._free.pop(0)))
+                    break
+                else:
+                    await self._changed.wait()
+        try:
+            return await self._build(world)
+        except BaseException:
+            await asyncio.shield(self._vacate())
+            raise
+
+    async def _release(self, shop: Shop) -> None:
+        """Of an episode that has ended: make it as new for the next, without anybody waiting."""
+        if shop.namespace in self._shops:
+            self._soon[_key(shop.world)] += 1
+            self._spawn(self._renew(shop))
+
+    async def _renew(self, shop: Shop) -> None:
+        try:
+            await shop.renew()
+            self._free.append(shop)
+        except EnvironmentFailed:
+            await self._discard(shop)
+            self._places += 1
+        finally:
+            self._soon[_key(shop.world)] -= 1
+            await self._tell()
+
+    async def _vacate(self) -> None:
+        self._places += 1
+        await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _build(self, world: World) -> Shop:
+        """A namespace with ``world`` in it, healthy. Raises EnvironmentFailed."""
+        name = self._fixed or f"shop-{secrets.token_hex(4)}"
+        if not self._fixed:
+            await self.api.apply(namespace_manifest(name, world.labels, self_notes()))
+        shop = Shop(self.api, name, world, self._image)
+        self._shops[name] = shop
+        try:
+            await shop.build()
+            await shop.renew()
+        except BaseException:
+            await asyncio.shield(self._discard(shop))
+            raise
+        return shop
+
+    async def _discard(self, shop: Shop) -> None:
+        """Remove a shop from the cluster; what cannot be removed now goes at the next start."""
+        self._shops.pop(shop.namespace, None)
+        await shop.close()
+        with contextlib.suppress(EnvironmentFailed):
+            await shop.free()
+            await (self._empty(shop.namespace) if self._fixed else self._remove(shop.namespace))
+
+    async def _remove(self, namespace: str) -> None:
+        """Delete a namespace. Policies first lose what an agent may have put there to keep them."""
+        shop = Shop(self.api, namespace, _canary(), self._image)
+        with contextlib.suppress(EnvironmentFailed):
+            await shop.free()
+        await self.api.delete(path_of("Namespace", name=namespace))
+
+    async def _empty(self, namespace: str) -> None:
+        """Delete what is ours in a namespace that is not; and policies, which are all ours."""
+        await self.api.delete(path_of("NetworkPolicy", namespace))
+        for kind in _KINDS:
+            for one in await self.api.find(kind, namespace, **_MINE):
+                await self.api.delete(path_of(kind, namespace, one["metadata"]["name"]))
+
+    async def _check_fixed(self, namespace: str) -> None:
+        """Refuse to work in a namespace where others have something that we would touch."""
+        for kind in ("NetworkPolicy", "Deployment", "Service"):
+            for one in await self.api.find(kind, namespace):
+                about = one["metadata"]
+                known = (about.get("labels") or {}).get(OWNED) == OWNER
+                if known or (kind, about["name"]) == ("Service", "kubernetes"):
+                    continue
+                raise ConfigError(
+                    "namespace",
+                    f"{namespace} has a {kind} {about['name']} that is not ours: delete it, or "
+                    "leave the key out and each episode gets a namespace of its own",
+                )
+        await self._empty(namespace)
+
+    async def _owned(self) -> list[Json]:
+        if self._fixed:
+            return []
+        return await self.api.find("Namespace", **_MINE)
+
+    async def _stay(self) -> None:
+        """Let our namespaces say that we live."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            for name in () if self._fixed else list(self._shops):
+                with contextlib.suppress(EnvironmentFailed):
+                    notes = {"metadata": {"annotations": self_notes()}}
+                    await self.api.merge(path_of("Namespace", name=name), notes)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _stop(self) -> None:
+        """Have everything deleted; the cluster does so in its own time."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._api is None:
+            return
+        await asyncio.gather(
+            *(self._discard(shop) for shop in list(self._shops.values())), return_exceptions=True
+        )
+        self._free.clear()
+        self._soon.clear()
+        api, self._api = self._api, None
+        await api.close()
+
+
+def _notes(one: Json) -> dict[str, str]:
+    found: dict[str, str] = one["metadata"].get("annotations") or {}
+    return found
+
+
+def _key(world: World) -> str:
+    """Tells worlds apart."""
+    return world.model_dump_json()

@@ -1,0 +1,164 @@
+"""Who reaches whom, measured from inside the pods: all pairs at once, new connections only.
+
+One command runs in each pod for as long as the shop stands (``standin probe``, see the stand-in's
+own description); a round is one line to each and one line back. Each target is tried by the
+address of its service, and its name is looked up beside it, so that a failed lookup is told apart
+from a denied connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from netarena.errors import EnvironmentFailed
+from netarena_k8s.policy import Manifest
+from netarena_k8s.real.client import Api, Stream, each
+from netarena_k8s.world import App, World
+
+_COMMAND = ("/standin", "probe")
+#: beside a round's own wait: a busy machine
+_GRACE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an application runs just now."""
+
+    pod: str
+    uid: str
+    ip: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One pair of a round: what became of the lookup, and of the connection."""
+
+    dns: str
+    connection: str
+
+    @property
+    def works(self) -> bool:
+        return self.dns == "ok" and self.connection == "open"
+
+    def __str__(self) -> str:
+        return self.connection if self.dns == "ok" else f"{self.connection}, lookup {self.dns}"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One measurement of all pairs of the world, in their order."""
+
+    found: tuple[Finding, ...]
+    #: of what answered: far below the wait, or silence proves nothing
+    slowest_ms: int
+
+    @property
+    def reached(self) -> tuple[bool, ...]:
+        return tuple(one.works for one in self.found)
+
+
+class Meter:
+    """Of one world in one namespace. ``move`` says where its pods and services are."""
+
+    def __init__(self, api: Api, namespace: str, world: World) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._world = world
+        self._places: dict[str, Place] = {}
+        self._addresses: dict[str, str] = {}
+        self._streams: dict[str, Stream] = {}
+        self._rounds = 0
+
+    async def move(self, places: Mapping[str, Place], addresses: Mapping[str, str]) -> None:
+        """Measure from these pods, to these addresses of services; commands in pods that stay
+        go on. Raises EnvironmentFailed."""
+        for name in list(self._streams):
+            if places.get(name) != self._places.get(name):
+                await self._streams.pop(name).close()
+        self._places, self._addresses = dict(places), dict(addresses)
+        await each(self._connect(app) for app in self._world.apps if app.name not in self._streams)
+
+    async def measure(self, wait_ms: int) -> Round:
+        """One round; who has not answered after ``wait_ms`` is silent. Raises EnvironmentFailed,
+        after which ``move`` must be called again."""
+        self._rounds += 1
+        answers = await each(self._ask(app, wait_ms) for app in self._world.apps)
+        found = {
+            (app.name, target): finding
+            for app, (findings, _) in zip(self._world.apps, answers, strict=True)
+            for target, finding in findings.items()
+        }
+        return Round(
+            tuple(found[pair.source, pair.target] for pair in self._world.pairs),
+            max(slowest for _, slowest in answers),
+        )
+
+    async def close(self) -> None:
+        """End all commands."""
+        streams, self._streams = list(self._streams.values()), {}
+        await asyncio.gather(*(stream.close() for stream in streams), return_exceptions=True)
+
+    async def _connect(self, app: App) -> None:
+        self._streams[app.name] = await self._api.execute(
+            self._namespace, self._places[app.name].pod, app.container, _COMMAND
+        )
+
+    async def _ask(self, source: App, wait_ms: int) -> tuple[dict[str, Finding], int]:
+        targets = self._targets(source)
+        request = {
+            "id": self._rounds,
+            "wait_ms": wait_ms,
+            "targets": [
+                {
+                    "name": app.name,
+                    "ip": self._addresses[app.name],
+                    "port": app.service[0].port,
+                    "protocol": app.service[0].protocol.lower(),
+                }
+                for app in targets
+            ],
+        }
+        stream = self._streams.get(source.name)
+        if stream is None:
+            raise EnvironmentFailed(f"nothing measures from {source.name}", proven_ours=True)
+        try:
+            line = await stream.ask(json.dumps(request).encode(), wait_ms / 1000 + _GRACE_S)
+            answer = json.loads(line)
+            findings = [Finding(one["dns"], one["connection"]) for one in answer["found"]]
+            named = zip((app.name for app in targets), findings, strict=True)
+            return dict(named), int(answer["slowest_ms"])
+        except (ValueError, KeyError, TypeError) as error:
+            await self._lose(source)
+            detail = f"the measurement in {source.name}: {error}"
+            raise EnvironmentFailed(detail, proven_ours=True) from None
+        except BaseException:
+            await self._lose(source)
+            raise
+
+    async def _lose(self, source: App) -> None:
+        if (stream := self._streams.pop(source.name, None)) is not None:
+            await stream.close()
+
+    def _targets(self, source: App) -> Sequence[App]:
+        return [app for app in self._world.apps if app.service and app is not source]
+
+
+def places_of(world: World, pods: Iterable[Manifest]) -> dict[str, Place]:
+    """Where each application runs: its one ready pod. Others are left out."""
+    found: dict[str, list[Place]] = {}
+    for pod in pods:
+        about, status = pod["metadata"], pod.get("status") or {}
+        ready = any(
+            one["type"] == "Ready" and one["status"] == "True"
+            for one in status.get("conditions") or ()
+        )
+        if "deletionTimestamp" in about or not ready:
+            continue
+        for app in world.apps:
+            if app.labels.items() <= (about.get("labels") or {}).items():
+                place = Place(about["name"], about["uid"], status["podIP"])
+                found.setdefault(app.name, []).append(place)
+    return {name: places[0] for name, places in found.items() if len(places) == 1}

@@ -1,0 +1,75 @@
+"""What the service's own kubeconfig must be allowed on a cluster, and what of it is missing.
+
+Administration of its namespaces, and nothing of the cluster but to make and delete them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netarena_k8s.apiserver.right import RULES
+from netarena_k8s.real.client import Api, each, path_of
+
+_READ = ("get", "list")
+_WRITE = (*_READ, "create", "patch", "delete")
+
+
+@dataclass(frozen=True)
+class Need:
+    """Verbs on a resource; ``resource`` may have a subresource behind a slash."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+
+
+#: to have a namespace per episode
+SPACES = (Need("", "namespaces", _WRITE),)
+#: in each namespace; the agent's own rights come on top, or its Role could not be made
+INSIDE = (
+    Need("apps", "deployments", _WRITE),
+    Need("", "services", _WRITE),
+    Need("", "pods", _READ),
+    Need("", "pods/exec", ("get", "create")),
+    Need("", "serviceaccounts", _WRITE),
+    Need("", "serviceaccounts/token", ("create",)),
+    Need("networking.k8s.io", "networkpolicies", (*_WRITE, "deletecollection")),
+    Need("rbac.authorization.k8s.io", "roles", _WRITE),
+    Need("rbac.authorization.k8s.io", "rolebindings", _WRITE),
+    *(Need(rule.group, resource, rule.verbs) for rule in RULES for resource in rule.resources),
+)
+
+
+async def missing_rights(api: Api, namespace: str | None) -> list[str]:
+    """What is not allowed, as ``verb resource``; in a namespace, or in any that is made."""
+    needs = INSIDE if namespace else (*SPACES, *INSIDE)
+    asked = dict.fromkeys(
+        (need.group, need.resource, verb) for need in needs for verb in need.verbs
+    )
+    answers = await each(
+        api.post(
+            path_of("SelfSubjectAccessReview"),
+            {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": _attributes(*one, namespace or "")},
+            },
+        )
+        for one in asked
+    )
+    return [
+        f"{verb} {resource}{f'.{group}' if group else ''}"
+        for (group, resource, verb), answer in zip(asked, answers, strict=True)
+        if not answer["status"].get("allowed")
+    ]
+
+
+def _attributes(group: str, resource: str, verb: str, namespace: str) -> dict[str, str]:
+    plural, _, part = resource.partition("/")
+    return {
+        "group": group,
+        "resource": plural,
+        "subresource": part,
+        "verb": verb,
+        "namespace": "" if plural == "namespaces" else namespace,
+    }

@@ -1,0 +1,357 @@
+"""One world in one namespace of a real cluster, from its first pod to its last.
+
+Nothing waits for a time. What is measured is settled when it agrees, in two rounds, with what the
+evaluator predicts for the policies as they were read at known versions, before and after. What
+disagrees for ``DISAGREE_S`` is told: the pairs, each with both answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from netarena.errors import EnvironmentFailed
+from netarena_k8s.apiserver.right import OPERATOR
+from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
+from netarena_k8s.policy import Manifest
+from netarena_k8s.real.client import Api, Json, Refused, Server, each, encoded, path_of
+from netarena_k8s.real.manifest import app_manifests, policy_manifests, right_manifests
+from netarena_k8s.real.measure import Meter, Round, places_of
+from netarena_k8s.real.relay import HOST, Relay
+from netarena_k8s.world import Net, Policy, World, render_policy
+
+#: how long measured and predicted may differ
+DISAGREE_S = 10.0
+#: silence of a round means no: first, and at most
+_WAIT_MS, _MOST_WAIT_MS = 300, 1000
+#: rounds that must agree
+_ROUNDS = 2
+#: how long pods may take to be ready: images are pulled, machines are busy
+_READY_S = 180.0
+#: how long a pod that went may be missed while it is measured
+_REPLACE_S = 60.0
+_PAUSE_S = 0.1
+#: of an agent's token: longer than any episode, and it dies with its account
+_TOKEN_S = 7200
+#: what holds a container up for good unless somebody helps
+_STUCK = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerError",
+    }
+)
+
+
+class Shop:
+    """A namespace with a world. ``build``, then ``renew`` for each episode; ``look`` at it."""
+
+    def __init__(self, api: Api, namespace: str, world: World, image: str) -> None:
+        self.namespace = namespace
+        self.world = world
+        self._api = api
+        self._image = image
+        self._meter = Meter(api, namespace, world)
+        self._addresses: dict[str, str] = {}
+        self._pods: dict[str, str] = {}
+        self._deployed: dict[str, str] = {}
+
+    async def build(self) -> None:
+        """Apply the applications, and wait until all pods are ready. The namespace is there
+        already; it has no policies yet. Raises EnvironmentFailed."""
+        apps = app_manifests(self.world, self.namespace, self._image)
+        made = await each(self._api.apply(one) for one in apps)
+        self._addresses = {
+            one["metadata"]["name"]: one["spec"]["clusterIP"]
+            for one in made
+            if one["kind"] == "Service"
+        }
+        await self._find_pods(_READY_S)
+        self._deployed = await self._others()
+
+    async def renew(self) -> None:
+        """As new: account, rights and policies are other objects than before, healthy, and
+        measured to be. Raises EnvironmentFailed."""
+        await self._api.delete(path_of("ServiceAccount", self.namespace, OPERATOR))
+        for one in right_manifests(self.namespace):
+            await self._api.apply(one)
+        await self.put(policy_manifests(self.world, self.namespace))
+        sight = await self.look()
+        if sight.reached != self.world.intended or sight.others:
+            raise EnvironmentFailed(
+                f"namespace {self.namespace} does not become healthy: "
+                + "; ".join((*sight.disagreement, *sight.others)),
+                proven_ours=True,
+            )
+
+    async def token(self) -> str:
+        """For the agent. Raises EnvironmentFailed."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": _TOKEN_S},
+        }
+        path = path_of("ServiceAccount", self.namespace, OPERATOR, "token")
+        return str((await self._api.post(path, body))["status"]["token"])
+
+    async def policies(self) -> list[Json]:
+        """Of the namespace, by name."""
+        found = await self._api.find("NetworkPolicy", self.namespace)
+        return sorted(found, key=lambda one: str(one["metadata"]["name"]))
+
+    async def put(self, manifests: Sequence[Manifest]) -> None:
+        """Have these policies and no others. All are made anew, so that neither age nor version
+        nor generation tells which of them are not as they were."""
+        await self.free()
+        await self._api.delete(path_of("NetworkPolicy", self.namespace))
+        await self._gone()
+        await each(self._api.apply(one) for one in manifests)
+
+    async def free(self) -> None:
+        """Take what keeps policies from being deleted off them: an agent may have put it there."""
+        for one in await self.policies():
+            about = one["metadata"]
+            if about.get("finalizers"):
+                path = path_of("NetworkPolicy", self.namespace, about["name"])
+                with contextlib.suppress(Refused):  # gone in the meantime
+                    await self._api.merge(path, {"metadata": {"finalizers": None}})
+
+    async def look(self) -> Sight:
+        """The settled state. Raises EnvironmentFailed when it cannot be measured."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DISAGREE_S
+        patience = loop.time() + DISAGREE_S + _REPLACE_S
+        wait_ms, agreed, same = _WAIT_MS, 0, 0
+        known: list[tuple[str, str]] = []
+        last: Round | None = None
+        while True:
+            listed = await self.policies()
+            versions = _versions(listed)
+            if versions != known:
+                known, agreed, same, last = versions, 0, 0, None
+            predicted = self._predict(listed)
+            try:
+                found = await self._meter.measure(wait_ms)
+            except EnvironmentFailed:
+                if loop.time() > patience:
+                    raise
+                await self._find_pods(patience - loop.time())
+                # new pods are open until the enforcer knows them
+                deadline, agreed, same, last = loop.time() + DISAGREE_S, 0, 0, None
+                continue
+            sure = 2 * found.slowest_ms <= wait_ms or wait_ms == _MOST_WAIT_MS
+            wait_ms = min(_MOST_WAIT_MS, max(wait_ms, 3 * found.slowest_ms))
+            agreed = agreed + sure if found.reached == predicted else 0
+            same = same + 1 if last is not None and last.reached == found.reached else 0
+            last = found
+            over = loop.time() > deadline
+            if agreed >= _ROUNDS or (over and same):
+                listed = await self.policies()
+                if _versions(listed) == known:
+                    return await self._sight(listed, found, predicted)
+            if loop.time() > patience:
+                raise EnvironmentFailed(
+                    f"namespace {self.namespace} does not settle",
+                    evidence=_differences(self.world, found, predicted),
+                )
+            if found.reached != predicted:
+                wait_ms = min(_MOST_WAIT_MS, wait_ms + _WAIT_MS) if over else wait_ms
+
+    async def close(self) -> None:
+        """Stop measuring; the namespace stays."""
+        await self._meter.close()
+
+    def _predict(self, listed: Sequence[Manifest]) -> tuple[bool, ...]:
+        """What the evaluator says of these policies, for the pods as they are."""
+        net = Net(self.world, listed, namespace=self.namespace, addresses=self._pods)
+        return tuple(net.reaches(pair) for pair in self.world.pairs)
+
+    async def _sight(
+        self, listed: Sequence[Manifest], found: Round, predicted: Sequence[bool]
+    ) -> Sight:
+        names = {one["metadata"]["name"] for one in listed}
+        healthy = {policy.name for policy in self.world.policies}
+        others = [
+            *(f"networkpolicies {self.namespace}/{name} was deleted" for name in healthy - names),
+            *(f"networkpolicies {self.namespace}/{name} was created" for name in names - healthy),
+        ]
+        now = await self._others()
+        for name in self._deployed.keys() | now.keys():
+            if now.get(name) != self._deployed.get(name):
+                what = "changed" if name in now else "deleted"
+                others.append(f"{name} was {what if name in self._deployed else 'created'}")
+        return Sight(
+            tuple(
+                Policy(name=one["metadata"]["name"], spec=one.get("spec") or {}) for one in listed
+            ),
+            found.reached,
+            tuple(sorted(others)),
+            namespace=self.namespace,
+            disagreement=_differences(self.world, found, predicted),
+        )
+
+    async def _others(self) -> dict[str, str]:
+        """What the agent may not change, each object with all of it that somebody wrote."""
+        found = {}
+        for kind in ("Service", "Deployment"):
+            for one in await self._api.find(kind, self.namespace):
+                about = one["metadata"]
+                facts = [about["uid"], about.get("labels"), one["spec"]]
+                name = f"{kind.lower()}s {self.namespace}/{about['name']}"
+                found[name] = json.dumps(facts, sort_keys=True)
+        return found
+
+    async def _gone(self) -> None:
+        """Until no policy is left."""
+        async with _deadline(_REPLACE_S, lambda: f"{self.namespace}: policies are not deleted"):
+            while await self.policies():
+                await asyncio.sleep(_PAUSE_S)
+                await self.free()
+
+    async def _find_pods(self, within_s: float) -> None:
+        """Until every application has its one ready pod, and is measured from there."""
+        problem = "pods are not ready"
+        async with _deadline(within_s, lambda: f"namespace {self.namespace}: {problem}"):
+            while True:
+                pods = await self._api.find("Pod", self.namespace)
+                places = places_of(self.world, pods)
+                if missing := [app.name for app in self.world.apps if app.name not in places]:
+                    problem = f"{missing[0]} has no ready pod"
+                    if stuck := _stuck(pods):
+                        raise EnvironmentFailed(stuck, proven_ours=True)
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                try:
+                    await self._meter.move(places, self._addresses)
+                except EnvironmentFailed as error:
+                    problem = str(error)
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                self._pods = {name: place.ip for name, place in places.items()}
+                return
+
+
+#: where a shop goes whose episode has ended
+Release: TypeAlias = Callable[[Shop], Awaitable[None]]
+
+
+class RealShop(Deployed):
+    """One episode in a shop: the agent's token and its way to the API server."""
+
+    def __init__(self, shop: Shop, api: Api, release: Release) -> None:
+        self._shop = shop
+        self._api = api
+        self._release = release
+        self._relay = Relay(api.server.host, api.server.port)
+        self._access: Access | None = None
+
+    async def open(self) -> None:
+        """Make the agent's access. Raises EnvironmentFailed."""
+        token = await self._shop.token()
+        await self._relay.start()
+        server = _server(self._api.server, self._relay.port)
+        kubeconfig = render_kubeconfig(server, self._shop.namespace, OPERATOR, token)
+        self._access = Access(kubeconfig, HOST, self._relay.port, self._shop.namespace)
+
+    @property
+    def access(self) -> Access:
+        assert self._access is not None
+        return self._access
+
+    async def write(self, policies: Sequence[Policy]) -> None:
+        there = {one["metadata"]["name"]: _bare(one) for one in await self._shop.policies()}
+        for policy in policies:
+            if policy.name not in there:
+                raise EnvironmentFailed(f"networkpolicies {policy.name} not found")
+            there[policy.name] = render_policy(policy, self._shop.namespace)
+        await self._shop.put(list(there.values()))
+
+    async def look(self) -> Sight:
+        if self._relay.failures:
+            raise EnvironmentFailed("the cluster's API was away during a command", proven_ours=True)
+        return await self._shop.look()
+
+    async def doubt(self) -> None:
+        there = [_bare(one) for one in await self._shop.policies()]
+        await self._shop.put(policy_manifests(self._shop.world, self._shop.namespace))
+        sight = await self._shop.look()
+        if sight.disagreement:
+            raise EnvironmentFailed(
+                "the cluster does not enforce the healthy policies any more: "
+                + "; ".join(sight.disagreement),
+                evidence=list(sight.disagreement),
+                proven_ours=True,
+            )
+        await self._shop.put(there)
+
+    async def close(self) -> None:
+        await self._relay.close()
+        await self._release(self._shop)
+
+
+@contextlib.asynccontextmanager
+async def _deadline(within_s: float, problem: Callable[[], str]) -> AsyncIterator[None]:
+    """Raises EnvironmentFailed, with the problem as it is then, when time is over."""
+    try:
+        async with asyncio.timeout(within_s):
+            yield
+    except TimeoutError:
+        raise EnvironmentFailed(f"{problem()} after {within_s:.0f} s", proven_ours=True) from None
+
+
+def _server(server: Server, port: int) -> dict[str, Any]:
+    """The cluster of an agent's kubeconfig: our relay, known by the server's own certificate."""
+    found: dict[str, Any] = {"server": f"https://{HOST}:{port}{server.path}"}
+    if server.name:
+        found["tls-server-name"] = server.name
+    if not server.verified:
+        found["insecure-skip-tls-verify"] = True
+    elif server.authority:
+        found["certificate-authority-data"] = encoded(server.authority)
+    return found
+
+
+def _bare(manifest: Manifest) -> Json:
+    """A policy without what the API adds to it."""
+    about = manifest["metadata"]
+    kept = {
+        key: about[key] for key in ("name", "namespace", "labels", "annotations") if key in about
+    }
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": kept,
+        "spec": manifest.get("spec") or {},
+    }
+
+
+def _versions(listed: Iterable[Manifest]) -> list[tuple[str, str]]:
+    return [(one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in listed]
+
+
+def _differences(world: World, found: Round, predicted: Sequence[bool]) -> tuple[str, ...]:
+    """The pairs on which measurement and evaluator disagree, in words."""
+    return tuple(
+        f"{pair.source} -> {pair.target} should be {'open' if wanted else 'closed'} "
+        f"by the policies, measured: {one}"
+        for pair, wanted, one in zip(world.pairs, predicted, found.found, strict=True)
+        if wanted != one.works
+    )
+
+
+def _stuck(pods: Iterable[Manifest]) -> str:
+    """Why a pod will not start by waiting, in words."""
+    for pod in pods:
+        for one in (pod.get("status") or {}).get("containerStatuses") or ():
+            waiting = (one.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason") in _STUCK:
+                return (
+                    f"pod {pod['metadata']['name']}: {waiting['reason']} of {one['image']}: "
+                    "load the image into the cluster (docs/cluster.md)"
+                )
+    return ""

@@ -1,0 +1,3 @@
+module netarena/standin
+
+go 1.22
