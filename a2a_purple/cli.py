@@ -10,15 +10,21 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from netarena.cli.option import SEED, read_pairs
 from netarena.errors import ConfigError
 
+if TYPE_CHECKING:
+    from netarena.agent import Agent
+
 #: scripted agents by name, each a class of ``a2a_purple.scripted``
-STRATEGIES = ("oracle", "noop", "random", "hostile", "blanket", "heuristic")
+SCRIPTED = ("oracle", "noop", "random", "hostile", "blanket", "heuristic")
+#: what is done with a language model, each a row of ``a2a_purple.llm.STRATEGIES``
+LANGUAGE = ("plain", "react")
+STRATEGIES = (*LANGUAGE, *SCRIPTED)
 
 
 def _end_with_stdin() -> None:
@@ -51,8 +57,43 @@ def _choose_application(name: str | None) -> str:
     help="Port; 0 takes a free one. The URL is printed once the agent can be reached.",
 )
 @click.option("--card-url", metavar="URL", help="URL that the agent card names.")
-@click.option("--model", envvar="MODEL_NAME", help="A language model (none yet in this version).")
-@click.option("--strategy", metavar="S", help=f"What to serve: {', '.join(STRATEGIES)}.")
+@click.option(
+    "--model",
+    envvar="MODEL_NAME",
+    metavar="M",
+    show_envvar=True,
+    help="A language model as LiteLLM writes it, PROVIDER/MODEL; keys come from the provider's "
+    "own variables (OPENAI_API_KEY, …).",
+)
+@click.option(
+    "--strategy",
+    metavar="S",
+    help=f"With a model: {', '.join(LANGUAGE)} [default: {LANGUAGE[0]}]; scripted: "
+    f"{', '.join(SCRIPTED)}.",
+)
+@click.option(
+    "--api-base",
+    envvar="MODEL_API_BASE",
+    metavar="URL",
+    show_envvar=True,
+    help="Where the model is served, for servers of your own.",
+)
+@click.option(
+    "--parameter",
+    "parameters",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Of each call to the model, as temperature=0; repeatable.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=270.0,
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    show_default=True,
+    help="For one reply of a model, retries included; green agents wait 280 s by default.",
+)
 @click.option("--application", metavar="APP", help="Needed where several are installed.")
 @click.option("--role", help="The participant's role, if not the application's own.")
 @click.option(
@@ -100,31 +141,90 @@ def _serve(  # noqa: PLR0913 -- one argument per option
     card_url: str | None,
     model: str | None,
     strategy: str | None,
+    api_base: str | None,
+    parameters: tuple[str, ...],
+    timeout_s: float,
     application: str | None,
     role: str | None,
     seed: int | None,
     pairs: tuple[str, ...],
     until_stdin_closes: bool,
 ) -> None:
-    known = ", ".join(STRATEGIES)
     if strategy is None and model is not None:
-        raise ConfigError(
-            "--model", f"this version serves no language model; --strategy may be one of {known}"
-        )
+        strategy = LANGUAGE[0]
     if strategy not in STRATEGIES:
-        given = "none given" if strategy is None else f"not {strategy!r}"
-        raise ConfigError("--strategy", f"must be one of {known}; {given}")
+        given = "none given, and no --model" if strategy is None else f"not {strategy!r}"
+        raise ConfigError("--strategy", f"must be one of {', '.join(STRATEGIES)}; {given}")
+    if until_stdin_closes:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
+    if strategy in LANGUAGE:
+        if model is None:
+            raise ConfigError("--model", f"{strategy} needs one (or MODEL_NAME to be set)")
+        if seed is not None or pairs:
+            raise ConfigError("--seed", f"and --set are for scripted agents, not for {strategy}")
+        agent, description = _language_model(
+            model,
+            strategy,
+            api_base=api_base,
+            parameters=read_pairs(parameters, option="--parameter"),
+            timeout_s=timeout_s,
+        )
+    else:
+        agent, description = _scripted(
+            strategy, application=application, role=role, seed=seed, config=read_pairs(pairs)
+        )
+
+    from netarena.a2a.purple import serve_agent
+
+    serve_agent(
+        agent,
+        host=host,
+        port=port,
+        card_url=card_url,
+        name=f"netarena-{strategy}",
+        description=description,
+        ready=click.echo,
+    )
+
+
+# imported late, all of it, so that --help and a wrong argument answer at once
+
+
+def _language_model(
+    model: str,
+    strategy: str,
+    *,
+    api_base: str | None,
+    parameters: dict[str, Any],
+    timeout_s: float,
+) -> tuple[Agent, str]:
+    """An LLM agent and its description. Raises ConfigError."""
+    from a2a_purple.llm import STRATEGIES as KINDS
+    from a2a_purple.llm import LanguageModel
+    from a2a_purple.provider import Provider
+
+    provider = Provider(model, api_base=api_base, parameters=parameters)
+    agent = LanguageModel(
+        provider, KINDS[strategy](), name=f"netarena-{strategy}", timeout_s=timeout_s
+    )
+    return agent, f"The language model {model} with the strategy {strategy}."
+
+
+def _scripted(
+    strategy: str,
+    *,
+    application: str | None,
+    role: str | None,
+    seed: int | None,
+    config: dict[str, Any],
+) -> tuple[Agent, str]:
+    """A scripted agent and its description. Raises ConfigError."""
     # an agent that knows queries is useless without the seed that they were drawn from
     if seed is None and strategy not in {"noop", "hostile", "heuristic"}:
         raise ConfigError(
             "--seed", f"{strategy} needs the assessment's seed, the one in its summary"
         )
-    config = read_pairs(pairs)
-    if until_stdin_closes:
-        threading.Thread(target=_end_with_stdin, daemon=True).start()
 
-    # imported late, so that --help and a wrong argument answer at once
-    from netarena.a2a.purple import serve_agent
     from netarena.agent import Brief, load_agent
     from netarena.application import load
 
@@ -132,15 +232,7 @@ def _serve(  # noqa: PLR0913 -- one argument per option
     brief = Brief(
         application=app, config=app.config_type.parse(config), seed=seed or 0, role=role or app.role
     )
-    serve_agent(
-        load_agent(strategy, brief),
-        host=host,
-        port=port,
-        card_url=card_url,
-        name=f"netarena-{strategy}",
-        description=f"The scripted {strategy} agent for {app.title}.",
-        ready=click.echo,
-    )
+    return load_agent(strategy, brief), f"The scripted {strategy} agent for {app.title}."
 
 
 if __name__ == "__main__":

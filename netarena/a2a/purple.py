@@ -1,13 +1,17 @@
 """Any ``netarena.agent.Agent``, served over A2A: what a purple agent of ours is made of.
 
 A task is sent at once, and says that it is working: gateways and 0.3 streams then know that
-somebody is there. The reply is an artifact of one text part.
+somebody is there. The reply is an artifact: of one text part, or of several that come as they are
+known, from an agent that has a ``stream``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Protocol, runtime_checkable
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
@@ -20,11 +24,28 @@ from netarena.a2a.request import check_url
 from netarena.a2a.service import build_app, identify, listen, run_app, url_of
 from netarena.agent import Agent
 from netarena.errors import AgentFailed
+from netarena.model import Reply
 
 #: seconds for one reply, where whoever asks has no deadline of its own
 REPLY_TIMEOUT_S = 3600.0
+#: pieces of a reply are sent together, so often at most, s: the SDK copies the task at each event
+PIECE_EVERY_S = 0.5
 
 log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """An agent whose reply can be had piece by piece."""
+
+    def stream(
+        self, prompt: str, *, context_id: str, timeout_s: float
+    ) -> AsyncGenerator[str | Reply | None, None]:
+        """Yields pieces of text, None where those so far are void, and last the whole reply.
+
+        Raises AgentFailed.
+        """
+        ...
 
 
 def purple_app(  # noqa: PLR0913 -- the settings of a service
@@ -95,9 +116,7 @@ class _AnswerExecutor(AgentExecutor):
         updater = TaskUpdater(event_queue, task_id, context_id)
         await updater.start_work()
         try:
-            reply = await self._agent.ask(
-                context.get_user_input(), context_id=context_id, timeout_s=self._timeout_s
-            )
+            await self._answer(context.get_user_input(), context_id, _Artifact(updater))
         except AgentFailed as error:
             await updater.failed(updater.new_agent_message([Part(text=str(error))]))
             return
@@ -106,14 +125,55 @@ class _AnswerExecutor(AgentExecutor):
             text = f"internal error: {type(error).__name__}"
             await updater.failed(updater.new_agent_message([Part(text=text)]))
             return
-        await updater.add_artifact(
-            [Part(text=reply.text)],
-            artifact_id="reply",
-            metadata=reply.metadata or None,
-            append=False,
-            last_chunk=True,
-        )
         await updater.complete()
+
+    async def _answer(self, prompt: str, context_id: str, artifact: _Artifact) -> None:
+        if not isinstance(self._agent, Streaming):
+            reply = await self._agent.ask(prompt, context_id=context_id, timeout_s=self._timeout_s)
+            await artifact.end(reply)
+            return
+        stream = self._agent.stream(prompt, context_id=context_id, timeout_s=self._timeout_s)
+        async with aclosing(stream) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Reply):
+                    await artifact.end(piece)
+                else:
+                    await artifact.take(piece)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         await TaskUpdater(event_queue, *identify(context)).cancel()
+
+
+class _Artifact:
+    """The reply as it grows."""
+
+    def __init__(self, updater: TaskUpdater) -> None:
+        self._updater = updater
+        self._sent = ""
+        self._waiting = ""
+        self._last = time.monotonic()
+
+    async def take(self, piece: str | None) -> None:
+        """Take a piece; None makes all before it void."""
+        if piece is None:
+            # what was sent is replaced by what is sent next
+            self._sent = self._waiting = ""
+            return
+        self._waiting += piece
+        if time.monotonic() - self._last >= PIECE_EVERY_S:
+            await self._send(self._waiting, self._sent)
+
+    async def end(self, reply: Reply) -> None:
+        """Send what is missing of the reply, or all of it where something else was sent."""
+        sent = self._sent if reply.text.startswith(self._sent) else ""
+        await self._send(reply.text[len(sent) :], sent, reply=reply)
+
+    async def _send(self, text: str, sent: str, *, reply: Reply | None = None) -> None:
+        await self._updater.add_artifact(
+            [Part(text=text)],
+            artifact_id="reply",
+            metadata=(reply and reply.metadata) or None,
+            append=bool(sent),
+            last_chunk=reply is not None,
+        )
+        self._sent, self._waiting, self._last = sent + text, "", time.monotonic()

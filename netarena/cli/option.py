@@ -45,8 +45,8 @@ def json_option(what: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON only.")
 
 
-def read_pairs(pairs: tuple[str, ...], **flags: Any) -> dict[str, Any]:
-    """The config of ``--set`` pairs; flags that were given (not None) win over them.
+def read_pairs(pairs: tuple[str, ...], *, option: str = "--set", **flags: Any) -> dict[str, Any]:
+    """The config of pairs that ``option`` gave; flags that were given (not None) win over them.
 
     Raises ConfigError for a pair without a key or an equals sign, or with text that is none.
     """
@@ -54,7 +54,7 @@ def read_pairs(pairs: tuple[str, ...], **flags: Any) -> dict[str, Any]:
     for pair in pairs:
         key, sign, text = pair.partition("=")
         if not sign or not key:
-            raise ConfigError("--set", f"must be KEY=VALUE, not {pair!r}")
+            raise ConfigError(option, f"must be KEY=VALUE, not {pair!r}")
         try:
             values[key] = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):

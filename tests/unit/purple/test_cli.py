@@ -6,33 +6,52 @@ import sys
 import pytest
 
 import a2a_purple.scripted
-from a2a_purple.cli import STRATEGIES, main
+from a2a_purple import llm
+from a2a_purple.cli import LANGUAGE, SCRIPTED, main
 from netarena.config import Config
 from tests.fake.parrot import Parrot
 
-KNOWN = "oracle, noop, random, hostile, blanket, heuristic"
+KNOWN = "plain, react, oracle, noop, random, hostile, blanket, heuristic"
 
 
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch):
-    monkeypatch.delenv("MODEL_NAME", raising=False)
+    for name in ("MODEL_NAME", "MODEL_API_BASE", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("NETARENA_HOST", raising=False)
 
 
 def test_each_strategy_is_an_agent_of_its_name():
-    assert all(hasattr(a2a_purple.scripted, name.capitalize()) for name in STRATEGIES)
+    assert all(hasattr(a2a_purple.scripted, name.capitalize()) for name in SCRIPTED)
+    assert tuple(llm.STRATEGIES) == LANGUAGE
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (
-            ["--model", "gpt-x"],
-            f"--model: this version serves no language model; --strategy may be one of {KNOWN}",
+            [],
+            f"--strategy: must be one of {KNOWN}; none given, and no --model",
         ),
         (
-            [],
-            f"--strategy: must be one of {KNOWN}; none given",
+            ["--strategy", "react"],
+            "--model: react needs one (or MODEL_NAME to be set)",
+        ),
+        (
+            ["--model", "openai/m", "--seed", "1"],
+            "--seed: and --set are for scripted agents, not for plain",
+        ),
+        (
+            ["--model", "openai/m", "--parameter", "temperature"],
+            "--parameter: must be KEY=VALUE, not 'temperature'",
+        ),
+        (
+            ["--model", "openai/m", "--parameter", "stream=false"],
+            "--parameter: must not set stream",
+        ),
+        (
+            ["--model", "openai/m"],
+            "--model: openai/m by openai needs OPENAI_API_KEY to be set",
         ),
         (
             ["--strategy", "cot"],
@@ -61,10 +80,25 @@ def test_a_wrong_argument_ends_in_one_line(arguments, line, capsys):
     assert capsys.readouterr() == ("", f"netarena-purple: error: {line}\n")
 
 
-def test_a_model_from_the_environment_is_refused_too(monkeypatch, capsys):
+def test_a_model_of_no_provider_is_refused(monkeypatch, capsys):
     monkeypatch.setenv("MODEL_NAME", "gpt-x")
     assert main([]) == 2
-    assert "--model: this version serves no language model" in capsys.readouterr().err
+    assert "--model: 'gpt-x' names no provider: write PROVIDER/MODEL" in capsys.readouterr().err
+
+
+def test_a_model_needs_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "litellm", None)
+    assert main(["--model", "openai/m"]) == 2
+    assert 'pip install "netarena[purple]"' in capsys.readouterr().err
+
+
+def test_a_model_is_served_with_its_strategy(served, monkeypatch):
+    monkeypatch.setenv("MODEL_NAME", "openai/m")
+    monkeypatch.setenv("MODEL_API_BASE", "http://localhost:1/v1")
+    assert main(["--strategy", "react", "--parameter", "temperature=0"]) == 0
+    ((agent, how),) = served
+    assert agent.info.name == how["name"] == "netarena-react"
+    assert "openai/m" in how["description"]
 
 
 def test_help_imports_no_sdk_and_no_application():
@@ -72,7 +106,7 @@ def test_help_imports_no_sdk_and_no_application():
         "import sys\n"
         "from a2a_purple.cli import main\n"
         "main(['--help'])\n"
-        "print(sorted({'a2a', 'pydantic', 'networkx', 'httpx'} & sys.modules.keys()))\n"
+        "print(sorted({'a2a', 'pydantic', 'networkx', 'httpx', 'litellm'} & sys.modules.keys()))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True

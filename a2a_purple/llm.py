@@ -1,0 +1,160 @@
+"""The baseline LLM agent: a language model behind a strategy.
+
+The prompt style is the green agent's: its prompt of each turn is complete in itself. A strategy
+adds what the agent does on its own side:
+
+=========  =========================================================================
+``plain``  passes the prompt on, and the answer back as it comes
+``react``  asks for a thought and an action; remembers those of the conversation's
+           earlier turns, and sends the action alone
+=========  =========================================================================
+
+Each reply tells in its metadata, as ``usage``, what it took: ``model``, ``input_tokens``,
+``output_tokens``, ``cost_usd`` (null where LiteLLM has no price), ``calls`` (more than one where
+tries failed).
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Protocol
+
+from a2a_purple.provider import Answer, Message
+from netarena.model import AgentInfo, JsonValue, Reply
+
+#: conversations that are remembered; the one asked longest ago is forgotten
+CONVERSATIONS = 1024
+#: characters of one conversation that are remembered, the newest
+MEMORY_CHARS = 8_000
+
+_REACT = """\
+You work in steps, one step for each message. Answer in exactly this form:
+
+Thought: what the observations so far tell, what is still unknown, and what to do next, in at most \
+ten sentences.
+Action: the reply that the task asks for, in the form that it asks for, and nothing after it.
+
+The message describes the task and holds every observation so far. Do not invent observations."""
+_NOTES = "Your own earlier steps of this task, oldest first:"
+#: the marker of an action at the beginning of a line, plain or in bold type
+_ACTION = re.compile(
+    r"^[ \t]*(?:\*\*)?Action(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*", re.MULTILINE | re.IGNORECASE
+)
+
+
+class Asking(Protocol):
+    """What answers a conversation: ``provider.Provider``."""
+
+    def stream(
+        self, messages: Sequence[Message], *, timeout_s: float
+    ) -> AsyncGenerator[str | Answer | None, None]: ...
+
+
+class Strategy(ABC):
+    """What goes to the model, and what of its answer goes back."""
+
+    #: whether pieces of the answer are pieces of the reply
+    passes_on: bool = False
+
+    @abstractmethod
+    def messages(self, context: str, prompt: str) -> list[Message]:
+        """The conversation that the model answers."""
+
+    @abstractmethod
+    def reply(self, context: str, answer: str) -> str:
+        """The reply's text; what the strategy remembers of the turn it keeps now."""
+
+
+class Plain(Strategy):
+    """Passes prompts and answers on."""
+
+    passes_on = True
+
+    def messages(self, context: str, prompt: str) -> list[Message]:
+        del context
+        return [Message(role="user", content=prompt)]
+
+    def reply(self, context: str, answer: str) -> str:
+        del context
+        return answer
+
+
+class React(Strategy):
+    """Thought, action, observation: remembers its own steps, in bounds."""
+
+    def __init__(self) -> None:
+        self._steps: OrderedDict[str, str] = OrderedDict()
+
+    def messages(self, context: str, prompt: str) -> list[Message]:
+        notes = self._steps.get(context)
+        # the prompt last: what the task demands of a reply is what the model read last
+        content = f"{_NOTES}\n\n{notes}\n\n{prompt}" if notes else prompt
+        return [Message(role="system", content=_REACT), Message(role="user", content=content)]
+
+    def reply(self, context: str, answer: str) -> str:
+        known = self._steps.pop(context, "")
+        self._steps[context] = f"{known}\n\n{answer.strip()}".strip()[-MEMORY_CHARS:]
+        if len(self._steps) > CONVERSATIONS:
+            self._steps.popitem(last=False)
+        *_, action = _ACTION.split(answer)
+        # an answer without the marker, or with nothing behind it, is passed on whole
+        return action.strip() or answer
+
+
+STRATEGIES: dict[str, type[Strategy]] = {"plain": Plain, "react": React}
+
+
+class LanguageModel:
+    """A purple agent (``netarena.agent.Agent``, ``netarena.a2a.purple.Streaming``).
+
+    No reply takes longer than ``timeout_s``.
+    """
+
+    def __init__(
+        self, provider: Asking, strategy: Strategy, *, name: str, timeout_s: float
+    ) -> None:
+        self._provider = provider
+        self._strategy = strategy
+        self._name = name
+        self._timeout_s = timeout_s
+
+    @property
+    def info(self) -> AgentInfo:
+        return AgentInfo(name=self._name)
+
+    async def open(self, *, timeout_s: float) -> None:
+        """Nothing to get ready: what the provider lacks shows when it is asked."""
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        """The whole reply. Raises AgentFailed."""
+        async with aclosing(
+            self.stream(prompt, context_id=context_id, timeout_s=timeout_s)
+        ) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Reply):
+                    return piece
+        raise AssertionError("a stream ends with the reply, or raises")
+
+    async def stream(
+        self, prompt: str, *, context_id: str, timeout_s: float
+    ) -> AsyncGenerator[str | Reply | None, None]:
+        """Pieces of the reply as they come, None where those so far are void, and the Reply."""
+        messages = self._strategy.messages(context_id, prompt)
+        timeout_s = min(timeout_s, self._timeout_s)
+        async with aclosing(self._provider.stream(messages, timeout_s=timeout_s)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Answer):
+                    usage: dict[str, JsonValue] = dict(asdict(piece.usage))
+                    text = self._strategy.reply(context_id, piece.text)
+                    yield Reply(text=text, metadata={"usage": usage})
+                    return
+                if self._strategy.passes_on:
+                    yield piece

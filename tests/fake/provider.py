@@ -1,0 +1,189 @@
+"""A server that speaks the OpenAI API on loopback, and behaves as a script says: badly, mostly.
+
+A question chooses what happens by the words ``case: NAME`` in it; each call of one name takes the
+next step of its script, the last one again and again. Anything else is answered with ``answer``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+Chunk = dict[str, Any]
+Step = Callable[["Handler"], None]
+Answer = Callable[[list[dict[str, Any]]], str | dict[str, Any]]
+
+USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    stub: ClassVar[Stub]
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing: tests read what the agent says."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.body = body
+        texts = [str(message.get("content")) for message in body["messages"]]
+        found = re.search(r"case: (\S+)", "\n".join(texts))
+        with self.stub.lock:
+            self.stub.asked.append(body)
+            step: Step = say(self.stub.answer(body["messages"]))
+            if found:
+                script = self.stub.script[found[1]]
+                step = script[min(self.stub.calls[found[1]], len(script) - 1)]
+                self.stub.calls[found[1]] += 1
+        with suppress(BrokenPipeError, ConnectionResetError):  # whoever asked has left
+            step(self)
+
+    def respond(self, status: int, body: object, headers: Mapping[str, str] | None = None) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def start(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.close_connection = True
+
+    def event(self, choices: list[Chunk], **extra: Any) -> None:
+        chunk = {
+            "id": "c",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": self.body["model"],
+            "choices": choices,
+            **extra,
+        }
+        self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        self.wfile.flush()
+
+    def piece(self, finish: str | None = None, **delta: Any) -> None:
+        self.event([{"index": 0, "delta": delta, "finish_reason": finish}])
+
+    def end(self) -> None:
+        if (self.body.get("stream_options") or {}).get("include_usage"):
+            self.event([], usage=USAGE)
+        self.wfile.write(b"data: [DONE]\n\n")
+
+
+def say(message: str | dict[str, Any], finish: str = "stop") -> Step:
+    """A whole answer: a text, or a message with tool calls; streamed word by word if asked so."""
+    delta = {"content": message} if isinstance(message, str) else message
+    if "tool_calls" in delta:
+        finish = "tool_calls"
+
+    def step(to: Handler) -> None:
+        if not to.body.get("stream"):
+            choice = {
+                "index": 0,
+                "finish_reason": finish,
+                "message": {"role": "assistant", "content": None, **delta},
+            }
+            whole = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
+            to.respond(200, {**whole, "choices": [choice], "usage": USAGE})
+            return
+        to.start()
+        for word in re.findall(r"\s*\S+\s*", delta.get("content") or ""):
+            to.piece(content=word)
+        if "tool_calls" in delta:
+            calls = [{"index": i, **call} for i, call in enumerate(delta["tool_calls"])]
+            to.piece(tool_calls=calls)
+        to.piece(finish)
+        to.end()
+
+    return step
+
+
+def refuse(status: int, code: str, message: str, **headers: str) -> Step:
+    """An error as OpenAI words it."""
+    error = {"error": {"message": message, "type": code, "code": code, "param": None}}
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda to: to.respond(status, error, named)
+
+
+def cut(*words: str) -> Step:
+    """A stream that breaks off."""
+
+    def step(to: Handler) -> None:
+        to.start()
+        for word in words:
+            to.piece(content=word)
+
+    return step
+
+
+def hang(stub_closed: threading.Event) -> Step:
+    """A stream that says one word and then nothing for as long as the test lasts."""
+
+    def step(to: Handler) -> None:
+        to.start()
+        to.piece(content="well")
+        stub_closed.wait(60)
+
+    return step
+
+
+def chunks(*choices: list[Chunk]) -> Step:
+    """A stream of these, ended in order."""
+
+    def step(to: Handler) -> None:
+        to.start()
+        for each in choices:
+            to.event(each)
+        to.end()
+
+    return step
+
+
+def tool_call(name: str, arguments: object) -> dict[str, Any]:
+    """The message of a model that calls a tool."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"tool_calls": [{"id": "call-1", "type": "function", "function": function}]}
+
+
+class Stub:
+    """The server's script, what it was asked, and its URL."""
+
+    def __init__(self, script: Mapping[str, Sequence[Step]], answer: Answer) -> None:
+        self.script = script
+        self.answer = answer
+        self.asked: list[dict[str, Any]] = []
+        self.calls: Counter[str] = Counter()
+        self.lock = threading.Lock()
+        self.url = ""
+
+
+@contextmanager
+def openai_stub(
+    script: Mapping[str, Sequence[Step]] | None = None,
+    answer: Answer = lambda _: "hello there",
+) -> Iterator[Stub]:
+    stub = Stub(script or {}, answer)
+    handler = type("Bound", (Handler,), {"stub": stub})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    stub.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield stub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
