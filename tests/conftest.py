@@ -92,6 +92,24 @@ def _lacks_cell() -> str:
     return cell.lacking()
 
 
+def _lacks_namespaces() -> str:
+    """For a cell: what keeps it from the better of its walls."""
+    from netarena.sandbox import cell
+
+    standing = cell.examine()
+    return standing.lacking or standing.reduced
+
+
+def _lacks_confinement() -> str:
+    """For a cell without namespaces, where landlock knows all that tests look at."""
+    from netarena.sandbox import confinement, protection
+
+    if lacking := confinement.lacking():
+        return lacking
+    version = protection.landlock_version()
+    return "" if version >= protection.SCOPES_SINCE else f"landlock is of version {version}"
+
+
 def _lacks_episodes() -> str:
     """Of routing: namespaces of their own, bubblewrap, bridges, iptables, queues, Mininet."""
     from netarena.model import Severity
@@ -125,6 +143,8 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "mininet": _lacks_mininet,
     "bwrap": _lacks_bwrap,
     "cell": _lacks_cell,
+    "namespaces": _lacks_namespaces,
+    "confinement": _lacks_confinement,
     "episodes": _lacks_episodes,
 }
 

@@ -12,14 +12,18 @@ from netarena_k8s.kubectl import program
 
 _KUBECTL_REMEDY = 'pip install "netarena[k8s]"'
 #: key -> its only value until the others are built
-_ONLY = {"cluster": "embedded", "datapath": "evaluator", "microservice_dir": None}
+_ONLY = {"datapath": "evaluator", "microservice_dir": None}
 
 
 def diagnose() -> list[Check]:
     """Each need, met or not, with its remedy."""
-    found = [("kubectl", _kubectl(), "is there", _KUBECTL_REMEDY)]
-    found.append(("cell", _cell(), "a command reaches its API server alone", cell.REMEDY))
-    return [
+    standing = _cell()
+    works = "a command reaches its API server alone"
+    found = [
+        ("kubectl", _kubectl(), "is there", _KUBECTL_REMEDY),
+        ("cell", standing.lacking, "commands run" if standing.reduced else works, cell.REMEDY),
+    ]
+    checks = [
         Check(
             name=name,
             ok=not problem,
@@ -29,17 +33,26 @@ def diagnose() -> list[Check]:
         )
         for name, problem, works, remedy in found
     ]
+    if standing.reduced:
+        checks.append(
+            Check(
+                name="cell: namespaces",
+                ok=False,
+                severity=Severity.NOTE,
+                detail=standing.reduced,
+                remedy=cell.REMEDY,
+            )
+        )
+    return checks
 
 
 def check(config: KubernetesConfig) -> None:
     """Refuse what this machine, or this version, lacks for ``config``. Raises ConfigError."""
     for key, only in _ONLY.items():
         if (value := getattr(config, key)) != only:
-            raise ConfigError(
-                key, f"{value!r} is not supported by this version: leave it out (embedded cluster)"
-            )
+            raise ConfigError(key, f"{value!r} is not supported by this version: leave it out")
     for one in diagnose():
-        if not one.ok:
+        if not one.ok and one.severity is Severity.RUN:
             raise ConfigError(
                 "", f"this machine cannot run k8s: {one.name}: {one.detail}; {one.remedy}"
             )
@@ -55,5 +68,5 @@ def _kubectl() -> str:
 
 
 @cache
-def _cell() -> str:
-    return cell.lacking()
+def _cell() -> cell.Standing:
+    return cell.examine()

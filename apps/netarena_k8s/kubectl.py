@@ -11,8 +11,8 @@ import shutil
 from pathlib import Path
 
 from netarena.errors import EnvironmentFailed
-from netarena.sandbox.cell import KEPT_AT, Cell, Keep
 from netarena.sandbox.cell import LIMITS as CELL_LIMITS
+from netarena.sandbox.cell import Cell, Keep
 from netarena.sandbox.shell import Result
 from netarena_k8s.cluster import Access
 
@@ -39,8 +39,8 @@ class Kubectl:
             address=(self._access.host, self._access.port),
             files={_KUBECONFIG: self._access.kubeconfig},
             environment={
-                "KUBECONFIG": f"/tmp/{_KUBECONFIG}",  # noqa: S108 -- the sandbox's own
-                "KUBECACHEDIR": KEPT_AT,
+                "KUBECONFIG": f"{{files}}/{_KUBECONFIG}",
+                "KUBECACHEDIR": "{kept}",
                 "GOMAXPROCS": _PROCESSORS,
             },
             keep=self._cache,

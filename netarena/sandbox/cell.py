@@ -10,14 +10,16 @@ too and carries what arrives to that address on the machine, a bounded number of
 time. When the command has ended nothing of it is left but, where it was asked for, the content of
 one small folder (``Keep``).
 
-    python -m netarena.sandbox.cell DESCRIPTOR     serve a control socket
-    python -m netarena.sandbox.cell                say what is lacking on this machine, if anything
+Where there are no namespaces, as in a default container, the forked process holds the command by
+landlock instead (``confinement``), which protects less; ``examine`` says what is missing.
+
+    python -m netarena.sandbox.cell DESCRIPTOR [WALLS]   serve a control socket
+    python -m netarena.sandbox.cell                      say what this machine is to a cell
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import encodings.ascii
 import encodings.idna  # noqa: F401 -- codecs, too, are files that nobody may be unable to read
@@ -33,21 +35,25 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self, TypeAlias
 
 from netarena.errors import EnvironmentFailed, NetArenaError, one_line
-from netarena.sandbox import namespace, shell
+from netarena.sandbox import confinement, namespace, shell
+from netarena.sandbox.keep import Keep, pack, unpack
 from netarena.sandbox.shell import Limits, Result, Room
 
-__all__ = ["KEPT_AT", "LIMITS", "MAX_CONNECTIONS", "Cell", "Keep", "lacking"]
+__all__ = ["LIMITS", "MAX_CONNECTIONS", "Cell", "Keep", "Standing", "Walls", "examine", "lacking"]
+
+#: what keeps a command from everything else
+Walls: TypeAlias = Literal["namespaces", "landlock"]
 
 #: of one command; programs in Go reserve address space and have threads
 LIMITS = Limits(memory_bytes=512 << 20, address_bytes=4 << 30, processes=256)
-#: where a command finds the folder that it shares with the next
-KEPT_AT = "/keep"
+#: where a command in namespaces of its own finds what it is given, and the kept folder
+_PLACES = {"{files}": "/tmp", "{kept}": "/keep"}  # noqa: S108 -- the sandbox's own
 #: at a time; one more is closed at once
 MAX_CONNECTIONS = 32
 #: for what this machine lacks
@@ -68,29 +74,38 @@ _MOST_BYTES = 16 << 20  # of one request, and of one answer
 _FOLDER = "keep"  # of the cell's own folder: where each command's memory is mounted
 
 
-@dataclass
-class Keep:
-    """A folder that outlives a command: regular files and folders, nothing else, in memory."""
+@dataclass(frozen=True)
+class Standing:
+    """What this machine is to a cell: why no command can be run, or, where one can, what protects
+    it less than namespaces would; both are words, empty if there is nothing to say."""
 
-    most_bytes: int = 4 << 20
-    most_files: int = 512
-    #: path in the folder -> content
-    files: dict[str, bytes] = field(default_factory=dict)
+    lacking: str = ""
+    reduced: str = ""
 
 
 class Cell:
     """Runs commands; ``start`` and ``close``, or an async context manager.
 
-    ``programs`` (name -> path) are found before those of the system.
+    ``programs`` (name -> path) are found before those of the system. ``walls`` are the machine's
+    best if not given.
     """
 
-    def __init__(self, programs: Mapping[str, Path] | None = None) -> None:
+    def __init__(
+        self, programs: Mapping[str, Path] | None = None, walls: Walls | None = None
+    ) -> None:
         self._wanted = dict(programs or {})
+        self._asked_walls = walls
         self._programs: dict[str, str] = {}
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._starting = asyncio.Lock()
+        self._commands = 0
+        self._users: set[int] = set()
+        self._asking: set[asyncio.StreamWriter] = set()
+        #: what keeps commands apart, once it is started
+        self.walls: Walls | None = None
+        self._unapart = ""
         #: processor time of all commands, and of what was around them
         self.cpu_s = 0.0
 
@@ -121,43 +136,48 @@ class Cell:
         """Run ``bash -c command`` with ``files`` (name -> content) in its scratch directory.
 
         ``address`` is an IPv4 address of loopback and a port: the same inside and outside. With
-        ``keep`` the command may write ``KEPT_AT``, which holds what the last one left there. Every
-        process of the command is dead on return. Raises EnvironmentFailed when none could be run.
+        ``keep`` the command may write a folder which holds what the last one left there. In
+        ``environment`` ``{files}`` and ``{kept}`` stand for where these are. Every process of the
+        command is dead on return. Raises EnvironmentFailed when none could be run.
         """
         await self.start()
         assert self._control is not None
         assert self._home is not None
-        request = {
+        request: dict[str, Any] = {
             "command": command,
             "address": address,
             "files": dict(files or {}),
             "environment": dict(environment or {}),
             "programs": self._programs,
             "folder": str(Path(self._home.name, _FOLDER)),
-            "keep": None if keep is None else _packed(keep),
+            "keep": None if keep is None else keep.pack(),
             "limits": asdict(limits),
         }
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                socket.send_fds(self._control, [b"run"], [theirs.fileno()])
-            except OSError as error:
-                ours.close()
-                raise EnvironmentFailed(f"no process for a command: {error}") from None
-        answer = await self._ask(ours, request, _GRACE_S + limits.wall_s)
+        user = 0
+        if self.walls == "landlock":
+            self._commands += 1
+            request["folder"] += str(self._commands)
+            request["user"] = user = self._take_user()
+        try:
+            answer = await self._ask(request, _GRACE_S + limits.wall_s)
+        finally:
+            self._users.discard(user)
         self.cpu_s += answer.get("cpu_s", 0.0)
         if "failed" in answer:
             raise EnvironmentFailed(one_line(f"a command: {answer['failed']}"))
         if keep is not None and answer["kept"] is not None:
-            keep.files = {
-                name: base64.b64decode(content) for name, content in answer["kept"].items()
-            }
+            keep.files = unpack(answer["kept"])
         return Result(**answer["result"])
 
     async def close(self) -> None:
         """End the warm process, and every command with it."""
         async with self._starting:
             await self._stop()
+
+    @property
+    def reduced(self) -> str:
+        """What protects commands less than namespaces would, in words; empty with namespaces."""
+        return f"{self._unapart}: {confinement.reduced()}" if self.walls == "landlock" else ""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -166,10 +186,18 @@ class Cell:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    @staticmethod
-    async def _ask(ours: socket.socket, request: object, within_s: float) -> dict[str, Any]:
+    async def _ask(self, request: object, within_s: float) -> dict[str, Any]:
         """An answer, in time. That the socket closes ends the command, whatever the reason."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                assert self._control is not None
+                socket.send_fds(self._control, [b"run"], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise EnvironmentFailed(f"no process for a command: {error}") from None
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_MOST_BYTES)
+        self._asking.add(writer)
         try:
             async with asyncio.timeout(within_s):
                 writer.write(json.dumps(request).encode() + b"\n")
@@ -178,11 +206,22 @@ class Cell:
         except (OSError, ValueError) as error:
             raise EnvironmentFailed(f"a command's process does not answer: {error}") from None
         finally:
+            self._asking.discard(writer)
             writer.close()
         if not line.endswith(b"\n"):
             raise EnvironmentFailed("a command's process has ended")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def _take_user(self) -> int:
+        """A user that no command has, nor had lately; 0 where commands have the service's."""
+        if os.geteuid():
+            return 0
+        users = confinement.USERS
+        while (user := users[(os.getpid() + self._commands) % len(users)]) in self._users:
+            self._commands += 1
+        self._users.add(user)
+        return user
 
     async def _start(self) -> None:
         self._home = tempfile.TemporaryDirectory(
@@ -195,7 +234,7 @@ class Cell:
         with theirs:
             # blocks for the few milliseconds of a fork: this is start-up
             self._process = subprocess.Popen(  # noqa: ASYNC220 -- blocks for a fork only
-                [sys.executable, "-m", _MODULE, str(theirs.fileno())],
+                [sys.executable, "-m", _MODULE, str(theirs.fileno()), self._asked_walls or ""],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -208,13 +247,18 @@ class Cell:
             async with asyncio.timeout(_START_S):
                 said = await asyncio.get_running_loop().sock_recv(ours, _PACKET_BYTES)
         except TimeoutError:
-            said = f"not ready after {_START_S:g} s".encode()
-        if said != b"ready":
-            words = said.decode() or "its starter ended"
-            raise EnvironmentFailed(f"no commands: {words}; {REMEDY}", proven_ours=True)
+            said = f"failed: not ready after {_START_S:g} s".encode()
+        match said.decode().partition(": "):
+            case "namespaces" | "landlock" as walls, _, reason:
+                self.walls, self._unapart = walls, reason
+            case _, _, words:
+                words = words or "its starter ended"
+                raise EnvironmentFailed(f"no commands: {words}; {REMEDY}", proven_ours=True)
 
     async def _stop(self) -> None:
         """Close the control socket, at which the process ends; kill it otherwise."""
+        for writer in self._asking:
+            writer.close()
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -230,8 +274,8 @@ class Cell:
             self._home = None
 
 
-def lacking() -> str:
-    """Why this machine can run no command, in one line; empty when it can. Takes half a second."""
+def examine() -> Standing:
+    """What this machine is to a cell. Takes half a second."""
     done = subprocess.run(
         [sys.executable, "-m", _MODULE],
         capture_output=True,
@@ -240,7 +284,14 @@ def lacking() -> str:
         timeout=_START_S,
         check=False,
     )
-    return one_line(done.stdout if done.returncode == 0 else done.stderr.strip()[-500:])
+    if done.returncode:
+        return Standing(one_line(done.stderr.strip()[-500:]))
+    return Standing(**json.loads(done.stdout))
+
+
+def lacking() -> str:
+    """Why this machine can run no command, in one line; empty when it can."""
+    return examine().lacking
 
 
 def _environment() -> dict[str, str]:
@@ -273,37 +324,36 @@ def _readable(program: Path, copy: Path) -> Path:
     return copy
 
 
-def _packed(keep: Keep) -> dict[str, Any]:
-    files = {name: base64.b64encode(content).decode() for name, content in keep.files.items()}
-    return {"most_bytes": keep.most_bytes, "most_files": keep.most_files, "files": files}
-
-
 # The warm process and its children.
 
 
-def _serve(control: socket.socket) -> None:
+def _serve(control: socket.socket, walls: Walls) -> None:
     """Fork for each socket that comes, until the service's end is closed."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the relays
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, _PACKET_BYTES, 1)
         if not data:
-            # whoever is left dies with this process
+            # whoever is left dies with this process, or ends its command as nobody waits for it
+            if walls == "landlock":
+                with contextlib.suppress(ChildProcessError):
+                    os.wait()  # for all of them, since their ends are ignored
             return
         if not os.fork():
             control.close()
-            _work(socket.socket(fileno=descriptors[0]))
+            _work(socket.socket(fileno=descriptors[0]), walls)
         os.close(descriptors[0])
 
 
-def _work(asked: socket.socket) -> NoReturn:
+def _work(asked: socket.socket, walls: Walls) -> NoReturn:
     """Of a new child: have one command run, carry its connections, and answer."""
     answer: dict[str, Any]
     try:
-        namespace.die_with_parent()
+        if walls == "namespaces":
+            namespace.die_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with asked.makefile("rb") as lines:
             request = json.loads(lines.readline(_MOST_BYTES))
-        answer = _relayed(request, asked)
+        answer = (_relayed if walls == "namespaces" else _confined)(request, asked)
     except BaseException as error:  # noqa: BLE001 -- nothing may come back to the loop
         answer = {"failed": f"{type(error).__name__}: {error}"}
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -312,6 +362,33 @@ def _work(asked: socket.socket) -> NoReturn:
     with contextlib.suppress(OSError):
         asked.sendall(json.dumps(answer).encode() + b"\n")
     os._exit(0)
+
+
+def _confined(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
+    """The answer of a command that is run without namespaces, whose child this process is."""
+    keep = request["keep"] and Keep.unpack(request["keep"])
+    task = confinement.Task(
+        command=request["command"],
+        port=request["address"][1],
+        folder=Path(request["folder"]),
+        user=request["user"] or None,
+        files=request["files"],
+        programs={name: Path(path) for name, path in request["programs"].items()},
+        environment=request["environment"],
+        keep=keep,
+        limits=Limits(**request["limits"]),
+    )
+    try:
+        result, kept = confinement.run(task, asked)
+    except NetArenaError as error:
+        return {"failed": str(error)}
+    return _answer(result, keep, kept)
+
+
+def _answer(result: Result, keep: Keep | None, kept: dict[str, bytes] | None) -> dict[str, Any]:
+    if keep is None or kept == keep.files:
+        kept = None
+    return {"result": asdict(result), "kept": None if kept is None else pack(kept)}
 
 
 def _relayed(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
@@ -426,10 +503,10 @@ def _live_apart(request: dict[str, Any], telling: socket.socket) -> NoReturn:
 
 
 def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
-    keep, folder = request["keep"], Path(request["folder"])
+    keep, folder = request["keep"] and Keep.unpack(request["keep"]), Path(request["folder"])
     if keep is not None:
-        namespace.mount_memory(folder, keep["most_bytes"], keep["most_files"])
-        _restore(folder, keep["files"])
+        namespace.mount_memory(folder, keep.most_bytes, keep.most_files)
+        keep.fill(folder)
     namespace.raise_loopback()
     with socket.create_server(tuple(request["address"]), backlog=MAX_CONNECTIONS) as listening:
         socket.send_fds(telling, [b"!"], [listening.fileno()])
@@ -440,6 +517,9 @@ def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
         return "nobody waits for it" if waited_for.poll(0) else ""
 
     home = namespace.current_network()
+    environment = dict(request["environment"])
+    for place, path in _PLACES.items():
+        environment = {name: value.replace(place, path) for name, value in environment.items()}
     result = shell.run(
         request["command"],
         netns=home,
@@ -448,69 +528,51 @@ def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
         room=Room(
             files=request["files"],
             programs={name: Path(path) for name, path in request["programs"].items()},
-            folders={KEPT_AT: folder} if keep is not None else {},
-            environment=request["environment"],
+            folders={_PLACES["{kept}"]: folder} if keep is not None else {},
+            environment=environment,
         ),
         capable=False,
     )
-    kept = None
-    if keep is not None:
-        found = dict(_kept(folder, keep["most_bytes"]))
-        kept = found if found != keep["files"] else None
-    return {"result": asdict(result), "kept": kept}
+    return _answer(result, keep, keep.collect(folder) if keep is not None else None)
 
 
-def _restore(folder: Path, files: Mapping[str, str]) -> None:
-    for name, content in files.items():
-        path = folder / name
-        # a folder that was full is not necessarily as full again
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(base64.b64decode(content))
-
-
-def _kept(folder: Path, most_bytes: int) -> Iterator[tuple[str, str]]:
-    """The regular files, as many as fit. What has an odd name is left behind."""
-    room = most_bytes  # a file with holes, or with many names, is larger than what holds it
-    for here, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(here, name)
-            inside = str(path.relative_to(folder))
-            try:
-                inside.encode()
-                about = path.lstat()
-                if stat.S_ISREG(about.st_mode) and about.st_size <= room:
-                    room -= about.st_size
-                    yield inside, base64.b64encode(path.read_bytes()).decode()
-            except (OSError, UnicodeEncodeError):
-                continue
-
-
-async def _try() -> str:
-    """Run a command that does nothing; why it cannot be run, in words."""
+async def _try() -> Standing:
+    """Run a command that does nothing, within the best walls."""
     try:
         async with Cell() as cell:
             result = await cell.run("true", address=("127.0.0.1", 9))
     except NetArenaError as error:
-        return str(error)
-    return result.told
+        return Standing(str(error))
+    if result.told:
+        return Standing(result.told)
+    return Standing(reduced=cell.reduced)
+
+
+def _unapart() -> str:
+    """Why no command can be run in namespaces of its own, in words; empty when one can."""
+    return namespace.lacking() or shell.available()
 
 
 def main() -> None:
     """See the module's description."""
     if len(sys.argv) == 1:
-        sys.stdout.write(asyncio.run(_try()))
+        sys.stdout.write(json.dumps(asdict(asyncio.run(_try()))))
         return
     control = socket.socket(fileno=int(sys.argv[1]))
+    wanted = sys.argv[2]
     os.chdir("/")
-    if missing := namespace.lacking() or shell.available():
-        control.send(missing.encode())
+    unapart = _unapart() if wanted != "landlock" else ""
+    walls: Walls = "landlock" if unapart or wanted == "landlock" else "namespaces"
+    missing = unapart if wanted == "namespaces" else ""
+    if walls == "landlock" and not missing and (unconfined := confinement.lacking()):
+        missing = f"{unapart}, and {unconfined}" if unapart else unconfined
+    if missing:
+        control.send(f"failed: {missing}".encode())
         return
     gc.collect()
     gc.freeze()  # collections in the children leave the shared pages alone
-    control.send(b"ready")
-    _serve(control)
+    control.send(f"{walls}: {unapart}".encode())
+    _serve(control, walls)
 
 
 if __name__ == "__main__":

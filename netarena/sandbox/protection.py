@@ -23,6 +23,7 @@ import os
 import platform
 import resource
 import socket
+import stat
 import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -107,7 +108,8 @@ _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 @dataclass(frozen=True)
 class Guard:
     """A call that is allowed for some values of one argument: none of ``forbidden`` bits set, or
-    one of ``values``, or a null pointer where neither is given. With ``pairs`` it is allowed but
+    one of ``values``, or a null pointer where neither is given. With ``also`` (argument -> values)
+    these must hold too. With ``refused`` it is allowed but for these values, with ``pairs`` but
     where ``argument`` and the next one are such a pair."""
 
     numbers: tuple[int | None, int | None]
@@ -115,6 +117,8 @@ class Guard:
     forbidden: int = 0
     values: tuple[int, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
+    also: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    refused: tuple[int, ...] = ()
 
 
 GUARDED: dict[str, Guard] = {
@@ -161,12 +165,24 @@ _CAP_SETGID = 6
 _CAP_SETUID = 7
 _CAPABILITY_VERSION = 0x20080522
 
-_READ_FILE = 1 << 2
-_READ_DIR = 1 << 3
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 1 << 1, 1 << 2, 1 << 3
+_REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
+_MAKE_FIFO, _MAKE_SYM, _REFER, _TRUNCATE = 1 << 10, 1 << 12, 1 << 13, 1 << 14
+#: what may be done below a path (<linux/landlock.h>)
+READ = _READ_FILE | _READ_DIR
+RUN = READ | _EXECUTE
+WRITE = READ | _WRITE_FILE | _TRUNCATE
+KEEP = WRITE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER
+SCRATCH = KEEP | RUN | _MAKE_FIFO | _MAKE_SYM
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
+_CONNECT_TCP = 1 << 1
+_SCOPE_SIGNAL = 1 << 1
+#: the versions from which connections, and signals and abstract unix sockets, can be refused
+NETWORK_SINCE, SCOPES_SINCE = 4, 6
 # rights on files, then on TCP ports, then scopes, that landlock knew from which version on
-_FS_RIGHTS = ((1, (1 << 13) - 1), (2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
-_NET_RIGHTS = ((4, 0b11),)
-_SCOPES = ((6, 0b11),)
+_FS_RIGHTS = ((1, (1 << 13) - 1), (2, _REFER), (3, _TRUNCATE), (5, 1 << 15))
+_NET_RIGHTS = ((NETWORK_SINCE, 0b11),)
+_SCOPES = ((SCOPES_SINCE, 0b11),)
 
 #: entries of the standard library's folder that no answer needs: what is installed beside it,
 #: pip's own wheels, the build's configuration
@@ -322,35 +338,82 @@ def make_ruleset(folders: Iterable[str], packages: Iterable[str]) -> int:
     below them stays out of reach; ``packages`` are folders or files readable as a whole.
     Raises Unprotected.
     """
+    ruleset = create_ruleset()
+    for folder in map(Path, folders):
+        for entry in folder.iterdir():
+            if entry.name not in NOT_LIBRARY and not entry.name.startswith("config-"):
+                allow_path(ruleset, entry, READ)
+    for package in map(Path, packages):
+        allow_path(ruleset, package, READ)
+    return ruleset
+
+
+def create_ruleset(*, scopes_only: bool = False) -> int:
+    """Return the descriptor of a ruleset that allows nothing of what this kernel can refuse.
+
+    With ``scopes_only`` it refuses nothing but signals to processes outside; where the kernel
+    cannot (``SCOPES_SINCE``), Unprotected is raised, as where there is no landlock.
+    """
     version = landlock_version()
-    attribute = b"".join(
-        struct.pack("=Q", sum(bits for since, bits in rights if since <= version))
+    known = [
+        sum(bits for since, bits in rights if since <= version)
         for rights in (_FS_RIGHTS, _NET_RIGHTS, _SCOPES)
-    )
-    size = 8 if version < 4 else 16 if version < 6 else 24  # as long as that version's struct
+    ]
+    if scopes_only:
+        known = [0, 0, _SCOPE_SIGNAL if version >= SCOPES_SINCE else 0]
+    attribute = struct.pack("=3Q", *known)
+    # as long as that version's struct
+    size = 8 if version < NETWORK_SINCE else 16 if version < SCOPES_SINCE else 24
     ruleset = int(
         _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), attribute[:size], size, 0)
     )
     if ruleset < 0:
         raise Unprotected(f"landlock: {_error()}")
-    for folder in map(Path, folders):
-        for entry in folder.iterdir():
-            if entry.name not in NOT_LIBRARY and not entry.name.startswith("config-"):
-                _allow_reading(ruleset, entry)
-    for package in map(Path, packages):
-        _allow_reading(ruleset, package)
     return ruleset
 
 
-def _allow_reading(ruleset: int, path: Path) -> None:
+def allow_path(ruleset: int, path: Path, rights: int) -> None:
+    """Add ``rights`` (``READ``, ``RUN``, ``KEEP``, ...) on a file, or on all below a folder; those
+    that mean nothing there, or that this kernel does not know, are left out. Raises Unprotected,
+    or OSError for what is not there."""
+    version = landlock_version()
+    rights &= sum(bits for since, bits in _FS_RIGHTS if since <= version)
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        rights = _READ_FILE | (_READ_DIR if path.is_dir() else 0)
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            rights &= _OF_FILES
         rule = struct.pack("=Qi", rights, descriptor)
         if _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_ADD_RULE), ruleset, 1, rule, 0):
             raise Unprotected(f"landlock rule for {path}: {_error()}")
     finally:
         os.close(descriptor)
+
+
+def allow_port(ruleset: int, port: int) -> None:
+    """Let TCP connections be made to ``port``, of any address. Raises Unprotected; does nothing
+    where the kernel cannot refuse connections (``NETWORK_SINCE``)."""
+    if landlock_version() < NETWORK_SINCE:
+        return
+    rule = struct.pack("=QQ", _CONNECT_TCP, port)
+    if _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_ADD_RULE), ruleset, 2, rule, 0):
+        raise Unprotected(f"landlock rule for port {port}: {_error()}")
+
+
+def restrict(ruleset: int) -> None:
+    """Put a ruleset on the calling thread and on what it starts, for good, and close it.
+
+    Forbids programs with more rights, too. Raises Unprotected.
+    """
+    forbid_new_privileges()
+    if _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_RESTRICT_SELF), ruleset, 0):
+        raise Unprotected(f"landlock: {_error()}")
+    os.close(ruleset)
+
+
+def forbid_new_privileges() -> None:
+    """No program that the process runs has more rights than it. Raises Unprotected."""
+    if _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise Unprotected(f"no_new_privs: {_error()}")
 
 
 # ---------------------------------------------------------------------------- seccomp
@@ -415,10 +478,17 @@ def compose(
                 block.append(op(equal, other, left - 4 * place - 3))  # to the refusal at the end
             on(guard.numbers[column], *block, allow, refuse)
             continue
+        if guard.refused:  # each jumps over those after it and the permission
+            count = len(guard.refused)
+            tests = [op(equal, value, count - at) for at, value in enumerate(guard.refused)]
+            on(guard.numbers[column], low, *tests, allow, refuse)
+            continue
         if guard.values:  # each jumps over those after it and the refusal
-            count = len(guard.values)
-            tests = [op(equal, value, count - at) for at, value in enumerate(guard.values)]
-            checks = [low, *tests]
+            checks = []
+            for index, values in ((guard.argument, guard.values), *guard.also):
+                tests = [op(equal, one, len(values) - at) for at, one in enumerate(values)]
+                checks += [argument(index), *tests, refuse]
+            checks.pop()  # the last refusal follows
         elif guard.forbidden:
             checks = [low, op(any_bit, guard.forbidden, 0, 1)]
         else:
@@ -431,7 +501,8 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
 
 
-def _set_filter(program: bytes) -> None:
+def set_filter(program: bytes) -> None:
+    """Put a filter program on the calling thread and on what it starts. Raises Unprotected."""
     code = ctypes.create_string_buffer(program, len(program))
     head = _Program(len(program) // 8, ctypes.addressof(code))
     if _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(head), 0, 0):
@@ -445,7 +516,7 @@ def _error() -> str:
 # ---------------------------------------------------------------------------- user, capabilities
 
 
-def _become(user: int, *, keep_reading: bool) -> None:
+def become(user: int, *, keep_reading: bool) -> None:
     """Take the user and group ``user`` for good.
 
     ``keep_reading`` keeps the one capability to read what file permissions forbid: the standard
@@ -497,28 +568,25 @@ class Armour:
         ``parent`` is the process whose end ends this one. ``user`` is None where the service may
         not give users. Closes the ruleset. Raises Unprotected, or OSError.
         """
-        _offer_to_oom_killer()
+        offer_to_oom_killer()
         _set_limits(self.caps)
         if user is not None:
-            _become(user, keep_reading=self.keep_reading)
+            become(user, keep_reading=self.keep_reading)
         _keep_capabilities(1 << _CAP_DAC_READ_SEARCH if user and self.keep_reading else 0)
         _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # no core, and no other process of this user looks in
         # After the change of user, which forgets it. A parent that died before sends no signal.
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             raise Unprotected("the warm process is gone")
-        if _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-            raise Unprotected(f"no_new_privs: {_error()}")
+        forbid_new_privileges()
         if self.ruleset is not None:
-            if _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_RESTRICT_SELF), self.ruleset, 0):
-                raise Unprotected(f"landlock: {_error()}")
-            os.close(self.ruleset)
+            restrict(self.ruleset)
         if self.program is not None:
-            _set_filter(self.program)
+            set_filter(self.program)
 
 
-def _offer_to_oom_killer() -> None:
-    """Where memory runs out, an answer goes first, not the service."""
+def offer_to_oom_killer() -> None:
+    """Where memory runs out, this process goes first, not the service."""
     with suppress(OSError):  # a wish: the limit on memory holds without
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 

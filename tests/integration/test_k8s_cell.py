@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -17,24 +19,32 @@ from typing import Self, TypeVar
 import pytest
 
 from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.model import Severity
 from netarena.sandbox import cell as sandbox
-from netarena.sandbox.cell import KEPT_AT, LIMITS, MAX_CONNECTIONS, Cell, Keep
+from netarena.sandbox.cell import LIMITS, MAX_CONNECTIONS, Cell, Keep, Standing, Walls
 from netarena_k8s import diagnosis
 from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.embedded import Embedded
 from netarena_k8s.kubectl import Kubectl, program
 
-pytestmark = pytest.mark.requires("cell")
-
 T = TypeVar("T")
+#: a test of both kinds of walls has them as its first argument
+each = pytest.mark.parametrize(
+    "walls",
+    [
+        pytest.param("namespaces", marks=pytest.mark.requires("namespaces")),
+        pytest.param("landlock", marks=pytest.mark.requires("confinement")),
+    ],
+)
 NOWHERE = ("127.0.0.1", 9)
 SECRET = "correct-horse-battery-staple"
 
 
-def in_cell(scene: Callable[[Cell], Awaitable[T]]) -> T:
+def in_cell(walls: Walls, scene: Callable[[Cell], Awaitable[T]]) -> T:
     async def go() -> T:
-        async with Cell() as cell:
+        async with Cell(walls=walls) as cell:
+            assert cell.walls == walls
             return await scene(cell)
 
     return asyncio.run(go())
@@ -83,9 +93,10 @@ class Echo:
                 self._open -= 1
 
 
-def test_the_real_kubectl_works_and_caches_what_it_found_out() -> None:
+@each
+def test_the_real_kubectl_works_and_caches_what_it_found_out(walls: Walls) -> None:
     async def go() -> None:
-        async with Embedded() as cluster, Cell({"kubectl": program()}) as cell:
+        async with Embedded() as cluster, Cell({"kubectl": program()}, walls) as cell:
             deployed = await cluster.deploy(boutique())
             kubectl = Kubectl(cell, deployed.access)
             first = await kubectl.run("kubectl get pods -o name | sort | head -n 1")
@@ -104,13 +115,14 @@ def test_the_real_kubectl_works_and_caches_what_it_found_out() -> None:
             away = await kubectl.run(
                 f"kubectl --server=https://127.0.0.1:{other.access.port} get pods"
             )
-            assert "refused" in away.told
+            assert {"namespaces": "refused", "landlock": "permission denied"}[walls] in away.told
             await asyncio.gather(deployed.close(), other.close())
 
     asyncio.run(go())
 
 
-def test_one_address_is_reached_and_no_other() -> None:
+@each
+def test_one_address_is_reached_and_no_other(walls: Walls) -> None:
     with (
         Echo() as echo,
         Echo() as other,
@@ -142,17 +154,22 @@ def test_one_address_is_reached_and_no_other() -> None:
             "echo 1 > /proc/sys/net/ipv4/ip_default_ttl && echo REACHED\n"
             "unshare -Ur true && echo REACHED\n"
         )
-        output = in_cell(lambda cell: cell.run(command, address=echo.address)).output
+        output = in_cell(walls, lambda cell: cell.run(command, address=echo.address)).output
         assert output.startswith("got hello\n")
         assert "REACHED" not in output
-        assert output.count("Connection refused") >= 3
-        assert "\n1\nCapEff:\t0000000000000000\n" in output
+        if walls == "namespaces":
+            assert output.count("Connection refused") >= 3
+            assert "\n1\nCapEff:\t0000000000000000\n" in output
+        else:
+            assert output.count("connect: Permission denied") == 4
+            assert output.count("bash: socket: Operation not permitted") == 2
         assert (echo.met, other.met) == (1, 0)
         with pytest.raises(BlockingIOError):
             datagrams.recv(10)
 
 
-def test_much_is_carried_both_ways() -> None:
+@each
+def test_much_is_carried_both_ways(walls: Walls) -> None:
     command = (
         "exec 3<>/dev/tcp/127.0.0.1/{}; head -c 5000000 /dev/zero >&3 & "
         "exec 3<>/dev/tcp/127.0.0.1/{}; (head -c 3000000 /dev/zero >&3) & "
@@ -160,10 +177,13 @@ def test_much_is_carried_both_ways() -> None:
     )
     with Echo() as echo:
         port = echo.address[1]
-        result = in_cell(lambda cell: cell.run(command.format(port, port), address=echo.address))
+        result = in_cell(
+            walls, lambda cell: cell.run(command.format(port, port), address=echo.address)
+        )
     assert result.output.splitlines()[0] == "3000000"
 
 
+@pytest.mark.requires("namespaces")
 def test_connections_are_bounded() -> None:
     open_many = (
         'for i in $(seq 10 89); do eval "exec $i<>/dev/tcp/127.0.0.1/{0}"; '
@@ -173,24 +193,28 @@ def test_connections_are_bounded() -> None:
     with Echo() as echo:
         port = echo.address[1]
         result = in_cell(
+            "namespaces",
             lambda cell: cell.run(
                 open_many.format(port), address=echo.address, limits=replace(LIMITS, wall_s=60)
-            )
+            ),
         )
         assert result.output.splitlines()[-1] == str(MAX_CONNECTIONS)
         assert echo.most <= MAX_CONNECTIONS
 
 
-def test_files_are_read_only_and_a_folder_is_kept() -> None:
+@each
+def test_files_are_read_only_and_a_folder_is_kept(walls: Walls) -> None:
     keep = Keep(most_bytes=1 << 20, most_files=20)
 
     async def scene(cell: Cell) -> list[str]:
         commands = (
-            """cat note; echo y > note; rm note; mkdir -p $K/a; echo one > $K/a/b; ln -s b $K/a/c\n"
-             "mkfifo $K/pipe; truncate -s 8M $K/holes; echo $MINE""",
-            "cat $K/a/b; ls $K $K/a; ls",
+            (
+                "cat $F; echo y > $F; rm -f $F; mkdir -p $K/a; echo one > $K/a/b; ln -s b $K/a/c\n"
+                "mkfifo $K/pipe; truncate -s 6M $K/holes; echo $MINE"
+            ),
+            "cat $K/a/b; cd $K; ls . a",
             "rm -r $K/a; head -c 2M /dev/zero > $K/full; touch $K/{1..50}",
-            "ls $K | wc -l; ls -l note",
+            "ls $K | wc -l; cat $F",
         )
         return [
             (
@@ -198,25 +222,28 @@ def test_files_are_read_only_and_a_folder_is_kept() -> None:
                     command,
                     address=NOWHERE,
                     files={"note": SECRET + "\n"},
-                    environment={"K": KEPT_AT, "MINE": "variable"},
+                    environment={"K": "{kept}", "F": "{files}/note", "MINE": "variable"},
                     keep=keep,
                 )
             ).output
             for command in commands
         ]
 
-    first, second, third, fourth = in_cell(scene)
+    first, second, third, fourth = in_cell(walls, scene)
     assert first.startswith(SECRET + "\n")
     assert first.endswith("variable\n")
-    assert first.count("note") == 2  # neither written nor removed
-    assert second == f"one\n{KEPT_AT}:\na\n\n{KEPT_AT}/a:\nb\nnote\n"
-    assert third.count("No space left on device") >= 31
+    refusal = {"namespaces": "Read-only file system", "landlock": "Permission denied"}[walls]
+    assert refusal in first.splitlines()[1]
+    assert second == "one\n.:\na\n\na:\nb\n"
+    if walls == "namespaces":
+        assert third.count("No space left on device") >= 31
     assert sum(map(len, keep.files.values())) <= keep.most_bytes
     assert len(keep.files) <= keep.most_files
-    assert fourth.splitlines()[1].startswith("-r--r--r--")
+    assert fourth.splitlines()[1] == SECRET
 
 
-def test_time_and_processes_are_bounded_and_nothing_is_left() -> None:
+@each
+def test_time_and_processes_are_bounded_and_nothing_is_left(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         short = replace(LIMITS, wall_s=1)
         result = await cell.run("setsid sleep 987654 & sleep 987654", address=NOWHERE, limits=short)
@@ -226,10 +253,11 @@ def test_time_and_processes_are_bounded_and_nothing_is_left() -> None:
         assert bomb.exit is None or bomb.exit >= 0
         assert (await cell.run("echo fine", address=NOWHERE)).output == "fine\n"
 
-    in_cell(scene)
+    in_cell(walls, scene)
 
 
-def test_a_cancelled_command_ends() -> None:
+@each
+def test_a_cancelled_command_ends(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         with Echo() as echo:
             port = echo.address[1]
@@ -242,35 +270,127 @@ def test_a_cancelled_command_ends() -> None:
                 await task
             await _until(lambda: not _sleepers())
 
-    in_cell(scene)
+    in_cell(walls, scene)
 
 
-def test_a_warm_process_that_died_is_started_again() -> None:
+@each
+def test_a_warm_process_that_died_is_started_again(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         assert cell._process is not None
         cell._process.kill()
         cell._process.wait()
         assert (await cell.run("echo again", address=NOWHERE)).output == "again\n"
 
-    in_cell(scene)
+    in_cell(walls, scene)
 
 
+@pytest.mark.requires("namespaces", "confinement")
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sandbox.lacking() == ""
-
-    with monkeypatch.context() as patched:
-        patched.setattr(sandbox, "_environment", lambda: {"PATH": "/nowhere", **_paths()})
-        with pytest.raises(EnvironmentFailed, match="bubblewrap is not installed"):
-            in_cell(lambda cell: cell.run("true", address=NOWHERE))
-        patched.setattr(sandbox, "lacking", lambda: "bubblewrap is not installed")
-        diagnosis._cell.cache_clear()
-        with pytest.raises(ConfigError, match="bubblewrap is not installed"):
-            diagnosis.check(KubernetesConfig())
-    diagnosis._cell.cache_clear()
+    assert sandbox.examine() == Standing()
     assert all(check.ok for check in diagnosis.diagnose())
     diagnosis.check(KubernetesConfig())
     with pytest.raises(ConfigError, match="cluster"):
         diagnosis.check(KubernetesConfig(cluster="kind"))
+
+    monkeypatch.setattr(sandbox, "_environment", lambda: {"PATH": "/nowhere", **_paths()})
+    with pytest.raises(EnvironmentFailed, match="bubblewrap is not installed"):
+        in_cell("namespaces", lambda cell: cell.run("true", address=NOWHERE))
+    standing = asyncio.run(sandbox._try())
+    monkeypatch.setattr(sandbox, "examine", lambda: standing)
+    assert not standing.lacking
+    assert standing.reduced.startswith("bubblewrap is not installed")
+    assert "port number at any address" in standing.reduced
+
+    diagnosis._cell.cache_clear()
+    (note,) = (check for check in diagnosis.diagnose() if not check.ok)
+    assert (note.severity, note.detail) == (Severity.NOTE, standing.reduced)
+    assert "apt-get install bubblewrap" in note.remedy
+    diagnosis.check(KubernetesConfig())
+
+    monkeypatch.setattr(sandbox, "examine", lambda: Standing("there is no landlock"))
+    diagnosis._cell.cache_clear()
+    with pytest.raises(ConfigError, match="there is no landlock; apt-get install bubblewrap"):
+        diagnosis.check(KubernetesConfig())
+    diagnosis._cell.cache_clear()
+
+
+#: of an ordinary user: confined commands of its own, on a kernel that is as old as it is said to be
+_OF_ONE_USER = """
+import json, os, resource, socket, sys
+from pathlib import Path
+from netarena.sandbox import confinement, protection
+from netarena.sandbox.shell import Limits
+folder, version, command = sys.argv[1:]
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+service = os.fork()
+if not service:
+    import time
+    time.sleep(60)
+    os._exit(0)
+mine = Path(folder, "journal")
+mine.write_text("kept")
+protection.landlock_version = lambda: int(version)
+theirs, ours = socket.socketpair()
+task = confinement.Task(
+    command=command, port=9, folder=Path(folder, "command"), user=None, files={}, programs={},
+    environment={"SERVICE": str(service), "JOURNAL": str(mine)}, keep=None,
+    limits=Limits(address_bytes=4 << 30, processes=60, wall_s=60),
+)
+running = os.fork()
+if not running:
+    result, _ = confinement.run(task, theirs)
+    print(result.told, flush=True)
+    os._exit(0)
+os.waitpid(running, 0)
+about = mine.stat()
+print(json.dumps({
+    "lives": os.waitpid(service, os.WNOHANG) == (0, 0),
+    "nice": os.getpriority(os.PRIO_PROCESS, service),
+    "files": resource.prlimit(service, resource.RLIMIT_NOFILE)[0] > 10,
+    "mode": about.st_mode & 0o777,
+    "size": about.st_size,
+    "old": about.st_mtime < 1e9,
+    "left": os.listdir(folder),
+}))
+os.kill(service, 9)
+"""
+
+
+@pytest.mark.requires("confinement", "root")
+@pytest.mark.parametrize("version", [4, 6])
+def test_commands_of_the_services_own_user_do_not_reach_it(version: int) -> None:
+    command = (
+        "id -u; kill -9 $SERVICE && echo REACHED; kill -9 -1\n"
+        "renice -n 19 $SERVICE && echo REACHED; taskset -p 1 $SERVICE && echo REACHED\n"
+        "prlimit --pid $SERVICE --nofile=3:3 && echo REACHED\n"
+        "cat /proc/$SERVICE/environ && echo REACHED; cat $JOURNAL && echo REACHED\n"
+        "chmod 000 $JOURNAL; touch -d 1970-01-02 $JOURNAL; : >> $JOURNAL; rm $JOURNAL\n"
+        "mv $JOURNAL x; ln $JOURNAL x && echo REACHED; truncate -s 0 $JOURNAL && echo REACHED\n"
+        "ls .. && echo REACHED\n"
+        "perl -e 'kill 9, $ENV{SERVICE} and print qq(REACHED\\n)'\n"
+        "sleep 987654 & (setsid sleep 987654 &)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        done = subprocess.run(
+            [sys.executable, "-c", _OF_ONE_USER, folder, str(version), command],
+            capture_output=True,
+            text=True,
+            env=_paths(),
+            timeout=90,
+            check=False,
+        )
+    assert not done.stderr
+    *output, found = done.stdout.splitlines()
+    assert output[0] == "65534"
+    assert "REACHED" not in done.stdout
+    assert json.loads(found) == {
+        "lives": True, "nice": 0, "files": True, "mode": 0o644, "size": 4, "old": False,
+        "left": ["journal"],
+    }  # fmt: skip
+    assert not _sleepers()
 
 
 def _paths() -> dict[str, str]:

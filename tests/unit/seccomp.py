@@ -21,7 +21,18 @@ _HEADERS = {
 _NAMED_OTHERWISE = {
     "aarch64": {"newfstatat": "fstatat"},
 }
-_MAYBE_NEWER = {"clone3", "openat2", "faccessat2", "mount_setattr", "memfd_secret"}
+_MAYBE_NEWER = {
+    "clone3",
+    "faccessat2",
+    "fchmodat2",
+    "file_setattr",
+    "memfd_secret",
+    "mount_setattr",
+    "openat2",
+    "process_mrelease",
+    "removexattrat",
+    "setxattrat",
+}
 
 
 def refused(number: int = errno.EPERM) -> int:

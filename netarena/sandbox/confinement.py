@@ -1,0 +1,491 @@
+"""One shell command held without namespaces, as in a default container: it reaches one TCP port.
+
+What bubblewrap would leave out of sight is here in sight, but out of reach:
+
+* landlock: the system's programs, a scratch directory and what it is given can be opened, nothing
+  else; no port but one can be connected to (any address's, from version 4 on); no other process
+  can be traced, nor signalled from version 6 on,
+* seccomp: the calls that the shell's sandbox refuses, and those by which one user's processes,
+  files and sockets touch each other: no sockets but TCP's, no listening, no priorities, limits or
+  signals of others. Changes of modes, owners and times are not made, and said to be,
+* a user of its own, where the service is root; else the service's,
+* limits of the kernel, and a watch every ``TICK_S``: memory, processes, files, output.
+
+``run`` is for a process of its own, which adopts whatever the command leaves behind and ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import platform
+import re
+import resource
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+from netarena.errors import EnvironmentFailed
+from netarena.sandbox import namespace, protection, shell
+from netarena.sandbox.keep import Keep
+from netarena.sandbox.protection import Guard, Unprotected
+from netarena.sandbox.shell import Kept, Limits, Result
+
+__all__ = ["USERS", "Task", "lacking", "reduced", "run"]
+
+#: users of commands, one at a time each: numbers that systemd's list leaves unused
+USERS = range(60_940, 61_180)
+
+#: refused beside the shell's: what reaches other processes, other files and the machine's network
+REFUSED: dict[str, tuple[int | None, int | None]] = {
+    "bind": (49, 200),
+    "listen": (50, 201),
+    "accept": (43, 202),
+    "accept4": (288, 242),
+    # of other processes of the same user
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    "pidfd_getfd": (438, 438),
+    # what files others open
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
+    # of other files of the same user, which landlock does not know
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+    # memory that no limit on a process counts, and that outlives it
+    "semget": (64, 190),
+}
+#: by path; kubectl changes the mode of what it caches and takes a refusal for a failure
+PRETENDED: dict[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+}
+_TCP = 6
+_STREAMS = tuple(1 | flags for flags in (0, 0x800, 0x80000, 0x80800))
+_MSG_FASTOPEN = 0x20000000  # connects where landlock does not look
+GUARDED: dict[str, Guard] = {
+    **shell.GUARDED,
+    "socket": Guard((41, 198), 0, values=(2, 10), also=((1, _STREAMS), (2, (0, _TCP)))),
+    "sendto": Guard((44, 206), 3, forbidden=_MSG_FASTOPEN),
+    "sendmsg": Guard((46, 211), 2, forbidden=_MSG_FASTOPEN),
+    "sendmmsg": Guard((307, 269), 3, forbidden=_MSG_FASTOPEN),
+    "prlimit64": Guard((302, 261), 0),  # of the process itself
+}
+#: where landlock cannot keep a command's signals from the service, whose user it is
+SIGNALS: dict[str, tuple[int | None, int | None]] = {
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
+}
+_SIGURG = 23  # ignored unless asked for; Go's threads wake each other by it
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
+_FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
+GUARDED_SIGNALS: dict[str, Guard] = {
+    "tgkill": Guard((234, 131), 2, values=(_SIGURG,)),
+    "fcntl": Guard((72, 25), 1, refused=(_F_SETOWN, _F_SETSIG, _F_SETOWN_EX)),
+    "ioctl": Guard((16, 29), 1, refused=(_FIOSETOWN, _SIOCSPGRP)),
+}
+
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_PR_SET_CHILD_SUBREAPER = 36
+_CHUNK_BYTES = 1 << 16
+_MOST_DEPTH = 64  # of folders: what is deeper takes long to look at, and to remove
+#: of looks at the files that are open and have no name: they take longer than the others
+_SELDOM = 5
+#: the scratch directory's name in the shell's sandbox, which agents write by habit
+_HABIT = re.compile(r"(?<![\w./-])/tmp(?![\w.-])")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one command is given.
+
+    ``{scratch}``, ``{files}`` and ``{kept}`` in values of ``environment`` stand for the folders:
+    the writable one, that of ``files``, and the one that is kept. ``user`` is None for the
+    service's own.
+    """
+
+    command: str
+    port: int
+    folder: Path  # to be made here, and removed
+    user: int | None
+    files: Mapping[str, str]
+    programs: Mapping[str, Path]
+    environment: Mapping[str, str]
+    keep: Keep | None
+    limits: Limits
+
+
+def lacking() -> str:
+    """Why no command can be confined here, in words; empty when one can."""
+    if not protection.landlock_version():
+        return "this kernel has no landlock, or has it switched off"
+    try:
+        _filter(signals=False)
+    except KeyError:
+        return f"there is no seccomp filter for {platform.machine()}"
+    if not protection.seccomp_available():
+        return "this kernel or container refuses seccomp filters"
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        return "this kernel does not tell a process's children"
+    if not os.geteuid() and not protection.own_user_possible(USERS[0]):
+        return "root may not give commands a user of their own (SETUID, SETGID, KILL)"
+    return ""
+
+
+def reduced() -> str:
+    """What protects a command here, and what is missing beside namespaces, in one line."""
+    version = protection.landlock_version()
+    user = "the service's user" if os.geteuid() else "a user of their own"
+    words = f"commands run under landlock {version}, seccomp, limits and {user}; "
+    words += (
+        "without namespaces they may connect to the API server's port number at any address"
+        if version >= protection.NETWORK_SINCE
+        else "they may make TCP connections to any address (landlock bounds them from Linux 6.7 on)"
+    )
+    if os.geteuid() and version < protection.SCOPES_SINCE:
+        words += ", and cannot send signals (kill, timeout), which landlock bounds from 6.12 on"
+    return words
+
+
+def run(task: Task, asked: socket.socket) -> tuple[Result, dict[str, bytes] | None]:
+    """Run ``bash -c``; return what came of it, and the kept folder's files where there is one.
+
+    Ends the command when the other side of ``asked`` is closed. Every process of the command is
+    dead on return. For a process of its own: it is changed for good. Raises EnvironmentFailed.
+    """
+    try:
+        return _Confinement(task, asked).run()
+    except (Unprotected, OSError) as error:
+        raise EnvironmentFailed(f"no confinement: {error}", proven_ours=True) from None
+    finally:
+        _libc.setfsuid(os.geteuid())
+        _remove(task.folder)
+
+
+class _Confinement:
+    def __init__(self, task: Task, asked: socket.socket) -> None:
+        self._task = task
+        self._asked = asked
+        self._kept = Kept(task.limits.output_bytes)
+        self._scratch = task.folder / "scratch"
+        self._files = task.folder / "files"
+        self._programs = task.folder / "programs"
+        self._keep = task.folder / "kept"
+
+    def run(self) -> tuple[Result, dict[str, bytes] | None]:
+        if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+            raise Unprotected("orphans cannot be adopted")
+        # bounds this process's own signals to what it starts, so that it can send one to all
+        self._bounded = protection.landlock_version() >= protection.SCOPES_SINCE
+        if self._bounded:
+            protection.restrict(protection.create_ruleset(scopes_only=True))
+            with contextlib.suppress(PermissionError):
+                os.kill(os.getppid(), 0)
+                raise Unprotected("landlock does not bound signals")
+        self._furnish()
+        self._start()
+        try:
+            stopped, timed_out = self._attend()
+        finally:
+            status = self._end()
+        self._read()
+        kept = self._task.keep.collect(self._keep) if self._task.keep is not None else None
+        if stopped:
+            return Result(self._kept.text(), None, timed_out, stopped), kept
+        code = os.waitstatus_to_exitcode(status)
+        return Result(self._kept.text(), code if code >= 0 else 128 - code), kept
+
+    def _furnish(self) -> None:
+        """Make the folders; from here on files are seen and made as the command's user."""
+        self._task.folder.mkdir(mode=0o700)
+        if (user := self._task.user) is not None:
+            os.chown(self._task.folder, user, user)
+            _libc.setfsgid(user)
+            _libc.setfsuid(user)
+        for folder in (self._scratch, self._files, self._programs, self._keep):
+            folder.mkdir()
+        for name, text in self._task.files.items():
+            (self._files / name).write_text(text, encoding="utf-8")
+        for name, program in self._task.programs.items():
+            (self._programs / name).symlink_to(program)
+        if self._task.keep is not None:
+            self._task.keep.fill(self._keep)
+
+    def _ruleset(self) -> int:
+        ruleset = protection.create_ruleset()
+        folders = [path for path in Path("/usr").iterdir() if path.name != "local"]
+        folders += [path for name in shell.TOP if not (path := Path("/", name)).is_symlink()]
+        rights = [
+            *((path, protection.RUN) for path in [*folders, *self._task.programs.values()]),
+            *((Path("/etc", name), protection.READ) for name in shell.ETC),
+            *((Path("/dev", name), protection.WRITE) for name in _DEVICES),
+            (self._files, protection.READ),
+            (self._scratch, protection.SCRATCH),
+        ]
+        if self._task.keep is not None:
+            rights.append((self._keep, protection.KEEP))
+        for path, allowed in rights:
+            with contextlib.suppress(FileNotFoundError):
+                protection.allow_path(ruleset, path, allowed)
+        protection.allow_port(ruleset, self._task.port)
+        return ruleset
+
+    def _start(self) -> None:
+        ruleset = self._ruleset()
+        self._output, output = os.pipe2(os.O_CLOEXEC)
+        told, telling = os.pipe2(os.O_CLOEXEC)
+        self._child = os.fork()
+        if not self._child:
+            self._become_the_command(ruleset, output, telling)
+        for end in (ruleset, output, telling):
+            os.close(end)
+        os.set_blocking(self._output, False)
+        with os.fdopen(told, "rb") as file:
+            if problem := file.read():
+                self._end()
+                raise Unprotected(problem.decode())
+        self._life = os.pidfd_open(self._child)
+
+    def _become_the_command(self, ruleset: int, output: int, telling: int) -> NoReturn:
+        try:
+            _libc.setfsuid(os.geteuid())  # its own files below /proc are the service's
+            os.setsid()
+            for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)  # which Python ignores, or minds
+            null = os.open("/dev/null", os.O_RDONLY)
+            for source, target in ((null, 0), (output, 1), (output, 2)):
+                os.dup2(source, target)
+            os.chdir(self._scratch)
+            os.umask(0o077)
+            protection.offer_to_oom_killer()
+            with contextlib.suppress(OSError):
+                os.nice(shell.NICENESS)
+            user = self._task.user
+            for name, which, most in shell.kernel_limits(self._task.limits):
+                # the service's user has other processes: those of the command are watched
+                if name != "nproc" or user is not None:
+                    resource.setrlimit(which, (most, most))
+            if user is not None:
+                protection.become(user, keep_reading=False)
+            namespace.die_with_parent()
+            protection.restrict(ruleset)
+            signals = user is None and protection.landlock_version() < protection.SCOPES_SINCE
+            protection.set_filter(_filter(signals=signals))
+            os.execve("/bin/bash", ["bash", "-c", self._text()], self._environment())  # noqa: S606 -- what all this is for
+        except BaseException as error:  # noqa: BLE001 -- nothing may come back
+            os.write(telling, str(error).encode())
+        os._exit(1)
+
+    def _text(self) -> str:
+        return _HABIT.sub(lambda _: str(self._scratch), self._task.command)
+
+    def _environment(self) -> dict[str, str]:
+        given = dict(self._task.environment)
+        for place in ("scratch", "files", "kept"):
+            path = str(self._keep if place == "kept" else getattr(self, f"_{place}"))
+            given = {name: value.replace(f"{{{place}}}", path) for name, value in given.items()}
+        return {
+            **shell.ENVIRONMENT,
+            "PATH": f"{self._programs}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(self._scratch),
+            "TMPDIR": str(self._scratch),
+            **given,
+        }
+
+    def _attend(self) -> tuple[str, bool]:
+        """Read and watch until it ends. Returns why it must be stopped, and whether by time."""
+        deadline = time.monotonic() + self._task.limits.wall_s
+        poll = select.poll()
+        poll.register(self._life, select.POLLIN)
+        poll.register(self._output, select.POLLIN)
+        poll.register(self._asked, 0)  # a hang-up is told unasked
+        looked, looks = 0.0, 0
+        while True:
+            events = dict(poll.poll(shell.TICK_S * 1000))
+            if self._output in events and not self._read():
+                poll.unregister(self._output)  # closed by all, and something still runs
+            if self._life in events:
+                return "", False
+            if self._asked.fileno() in events:
+                return "nobody waits for it", False
+            now = time.monotonic()
+            if now >= deadline:
+                return f"it ran for {self._task.limits.wall_s:g} s", True
+            if now - looked >= shell.TICK_S:
+                looked, looks = now, looks + 1
+                if reason := self._excess(seldom=not looks % _SELDOM):
+                    return reason, False
+
+    def _excess(self, *, seldom: bool) -> str:
+        """Which bound is passed that the kernel does not keep; empty if none."""
+        limits, keep = self._task.limits, self._task.keep
+        most = limits.output_bytes * shell.MOST_OUTPUTS
+        if self._kept.total > most:
+            return f"it wrote more than {most >> 10} KiB"
+        processes, tasks = _descendants()
+        if tasks > limits.processes:
+            return f"it has more than {limits.processes} processes and threads"
+        if sum(map(_resident_bytes, processes)) > limits.memory_bytes:
+            return f"it holds more than {limits.memory_bytes >> 20} MiB of memory"
+        bounds = [(self._scratch, shell.SCRATCH_BYTES, shell.MOST_FILES)]
+        if keep is not None:
+            bounds.append((self._keep, keep.most_bytes, keep.most_files))
+        for folder, most_bytes, most_files in bounds:
+            if problem := _overfull(folder, most_bytes, most_files):
+                return f"{problem} in its {folder.name} directory"
+        if seldom and sum(map(_nameless_bytes, processes)) > shell.SCRATCH_BYTES:
+            return f"it holds more than {shell.SCRATCH_BYTES >> 20} MiB of files without a name"
+        return ""
+
+    def _read(self) -> bool:
+        """Take what is there; false once nobody can write any more."""
+        for _ in range(shell.MOST_OUTPUTS):  # then look at the clock again
+            try:
+                chunk = os.read(self._output, _CHUNK_BYTES)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            self._kept.add(chunk)
+        return True
+
+    def _end(self) -> int:
+        """End all that the command started; the status of its first process."""
+        found = 0
+        deadline = time.monotonic() + shell.END_S
+        while True:
+            self._kill_all()
+            try:
+                while (pair := os.waitpid(-1, os.WNOHANG))[0]:
+                    if pair[0] == self._child:
+                        found = pair[1]
+            except ChildProcessError:
+                return found
+            if time.monotonic() > deadline:
+                raise EnvironmentFailed("a command does not die")
+            time.sleep(0.001)
+
+    def _kill_all(self) -> None:
+        """At once where the kernel bounds whom our signal meets; one by one otherwise."""
+        if self._bounded:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(-1, signal.SIGKILL)
+        else:
+            for process in _descendants()[0]:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    # one that is not seen yet makes no others
+                    resource.prlimit(process, resource.RLIMIT_NPROC, (0, 0))
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
+
+
+@cache
+def _filter(*, signals: bool) -> bytes:
+    """``signals``: refuse those to other processes."""
+    refused = {**shell.REFUSED, **REFUSED, **(SIGNALS if signals else {})}
+    guarded = {**GUARDED, **(GUARDED_SIGNALS if signals else {})}
+    verdicts = [(numbers, protection.refusal()) for numbers in refused.values()]
+    verdicts += [(numbers, protection.refusal(errno.ENOSYS)) for numbers in shell.ABSENT.values()]
+    verdicts += [(numbers, protection.refusal(0)) for numbers in PRETENDED.values()]
+    return protection.compose(platform.machine(), verdicts, guarded.values(), protection.ALLOW)
+
+
+def _descendants() -> tuple[list[int], int]:
+    """All processes below this one, and the number of their threads."""
+    found: list[int] = []
+    tasks = 0
+    waiting = [os.getpid()]
+    while waiting:
+        process = waiting.pop()
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208 -- every 20 ms
+                tasks += 1
+                with open(f"/proc/{process}/task/{thread}/children", "rb") as file:  # noqa: PTH123 -- every 20 ms
+                    waiting += map(int, file.read().split())
+        found.append(process)
+    return found[1:], tasks - 1
+
+
+def _resident_bytes(process: int) -> int:
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{process}/statm", "rb") as file:  # noqa: PTH123 -- every 20 ms
+        return int(file.read().split()[1]) * resource.getpagesize()
+    return 0
+
+
+def _nameless_bytes(process: int) -> int:
+    """What files take that the process has open and nobody can name any more."""
+    found = 0
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                about = entry.stat()
+                if stat.S_ISREG(about.st_mode) and not about.st_nlink:
+                    found += about.st_blocks * 512
+    return found
+
+
+def _overfull(folder: Path, most_bytes: int, most_files: int) -> str:
+    """Which bound a folder has passed, in words; empty if none."""
+    used = files = 0
+    waiting = [(str(folder), 0)]
+    while waiting:
+        here, depth = waiting.pop()
+        if depth > _MOST_DEPTH:
+            return "it made folders too deep"
+        with contextlib.suppress(OSError), os.scandir(here) as entries:
+            for entry in entries:
+                files += 1
+                with contextlib.suppress(OSError):
+                    used += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append((entry.path, depth + 1))
+                if files > most_files:
+                    return f"it made more than {most_files} files"
+    return f"it wrote more than {most_bytes >> 20} MiB" if used > most_bytes else ""
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        pass
+    except (OSError, RecursionError):  # too deep for Python
+        subprocess.run(["/bin/rm", "-rf", "--", str(folder)], capture_output=True, check=False)

@@ -1,0 +1,78 @@
+"""A folder that outlives a command: what it holds between one command and the next."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+
+@dataclass
+class Keep:
+    """Regular files and folders, nothing else, in memory."""
+
+    most_bytes: int = 4 << 20
+    most_files: int = 512
+    #: path in the folder -> content
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def pack(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "most_bytes": self.most_bytes,
+            "most_files": self.most_files,
+            "files": pack(self.files),
+        }
+
+    @classmethod
+    def unpack(cls, packed: Mapping[str, Any]) -> Self:
+        """What was packed."""
+        return cls(packed["most_bytes"], packed["most_files"], unpack(packed["files"]))
+
+    def fill(self, folder: Path) -> None:
+        """Put the files into an empty folder, as many as it takes."""
+        for name, content in self.files.items():
+            # a folder that was full is not necessarily as full again
+            with contextlib.suppress(OSError):
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+
+    def collect(self, folder: Path) -> dict[str, bytes]:
+        """The folder's regular files, as many as fit. What has an odd name is left behind.
+
+        Nothing may change the folder meanwhile.
+        """
+        found: dict[str, bytes] = {}
+        room = self.most_bytes  # a file with holes, or with many names, is larger than its blocks
+        for here, folders, names in os.walk(folder):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(here, name)
+                inside = str(path.relative_to(folder))
+                try:
+                    inside.encode()
+                    about = path.lstat()
+                    if len(found) < self.most_files and (
+                        stat.S_ISREG(about.st_mode) and about.st_size <= room
+                    ):
+                        room -= about.st_size
+                        found[inside] = path.read_bytes()
+                except (OSError, UnicodeEncodeError):
+                    continue
+        return found
+
+
+def pack(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Contents as JSON can carry them."""
+    return {name: base64.b64encode(content).decode() for name, content in files.items()}
+
+
+def unpack(packed: Mapping[str, str]) -> dict[str, bytes]:
+    """What was packed."""
+    return {name: base64.b64decode(content) for name, content in packed.items()}
