@@ -91,7 +91,8 @@ class _Silent:
 def make_record(application: Application, query: Query, episode: Episode) -> dict[str, Any]:
     """The result record of one episode: the application's keys and those that all share.
 
-    ``failure_type`` and ``failure_rule`` are there where the application told the failure.
+    ``failure_type`` and ``failure_rule`` are there where the application told the failure,
+    ``agent_input_tokens``, ``agent_output_tokens``, ``agent_cost_usd`` where the agent told them.
     """
     failure = episode.failure
     told = {"failure_type": failure.kind.value, "failure_rule": failure.rule} if failure else {}
@@ -103,6 +104,7 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
         "level": episode.level,
         "agent_time_s": episode.agent_time_s,
         "execution_time_s": episode.execution_time_s,
+        **(episode.usage.keys() if episode.usage else {}),
     }
 
 
@@ -372,7 +374,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     if config.output_file in OWN_NAMES:
         raise ConfigError("config.output_file", f"must be none of {', '.join(OWN_NAMES)}")
     names = {role: ids.get(role) or _name(agent) for role, agent in agents.items()}
-    application.check(config)
+    await asyncio.to_thread(application.check, config)  # it may ask other machines
     with ExitStack() as held:
         try:
             out.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 -- a few local calls

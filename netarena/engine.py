@@ -48,6 +48,7 @@ from netarena.model import (
     Reply,
     State,
     Step,
+    Usage,
     scrub,
     storable,
 )
@@ -639,6 +640,7 @@ class Run:
         verdict: dict[str, Any],
     ) -> Episode:
         steps = tuple(play.steps)
+        usage = sum((Usage.read(step.reply) for step in steps), Usage())
         return Episode(
             query_id=world.query.id,
             index=world.query.index,
@@ -656,6 +658,7 @@ class Run:
             own_time_s=sum(step.own_s for step in steps),
             world_s=world.world_s,
             queue_s=world.queue_s + sum(step.queue_s for step in steps),
+            usage=usage if usage.replies else None,
             **{**verdict, "evidence": (*evidence, *verdict.get("evidence", ()))},
         )
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -35,6 +35,7 @@ __all__ = [
     "Severity",
     "State",
     "Step",
+    "Usage",
     "read_jsonl",
     "scrub",
     "storable",
@@ -148,6 +149,61 @@ class Reply(Record):
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
 
 
+#: what agents call their counts in ``Reply.metadata["usage"]``: ours first, then OpenAI's
+_COUNTS = {
+    "input_tokens": ("input_tokens", "prompt_tokens"),
+    "output_tokens": ("output_tokens", "completion_tokens"),
+    "cost_usd": ("cost_usd", "cost"),
+}
+#: a count beyond this is no count
+_MOST_USED = 10**12
+
+
+class Usage(Record):
+    """What an agent told that its replies took, unverified; adds up over replies and episodes."""
+
+    #: replies that told anything
+    replies: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    #: US dollars, as far as replies told; null where none did
+    cost_usd: float | None = None
+
+    @classmethod
+    def read(cls, reply: Reply | None) -> Usage:
+        """What one reply told; anything that is no count of its kind is passed over."""
+        told = reply.metadata.get("usage") if reply else None
+        counts: dict[str, Any] = {}
+        for field, names in _COUNTS.items():
+            kinds = (int, float) if field == "cost_usd" else (int,)
+            for name in names:
+                value = told.get(name) if isinstance(told, dict) else None
+                # NaN is in no range, and a boolean is no number
+                if type(value) in kinds and 0 <= cast("float", value) <= _MOST_USED:
+                    counts[field] = value
+                    break
+        return cls(replies=1, **counts) if counts else cls()
+
+    def __add__(self, other: Usage) -> Usage:
+        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
+        return Usage(
+            replies=self.replies + other.replies,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost_usd=sum(costs) if costs else None,
+        )
+
+    def keys(self) -> dict[str, JsonValue]:
+        """The keys of a result record or summary; none where nothing was told."""
+        if not self.replies:
+            return {}
+        return {
+            "agent_input_tokens": self.input_tokens,
+            "agent_output_tokens": self.output_tokens,
+            "agent_cost_usd": self.cost_usd,
+        }
+
+
 class Step(Record):
     """One turn: prompt, reply, move, output, state after, judgement, times.
 
@@ -239,6 +295,8 @@ class Episode(Record):
     world_s: float = 0.0
     #: waiting for places of ours, before the world was built and during the steps
     queue_s: float = 0.0
+    #: sum over the replies; null where none told anything
+    usage: Usage | None = None
 
     def outline(self) -> Outline:
         """What a summary is made of."""
@@ -260,6 +318,7 @@ class Episode(Record):
             own_time_s=self.own_time_s,
             world_s=self.world_s,
             queue_s=self.queue_s,
+            usage=self.usage,
         )
 
     def slim(self) -> Episode:
@@ -302,6 +361,7 @@ class Outline:
     own_time_s: float
     world_s: float
     queue_s: float
+    usage: Usage | None
 
 
 class Severity(StrEnum):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from netarena.config import Config
-from netarena.model import FailureKind, Outcome, Outline, Query
+from netarena.model import FailureKind, Outcome, Outline, Query, Usage
 
 #: the standard normal quantile of a two-sided 95 % interval
 Z_95 = 1.959964
@@ -110,6 +110,8 @@ def summarise(
     ``episodes`` are final, one per query asked; ``not_run`` are the queries never asked.
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
     ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator.
+    ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` are sums of what the
+    agent told, and there only if it did.
     """
     unasked = list(not_run) if not_run and agent_used_time(episodes) else []
     graded = [episode for episode in episodes if episode.outcome is not Outcome.INVALID]
@@ -134,6 +136,7 @@ def summarise(
         "complete": not not_run,
         "graded": len(graded) + len(unasked),
         "intervals": {name: rates[name]["interval"] for name in VERDICTS},
+        **sum((episode.usage for episode in episodes if episode.usage), Usage()).keys(),
     }
 
 

@@ -21,7 +21,7 @@ Answer = Callable[[str, int], Any]
 
 
 class Scripted:
-    """An agent whose reply is ``answer(prompt, turn)``: a text, an error to raise, or awaited."""
+    """An agent whose reply is ``answer(prompt, turn)``: a text, a Reply, an error, or awaited."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -52,7 +52,7 @@ class Scripted:
             self.asking -= 1
         if isinstance(answer, Exception):
             raise answer
-        return Reply(text=answer)
+        return answer if isinstance(answer, Reply) else Reply(text=answer)
 
     async def aclose(self) -> None:
         self.closed += 1

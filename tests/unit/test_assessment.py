@@ -15,7 +15,7 @@ from stage import Scripted, assess, open_all
 from netarena.assessment import conduct
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureReason
 from netarena.journal import read_events
-from netarena.model import AgentInfo
+from netarena.model import AgentInfo, Reply, Usage
 from netarena.result import Spool
 
 
@@ -354,3 +354,25 @@ def test_a_budget_that_ends_before_the_first_ask_blames_nobody(tmp_path: Path) -
     with pytest.raises(AssessmentFailed, match="time ended before the first ask"):
         assess(Toy(), agent, tmp_path, time_budget_s=1e-6)
     assert not agent.contexts
+
+
+def test_what_an_agent_tells_of_tokens_and_cost_is_recorded_and_summed(tmp_path):
+    def tell(prompt, turn):
+        told = {"input_tokens": 10, "output_tokens": 2, "cost_usd": 0.5}
+        return Reply(text=open_all(prompt, turn), metadata={"usage": told} if turn < 2 else {})
+
+    results, episodes = assess(Toy(), Scripted(tell), tmp_path)
+    *records, summary = results
+    told = [min(2, len(episode.steps)) for episode in episodes]
+    assert [record["agent_input_tokens"] for record in records] == [10 * n for n in told]
+    assert [record["agent_cost_usd"] for record in records] == [0.5 * n for n in told]
+    assert summary["agent_output_tokens"] == 2 * sum(told)
+    assert summary["agent_cost_usd"] == 0.5 * sum(told)
+    told_by = Usage(replies=1, input_tokens=10, output_tokens=2, cost_usd=0.5)
+    assert episodes[0].usage == sum([told_by] * told[0], Usage())
+
+
+def test_nothing_is_recorded_of_tokens_that_nobody_told(tmp_path):
+    results, episodes = assess(Toy(), Scripted(open_all), tmp_path)
+    assert not [key for result in results for key in result if key.startswith("agent_cost")]
+    assert episodes[0].usage is None

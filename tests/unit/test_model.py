@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
-from netarena.model import Record
+import pytest
+
+from netarena.model import Record, Reply, Usage
 
 
 class Square(Record):
@@ -18,3 +21,32 @@ def test_a_copy_does_not_keep_what_was_derived_from_other_values():
     assert square.area == 4
     assert square.model_copy(update={"side": 3}).area == 9
     assert square.model_copy() == square
+
+
+@pytest.mark.parametrize(
+    ("told", "counts"),
+    [
+        ({"input_tokens": 3, "output_tokens": 4, "cost_usd": 0.5, "model": "m"}, (1, 3, 4, 0.5)),
+        ({"prompt_tokens": 3, "completion_tokens": 4, "cost": 1}, (1, 3, 4, 1.0)),
+        ({"cost_usd": None, "output_tokens": 4}, (1, 0, 4, None)),
+        ({}, (0, 0, 0, None)),
+        ("many", (0, 0, 0, None)),
+        ({"input_tokens": -1, "output_tokens": True, "cost_usd": math.nan}, (0, 0, 0, None)),
+        ({"input_tokens": 10**13, "output_tokens": 1.5, "cost_usd": math.inf}, (0, 0, 0, None)),
+        ({"input_tokens": "7", "output_tokens": [], "cost_usd": {}}, (0, 0, 0, None)),
+    ],
+)
+def test_what_an_agent_tells_of_its_tokens_is_read_with_care(told, counts):
+    usage = Usage.read(Reply(text="", metadata={"usage": told}))
+    assert tuple(usage.model_dump().values()) == counts
+    assert bool(usage.keys()) == bool(counts[0])
+
+
+def test_usage_adds_up():
+    known = Usage(replies=1, input_tokens=1, output_tokens=2, cost_usd=0.25)
+    unknown = Usage(replies=1, input_tokens=10)
+    assert known + unknown + Usage() == Usage(
+        replies=2, input_tokens=11, output_tokens=2, cost_usd=0.25
+    )
+    assert (unknown + Usage()).cost_usd is None
+    assert Usage.read(None) == Usage()
