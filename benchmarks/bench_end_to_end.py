@@ -5,8 +5,9 @@
     python benchmarks/bench_end_to_end.py --concurrency 8 --agent copier
 
 Prints a table: wall time from sending the request to the last event, CPU time of the service with
-its children, and the service's memory (PSS, each page counted once over all its processes): its
-peak in each quarter of the run. The agent ``copier`` answers at once with a program that copies its
+its children, and memory (PSS, each page counted once over all processes) in each quarter of the
+run: the peak of the service with its children, and the peak of its first process, which is what
+grows if anything does. The agent ``copier`` answers at once with a program that copies its
 network and holds both copies for a while.
 """
 
@@ -59,15 +60,16 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def pss_bytes(pid: int) -> int:
-    total = 0
+def pss_bytes(pid: int) -> tuple[int, int]:
+    """Memory of a process with its descendants, and its own."""
+    sizes = []
     for member in family(pid):
         try:
             text = Path(f"/proc/{member}/smaps_rollup").read_text()
         except OSError:
             continue
-        total += sum(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
-    return total * 1024
+        sizes.append(sum(int(ln.split()[1]) for ln in text.splitlines() if ln[:4] == "Pss:"))
+    return sum(sizes) * 1024, sizes[0] * 1024 if sizes else 0
 
 
 def cpu_s(pid: int) -> float:
@@ -88,7 +90,8 @@ class Watch(threading.Thread):
     def __init__(self, pid: int, every_s: float = 0.05) -> None:
         super().__init__(daemon=True)
         self.pid, self.every_s, self.over = pid, every_s, threading.Event()
-        self.samples = [0]
+        #: of the service with its children, and of its first process, bytes
+        self.samples: list[tuple[int, int]] = []
 
     def run(self) -> None:
         while not self.over.wait(self.every_s):
@@ -96,12 +99,18 @@ class Watch(threading.Thread):
 
     @property
     def peak(self) -> int:
-        return max(self.samples)
+        """Of all, bytes."""
+        return max((whole for whole, _ in self.samples), default=0)
 
-    def peaks(self, parts: int) -> list[int]:
-        """The peak in each part of the time that was watched."""
+    def peaks(self, parts: int) -> list[list[int]]:
+        """The two peaks in each part of the time that was watched, MiB."""
         length = -(-len(self.samples) // parts)
-        return [max(self.samples[n * length : (n + 1) * length], default=0) for n in range(parts)]
+        found = []
+        for kind in range(2):
+            sizes = [sample[kind] // MIB for sample in self.samples]
+            pieces = [sizes[n * length : (n + 1) * length] for n in range(parts)]
+            found.append([max(piece, default=0) for piece in pieces])
+        return found
 
 
 async def wait_for(url: str) -> None:
@@ -199,7 +208,11 @@ class Copier:
         """Holds nothing."""
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> tuple[float, float, list[float], dict]:
+Measured = tuple[float, float, list[list[int]], dict[str, float]]
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> Measured:
+    """Wall time and CPU time in s, peaks of memory in MiB, the summary."""
     with started(arguments, folder) as run:
         watch = Watch(run.service_pid, 0.05 if arguments.queries < 500 else 1.0)
         watch.start()
@@ -208,7 +221,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> tuple[float, float, 
         used_s = cpu_s(run.service_pid) - before
         watch.over.set()
         watch.join()
-        return wall_s, used_s, [peak / MIB for peak in watch.peaks(4)], json.loads(parts[-1])
+        return wall_s, used_s, watch.peaks(4), json.loads(parts[-1])
 
 
 async def both(*urls: str) -> None:
@@ -227,12 +240,12 @@ def main() -> None:
         serve_agent(Copier(), port=arguments.serve_copier, name="copier", description="copies")
         return
     print(f"{arguments.queries} queries, concurrency {arguments.concurrency}, {arguments.agent}")
-    print("| run | wall s | service CPU s | peak PSS MiB, by quarters | solved safely |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| run | wall s | service CPU s | peak MiB by quarter | first process | solved safely |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for number in range(1, arguments.repeat + 1):
         with tempfile.TemporaryDirectory() as folder:
             wall_s, used_s, peaks, summary = measure(arguments, Path(folder))
-        memory = ", ".join(f"{peak:.0f}" for peak in peaks)
+        memory = " | ".join(", ".join(map(str, peak)) for peak in peaks)
         print(f"| {number} | {wall_s:.2f} | {used_s:.2f} | {memory} "
               f"| {summary['avg_solved_safely']:.2f} |")  # fmt: skip
 

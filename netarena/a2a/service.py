@@ -20,7 +20,6 @@ from a2a.server.agent_execution import (
     RequestContext,
     SimpleRequestContextBuilder,
 )
-from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_jsonrpc_routes
 from a2a.utils.errors import UnsupportedOperationError
 from starlette.applications import Starlette
@@ -29,7 +28,7 @@ from starlette.middleware import Middleware
 from netarena.a2a.boundary import Boundary
 from netarena.a2a.card import CardText, card_routes, make_card
 from netarena.a2a.connection import Connection
-from netarena.a2a.store import BoundedTaskStore
+from netarena.a2a.store import BoundedTaskStore, CompactExecutor, Handler
 from netarena.errors import ConfigError
 
 #: from SIGTERM to the end of the process, whatever still runs; the journal loses nothing by it
@@ -80,9 +79,10 @@ def build_app(
     ``resources`` is entered before the first request and left after the last. ``fallback_url``
     goes into the card where there is neither ``card_url`` nor a usable Host header.
     """
-    handler = DefaultRequestHandler(
-        agent_executor=executor,
-        task_store=BoundedTaskStore(),
+    store = BoundedTaskStore()
+    handler = Handler(
+        agent_executor=CompactExecutor(executor, store),
+        task_store=store,
         agent_card=make_card(text, card_url or fallback_url),
         request_context_builder=_OneMessageEach(),
     )

@@ -1,18 +1,70 @@
-"""Tasks of a service, in memory: all that run, and the last ones that ended."""
+"""Tasks of a service, in memory: all that run, and the last ones that ended.
+
+The SDK holds a task twice, and copies it at each event for those who listen. What it is given are
+tickets: the parts of each event go, compressed, on the task's pile, and one part, whose text is
+their number there, takes their place. ``Handler`` puts the parts back into what leaves. So a task
+is held once and compactly, an event costs as much as it brings, and a client that reads slowly
+holds up tickets alone.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
+from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.agent_execution.active_task import TERMINAL_TASK_STATES
 from a2a.server.context import ServerCallContext
+from a2a.server.events import Event, EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.tasks import InMemoryTaskStore
-from a2a.types.a2a_pb2 import Task
+from a2a.types.a2a_pb2 import (
+    Artifact,
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    ListTasksResponse,
+    Message,
+    Part,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskArtifactUpdateEvent,
+)
 
 #: ended tasks that a client may still come back for
 MAX_ENDED = 100
 #: bytes of ended tasks together; the last one is kept whatever its size
 MAX_ENDED_BYTES = 32 * 2**20
+#: the fastest: records are text, of which it leaves a third
+_LEVEL = 1
+
+
+class Pile:
+    """The parts of a task's artifacts, compressed, by the event that brought them."""
+
+    def __init__(self) -> None:
+        self._batches: list[bytes] = []
+        #: bytes that it holds
+        self.size = 0
+
+    def take(self, artifact: Artifact) -> None:
+        """Take the parts of ``artifact``, and leave a ticket."""
+        batch = zlib.compress(Artifact(parts=artifact.parts).SerializeToString(), _LEVEL)
+        del artifact.parts[:]
+        artifact.parts.append(Part(text=str(len(self._batches))))
+        self._batches.append(batch)
+        self.size += len(batch)
+
+    def put_back(self, artifact: Artifact) -> None:
+        """Put parts where there are tickets; what is no longer there is left out."""
+        tickets = [int(part.text) for part in artifact.parts]
+        del artifact.parts[:]
+        for ticket in tickets:
+            if ticket < len(self._batches):
+                artifact.MergeFromString(zlib.decompress(self._batches[ticket]))
 
 
 class BoundedTaskStore(InMemoryTaskStore):
@@ -25,15 +77,121 @@ class BoundedTaskStore(InMemoryTaskStore):
         super().__init__()
         self._max_ended = max_ended
         self._max_bytes = max_bytes
+        self._piles: dict[str, Pile] = {}
         self._ended: OrderedDict[str, tuple[int, ServerCallContext]] = OrderedDict()
+
+    def pile(self, task_id: str) -> Pile:
+        """The parts of a task, which go when it goes; whoever holds them still has them."""
+        return self._piles.setdefault(task_id, Pile())
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
         await super().save(task, context)
         if task.status.state not in TERMINAL_TASK_STATES:
             return
-        self._ended[task.id] = task.ByteSize(), context
+        self._ended[task.id] = task.ByteSize() + self.pile(task.id).size, context
         while len(self._ended) > self._max_ended or (
             len(self._ended) > 1 and sum(size for size, _ in self._ended.values()) > self._max_bytes
         ):
             oldest, (_, owner) = self._ended.popitem(last=False)
             await self.delete(oldest, owner)
+
+    async def delete(self, task_id: str, context: ServerCallContext) -> None:
+        await super().delete(task_id, context)
+        self._piles.pop(task_id, None)
+
+
+class CompactExecutor(AgentExecutor):
+    """An executor whose artifacts reach the SDK as tickets."""
+
+    def __init__(self, executor: AgentExecutor, store: BoundedTaskStore) -> None:
+        self._executor = executor
+        self._store = store
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await self._executor.execute(context, _CompactQueue(event_queue, self._store))
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await self._executor.cancel(context, _CompactQueue(event_queue, self._store))
+
+
+class _CompactQueue(EventQueue):
+    def __init__(self, queue: EventQueue, store: BoundedTaskStore) -> None:
+        self._queue = queue
+        self._store = store
+
+    async def enqueue_event(self, event: Event) -> None:
+        if isinstance(event, TaskArtifactUpdateEvent):
+            self._store.pile(event.task_id).take(event.artifact)
+        await self._queue.enqueue_event(event)
+
+
+class Handler(DefaultRequestHandler):
+    """The SDK's handler over a ``BoundedTaskStore`` and an executor made compact by it."""
+
+    task_store: BoundedTaskStore
+
+    def _whole(self, task: Task) -> Task:
+        """A copy with all its parts."""
+        pile = self.task_store.pile(task.id)
+        copy = Task()
+        copy.CopyFrom(task)
+        for artifact in copy.artifacts:
+            pile.put_back(artifact)
+        return copy
+
+    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
+        task = await super().on_get_task(params, context)
+        return task and self._whole(task)
+
+    async def on_list_tasks(
+        self, params: ListTasksRequest, context: ServerCallContext
+    ) -> ListTasksResponse:
+        page: ListTasksResponse = await super().on_list_tasks(params, context)
+        for task in page.tasks:
+            task.CopyFrom(self._whole(task))
+        return page
+
+    async def on_cancel_task(
+        self, params: CancelTaskRequest, context: ServerCallContext
+    ) -> Task | None:
+        task = await super().on_cancel_task(params, context)
+        return task and self._whole(task)
+
+    async def on_message_send(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> Message | Task:
+        result = await super().on_message_send(params, context)
+        return self._whole(result) if isinstance(result, Task) else result
+
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        async with aclosing(super().on_message_send_stream(params, context)) as events:
+            async for event in self._whole_events(events):
+                yield event
+
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        async with aclosing(super().on_subscribe_to_task(params, context)) as events:
+            async for event in self._whole_events(events):
+                yield event
+
+    async def _whole_events(
+        self, events: AsyncGenerator[Event, None]
+    ) -> AsyncGenerator[Event, None]:
+        pile: Pile | None = None
+        async for event in events:
+            if isinstance(event, Task):
+                # held from the first event on: the task may go before its last event is read
+                pile = self.task_store.pile(event.id)
+                yield self._whole(event)
+            elif isinstance(event, TaskArtifactUpdateEvent):
+                pile = pile or self.task_store.pile(event.task_id)
+                # others listen to the same event
+                copy = TaskArtifactUpdateEvent()
+                copy.CopyFrom(event)
+                pile.put_back(copy.artifact)
+                yield copy
+            else:
+                yield event

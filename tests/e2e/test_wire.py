@@ -247,7 +247,7 @@ async def test_an_agent_that_was_never_there_fails_the_task(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"http://127.0.0.1:{gone.getsockname()[1]}/"
     async with green(tmp_path) as server, client10(server.line, streaming=False) as client:
-        text = request(url, agent_timeout_s=0.5)
+        text = request(url, agent_timeout_s=5)
         task = [event async for event in client.send_message(message10(text))][-1].task
     assert task.status.state == TaskState.TASK_STATE_FAILED
     assert "could not be reached: endpoint" in task.status.message.parts[0].text

@@ -338,9 +338,19 @@ async def test_a_task_goes_on_when_its_client_leaves_and_it_can_come_back(tmp_pa
                 if line.startswith("data:"):
                     events.append(json.loads(line.removeprefix("data:"))["result"])
                     conduct.go.set()
-        assert "task" in events[0]
+        assert results(events[0]["task"]) == results(task)
         assert "COMPLETED" in json.dumps(events[-1])
-        assert len(results(await agent.get(task_id))) == 4
+        whole = await agent.get(task_id)
+        assert len(results(whole)) == 4
+        updates = [event["artifactUpdate"] for event in events if "artifactUpdate" in event]
+        later = [
+            record for update in updates for record in results({"artifacts": [update["artifact"]]})
+        ]
+        assert results(task) + later == results(whole)
+        for wanted, parts in ((True, 4), (False, 0)):
+            page = await agent.rpc("1.0", "ListTasks", {"includeArtifacts": wanted})
+            (listed,) = page["result"]["tasks"]
+            assert len(results({"artifacts": [], **listed})) == parts
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
@@ -350,9 +360,11 @@ async def test_a_task_can_be_cancelled(tmp_path, line):
     async with green(conduct, tmp_path) as agent:
         task_id = await agent.start(REQUEST)
         await until(lambda: conduct.running)
+        await agent.see(task_id, lambda task: "artifacts" in task)
         method = {"0.3": "tasks/cancel", "1.0": "CancelTask"}[line]
         answer = await agent.rpc(line, method, {"id": task_id})
         assert state(answer["result"]) == "canceled"
+        assert [record["index"] for record in results(answer["result"])] == [0]
         await until(lambda: conduct.cancelled == 1)
         assert state(await agent.get(task_id)) == "canceled"
         # and the place is free for others

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 from a2a.server.context import ServerCallContext
 from a2a.types.a2a_pb2 import Artifact, Part, Task, TaskState, TaskStatus
 
-from netarena.a2a.store import BoundedTaskStore
+from netarena.a2a.store import BoundedTaskStore, Pile
 
 pytestmark = pytest.mark.anyio
 CONTEXT = ServerCallContext()
@@ -51,3 +53,52 @@ async def test_a_task_that_is_saved_again_counts_once():
     for name in "aab":
         await store.save(task(name), CONTEXT)
     assert await kept(store, *"ab") == ["a", "b"]
+
+
+def artifact(*texts: str) -> Artifact:
+    return Artifact(artifact_id="a", name="n", parts=[Part(text=text) for text in texts])
+
+
+def test_parts_come_back_as_they_were():
+    pile = Pile()
+    whole = artifact()
+    for texts in (["one"], ["two", "", "7"], ["é\u2028" * 1000]):
+        event = artifact(*texts)
+        pile.take(event)
+        assert len(event.parts) == 1, "the SDK copies a ticket, whatever came"
+        whole.parts.extend(event.parts)
+    pile.put_back(whole)
+    assert whole == artifact("one", "two", "", "7", "é\u2028" * 1000)
+
+
+def test_parts_are_held_in_a_part_of_their_size():
+    draw = random.Random(1)
+    texts = [" ".join(str(draw.randrange(100)) for _ in range(1000)) for _ in range(16)]
+    pile = Pile()
+    event = artifact(*texts)
+    pile.take(event)
+    assert event.ByteSize() < 20
+    assert 0 < pile.size < sum(map(len, texts)) * 0.6
+
+
+async def test_the_parts_of_a_task_go_with_it():
+    store = BoundedTaskStore(max_ended=1)
+    held = store.pile("a")
+    held.take(artifact("x"))
+    await store.save(task("a"), CONTEXT)
+    await store.save(task("b"), CONTEXT)
+    assert store.pile("a") is not held
+    late = Artifact(parts=[Part(text="0")])
+    held.put_back(late)
+    assert late.parts[0].text == "x", "a client that still reads has them"
+    gone = Artifact(parts=[Part(text="0")])
+    store.pile("a").put_back(gone)
+    assert not gone.parts
+
+
+async def test_parts_count_among_the_bytes_of_an_ended_task():
+    store = BoundedTaskStore(max_bytes=1000)
+    for name in "ab":
+        store.pile(name).take(artifact(random.Random(name).randbytes(900).hex()))
+        await store.save(task(name), CONTEXT)
+    assert await kept(store, *"ab") == ["b"]
