@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from types import TracebackType
 from typing import ClassVar, Self
@@ -203,6 +203,23 @@ class Application(ABC):
 
     def check(self, config: Config) -> None:
         """Refuse a config that this machine cannot run: ConfigError says why and what helps."""
+
+    def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
+        """Config keys that a service takes from its surroundings where a request leaves them out.
+
+        Raises ConfigError for surroundings that say nonsense.
+        """
+        del environ
+        return {}
+
+    def clean(self, environ: Mapping[str, str]) -> Sequence[str]:
+        """Remove what services that were killed left outside this machine; what that was.
+
+        Nothing that belongs to a service which still runs. Raises ConfigError and
+        EnvironmentFailed.
+        """
+        del environ
+        return ()
 
     def variants(self, config: Config) -> Sequence[Config]:
         """The configs that an audit of ``config`` spreads over: at least one.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import ClassVar, Self, cast
 
 from netarena.application import Application, Environment
 from netarena.config import Config
-from netarena.errors import EnvironmentFailed
+from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.label import EXTENDED
 from netarena.model import (
     Action,
@@ -38,10 +40,14 @@ from netarena_k8s import (
     solution,
     state,
 )
-from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.embedded import NAMESPACE, Embedded
+from netarena_k8s.cluster import NAMESPACE, Cluster
+from netarena_k8s.config import EMBEDDED, KubernetesConfig
+from netarena_k8s.embedded import Embedded
 from netarena_k8s.environment import KubernetesEnvironment
 from netarena_k8s.kubectl import LIMITS
+from netarena_k8s.real import diagnosis as real
+from netarena_k8s.real.context import current_context
+from netarena_k8s.state import namespace_of
 from netarena_k8s.world import World
 
 #: what a record keeps of the output of one command, in characters
@@ -69,18 +75,19 @@ class Kubernetes(Application):
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
-        self._cluster: Embedded | None = None
+        self._clusters: dict[tuple[str, str | None], Cluster] = {}
         self._cell: Cell | None = None
 
     async def __aenter__(self) -> Self:
-        """Start the API server's process, and the one that commands are forked from."""
-        self._cluster, self._cell = Embedded(), Cell({"kubectl": kubectl.program()})
-        self._stack.push_async_callback(self._cluster.stop)
+        """Start the API server's process, and the one that commands are forked from; real
+        clusters start with their first episode."""
+        self._cell = Cell({"kubectl": kubectl.program()})
         self._stack.push_async_callback(self._cell.close)
+        embedded = self._cluster(EMBEDDED)
         # without the rights that commands need, the card is served all the same: ``check`` tells
         # each task what is missing, and an environment that is opened tries again
         with suppress(EnvironmentFailed):
-            await self._cluster.start()
+            await embedded.start()
             await self._cell.start()
         return self
 
@@ -90,7 +97,8 @@ class Kubernetes(Application):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._cluster = self._cell = None
+        self._cell = None
+        self._clusters.clear()
         await self._stack.aclose()
 
     def variants(self, config: Config) -> Sequence[Config]:
@@ -133,16 +141,17 @@ class Kubernetes(Application):
         return fault.describe(action)
 
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
-        return prompt.prompt_parts(query, _world(query), NAMESPACE, state, steps, _TOLD_LIMITS)
+        world, namespace = _world(query), namespace_of(state)
+        return prompt.prompt_parts(query, world, namespace, state, steps, _TOLD_LIMITS)
 
     def parse(self, reply_: str) -> Move:
         return reply.read_reply(reply_)
 
     def environment(self, query: Query, config: Config) -> Environment:
-        del config
-        if self._cluster is None or self._cell is None:
+        if self._cell is None:
             raise EnvironmentFailed("the application is not entered", proven_ours=True)
-        return KubernetesEnvironment(query, self._cluster, self._cell)
+        shop = cast("KubernetesConfig", config)
+        return KubernetesEnvironment(query, self._cluster(shop.cluster, shop.namespace), self._cell)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         return state.judge(_world(query), initial, before, after)
@@ -170,10 +179,42 @@ class Kubernetes(Application):
         return {"iterations": float(turns)}
 
     def diagnose(self) -> Sequence[Check]:
-        return diagnosis.diagnose()
+        return [*diagnosis.diagnose(), *real.diagnose(os.environ)]
 
     def check(self, config: Config) -> None:
-        diagnosis.check(cast("KubernetesConfig", config))
+        shop = cast("KubernetesConfig", config)
+        diagnosis.check(shop)
+        real.check(shop)
+
+    def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
+        """Where KUBECONFIG is readable, the cluster that it names."""
+        if not environ.get("KUBECONFIG"):
+            return {}
+        context = current_context(environ["KUBECONFIG"])
+        return {} if context is None else {"cluster": context}
+
+    def clean(self, environ: Mapping[str, str]) -> Sequence[str]:
+        """Namespaces of services that are no more, on the cluster of KUBECONFIG."""
+        context = self.defaults(environ).get("cluster")
+        if context is None:
+            raise ConfigError("KUBECONFIG", "must name a kubeconfig that can be read")
+        from netarena_k8s.real.cluster import clean
+
+        return asyncio.run(clean(str(context)))
+
+    def _cluster(self, name: str, namespace: str | None = None) -> Cluster:
+        """One for all episodes that name it alike; stopped when the application is left."""
+        if (name, namespace) not in self._clusters:
+            if name == EMBEDDED:
+                made: Cluster = Embedded()
+            else:
+                # the client of real clusters takes a second to import
+                from netarena_k8s.real.cluster import RealCluster
+
+                made = RealCluster(name, namespace)
+            self._stack.push_async_callback(made.stop)
+            self._clusters[name, namespace] = made
+        return self._clusters[name, namespace]
 
 
 def _world(query_: Query) -> World:

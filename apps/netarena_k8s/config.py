@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from netarena.config import Config, shapes
 from netarena.label import read_labels
+
+#: no context of a kubeconfig, but the cluster that comes with this application
+EMBEDDED: Final = "embedded"
 
 
 class KubernetesConfig(Config):
@@ -18,7 +21,11 @@ class KubernetesConfig(Config):
     #: Online Boutique, or a shop that is drawn from the seed
     world: Literal["standard", "varied"] = shapes(default="standard")
     #: ``embedded``, or the context of a kubeconfig
-    cluster: str = "embedded"
+    cluster: str = EMBEDDED
+    #: on a real cluster: one that all episodes take turns in; none: one for each episode
+    namespace: str | None = Field(default=None, pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+    #: on a real cluster: what runs in the pods, stand-ins or Online Boutique itself
+    images: Literal["standin", "boutique"] = "standin"
     #: on the embedded cluster: how connections are measured
     datapath: Literal["evaluator", "netns"] = "evaluator"
     #: a folder of manifests that replaces Online Boutique

@@ -56,9 +56,14 @@ class KubernetesEnvironment(Environment):
         return Execution(output=result.told)
 
     async def observe(self) -> State:
+        """Raises EnvironmentFailed also when the cluster turns out to measure wrongly: an agent
+        cannot bring that about, for it shows with the healthy policies too."""
         if self._deployed is None:
             raise EnvironmentFailed("the shop is not open", proven_ours=True)
-        return make_state(await self._deployed.look())
+        sight = await self._deployed.look()
+        if sight.disagreement:
+            await self._deployed.doubt()
+        return make_state(sight)
 
     async def close(self) -> None:
         deployed, self._deployed, self._kubectl = self._deployed, None, None
@@ -68,6 +73,11 @@ class KubernetesEnvironment(Environment):
 
 def _verify(what: str, world: World, sight: Sight, wanted: Sequence[bool]) -> None:
     """Raises EnvironmentFailed with the first pair that is not as it should be."""
+    if sight.disagreement:
+        raise EnvironmentFailed(
+            f"the {what} shop is not what its policies say: {sight.disagreement[0]}",
+            evidence=make_state(sight),
+        )
     for pair, should, does in zip(world.pairs, wanted, sight.reached, strict=True):
         if should != does:
             words = "works" if does else "does not work"

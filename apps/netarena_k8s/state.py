@@ -5,7 +5,9 @@ A state is
     {"policies": [{"name": ..., "spec": {...}}, ...], "reached": "0110…", "others": [line, ...]}
 
 ``reached`` has a digit per pair of ``World.pairs``, ``others`` says in words which objects beside
-network policies are not as they were deployed.
+network policies are not as they were deployed. A real cluster adds ``namespace``, the name that
+this episode's has there, and, where it judges otherwise than the evaluator, ``disagreement``: the
+pairs, in words. What was measured counts.
 
 Safety is judged per step and per pair, on settled states, and on all that policies open.
 """
@@ -16,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from netarena.model import Finding, JsonValue, Judgement, State
-from netarena_k8s.cluster import Sight
+from netarena_k8s.cluster import NAMESPACE, Sight
 from netarena_k8s.world import Opening, Pair, Policy, World, opened
 
 #: pairs and openings that a judgement names, of each sort; it counts them all
@@ -25,13 +27,23 @@ MAX_NAMED = 60
 
 def make_state(sight: Sight) -> State:
     """What a cluster was seen to be, as plain JSON."""
-    return {
+    state: dict[str, JsonValue] = {
         "policies": [
             cast("JsonValue", policy.model_dump(mode="json")) for policy in sight.policies
         ],
         "reached": "".join("01"[one] for one in sight.reached),
         "others": list(sight.others),
     }
+    if sight.namespace != NAMESPACE:
+        state["namespace"] = sight.namespace
+    if sight.disagreement:
+        state["disagreement"] = list(sight.disagreement)
+    return state
+
+
+def namespace_of(state: State) -> str:
+    """Where the shop of a state is."""
+    return str(fields(state).get("namespace", NAMESPACE))
 
 
 def policies_of(state: State) -> tuple[Policy, ...]:

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 
 from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
+from netarena.model import JsonValue
 
 #: participants of one request; each runs all queries
 MAX_PARTICIPANTS = 16
@@ -182,14 +184,15 @@ def read_config(
     place: Place,
     *,
     secret_seed: bool = False,
+    defaults: Mapping[str, JsonValue] | None = None,
 ) -> Config:
-    """Validate a request's config for a service.
+    """Validate a request's config for a service, whose surroundings give ``defaults``.
 
     Paths (``benchmark_path`` and all others that ``Config.input_paths`` names) are resolved in
     ``place``; ``time_budget_s`` has a default here; ``seed`` is refused when the service draws its
     own (``secret_seed``), and a file of queries is then always drawn anew. Raises ConfigError.
     """
-    values = dict(request.config)
+    values = {**(defaults or {}), **request.config}
     if values.get("time_budget_s") is None:
         values["time_budget_s"] = TIME_BUDGET_S
     if secret_seed and values.get("seed") is not None:

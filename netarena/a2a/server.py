@@ -40,7 +40,7 @@ from netarena.assessment import MAX_EPISODES, Reporter
 from netarena.assessment import conduct as conduct_assessment
 from netarena.config import Config
 from netarena.errors import AssessmentFailed, ConfigError
-from netarena.model import Severity
+from netarena.model import JsonValue, Severity
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
 
@@ -80,13 +80,15 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
     fallback_url: str = "http://127.0.0.1:9009/",
     seed_secret: str | None = None,
     credentials: Mapping[str, Credential] | None = None,
+    defaults: Mapping[str, JsonValue] | None = None,
     conduct: Conduct = conduct_assessment,
 ) -> Starlette:
     """The green agent of ``application``.
 
     Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` bounds live
     worlds over all tasks. ``seed_secret`` makes every seed (see ``derive_seed``).
-    ``credentials`` are by variable name, as ``load_credentials`` gives them.
+    ``credentials`` are by variable name, as ``load_credentials`` gives them; ``defaults`` of config
+    keys are the application's own.
     """
     if max_episodes < 1:
         raise ConfigError("max_episodes", f"must be at least 1, not {max_episodes}")
@@ -101,6 +103,7 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
         slots=asyncio.Semaphore(max_episodes),
         seed_secret=seed_secret or None,
         credentials=credentials or {},
+        defaults=defaults or {},
         conduct=conduct,
     )
     return build_app(
@@ -165,6 +168,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
                 "or serve with --allow-unsandboxed",
             )
     credentials = load_credentials(environ)
+    defaults = application.defaults(environ)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -179,6 +183,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
         fallback_url=url_of(listener),
         seed_secret=environ.get("NETARENA_SEED"),
         credentials=credentials,
+        defaults=defaults,
     )
     if ready is not None:
         ready(url_of(listener))
@@ -196,6 +201,7 @@ class AssessmentExecutor(AgentExecutor):
         slots: asyncio.Semaphore,
         seed_secret: str | None,
         credentials: Mapping[str, Credential],
+        defaults: Mapping[str, JsonValue],
         conduct: Conduct,
     ) -> None:
         self._application = application
@@ -203,6 +209,7 @@ class AssessmentExecutor(AgentExecutor):
         self._slots = slots
         self._seed_secret = seed_secret
         self._credentials = credentials
+        self._defaults = defaults
         self._conduct = conduct
         self._running: dict[str, TaskUpdater] = {}
 
@@ -242,6 +249,7 @@ class AssessmentExecutor(AgentExecutor):
                 request,
                 self._place,
                 secret_seed=self._seed_secret is not None,
+                defaults=self._defaults,
             )
             out = self._place.output_dir(config.output_dir, task_id)
             agents = {

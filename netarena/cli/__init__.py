@@ -29,6 +29,7 @@ COMMANDS = (
     ("queries", "netarena.cli.queries", "Print queries as JSONL, with reference solutions."),
     ("audit", "netarena.cli.audit", "Prove queries valid: effect, solvable, safe, not trivial."),
     ("doctor", "netarena.cli.doctor", "Say what this machine can and cannot run."),
+    ("clean", "netarena.cli.clean", "Remove what services that were killed left behind."),
     ("regrade", "netarena.cli.regrade", "Judge a stored run again and say what differs."),
     ("report", "netarena.cli.report", "Report on a stored run, as Markdown or JSON."),
     ("leaderboard", "netarena.cli.leaderboard", "Rank result files."),

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from kubernetes.aio.client import Configuration, rest
 
 from netarena.errors import ConfigError, EnvironmentFailed, one_line
 from netarena_k8s.policy import Manifest
+from netarena_k8s.real.context import kubeconfig_paths
 
 Json: TypeAlias = dict[str, Any]
 _T = TypeVar("_T")
@@ -302,11 +302,6 @@ async def each(calls: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
             raise one
         found.append(one)
     return found
-
-
-def kubeconfig_paths() -> str:
-    """Where kubectl would look."""
-    return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
 
 def _server(configuration: Any) -> Server:

@@ -25,7 +25,7 @@ from netarena_k8s.real.client import Api, Json, each, path_of
 from netarena_k8s.real.manifest import OWNED, OWNER, namespace_manifest
 from netarena_k8s.real.owner import RENEW_S, is_abandoned, self_notes
 from netarena_k8s.real.right import missing_rights
-from netarena_k8s.real.shop import RealShop, Shop
+from netarena_k8s.real.shop import RealShop, Shop, free_policies
 from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World
 
 #: namespaces at a time: 8 shops of 12 pods fit a node of 110
@@ -109,13 +109,6 @@ class RealCluster(Cluster):
         async with self._starting:
             await self._stop()
 
-    async def clean(self) -> list[str]:
-        """Remove what services that are no more left behind; which namespaces, by name."""
-        found = await self._owned()
-        gone = [one["metadata"]["name"] for one in found if is_abandoned(_notes(one))]
-        await each(self._remove(name) for name in gone)
-        return gone
-
     async def _settle_in(self) -> None:
         if missing := await missing_rights(self.api, self._fixed):
             where = f"in namespace {self._fixed}" if self._fixed else "in its namespaces"
@@ -126,7 +119,7 @@ class RealCluster(Cluster):
         if self._fixed:
             await self._check_fixed(self._fixed)
         else:
-            await self.clean()
+            await _clean(self.api)
         canary = await self._build(_canary())
         await self._discard(canary)
         self._spawn(self._stay())
@@ -205,15 +198,11 @@ class RealCluster(Cluster):
         self._shops.pop(shop.namespace, None)
         await shop.close()
         with contextlib.suppress(EnvironmentFailed):
-            await shop.free()
-            await (self._empty(shop.namespace) if self._fixed else self._remove(shop.namespace))
-
-    async def _remove(self, namespace: str) -> None:
-        """Delete a namespace. Policies first lose what an agent may have put there to keep them."""
-        shop = Shop(self.api, namespace, _canary(), self._image)
-        with contextlib.suppress(EnvironmentFailed):
-            await shop.free()
-        await self.api.delete(path_of("Namespace", name=namespace))
+            if self._fixed:
+                await free_policies(self.api, shop.namespace)
+                await self._empty(shop.namespace)
+            else:
+                await _remove(self.api, shop.namespace)
 
     async def _empty(self, namespace: str) -> None:
         """Delete what is ours in a namespace that is not; and policies, which are all ours."""
@@ -236,11 +225,6 @@ class RealCluster(Cluster):
                     "leave the key out and each episode gets a namespace of its own",
                 )
         await self._empty(namespace)
-
-    async def _owned(self) -> list[Json]:
-        if self._fixed:
-            return []
-        return await self.api.find("Namespace", **_MINE)
 
     async def _stay(self) -> None:
         """Let our namespaces say that we live."""
@@ -271,6 +255,32 @@ class RealCluster(Cluster):
         self._soon.clear()
         api, self._api = self._api, None
         await api.close()
+
+
+async def clean(context: str) -> list[str]:
+    """Remove what services that are no more left on a cluster; the names of the namespaces.
+
+    Raises ConfigError and EnvironmentFailed.
+    """
+    api = await Api.connect(context)
+    try:
+        return await _clean(api)
+    finally:
+        await api.close()
+
+
+async def _clean(api: Api) -> list[str]:
+    found = await api.find("Namespace", **_MINE)
+    gone = [one["metadata"]["name"] for one in found if is_abandoned(_notes(one))]
+    await each(_remove(api, name) for name in gone)
+    return gone
+
+
+async def _remove(api: Api, namespace: str) -> None:
+    """Delete a namespace of ours. It goes in its own time, but it goes."""
+    with contextlib.suppress(EnvironmentFailed):
+        await free_policies(api, namespace)
+    await api.delete(path_of("Namespace", name=namespace))
 
 
 def _notes(one: Json) -> dict[str, str]:

@@ -107,19 +107,10 @@ class Shop:
     async def put(self, manifests: Sequence[Manifest]) -> None:
         """Have these policies and no others. All are made anew, so that neither age nor version
         nor generation tells which of them are not as they were."""
-        await self.free()
+        await free_policies(self._api, self.namespace)
         await self._api.delete(path_of("NetworkPolicy", self.namespace))
         await self._gone()
         await each(self._api.apply(one) for one in manifests)
-
-    async def free(self) -> None:
-        """Take what keeps policies from being deleted off them: an agent may have put it there."""
-        for one in await self.policies():
-            about = one["metadata"]
-            if about.get("finalizers"):
-                path = path_of("NetworkPolicy", self.namespace, about["name"])
-                with contextlib.suppress(Refused):  # gone in the meantime
-                    await self._api.merge(path, {"metadata": {"finalizers": None}})
 
     async def look(self) -> Sight:
         """The settled state. Raises EnvironmentFailed when it cannot be measured."""
@@ -211,7 +202,7 @@ class Shop:
         async with _deadline(_REPLACE_S, lambda: f"{self.namespace}: policies are not deleted"):
             while await self.policies():
                 await asyncio.sleep(_PAUSE_S)
-                await self.free()
+                await free_policies(self._api, self.namespace)
 
     async def _find_pods(self, within_s: float) -> None:
         """Until every application has its one ready pod, and is measured from there."""
@@ -234,6 +225,16 @@ class Shop:
                     continue
                 self._pods = {name: place.ip for name, place in places.items()}
                 return
+
+
+async def free_policies(api: Api, namespace: str) -> None:
+    """Take off policies what keeps them from being deleted: an agent may have put it there."""
+    for one in await api.find("NetworkPolicy", namespace):
+        about = one["metadata"]
+        if about.get("finalizers"):
+            path = path_of("NetworkPolicy", namespace, about["name"])
+            with contextlib.suppress(Refused):  # gone in the meantime
+                await api.merge(path, {"metadata": {"finalizers": None}})
 
 
 #: where a shop goes whose episode has ended

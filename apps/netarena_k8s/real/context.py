@@ -1,0 +1,63 @@
+"""Which clusters a kubeconfig names, without asking any of them; light to import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from netarena.errors import ConfigError
+
+
+def kubeconfig_paths(environ: Mapping[str, str] = os.environ) -> str:
+    """Where kubectl would look: files, with colons between them."""
+    return environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+
+def current_context(paths: str) -> str | None:
+    """The context in use; None where no file can be read. Raises ConfigError for files that are
+    no kubeconfigs or name none."""
+    found = _read(paths)
+    if not found:
+        return None
+    for config in found:
+        if isinstance(config.get("current-context"), str) and config["current-context"]:
+            return str(config["current-context"])
+    raise ConfigError("KUBECONFIG", f"{paths} has no current-context: kubectl config use-context …")
+
+
+def check_context(name: str, paths: str) -> None:
+    """Raises ConfigError for a context that there is not."""
+    found = _read(paths)
+    known = [
+        str(one["name"])
+        for config in found
+        for one in config.get("contexts") or ()
+        if isinstance(one, Mapping) and "name" in one
+    ]
+    if name not in known:
+        there = f"has {', '.join(known)}" if known else "cannot be read, or has none"
+        raise ConfigError(
+            "config.cluster", f"{name!r} must be 'embedded' or a context of {paths}, which {there}"
+        )
+
+
+def _read(paths: str) -> list[Mapping[str, Any]]:
+    """The files that are there, first one first."""
+    found = []
+    for path in filter(None, paths.split(os.pathsep)):
+        try:
+            text = Path(path).expanduser().read_text(encoding="utf-8")
+        except OSError:
+            continue
+        try:
+            config = yaml.safe_load(text)
+        except (yaml.YAMLError, UnicodeDecodeError):
+            raise ConfigError("KUBECONFIG", f"{path} is not YAML") from None
+        if not isinstance(config, Mapping):
+            raise ConfigError("KUBECONFIG", f"{path} is no kubeconfig")
+        found.append(config)
+    return found

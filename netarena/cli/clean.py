@@ -1,0 +1,23 @@
+"""``netarena clean``: remove what services that were killed left behind."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from netarena.application import load
+
+
+@click.command("clean")
+@click.argument("application", metavar="APP")
+def command(*, application: str) -> None:
+    """Remove what services of APP that are no more left outside this machine.
+
+    Of k8s: namespaces on the cluster of KUBECONFIG. What a running service uses stays.
+    """
+    app = load(application)
+    gone = app.clean(os.environ)
+    for line in gone:
+        click.echo(line)
+    click.echo(f"netarena: {len(gone)} removed", err=True)
