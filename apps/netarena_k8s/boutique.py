@@ -1,15 +1,16 @@
 """Online Boutique as data: twelve applications, their ports, calls, and thirteen policies.
 
 Source: Google's microservices demo (Online Boutique) as the reference deploys it. Note that
-``emailservice`` listens on 8080 behind the service's port 5000, and that ``loadgenerator`` has no
-service. ``deny-all`` selects every pod; each application's own policy opens what is called.
+``emailservice`` listens on 8080 behind the service's port 5000, that ``loadgenerator`` has no
+service, and that ``frontend-external`` leads to the frontend a second time: no pair is tested by
+it. ``deny-all`` selects every pod; each application's own policy opens what is called.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, Spec, World
+from netarena_k8s.world import App, ContainerPort, Policy, Service, ServicePort, Spec, World
 
 #: name -> (port of the service, port of the pod, name of the service's port), or None
 _PORTS: dict[str, tuple[int, int, str] | None] = {
@@ -92,8 +93,16 @@ def _policy(name: str) -> Policy:
 def boutique() -> World:
     """The shop as it is healthy; the same object each time, which is frozen."""
     deny = Policy(name="deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})
+    apps = {name: _app(name) for name in _PORTS}
+    external = Service(
+        name=f"{_PUBLIC}-external",
+        app=_PUBLIC,
+        ports=apps[_PUBLIC].service,
+        type="LoadBalancer",
+    )
     return World(
-        apps=tuple(map(_app, _PORTS)),
+        apps=tuple(apps.values()),
+        services=(external,),
         calls=tuple((source, target) for source, targets in _CALLS.items() for target in targets),
         policies=(deny, *map(_policy, _PORTS)),
     )

@@ -37,9 +37,10 @@ _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 
 
 class Embedded(Cluster):
-    """Use ``start`` and ``stop``, or an async context manager."""
+    """Use ``start`` and ``stop``, or an async context manager; worlds live in ``namespace``."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = NAMESPACE) -> None:
+        self.namespace = namespace
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -71,7 +72,7 @@ class Embedded(Cluster):
                 "deploy",
                 number,
                 world=world.model_dump(mode="json"),
-                namespace=NAMESPACE,
+                namespace=self.namespace,
                 addresses=addresses,
             )
         except BaseException:
@@ -80,7 +81,7 @@ class Embedded(Cluster):
                 await asyncio.shield(self.ask("close", number))
             raise
         access = {
-            user: _access(made["port"], user, token, self._root)
+            user: _access(made["port"], user, token, self._root, self.namespace)
             for user, token in made["tokens"].items()
         }
         return EmbeddedShop(self, number, world, access)
@@ -226,7 +227,7 @@ class EmbeddedShop(Deployed):
     async def look(self) -> Sight:
         seen = await self._cluster.ask("look", self._number)
         policies = tuple(Policy.model_validate(one) for one in seen["policies"])
-        net = Net(self._world, policies, namespace=NAMESPACE)
+        net = Net(self._world, policies, namespace=self._cluster.namespace)
         reached = tuple(net.reaches(pair) for pair in self._world.pairs)
         return Sight(policies, reached, tuple(seen["others"]))
 
@@ -236,11 +237,11 @@ class EmbeddedShop(Deployed):
             await self._cluster.ask("close", self._number)
 
 
-def _access(port: int, user: str, token: str, root: str) -> Access:
+def _access(port: int, user: str, token: str, root: str, namespace: str) -> Access:
     name = "netarena"
     authority = base64.b64encode(root.encode()).decode()
     server = {"server": f"https://{_HOST}:{port}", "certificate-authority-data": authority}
-    context = {"cluster": name, "namespace": NAMESPACE, "user": user}
+    context = {"cluster": name, "namespace": namespace, "user": user}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -249,4 +250,4 @@ def _access(port: int, user: str, token: str, root: str) -> Access:
         "contexts": [{"name": name, "context": context}],
         "users": [{"name": user, "user": {"token": token}}],
     }
-    return Access(json.dumps(config, indent=1) + "\n", _HOST, port, NAMESPACE)
+    return Access(json.dumps(config, indent=1) + "\n", _HOST, port, namespace)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cached_property
 from ipaddress import ip_network
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -35,6 +35,9 @@ STRANGERS: Mapping[str, Labels] = MappingProxyType(
 #: of the pods that answer name lookups, in ``kube-system``
 DNS_LABELS: Labels = MappingProxyType({"k8s-app": "kube-dns"})
 Spec: TypeAlias = dict[str, JsonValue]
+Workload: TypeAlias = Literal["Deployment", "StatefulSet", "DaemonSet", "Pod"]
+#: Headless: its name leads to the pods themselves, not to an address of its own
+ServiceType: TypeAlias = Literal["ClusterIP", "NodePort", "LoadBalancer", "Headless"]
 
 
 class ServicePort(Record):
@@ -54,8 +57,17 @@ class ContainerPort(Record):
     name: str = ""
 
 
+class Service(Record):
+    """A service in front of one application."""
+
+    name: str
+    app: str
+    ports: tuple[ServicePort, ...]
+    type: ServiceType = "ClusterIP"
+
+
 class App(Record):
-    """One deployment of one pod, and the service of the same name if it has ``service`` ports.
+    """One workload of one pod, and the service in front of it if it has ``service`` ports.
 
     The first service port is the one that is tested.
     """
@@ -65,7 +77,20 @@ class App(Record):
     labels: dict[str, str]
     ports: tuple[ContainerPort, ...] = ()
     service: tuple[ServicePort, ...] = ()
+    #: of the service, where it is not that of the application
+    service_name: str = ""
+    service_type: ServiceType = "ClusterIP"
+    workload: Workload = "Deployment"
     container: str = "server"
+    #: what the container says that it runs; none: the stand-in
+    image: str = ""
+    #: the service account of its pods
+    account: str = "default"
+
+    @property
+    def served_as(self) -> str:
+        """The name under which others call it."""
+        return self.service_name or self.name
 
 
 class Policy(Record):
@@ -88,12 +113,24 @@ class World(Record):
     apps: tuple[App, ...]
     calls: tuple[tuple[str, str], ...] = ()
     policies: tuple[Policy, ...]
+    #: those that no pair is tested by: a second one in front of the same application
+    services: tuple[Service, ...] = ()
     #: of the namespace itself, beside ``kubernetes.io/metadata.name``
     labels: dict[str, str] = Field(default_factory=dict)
 
     @cached_property
     def by_name(self) -> dict[str, App]:
         return {app.name: app for app in self.apps}
+
+    @cached_property
+    def all_services(self) -> tuple[Service, ...]:
+        """Those that are tested, in the order of the applications, and the others."""
+        tested = (
+            Service(name=app.served_as, app=app.name, ports=app.service, type=app.service_type)
+            for app in self.apps
+            if app.service
+        )
+        return (*tested, *self.services)
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:

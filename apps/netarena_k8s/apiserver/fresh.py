@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from netarena_k8s.apiserver.right import OPERATOR, RULES
+from netarena_k8s.apiserver.shape import shape_spec
 from netarena_k8s.policy import Labels
-from netarena_k8s.world import NAME_LABEL, App, ContainerPort, Policy, World, target_port
+from netarena_k8s.world import NAME_LABEL, App, ContainerPort, Policy, Service, World, target_port
 
 NODE = "netarena-control-plane"
 NODE_IP = "172.18.0.2"
@@ -24,6 +25,8 @@ AGE = timedelta(minutes=12, seconds=20)
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _IMAGE = "netarena/standin:1"
+#: the range of node ports
+_FIRST_NODE_PORT, _NODE_PORTS = 30_000, 2_768
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 MANAGER = "kubectl"
 
@@ -33,7 +36,7 @@ def objects(
 ) -> Iterator[Mapping[str, Any]]:
     """All objects; ``addresses`` are those of the pods by application."""
     fresh = _Fresh(namespace, (now - AGE).strftime(_TIME))
-    for space in (*_SPACES, namespace):
+    for space in dict.fromkeys((*_SPACES, namespace)):
         labels = world.labels if space == namespace else {}
         yield {
             **fresh.head("v1", "Namespace", space, "", {**labels, NAME_LABEL: space}),
@@ -41,14 +44,13 @@ def objects(
             "status": {"phase": "Active"},
         }
     yield fresh.node()
-    yield from fresh.accounts()
-    yield from fresh.service(App(name="kubernetes", labels={}), "10.96.0.1", None)
-    for number, app in enumerate(world.apps, start=1):
+    yield from fresh.accounts(dict.fromkeys(app.account for app in world.apps))
+    yield from fresh.api_service()
+    for app in world.apps:
         yield from fresh.app(app, addresses[app.name])
-        if app.service:
-            draw = _number(app.name)
-            cluster_ip = f"10.96.{draw % 200 + 16}.{number + 1}"
-            yield from fresh.service(app, cluster_ip, addresses[app.name])
+    for number, service in enumerate(world.all_services, start=2):
+        app = world.by_name[service.app]
+        yield from fresh.service(service, app, number, addresses[app.name])
     for policy in world.policies:
         yield fresh.policy(policy)
 
@@ -107,7 +109,7 @@ class _Fresh:
 
     def policy(self, policy: Policy) -> dict[str, Any]:
         found = self.head("networking.k8s.io/v1", "NetworkPolicy", policy.name, generation=1)
-        found["spec"] = policy.spec
+        found["spec"] = shape_spec(policy.spec)
         found["metadata"]["managedFields"] = [
             {
                 "manager": MANAGER,
@@ -120,10 +122,10 @@ class _Fresh:
         ]
         return found
 
-    def accounts(self) -> Iterator[dict[str, Any]]:
+    def accounts(self, of_pods: Iterable[str]) -> Iterator[dict[str, Any]]:
         """Who may do what here, and what every namespace has."""
         home = self._namespace
-        for name in ("default", OPERATOR):
+        for name in dict.fromkeys(("default", OPERATOR, *of_pods)):
             yield self.head("v1", "ServiceAccount", name)
         yield {
             **self.head("v1", "ConfigMap", "kube-root-ca.crt"),
@@ -185,47 +187,62 @@ class _Fresh:
             },
         }
 
-    def service(self, app: App, cluster_ip: str, address: str | None) -> Iterator[dict[str, Any]]:
-        """A service, its endpoints and their slice; without ``address`` that of the API itself."""
-        name, space = app.name, None if address else "default"
-        if address:
-            labels: Labels = app.labels
-            ports = [
-                {
-                    **({"name": port.name} if port.name else {}),
-                    "protocol": port.protocol,
-                    "port": port.port,
-                    "targetPort": port.target,
-                }
-                for port in app.service
-            ]
-            led = [(port.name, target_port(app, port)) for port in app.service]
-        else:
-            labels = {"component": "apiserver", "provider": name}
-            ports = [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 6443}]
-            led = [("https", ContainerPort(number=6443))]
-        one = self.head("v1", "Service", name, space, labels)
+    def service(
+        self, service: Service, app: App, number: int, address: str
+    ) -> Iterator[dict[str, Any]]:
+        """A service, its endpoints and their slice; ``number`` tells it from the others."""
+        one = self.head("v1", "Service", service.name, labels=app.labels)
+        outside = service.type in {"NodePort", "LoadBalancer"}
+        drawn = _number(service.name)
+        headless = service.type == "Headless"
+        ports = [
+            {
+                **({"name": port.name} if port.name else {}),
+                "protocol": port.protocol,
+                "port": port.port,
+                "targetPort": port.target,
+                **(
+                    {"nodePort": _FIRST_NODE_PORT + (drawn + place) % _NODE_PORTS}
+                    if outside
+                    else {}
+                ),
+            }
+            for place, port in enumerate(service.ports)
+        ]
         one["spec"] = {
             "ports": ports,
-            **({"selector": dict(app.labels)} if address else {}),
-            "clusterIP": cluster_ip,
-            "clusterIPs": [cluster_ip],
-            "type": "ClusterIP",
-            "sessionAffinity": "None",
-            "ipFamilies": ["IPv4"],
-            "ipFamilyPolicy": "SingleStack",
-            "internalTrafficPolicy": "Cluster",
+            "selector": dict(app.labels),
+            **_cluster_ip("None" if headless else f"10.96.{drawn % 200 + 16}.{number}"),
+            "type": "ClusterIP" if headless else service.type,
+            **({"externalTrafficPolicy": "Cluster"} if outside else {}),
+            **({"allocateLoadBalancerNodePorts": True} if service.type == "LoadBalancer" else {}),
         }
         one["status"] = {"loadBalancer": {}}
         yield one
-        yield from self._endpoints(one, address, led)
+        led = [(port.name, target_port(app, port)) for port in service.ports]
+        yield from self._endpoints(one, app, address, led)
+
+    def api_service(self) -> Iterator[dict[str, Any]]:
+        """The service of the API itself, with its endpoints."""
+        labels = {"component": "apiserver", "provider": "kubernetes"}
+        one = self.head("v1", "Service", "kubernetes", "default", labels)
+        one["spec"] = {
+            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 6443}],
+            **_cluster_ip("10.96.0.1"),
+            "type": "ClusterIP",
+        }
+        one["status"] = {"loadBalancer": {}}
+        yield one
+        yield from self._endpoints(one, None, NODE_IP, [("https", ContainerPort(number=6443))])
 
     def _endpoints(
         self,
         service: Mapping[str, Any],
-        address: str | None,
+        app: App | None,
+        address: str,
         led: list[tuple[str, ContainerPort | None]],
     ) -> Iterator[dict[str, Any]]:
+        """Where a service leads: to the pod of ``app``, or to no pod (the API's own)."""
         head = service["metadata"]
         name, space, labels = head["name"], head["namespace"], head["labels"]
         open_ports = [
@@ -233,23 +250,21 @@ class _Fresh:
             for word, port in led
             if port is not None
         ]
-        end: dict[str, Any] = {"ip": address or NODE_IP}
-        pod = self._pod_reference(name) if address else {}
-        if address:
-            end |= {"nodeName": NODE, "targetRef": pod}
-        controlled = (
-            {"endpoints.kubernetes.io/managed-by": "endpoint-controller"} if address else {}
+        to_pod = {"nodeName": NODE, "targetRef": self._pod_reference(app)} if app else {}
+        headless = (
+            {"service.kubernetes.io/headless": ""} if service["spec"]["clusterIP"] == "None" else {}
         )
+        controlled = {"endpoints.kubernetes.io/managed-by": "endpoint-controller", **headless}
         yield {
-            **self.head(
-                "v1", "Endpoints", name, space, {**labels, **controlled} if address else {}
+            **self.head("v1", "Endpoints", name, space, {**labels, **controlled} if app else {}),
+            "subsets": (
+                [{"addresses": [{"ip": address, **to_pod}], "ports": open_ports}]
+                if open_ports
+                else []
             ),
-            "subsets": [{"addresses": [end], "ports": open_ports}] if open_ports else [],
         }
-        slice_name = f"{name}-{_letters(f'slice {name}', 5)}" if address else name
-        owner = {
-            **_owner("v1", "Service", name, head["uid"]),
-        }
+        slice_name = f"{name}-{_letters(f'slice {name}', 5)}" if app else name
+        owner = _owner("v1", "Service", name, head["uid"])
         yield {
             **self.head(
                 "discovery.k8s.io/v1",
@@ -257,31 +272,45 @@ class _Fresh:
                 slice_name,
                 space,
                 {
-                    **(labels if address else {}),
+                    **(labels if app else {}),
                     "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
                     "kubernetes.io/service-name": name,
+                    **headless,
                 },
                 generation=1,
-                **({"generateName": f"{name}-", "ownerReferences": [owner]} if address else {}),
+                **({"generateName": f"{name}-", "ownerReferences": [owner]} if app else {}),
             ),
             "addressType": "IPv4",
             "endpoints": [
                 {
-                    "addresses": [address or NODE_IP],
+                    "addresses": [address],
                     "conditions": {"ready": True, "serving": True, "terminating": False},
-                    **({"nodeName": NODE, "targetRef": pod} if address else {}),
+                    **to_pod,
                 }
             ],
             "ports": open_ports,
         }
 
-    def _pod_reference(self, app: str) -> dict[str, str]:
+    def _pod_reference(self, app: App) -> dict[str, str]:
         name = _pod_name(app)
         uid = uuid.uuid5(uuid.NAMESPACE_OID, f"Pod/{self._namespace}/{name}")
         return {"kind": "Pod", "namespace": self._namespace, "name": name, "uid": str(uid)}
 
     def app(self, app: App, address: str) -> Iterator[dict[str, Any]]:
-        """Deployment, replica set and pod of an application, and what was told of them."""
+        """What runs an application, its pod, and what was told of them."""
+        if app.workload == "Deployment":
+            chain = self._deployment(app)
+        elif app.workload == "Pod":
+            chain = []
+        else:
+            chain = [self._set(app)]
+        yield from chain
+        pod = self._pod(app, address, chain[-1] if chain else None)
+        yield pod
+        yield from self._events(chain, pod, app)
+
+    def _deployment(self, app: App) -> list[dict[str, Any]]:
+        """A deployment and its replica set."""
         digest = _hash(app.name)
         deployment = self.head(
             "apps/v1",
@@ -322,7 +351,6 @@ class _Fresh:
                 ),
             ],
         }
-        yield deployment
         labels = {**app.labels, "pod-template-hash": digest}
         replicas = self.head(
             "apps/v1",
@@ -345,10 +373,54 @@ class _Fresh:
             "template": {**template, "metadata": {"labels": labels}},
         }
         replicas["status"] = {**counts, "fullyLabeledReplicas": 1, "observedGeneration": 1}
-        yield replicas
-        pod = self._pod(app, address, replicas["metadata"], labels)
-        yield pod
-        yield from self._events(deployment, replicas, pod, app.container)
+        return [deployment, replicas]
+
+    def _set(self, app: App) -> dict[str, Any]:
+        """A stateful set, or a daemon set, which no operator may read."""
+        one = self.head("apps/v1", app.workload, app.name, labels=app.labels, generation=1)
+        revision = f"{app.name}-{_hash(app.name)}"
+        one["spec"] = {
+            "selector": {"matchLabels": dict(app.labels)},
+            "template": {"metadata": {"labels": dict(app.labels)}, "spec": _pod_spec(app)},
+            "updateStrategy": {"type": "RollingUpdate"},
+            "revisionHistoryLimit": 10,
+            **(
+                {
+                    "replicas": 1,
+                    "serviceName": app.served_as,
+                    "podManagementPolicy": "OrderedReady",
+                }
+                if app.workload == "StatefulSet"
+                else {}
+            ),
+        }
+        one["status"] = {
+            "observedGeneration": 1,
+            **(
+                {
+                    **dict.fromkeys(
+                        ("replicas", "readyReplicas", "currentReplicas", "availableReplicas"), 1
+                    ),
+                    "currentRevision": revision,
+                    "updateRevision": revision,
+                }
+                if app.workload == "StatefulSet"
+                else {
+                    "numberMisscheduled": 0,
+                    **dict.fromkeys(
+                        (
+                            "currentNumberScheduled",
+                            "desiredNumberScheduled",
+                            "numberReady",
+                            "numberAvailable",
+                            "updatedNumberScheduled",
+                        ),
+                        1,
+                    ),
+                }
+            ),
+        }
+        return one
 
     def _condition(self, kind: str, reason: str, message: str) -> dict[str, str]:
         return {
@@ -360,18 +432,16 @@ class _Fresh:
             "message": message,
         }
 
-    def _pod(
-        self, app: App, address: str, owner: Mapping[str, Any], labels: Labels
-    ) -> dict[str, Any]:
-        pod = self.head(
-            "v1",
-            "Pod",
-            _pod_name(app.name),
-            labels=labels,
-            generateName=f"{owner['name']}-",
-            generation=1,
-            ownerReferences=[_owner("apps/v1", "ReplicaSet", owner["name"], owner["uid"])],
-        )
+    def _pod(self, app: App, address: str, owner: Mapping[str, Any] | None) -> dict[str, Any]:
+        pod = self.head("v1", "Pod", _pod_name(app), labels=_pod_labels(app), generation=1)
+        if owner is not None:
+            head = owner["metadata"]
+            pod["metadata"] |= {
+                "generateName": f"{head['name']}-",
+                "ownerReferences": [
+                    _owner(owner["apiVersion"], owner["kind"], head["name"], head["uid"])
+                ],
+            }
         volume = f"kube-api-access-{_letters(f'volume {app.name}', 5)}"
         mount = {
             "name": volume,
@@ -384,8 +454,8 @@ class _Fresh:
             "volumes": [{"name": volume, "projected": _TOKEN}],
             **spec,
             "containers": [container],
-            "serviceAccountName": "default",
-            "serviceAccount": "default",
+            "serviceAccountName": app.account,
+            "serviceAccount": app.account,
             "nodeName": NODE,
             "tolerations": [
                 {
@@ -400,7 +470,7 @@ class _Fresh:
             "enableServiceLinks": True,
             "preemptionPolicy": "PreemptLowerPriority",
         }
-        image = hashlib.sha256(_IMAGE.encode()).hexdigest()
+        image = hashlib.sha256(_image(app).encode()).hexdigest()
         pod["status"] = {
             "observedGeneration": 1,
             "phase": "Running",
@@ -432,7 +502,7 @@ class _Fresh:
                     "lastState": {},
                     "ready": True,
                     "restartCount": 0,
-                    "image": f"docker.io/{_IMAGE}",
+                    "image": _full_image(_image(app)),
                     "imageID": f"sha256:{image}",
                     "containerID": f"containerd://{hashlib.sha256(app.name.encode()).hexdigest()}",
                     "started": True,
@@ -446,26 +516,25 @@ class _Fresh:
         return pod
 
     def _events(
-        self,
-        deployment: Mapping[str, Any],
-        replicas: Mapping[str, Any],
-        pod: Mapping[str, Any],
-        container: str,
+        self, chain: list[dict[str, Any]], pod: Mapping[str, Any], app: App
     ) -> Iterator[dict[str, Any]]:
+        """What was told of the objects of ``chain``, each of which made the next, and the pod."""
         name = pod["metadata"]["name"]
-        owner = replicas["metadata"]["name"]
-        place = f"spec.containers{{{container}}}"
-        rows = (
-            (deployment, "ScalingReplicaSet", "deployment-controller",
-             f"Scaled up replica set {owner} from 0 to 1", ""),
-            (replicas, "SuccessfulCreate", "replicaset-controller", f"Created pod: {name}", ""),
+        place = f"spec.containers{{{app.container}}}"
+        rows: list[tuple[Mapping[str, Any], str, str, str, str]] = [
             (pod, "Scheduled", "default-scheduler",
              f"Successfully assigned {self._namespace}/{name} to {NODE}", ""),
             (pod, "Pulled", "kubelet",
-             f'Container image "{_IMAGE}" already present on machine', place),
-            (pod, "Created", "kubelet", f"Created container: {container}", place),
-            (pod, "Started", "kubelet", f"Started container {container}", place),
-        )  # fmt: skip
+             f'Container image "{_image(app)}" already present on machine', place),
+            (pod, "Created", "kubelet", f"Created container: {app.container}", place),
+            (pod, "Started", "kubelet", f"Started container {app.container}", place),
+        ]  # fmt: skip
+        if chain:
+            maker = f"{chain[-1]['kind'].lower()}-controller"
+            rows.append((chain[-1], "SuccessfulCreate", maker, f"Created pod: {name}", ""))
+        if len(chain) > 1:
+            scaled = f"Scaled up replica set {chain[1]['metadata']['name']} from 0 to 1"
+            rows.append((chain[0], "ScalingReplicaSet", "deployment-controller", scaled, ""))
         for about, reason, component, message, path in rows:
             subject = about["metadata"]
             drawn = f"{_number(f'{name} {reason}'):016x}"
@@ -520,8 +589,64 @@ def _hash(app: str) -> str:
     return _letters(f"template {app}", 10)
 
 
-def _pod_name(app: str) -> str:
-    return f"{app}-{_hash(app)}-{_letters(f'pod {app}', 5)}"
+def _pod_name(app: App) -> str:
+    drawn = _letters(f"pod {app.name}", 5)
+    match app.workload:
+        case "Deployment":
+            return f"{app.name}-{_hash(app.name)}-{drawn}"
+        case "StatefulSet":
+            return f"{app.name}-0"
+        case "DaemonSet":
+            return f"{app.name}-{drawn}"
+        case "Pod":
+            return app.name
+
+
+def _pod_labels(app: App) -> Labels:
+    """Those of the template, and what the maker of the pod adds."""
+    digest = _hash(app.name)
+    match app.workload:
+        case "Deployment":
+            return {**app.labels, "pod-template-hash": digest}
+        case "StatefulSet":
+            return {
+                **app.labels,
+                "apps.kubernetes.io/pod-index": "0",
+                "controller-revision-hash": f"{app.name}-{digest}",
+                "statefulset.kubernetes.io/pod-name": f"{app.name}-0",
+            }
+        case "DaemonSet":
+            return {
+                **app.labels,
+                "controller-revision-hash": digest,
+                "pod-template-generation": "1",
+            }
+        case "Pod":
+            return app.labels
+
+
+def _image(app: App) -> str:
+    return app.image or _IMAGE
+
+
+def _full_image(image: str) -> str:
+    """With its registry, as a node tells it."""
+    first, slash, _ = image.partition("/")
+    if not slash:
+        return f"docker.io/library/{image}"
+    return image if "." in first or ":" in first else f"docker.io/{image}"
+
+
+def _cluster_ip(address: str) -> dict[str, Any]:
+    """What all services say beside ports and selector."""
+    return {
+        "clusterIP": address,
+        "clusterIPs": [address],
+        "sessionAffinity": "None",
+        "ipFamilies": ["IPv4"],
+        "ipFamilyPolicy": "SingleStack",
+        "internalTrafficPolicy": "Cluster",
+    }
 
 
 def _owner(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:
@@ -535,10 +660,20 @@ def _owner(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:
     }
 
 
+def _ready(port: int) -> dict[str, Any]:
+    return {
+        "tcpSocket": {"port": port},
+        "timeoutSeconds": 1,
+        "periodSeconds": 1,
+        "successThreshold": 1,
+        "failureThreshold": 3,
+    }
+
+
 def _pod_spec(app: App) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": app.container,
-        "image": _IMAGE,
+        "image": _image(app),
         "args": ["listen", *(f"{one.protocol.lower()}:{one.number}" for one in app.ports)],
         "ports": [
             {
@@ -554,10 +689,16 @@ def _pod_spec(app: App) -> dict[str, Any]:
         },
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": "IfNotPresent" if app.image else "Never",
     }
-    if not app.ports:
+    if app.ports:
+        # the kubelet asks by TCP; what listens to datagrams is ready when it runs
+        tcp = [one.number for one in app.ports if one.protocol == "TCP"]
+        container |= {"readinessProbe": _ready(tcp[0])} if tcp else {}
+    else:
         del container["ports"]
+    if app.image:
+        del container["args"]
     return {
         "containers": [container],
         "restartPolicy": "Always",

@@ -34,6 +34,7 @@ from netarena_k8s.apiserver.fresh import objects
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES, resources
 from netarena_k8s.apiserver.right import OPERATOR
 from netarena_k8s.apiserver.server import Server
+from netarena_k8s.apiserver.shape import shape_spec
 from netarena_k8s.apiserver.store import Store
 from netarena_k8s.world import World
 
@@ -228,7 +229,8 @@ class Episode:
     def amend(self, policies: list[dict[str, Any]]) -> None:
         """Let policies have been deployed with other specs."""
         for one in policies:
-            self.store.amend(NETWORK_POLICIES, self._namespace, one["name"], one["spec"])
+            spec = shape_spec(one["spec"])
+            self.store.amend(NETWORK_POLICIES, self._namespace, one["name"], spec)
 
 
 class Process:

@@ -370,6 +370,8 @@ def _page(path: str, request: Request) -> Response:
         return Response(body, headers={"Content-Type": discovery.AGGREGATED})
     if found := discovery.documents().get(path):
         return _json(200, found)
+    if path == "/openapi/v2":
+        return Response(openapi.OLD_DOCUMENT, media_type=openapi.OLD_MEDIA)
     if path == "/openapi/v3":
         return _json(200, openapi.index())
     if document := openapi.document(path.removeprefix("/openapi/v3")):

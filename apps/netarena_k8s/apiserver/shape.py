@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import Any
 
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES, Resource
-from netarena_k8s.apiserver.openapi import POLICY_TYPES
+from netarena_k8s.apiserver.schema import POLICY_TYPES
 
-#: type -> {field: type}; a trailing [] is a list, {} a map of strings, ``any`` is not looked into
+#: type -> {field: type}, in the API's order; a trailing [] is a list, {} a map of strings, ``any``
+#: is not looked into
 _TYPES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "NetworkPolicy": {
@@ -106,6 +107,17 @@ def shape(resource: Resource, sent: Mapping[str, Any]) -> Shaped:
     return Shaped(found, tuple(reading.unknown))
 
 
+def shape_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy's spec as the API stores it. Raises MistypedError."""
+    found: dict[str, Any] = shape(NETWORK_POLICIES, {"spec": spec}).object["spec"]
+    return found
+
+
+def order_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Its fields in the API's order, whoever set them when."""
+    return {key: metadata[key] for key in _TYPES["ObjectMeta"] if key in metadata}
+
+
 def _default(spec: dict[str, Any]) -> None:
     for direction in ("ingress", "egress"):
         for rule in spec.get(direction, ()):
@@ -155,7 +167,7 @@ class _Reading:
         if name == "NetworkPolicy":
             # what is in it always, is in an empty one too
             found["spec"].setdefault("podSelector", {})
-        return found
+        return {key: found[key] for key in types if key in found}
 
     def value(self, word: str, value: Any, place: _Place) -> Any:
         if word in _TYPES:

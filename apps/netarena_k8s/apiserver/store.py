@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netarena_k8s.apiserver.kind import Resource, by_kind
+from netarena_k8s.apiserver.shape import order_metadata
 from netarena_k8s.apiserver.status import Refused, exists, expired, not_found
 
 #: versions begin somewhere, as those of a cluster that has been up for a while
@@ -152,4 +153,5 @@ def _key(resource: Resource, one: Mapping[str, Any]) -> Key:
 
 
 def _versioned(one: Mapping[str, Any], version: int) -> dict[str, Any]:
-    return {**one, "metadata": {**one["metadata"], "resourceVersion": str(version)}}
+    metadata = order_metadata({**one["metadata"], "resourceVersion": str(version)})
+    return {**one, "metadata": metadata}

@@ -165,9 +165,9 @@ def test_a_fresh_shop_is_all_there(admin):
         if admin.store.find(resource, "shop")
     }
     assert counts == {
-        "configmaps": 1, "endpoints": 11, "events": 72, "pods": 12, "serviceaccounts": 2,
-        "services": 11, "deployments": 12, "replicasets": 12, "networkpolicies": 13,
-        "rolebindings": 1, "roles": 1, "endpointslices": 11,
+        "configmaps": 1, "endpoints": 12, "events": 72, "pods": 12, "serviceaccounts": 2,
+        "services": 12, "deployments": 12, "replicasets": 12, "networkpolicies": 13,
+        "rolebindings": 1, "roles": 1, "endpointslices": 12,
     }  # fmt: skip
     assert names(admin.get("/api/v1/nodes")) == ["netarena-control-plane"]
     assert "shop" in names(admin.get("/api/v1/namespaces"))
