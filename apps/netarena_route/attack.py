@@ -314,6 +314,48 @@ while time.monotonic() < end:
         "for i in $(seq 20000); do echo link add d$i type bridge; done > /tmp/b; "
         "ip -force -batch /tmp/b; sleep 9"
     ),
+    "queue-flood": _host(
+        "for i in $(seq 2000); do echo link add q$i numtxqueues 4096 numrxqueues 4096 type veth "
+        "peer name w$i numtxqueues 4096 numrxqueues 4096; done > /tmp/b; "
+        "ip -force -batch /tmp/b; sleep 9"
+    ),
+    "rule-flood": _host(
+        "for i in $(seq 100000); do echo rule add fwmark $i pref 40000 prohibit; done > /tmp/b; "
+        "ip -force -batch /tmp/b; sleep 9"
+    ),
+    "socket-flood": _python("""
+import os, socket, time
+for _ in range(40):
+    if not os.fork():
+        kept = []
+        while True:
+            try:
+                pair = socket.socketpair()
+                kept.append(pair)
+                for one in pair:
+                    one.setblocking(False)
+                    while one.send(bytes(32768)):
+                        pass
+            except BlockingIOError:
+                pass
+            except OSError:
+                time.sleep(9)
+time.sleep(9)
+"""),
+    "room-for-millions": _host(
+        "nft add table ip t; while :; do nft add set ip t s$RANDOM "
+        "'{ type ipv4_addr; size 60000000; }'; done"
+    ),
+    "element-flood": _python("""
+import subprocess
+nft = subprocess.Popen(["nft", "-i"], stdin=subprocess.PIPE, text=True)
+nft.stdin.write("add table ip t; add set ip t s { type ipv4_addr; }\\n")
+for a in range(256):
+    for b in range(0, 256, 16):
+        some = ",".join(f"10.{a}.{b + c}.{d}" for c in range(16) for d in range(256))
+        nft.stdin.write(f"add element ip t s {{ {some} }}\\n")
+        nft.stdin.flush()
+"""),
     "starve-pings": _python("""
 import os, socket, struct
 port = sorted(name for _, name in socket.if_nameindex() if "-eth" in name)[0]

@@ -35,6 +35,9 @@ _CLOSE_S = 30.0  # from SIGKILL to the end of every process
 _PACKET_BYTES = 4096
 #: of one answer: a matrix of a million pairs, and what is gone of a thousand machines
 _ANSWER_BYTES = 64 << 20
+#: for a place in the neighbour table, which other networks leave when their episodes end: longer
+#: than an assessment's time
+_PLACE_S = 1800.0
 #: a command's own timeout, and as much again for the sandbox around it on a busy machine
 _RUN_GRACE_S = 60.0
 #: of everything else, and for each ordered pair: on a busy machine a round takes 0.1 ms a pair
@@ -143,12 +146,23 @@ class _Table:
         self._waiting: list[asyncio.Future[None]] = []
 
     async def take(self, entries: int) -> None:
-        """Return when there is room; a network that is larger than the table goes alone."""
+        """Return when there is room; a network that is larger than the table goes alone.
+
+        Raises EnvironmentFailed when there is none for too long.
+        """
         most = neighbour_table().most
-        while self._taken and self._taken + entries > most:
-            change = asyncio.get_running_loop().create_future()
-            self._waiting.append(change)
-            await change
+        try:
+            async with asyncio.timeout(_PLACE_S):
+                while self._taken and self._taken + entries > most:
+                    change = asyncio.get_running_loop().create_future()
+                    self._waiting.append(change)
+                    await change
+        except TimeoutError:
+            raise EnvironmentFailed(
+                f"other networks fill the kernel's neighbour table of {most} entries, for "
+                f"{_PLACE_S:g} s",
+                proven_ours=True,
+            ) from None
         self._taken += entries
 
     def give(self, entries: int) -> None:

@@ -1,22 +1,32 @@
 """What one machine of an episode may do to those that it shares the kernel with.
 
-Packets cost the processor time of all, and the neighbour table is one for all namespaces of the
-kernel. A guard watches both while a command runs in a machine, and looks once more when it has
-ended, since the kernel may go on sending what the command began: bridges in a circle, say. It
-measures, whatever the words of the command are.
+Packets cost the processor time of all, the neighbour table is one for all namespaces of the
+kernel, and so is its memory, of which no limit on a process bounds what a namespace holds. A guard
+watches them while a command runs in a machine, and looks once more when it has ended, since the
+kernel may go on sending what the command began: bridges in a circle, say. It measures, whatever
+the words of the command are.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from netarena.sandbox.shell import entered
+from netarena_route.netlink import (
+    NETFILTER,
+    Netlink,
+    hardware_queues,
+    policy_rules,
+    ruleset_bytes,
+    ruleset_generation,
+)
 
 #: A diagnosis sends far less: a ping of each pair at (8,8) is 4,160. A flood sends 20,000 a second.
 _FREE_PACKETS = 5_000
@@ -26,11 +36,24 @@ _SPARE_NEIGHBOURS = 128
 #: measured after each command, for this long
 _LISTEN_S = 0.003
 _STORM_PACKETS_PER_S = 20_000
-#: that one command may add: memory of the kernel that no limit on a process counts
-_MOST_LINKS, _MOST_ROUTES = 512, 10_000
+#: what a machine may hold of the kernel's memory; a command is ended that takes more than this and
+#: more than it found. A socket takes up to 0.2 MB, a queue of a link 10 KB (a pair of links has two
+#: for each processor), and rules of nftables some ten times their size as ``netlink`` tells it.
+_MOST: Mapping[str, int] = {
+    "interfaces": 512,
+    "routes": 10_000,
+    "sockets": 512,
+    "queues": 2048 + 32 * (os.cpu_count() or 1),
+    "policy rules": 2_000,
+    "bytes of nftables rules": 1 << 20,
+}
+#: what is asked by netlink waits for whoever changes things, and large sets are told slowly: after
+#: a look, none is taken for so many times as long
+_LOOK_AWAY = 4
 _PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>: the kernel does not count these
-_IP = shutil.which("ip") or "ip"
-_IP_TIMEOUT_S = 20.0
+_IP, _NFT = shutil.which("ip") or "ip", shutil.which("nft") or "nft"
+_TIMEOUT_S = 20.0
+_NONE = -2  # no generation of rules
 
 
 T = TypeVar("T")
@@ -46,17 +69,18 @@ class Guard:
         self._netns = netns
         self._most_neighbours = 2 * neighbours + _SPARE_NEIGHBOURS
         self._before = self._within(_sent_packets)
-        self._routes = self._within(_routes)
-        self._began = time.monotonic()
+        self._generation = _NONE
+        self._ruleset_bytes = 0
+        self._held = self._within(_count) | self._ask()
+        self._began = self._look_again = time.monotonic()
 
     def watch(self, pid: int) -> str:
         """Why the command must end, in words; ``pid`` is a process in the machine's namespace."""
         folder = Path(f"/proc/{pid}/net")
         try:
-            now = _sent_packets(folder)
-            sent = _difference(self._before, now)
+            sent = _difference(self._before, _sent_packets(folder))
             known = _passing_neighbours(folder)
-            routes = _routes(folder) - self._routes
+            held = _count(folder)
         except OSError:  # it has just ended
             return ""
         allowed = _FREE_PACKETS + _MOST_PACKETS_PER_S * (time.monotonic() - self._began)
@@ -64,25 +88,54 @@ class Guard:
             return f"a flood: more than {_MOST_PACKETS_PER_S} packets a second"
         if known > self._most_neighbours:
             return f"a flood of neighbours: more than {self._most_neighbours}"
-        if len(now) - len(self._before) > _MOST_LINKS:
-            return f"a flood of interfaces: more than {_MOST_LINKS}"
-        if routes > _MOST_ROUTES:
-            return f"a flood of routes: more than {_MOST_ROUTES}"
+        return self._excess(held) or self._excess(self._look())
+
+    def _excess(self, held: Mapping[str, int]) -> str:
+        for name, number in held.items():
+            if number > max(_MOST[name], self._held[name]):
+                return f"a flood of {name}: more than {_MOST[name]}"
         return ""
+
+    def _look(self) -> Mapping[str, int]:
+        """What there is by netlink; nothing where it is not yet time to look again."""
+        began = time.monotonic()
+        if began < self._look_again:
+            return {}
+        with suppress(OSError):  # of what changes meanwhile
+            held = self._ask()
+            ended = time.monotonic()
+            self._look_again = ended + _LOOK_AWAY * (ended - began)
+            return held
+        return {}
+
+    def _ask(self) -> dict[str, int]:
+        with entered(self._netns), Netlink() as routes, Netlink(NETFILTER) as netfilter:
+            if (now := ruleset_generation(netfilter)) != self._generation:
+                most = _MOST["bytes of nftables rules"]
+                self._ruleset_bytes = ruleset_bytes(netfilter, most)
+                self._generation = now
+            return {
+                "queues": hardware_queues(routes),
+                "policy rules": policy_rules(routes),
+                "bytes of nftables rules": self._ruleset_bytes,
+            }
 
     def calm(self) -> str:
         """End what the command left running in the kernel; words about it, empty if nothing."""
         told = []
         if self._within(_passing_neighbours) > self._most_neighbours:
-            self._ip("-4", "neigh", "flush", "all")
+            self._command(_IP, "-4", "neigh", "flush", "all")
             told.append("the neighbour table was flushed")
+        if self._ask()["bytes of nftables rules"] > _MOST["bytes of nftables rules"]:
+            self._command(_NFT, "flush", "ruleset")
+            told.append("the rules of nftables were flushed")
         began = time.monotonic()
         first = self._within(_sent_packets)
         time.sleep(_LISTEN_S)
         sent = _difference(first, self._within(_sent_packets))
         most = _STORM_PACKETS_PER_S * (time.monotonic() - began)  # longer on a busy machine
         for name in sorted(name for name in sent if sent[name] > most):
-            self._ip("link", "set", "dev", name, "down")
+            self._command(_IP, "link", "set", "dev", name, "down")
             told.append(f"{name} was taken down: it carried a storm")
         return "; ".join(told)
 
@@ -90,12 +143,19 @@ class Guard:
         with entered(self._netns):
             return measure(Path("/proc/thread-self/net"))
 
-    def _ip(self, *arguments: str) -> None:
+    def _command(self, *line: str) -> None:
         # a storm may keep the processors from it; then the next look ends it
         with entered(self._netns), suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                (_IP, *arguments), check=False, capture_output=True, timeout=_IP_TIMEOUT_S
-            )
+            subprocess.run(line, check=False, capture_output=True, timeout=_TIMEOUT_S)
+
+
+def _count(folder: Path) -> dict[str, int]:
+    """What the namespace holds of which the kernel keeps count, by the names of ``_MOST``."""
+    return {
+        "interfaces": len(_sent_packets(folder)),
+        "routes": _routes(folder),
+        "sockets": _sockets(folder),
+    }
 
 
 def _sent_packets(folder: Path) -> dict[str, int]:
@@ -126,3 +186,9 @@ def _routes(folder: Path) -> int:
     with suppress(FileNotFoundError):
         count += int((folder / "rt6_stats").read_text(encoding="ascii").split()[3], 16)
     return count
+
+
+def _sockets(folder: Path) -> int:
+    """How many sockets of the namespace are open."""
+    first, *_ = (folder / "sockstat").read_text(encoding="ascii").splitlines()
+    return int(first.split()[2])

@@ -7,11 +7,16 @@ links and routes of a thousand machines before and after every command. Here mes
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Self
+
+#: the family of nftables (linux/netlink.h; Python does not name it)
+NETFILTER = 12
 
 GETLINK, SETLINK = 18, 19
 GETADDR = 22
@@ -65,11 +70,12 @@ def attributes(body: bytes, start: int = 0) -> dict[int, bytes]:
 
 
 class Netlink:
-    """A route socket of the network namespace that the thread is in when it is made."""
+    """A socket of the network namespace that the thread is in when it is made: for routes and
+    all that goes with them, or for another family of netlink."""
 
-    def __init__(self) -> None:
+    def __init__(self, family: int = socket.NETLINK_ROUTE) -> None:
         self._socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family
         )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         self._sequence = 0
@@ -102,6 +108,14 @@ class Netlink:
                         missing -= 1
             errors += found
         return errors
+
+    def ask(self, kind: int, body: bytes) -> bytes:
+        """The one answer to a question, as its header and attributes. Raises OSError."""
+        self._socket.send(self._pack(kind, _REQUEST, body))
+        for found, number, content in self._receive():
+            if number == self._sequence and found != _ERROR:
+                return content
+        raise OSError("netlink: no answer")
 
     def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
         """All entries of a kind (GET…), each as its header and attributes."""
@@ -140,11 +154,13 @@ _IFLA_EXT_MASK, _SKIP_STATISTICS = 29, struct.pack("=I", 1 << 3)
 _IFLA_PROTINFO, _BRPORT_STATE = 12, 1
 IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA = 18, 1, 5
 _IFLA_OPERSTATE, _IFLA_CARRIER = 16, 33
+_IFLA_QUEUES = (31, 32)  # to send from, and to receive with
 _IFF_UP = 0x1
 _OPER_UP = b"\6"  # of RFC 2863
 _TRAFFIC = struct.Struct("=BxxxiIII")
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
 _ROOT = 0xFFFFFFFF
+_RULE_BYTES = 12
 _FORWARDING = 3
 _NDA_DST, _NDA_LLADDR = 1, 2
 #: states of entries that nobody put there for good: all but NOARP and PERMANENT
@@ -213,6 +229,20 @@ def queues(netlink: Netlink) -> bool:
     return any(kind != b"noqueue\0" for kind in kinds)
 
 
+def hardware_queues(netlink: Netlink) -> int:
+    """How many queues of their own the links have together, each some 10 KB of the kernel's."""
+    return sum(
+        int.from_bytes(link.attributes.get(kind, b""), sys.byteorder)
+        for link in links(netlink)
+        for kind in _IFLA_QUEUES
+    )
+
+
+def policy_rules(netlink: Netlink) -> int:
+    """How many policy rules there are, of all families."""
+    return sum(1 for _ in netlink.dump(GETRULE, bytes(_RULE_BYTES)))
+
+
 def stop_queues(netlink: Netlink) -> bool:
     """Let go of all packets that wait in queues; whether there were any.
 
@@ -271,3 +301,54 @@ def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:
         + attribute(_NDA_LLADDR, mac),
         CREATE,
     )
+
+
+# ---------------------------------------------------------------------------- rules of nftables
+
+_NFT = 10 << 8
+_NFT_GETRULE, _NFT_GETSET, _NFT_GETSETELEM, _NFT_GETGEN = _NFT | 7, _NFT | 10, _NFT | 13, _NFT | 16
+_NFT_HEADER = struct.Struct("=BBH")
+_GEN_ID = 1
+_SET_TABLE, _SET_NAME, _SET_DESC, _DESC_SIZE, _ELEM_TABLE, _ELEM_SET = 1, 2, 9, 1, 1, 2
+#: for an element that a set keeps room for before it comes: it takes a tenth of one that has come
+_PLACE_BYTES = 1
+
+
+def ruleset_generation(netfilter: Netlink) -> int:
+    """A number that changes with each change of the rules of nftables; -1 without any."""
+    try:
+        found = attributes(netfilter.ask(_NFT_GETGEN, _NFT_HEADER.pack(0, 0, 0)), _NFT_HEADER.size)
+    except OSError:  # of a kernel without nftables
+        return -1
+    return int.from_bytes(found[_GEN_ID], "big")
+
+
+def ruleset_bytes(netfilter: Netlink, most: int) -> int:
+    """The size of the rules of nftables: of rules and elements as the kernel tells them, and what
+    sets keep room for. Counting ends beyond ``most``, and the socket is of no use then."""
+    total = 0
+    sets = []
+    for content in netfilter.dump(_NFT_GETSET, _NFT_HEADER.pack(0, 0, 0)):
+        found = attributes(content, _NFT_HEADER.size)
+        sets.append((content[0], found[_SET_TABLE], found[_SET_NAME]))
+        size = attributes(found.get(_SET_DESC, b"")).get(_DESC_SIZE, b"")
+        total += len(content) + _PLACE_BYTES * int.from_bytes(size, "big")
+        if total > most:
+            return total
+    questions = [(_NFT_GETRULE, _NFT_HEADER.pack(0, 0, 0))]
+    questions += [
+        (
+            _NFT_GETSETELEM,
+            _NFT_HEADER.pack(family, 0, 0)
+            + attribute(_ELEM_TABLE, table)
+            + attribute(_ELEM_SET, name),
+        )
+        for family, table, name in sets
+    ]
+    for kind, body in questions:
+        with contextlib.suppress(FileNotFoundError):  # a set may be gone by now
+            for content in netfilter.dump(kind, body):
+                total += len(content)
+                if total > most:
+                    return total
+    return total

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from netarena.errors import EnvironmentFailed
 from netarena_route import client
 from netarena_route.diagnosis import NeighbourTable
 
@@ -43,3 +44,18 @@ async def test_networks_wait_for_their_place_in_the_neighbour_table(
     await granted(9)
     assert began == [600, 300, 400, 2000]  # one that is larger than the table goes alone
     assert [task.cancelled() for task in tasks] == [False, False, True, False, False]
+
+
+@pytest.mark.anyio
+async def test_a_place_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "neighbour_table", lambda: NeighbourTable(0, 1000))
+    monkeypatch.setattr(client, "_PLACE_S", 0.01)
+    table = client._Table()
+    await table.take(600)
+    with pytest.raises(EnvironmentFailed, match="fill the kernel's neighbour table of 1000"):
+        await table.take(500)
+    table.give(600)
+    await table.take(500)
+    with pytest.raises(EnvironmentFailed):  # what was given up takes no place
+        await table.take(501)
+    await table.take(500)
