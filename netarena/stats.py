@@ -98,6 +98,23 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return min(1.0, 2 * tail)
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values of several tests, corrected for their number (S. Holm, 1979), in their order.
+
+    Whoever calls those below a level significant errs on any of them with at most that
+    probability.
+
+    >>> holm([0.04, 0.01, 0.03])
+    [0.06, 0.03, 0.06]
+    """
+    corrected = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = largest
+    return corrected
+
+
 def summarise(
     application: Measuring,
     config: Config,

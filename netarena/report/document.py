@@ -14,24 +14,28 @@ from netarena.stats import (
     break_down,
     compare,
     failure_types,
+    holm,
     summarise,
     time_spent,
 )
 
 
 def make_report(run: Sequence[Stored]) -> dict[str, Any]:
-    """One entry per participant, and the paired comparison of each two of them."""
-    return {
-        "participants": [_participant(stored) for stored in run],
-        "comparisons": [
-            {
-                "first": first.header.role,
-                "second": second.header.role,
-                **compare(_outlines(first), _outlines(second)),
-            }
-            for first, second in combinations(run, 2)
-        ],
-    }
+    """One entry per participant, and the paired comparison of each two of them.
+
+    ``p_holm`` is a comparison's ``p_value`` corrected for how many there are.
+    """
+    pairs = [
+        {
+            "first": first.header.role,
+            "second": second.header.role,
+            **compare(_outlines(first), _outlines(second)),
+        }
+        for first, second in combinations(run, 2)
+    ]
+    for pair, p_holm in zip(pairs, holm([pair["p_value"] for pair in pairs]), strict=True):
+        pair["p_holm"] = p_holm
+    return {"participants": [_participant(stored) for stored in run], "comparisons": pairs}
 
 
 def _participant(stored: Stored) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 #: characters of one piece of evidence; the JSON report has all of it
@@ -28,6 +29,7 @@ _OUTCOMES = {
     "agent_failed": "agent failed",
     "invalid": "invalid (ours, left out of the rates)",
 }
+_RANKING = ("solved_safely", "correctness", "safety")
 _RATES = {"correctness": "Correct", "safety": "Safe", "solved_safely": "Solved safely"}
 
 
@@ -38,26 +40,83 @@ def render_markdown(report: Mapping[str, Any]) -> str:
         lines += _participant(participant)
     if report["comparisons"]:
         lines += ["# Compared on the same queries", ""]
-        lines += table(
-            ("First", "Second", "Pairs", "Both", "Only first", "Only second", "Difference", "p"),
-            [
-                (
-                    clean(pair["first"]),
-                    clean(pair["second"]),
-                    pair["pairs"],
-                    pair["both"],
-                    pair["only_first"],
-                    pair["only_second"],
-                    _NONE
-                    if pair["difference"] is None
-                    else f"{100 * pair['difference']:+.1f} points",
-                    f"{pair['p_value']:.3g}",
-                )
-                for pair in report["comparisons"]
-            ],
-        )
-        lines += ["Solved safely, McNemar's exact test, two-sided.", ""]
+        for part in compare_participants(report):
+            rows = [[clean(cell) for cell in row] for row in part.rows]
+            lines += [*table(part.head, rows), part.note, ""]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table about several participants; cells are text as agents and users gave it."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    #: how to read it, one line
+    note: str
+
+
+def compare_participants(report: Mapping[str, Any]) -> tuple[Comparison, Comparison]:
+    """How the participants of a report stand, best first, and what tells each two apart."""
+    ranked = sorted(
+        report["participants"],
+        key=lambda one: [-(one["summary"][f"avg_{name}"] or 0) for name in _RANKING],
+    )
+    measures = sorted(
+        {
+            key
+            for one in ranked
+            for key in one["summary"]
+            if key.startswith("avg_") and key.removeprefix("avg_") not in _RATES
+        }
+    )
+    standing = Comparison(
+        head=(
+            "Participant",
+            "Agent",
+            "Graded",
+            *_RATES.values(),
+            "95 %",
+            *(key.removeprefix("avg_") for key in measures),
+            "Agent failed",
+            "Invalid",
+            "Never asked",
+        ),
+        rows=[
+            (
+                str(one["role"]),
+                ", ".join(str(agent["name"]) for agent in one["agents"]) or _NONE,
+                str(one["summary"]["graded"]),
+                *(percent(one["summary"][f"avg_{name}"]) for name in _RATES),
+                interval(one["summary"]["intervals"]["solved_safely"]),
+                *(number(one["summary"].get(key)) for key in measures),
+                str(one["summary"]["outcomes"]["agent_failed"]),
+                str(one["summary"]["outcomes"]["invalid"]),
+                str(one["summary"]["not_run"]),
+            )
+            for one in ranked
+        ],
+        note="Ranked by solved safely, with its 95 % Wilson interval.",
+    )
+    pairs = Comparison(
+        head=(
+            *("First", "Second", "Pairs", "Both", "Only first", "Only second", "Neither"),
+            *("Difference", "p", "p (Holm)"),
+        ),
+        rows=[
+            (
+                *(str(pair[key]) for key in ("first", "second", "pairs", "both")),
+                *(str(pair[key]) for key in ("only_first", "only_second", "neither")),
+                _NONE if pair["difference"] is None else f"{100 * pair['difference']:+.1f} points",
+                f"{pair['p_value']:.3g}",
+                f"{pair['p_holm']:.3g}",
+            )
+            for pair in report["comparisons"]
+        ],
+        note="Solved safely, query by query: McNemar's exact test, two-sided; the last column is "
+        "corrected for the number of comparisons.",
+    )
+    return standing, pairs
 
 
 def plain(text: object) -> str:

@@ -14,6 +14,7 @@ from netarena.stats import (
     agent_used_time,
     break_down,
     compare,
+    holm,
     mcnemar,
     summarise,
     time_spent,
@@ -272,6 +273,13 @@ def test_any_summary_is_plain_json_and_adds_up(episodes, missing):
         assert rate is None or low <= rate <= high
     if result["graded"]:
         assert result["avg_solved_safely"] <= min(result["avg_correctness"], result["avg_safety"])
+
+
+def test_several_tests_are_corrected_for_their_number():
+    # worked out by hand: 4 x 0.005, 3 x 0.01, 2 x 0.03, and never below the one before
+    assert holm([0.03, 0.005, 0.04, 0.01]) == pytest.approx([0.06, 0.02, 0.06, 0.03])
+    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
 # breakdowns

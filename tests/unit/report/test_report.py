@@ -13,6 +13,7 @@ from netarena.agent import Brief
 from netarena.application import Environment
 from netarena.archive import read_run
 from netarena.assessment import conduct
+from netarena.cli.comparison import show_comparison
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
 from netarena.model import Failure, FailureKind, Query, State
@@ -49,7 +50,7 @@ class Breaker(Scripted):
 def examine(out, monkeypatch, *agents, application=None):
     application = application or Lamp()
     monkeypatch.setattr(archive, "load", lambda name: application)
-    roles = ("a_operator", "b_operator")
+    roles = ("a_operator", "b_operator", "c_operator")
     team = {
         role: kind(kind.__name__, Brief(application, CONFIG, 5, role))
         for role, kind in zip(roles, agents, strict=False)
@@ -105,9 +106,34 @@ def test_compares_participants_on_the_same_queries(tmp_path, monkeypatch):
     (pair,) = report["comparisons"]
     assert (pair["first"], pair["second"]) == ("a_operator", "b_operator")
     assert (pair["only_first"], pair["difference"]) == (6, 1.0)
-    assert "| a\\_operator | b\\_operator | 6 | 0 | 6 | 0 | +100.0 points | 0.0312 |" in (
-        render_markdown(report)
-    )
+    row = ("a\\_operator", "b\\_operator", 6, 0, 6, 0, 0, "+100.0 points", "0.0312", "0.0312")
+    assert f"| {' | '.join(map(str, row))} |" in render_markdown(report)
+
+
+def test_participants_stand_by_solved_safely_best_first(tmp_path, monkeypatch):
+    report = examine(tmp_path, monkeypatch, Breaker, Idler, Sweeper)
+    text = render_markdown(report)
+    standing = text.split("# Compared on the same queries")[1].split("Ranked by")[0]
+    rows = [line.split(" | ") for line in standing.splitlines() if "operator" in line]
+    assert rows[0][:6] == ["| c\\_operator", "Sweeper", "6", "100.0 %", "100.0 %", "100.0 %"]
+    idler = next(row for row in rows if row[1] == "Idler")
+    assert idler[-3] == "6", "all of its episodes count as its failures"
+    # three comparisons: the smallest p counts threefold
+    pairs = report["comparisons"]
+    assert len(pairs) == 3
+    least = min(pair["p_value"] for pair in pairs)
+    assert min(pair["p_holm"] for pair in pairs) == min(1, 3 * least)
+
+
+def test_one_screen_compares_several_and_none_compares_one(tmp_path, monkeypatch, capsys):
+    report = examine(tmp_path / "two", monkeypatch, Idler, Sweeper)
+    show_comparison(report)
+    shown = capsys.readouterr().out
+    first, second = shown.index("b_operator"), shown.index("a_operator")
+    assert first < second, "the better one first"
+    assert "+100.0" in shown or "-100.0" in shown
+    show_comparison(examine(tmp_path / "one", monkeypatch, Sweeper))
+    assert capsys.readouterr().out == ""
 
 
 def test_lists_invalid_queries_with_their_evidence(tmp_path, monkeypatch):

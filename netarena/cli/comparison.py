@@ -1,0 +1,21 @@
+"""Several participants of one run beside each other, as ``netarena run`` shows them at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from netarena.cli.screen import show_table
+from netarena.report.markdown import compare_participants
+
+
+def show_comparison(report: Mapping[str, Any]) -> None:
+    """The tables of a report (``report.document``) that compare; nothing for one participant."""
+    if not report["comparisons"]:
+        return
+    titles = ("compared on the same queries", "each two of them, query by query")
+    for title, part in zip(titles, compare_participants(report), strict=True):
+        show_table(tuple(head.lower() for head in part.head), part.rows, title=title)
+        click.echo(part.note + "\n")
