@@ -22,8 +22,8 @@ from netarena.label import Catalogue
 from netarena.model import Action, Record
 from netarena_k8s.world import App, Policy, Spec, World, opened, reach, target_port
 
-#: draws of one combination before it is given up
-_TRIES = 200
+#: draws of one part of a combination before it is begun anew, and beginnings before it is given up
+_TRIES, _STARTS = 60, 6
 SpecDict: TypeAlias = dict[str, Any]
 
 
@@ -77,7 +77,7 @@ def _a_rule(scene: Scene, spec: SpecDict, key: str, direction: str = "ingress") 
     return scene.rng.choice(found) if found else None
 
 
-def _wrong(text: str, rng: random.Random) -> str:
+def mistype(text: str, rng: random.Random) -> str:
     """A likely typing mistake in a word."""
     place = rng.randrange(1, len(text) - 1) if len(text) > 2 else 0
     return rng.choice(
@@ -147,7 +147,7 @@ def _change_port(scene: Scene) -> SpecDict | None:
     rule = _a_rule(scene, spec, "ports")
     entry = scene.rng.choice(rule["ports"]) if rule else None
     app = scene.app
-    if entry is None or app is None:
+    if entry is None or app is None or not app.service:
         return None
     declared = target_port(app, app.service[0])
     assert declared is not None
@@ -173,15 +173,20 @@ def _change_protocol(protocol: str) -> Method:
     return change
 
 
-def _only_egress_to(*, dns: bool) -> Method:
-    def change(scene: Scene) -> SpecDict | None:
-        spec = scene.spec
-        peers = [{"podSelector": {"matchLabels": dict(scene.other().labels)}}]
-        spec["egress"] = [{"to": peers}, *([copy.deepcopy(dict(DNS_RULE))] if dns else [])]
-        spec["policyTypes"] = ["Ingress", "Egress"] if "ingress" in spec else ["Egress"]
-        return spec
+def _only_egress_to(scene: Scene) -> SpecDict | None:
+    """Calls to one application alone, often one of those that are called.
 
-    return change
+    With name lookups, without which nothing at all is reached and nobody sees who was meant.
+    """
+    spec, app, by_name = scene.spec, scene.app, scene.world.by_name
+    called = [by_name[target] for source, target in scene.world.calls if app == by_name[source]]
+    target = scene.rng.choice([*called, scene.other()])
+    spec["egress"] = [
+        {"to": [{"podSelector": {"matchLabels": dict(target.labels)}}]},
+        copy.deepcopy(dict(DNS_RULE)),
+    ]
+    spec["policyTypes"] = ["Ingress", "Egress"] if "ingress" in spec else ["Egress"]
+    return spec
 
 
 DNS_RULE: Mapping[str, Any] = MappingProxyType(
@@ -208,7 +213,7 @@ def _select(change: Callable[[SpecDict, Scene], None]) -> Method:
 def _typo_in_value(selector: SpecDict, scene: Scene) -> None:
     labels = selector["matchLabels"]
     key = scene.rng.choice(sorted(labels))
-    labels[key] = _wrong(labels[key], scene.rng)
+    labels[key] = mistype(labels[key], scene.rng)
 
 
 def _typo_in_key(selector: SpecDict, scene: Scene) -> None:
@@ -251,7 +256,7 @@ def _peer_typo(peer: SpecDict, scene: Scene) -> None:
     else:
         values = selector["matchExpressions"][0]["values"]
         place = scene.rng.randrange(len(values))
-        values[place] = _wrong(values[place], scene.rng)
+        values[place] = mistype(values[place], scene.rng)
 
 
 def _peer_key(peer: SpecDict, scene: Scene) -> bool:
@@ -272,7 +277,10 @@ def _peer_negated(peer: SpecDict, scene: Scene) -> None:
         {"key": key, "operator": "In", "values": [value]}
         for key, value in selector.pop("matchLabels").items()
     ]
-    selector["matchExpressions"] = [{**one, "operator": "NotIn"} for one in expressions]
+    turned = {"In": "NotIn", "NotIn": "In"}
+    selector["matchExpressions"] = [
+        {**one, "operator": turned[one["operator"]]} for one in expressions
+    ]
 
 
 def _peer_in_space(labels: Mapping[str, str]) -> Callable[[SpecDict, Scene], None]:
@@ -352,7 +360,7 @@ def _port(change: Callable[[SpecDict, Scene, int], bool | None]) -> Method:
 
 def _port_named(entry: SpecDict, scene: Scene, number: int) -> None:
     del number
-    entry["port"] = scene.rng.choice(("web", "grpc-web", "service", "tcp-main"))
+    entry["port"] = scene.rng.choice(PORT_NAMES)
     entry.pop("endPort", None)
 
 
@@ -433,8 +441,11 @@ def _egress_port(scene: Scene) -> SpecDict | None:
     return spec
 
 
-_ELSEWHERE = MappingProxyType({"kubernetes.io/metadata.name": "default"})
-_NOBODY = MappingProxyType({"team": "shop"})
+#: names that no port has
+PORT_NAMES = ("web", "grpc-web", "service", "tcp-main")
+#: labels of another namespace, and of none
+ELSEWHERE = MappingProxyType({"kubernetes.io/metadata.name": "default"})
+NOBODY = MappingProxyType({"team": "shop"})
 
 #: kind -> its methods by name
 KINDS: Mapping[str, Mapping[str, Method]] = MappingProxyType(
@@ -444,16 +455,15 @@ KINDS: Mapping[str, Mapping[str, Method]] = MappingProxyType(
         "change_port": {"number": _change_port},
         "change_protocol": {"udp": _change_protocol("UDP"), "sctp": _change_protocol("SCTP"),
                             "tcp": _change_protocol("TCP")},
-        "add_egress": {"without_dns": _only_egress_to(dns=False),
-                       "with_dns": _only_egress_to(dns=True)},
+        "add_egress": {"only_to": _only_egress_to},
         "pod_selector": {"typo": _select(_typo_in_value), "key": _select(_typo_in_key),
                          "more": _select(_one_label_more)},
         "wrong_app": {"selector": _select(_of_another)},
         "peer_label": {"typo": _peer(_peer_typo), "key": _peer(_peer_key),
                        "another": _peer(_peer_of_another)},
         "peer_expression": {"not_in": _peer(_peer_negated)},
-        "namespace_peer": {"elsewhere": _peer(_peer_in_space(_ELSEWHERE)),
-                           "nobody": _peer(_peer_in_space(_NOBODY))},
+        "namespace_peer": {"elsewhere": _peer(_peer_in_space(ELSEWHERE)),
+                           "nobody": _peer(_peer_in_space(NOBODY))},
         "joined_peers": {"and": _peers_joined},
         "policy_types": {"ingress": _types("Ingress"), "egress": _types("Egress")},
         "ip_block": {"cut": _blocks("0.0.0.0/0", "10.0.0.0/8"), "outside": _blocks("192.0.2.0/24"),
@@ -495,18 +505,28 @@ def draw(world: World, kinds: Sequence[str], rng: random.Random) -> tuple[Fault,
     Each shows in the matrix when it is the only one left, and every order of repairing them is
     safe.
     """
-    for _ in range(_TRIES):
-        policies = rng.sample(world.policies, min(len(kinds), len(world.policies)))
-        if len(policies) < len(kinds):
-            return None
+    for _ in range(_STARTS):
         faults: list[Fault] = []
-        for kind, policy in zip(kinds, policies, strict=True):
-            fault = _draw_one(world, kind, policy, rng)
+        for kind in kinds:
+            fault = _draw_next(world, kind, faults, rng)
             if fault is None:
                 break
             faults.append(fault)
-        if len(faults) == len(kinds) and (len(kinds) == 1 or sound(world, faults)):
+        else:
             return tuple(faults)
+    return None
+
+
+def _draw_next(
+    world: World, kind: str, faults: Sequence[Fault], rng: random.Random
+) -> Fault | None:
+    """A fault of ``kind`` on a policy that ``faults`` leave alone, sound together with them."""
+    taken = {fault.policy for fault in faults}
+    policies = [policy for policy in world.policies if policy.name not in taken]
+    for _ in range(_TRIES if policies else 0):
+        fault = _draw_one(world, kind, rng.choice(policies), rng)
+        if fault is not None and (not faults or sound(world, [*faults, fault])):
+            return fault
     return None
 
 

@@ -16,7 +16,9 @@ from netarena_k8s.world import World
 
 APPLICATION = "k8s"
 #: raised whenever a seed would draw something else
-VERSION = "1"
+VERSION = "2"
+#: drawn shops of which one has room for a combination
+_WORLDS = 8
 
 _TEXT = (
     "Network policies of this namespace are wrong: repair them until every connection is as it "
@@ -41,9 +43,12 @@ def generate(
     for index in range(config.num_queries * len(labels)):
         label, kinds = labels[index % len(labels)]
         rng = rng_for(index)
-        world = varied(rng) if config.world == "varied" else checkout or boutique()
-        faults = draw(world, kinds, rng)
-        if faults is None:
+        for _ in range(_WORLDS if config.world == "varied" else 1):
+            world = varied(rng) if config.world == "varied" else checkout or boutique()
+            faults = draw(world, kinds, rng)
+            if faults is not None:
+                break
+        else:
             raise ConfigError(
                 "config.error_types", f"{label} does not show in the policies of this world"
             )

@@ -1,7 +1,9 @@
 """Shops that nobody has seen: services, ports, labels, calls and the style of policies, drawn.
 
-What is intended is drawn first, as calls; the healthy policies say it in one of many styles, which
-differ from application to application. Manifests learned by heart fail here, reading does not.
+Who calls whom is drawn first; the healthy policies say it in one of many styles, which differ from
+application to application, and one application is open to all that may call out. Manifests learned
+by heart fail here, reading does not; ``decoy`` adds what looks wrong and is not, so that setting
+policies in order by how they look fails too.
 """
 
 from __future__ import annotations
@@ -10,18 +12,21 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+from netarena_k8s.decoy import BOTH, SUFFIXES, decorate
+from netarena_k8s.fault import DNS_RULE
 from netarena_k8s.world import (
     App,
     ContainerPort,
     Policy,
     ServicePort,
+    Spec,
     World,
     target_port,
 )
 
-MIN_APPS, MAX_APPS = 8, 14
+MIN_APPS, MAX_APPS = 9, 14
 #: label of the namespace that peers of other styles select by
 SPACE_LABEL = "shop.example/tenant"
 
@@ -46,56 +51,103 @@ _UDP_OF = 9
 
 
 @dataclass(frozen=True)
+class _Style:
+    """How one policy says what it says."""
+
+    egress: Literal["all", "calls", "none"]
+    ingress: Literal["callers", "not_others", "anyone"]
+    #: egress without ports, and lookups of names anywhere
+    plain: bool
+
+
+@dataclass(frozen=True)
 class _Draft:
     """What a style may know when it writes the policy of ``app``."""
 
     app: App
-    callers: Sequence[App]
-    callees: Sequence[App]
+    apps: Sequence[App]
+    calls: Sequence[tuple[str, str]]
     tenant: str
+    style: _Style
     rng: random.Random
 
     @property
+    def callers(self) -> list[App]:
+        names = [source for source, target in self.calls if target == self.app.name]
+        return [app for name in names for app in self.apps if app.name == name]
+
+    @property
+    def callees(self) -> list[App]:
+        names = [target for source, target in self.calls if source == self.app.name]
+        return [app for name in names for app in self.apps if app.name == name]
+
+    @property
     def port(self) -> ContainerPort:
-        found = target_port(self.app, self.app.service[0])
-        assert found is not None
-        return found
+        return _pod_port(self.app)
 
 
 def varied(rng: random.Random) -> World:
-    """A drawn world; its intended pairs are its calls, and nothing else."""
-    tier_of: dict[str, str] = {}
+    """A drawn world; its intended pairs are its calls, and nothing else.
+
+    At least one application that calls others names them in its egress, and two call out freely;
+    of those that call nobody, some may not. Nobody calls the first, and two that are retired.
+    """
     labels = rng.choice(_LABELS)
-    apps: list[App] = []
     names = [f"{a}-{b}" for a in _FIRST for b in _SECOND]
-    for name in rng.sample(names, rng.randint(MIN_APPS, MAX_APPS)):
-        tier_of[name] = rng.choice(_TIERS)
-        apps.append(_app(name, labels(name, tier_of[name]), rng))
+    apps = [
+        _app(name, labels(name, rng.choice(_TIERS)), rng)
+        for name in rng.sample(names, rng.randint(MIN_APPS, MAX_APPS))
+    ]
     # the first one calls and is not called, as a load generator does
     apps[0] = apps[0].model_copy(update={"service": (), "ports": ()})
-    calls = _calls([app.name for app in apps], rng)
+    retired = rng.sample(apps[1:], 2)
+    left = [app.name for app in retired]
+    calls = _calls([app.name for app in apps if app.name not in left], rng)
     tenant = rng.choice(_TENANTS)
-    by_name = {app.name: app for app in apps}
-    isolating = rng.random() < 0.5
-    policies = [Policy(name="deny-all", spec={"podSelector": {}, "policyTypes": [*_BOTH]})]
+    styles = _styles([app for app in apps if app not in retired], calls, rng)
+    styles |= {name: _Style("all", "callers", plain=False) for name in left}
+    drafts = [_Draft(app, apps, calls, tenant, styles[app.name], rng) for app in apps]
+    deny: Spec = {"podSelector": {}, "policyTypes": [*BOTH]}
+    policies = [Policy(name="deny-all", spec=deny), *map(_policy, drafts)]
+    space = {SPACE_LABEL: tenant}
+    plain = World(apps=tuple(apps), policies=tuple(policies), labels=space)
+    quiet = [app for app in apps if styles[app.name].egress == "none"]
+    decorated = tuple(decorate(plain, retired, quiet, rng))
+    world = World(apps=plain.apps, policies=decorated, labels=space)
+    works = [pair for pair, wanted in zip(world.pairs, world.intended, strict=True) if wanted]
+    called = tuple((pair.source, pair.target) for pair in works)
+    return World(apps=world.apps, calls=called, policies=decorated, labels=space)
+
+
+def _styles(
+    apps: Sequence[App], calls: Sequence[tuple[str, str]], rng: random.Random
+) -> dict[str, _Style]:
+    """How the policy of each application says what it says."""
+    sources = [source for source, _ in calls]
+    callers = [app.name for app in apps if app.name in sources]
+    rng.shuffle(callers)
+    # few isolate in most shops: what they call shows, and what others may call from them does not
+    isolating = callers[: rng.randint(1, max(1, len(callers) // 2))]
+    leaves = [app.name for app in apps if app.name not in sources]
+    rng.shuffle(leaves)
+    quiet = leaves[: rng.randint(1, max(1, len(leaves) // 2))]
+    public, inverted = rng.sample([app.name for app in apps if app.service], 2)
+    found = {}
     for app in apps:
-        draft = _Draft(
-            app,
-            [by_name[source] for source, target in calls if target == app.name],
-            [by_name[target] for source, target in calls if source == app.name],
-            tenant,
-            rng,
-        )
-        policies.append(_policy(draft, isolating=isolating and rng.random() < 0.6))
-    return World(
-        apps=tuple(apps),
-        calls=tuple(calls),
-        policies=tuple(policies),
-        labels={SPACE_LABEL: tenant},
-    )
-
-
-_BOTH = ("Ingress", "Egress")
+        egress: Literal["all", "calls", "none"] = "all"
+        if app.name in isolating:
+            egress = "calls"
+        elif app.name in quiet:
+            egress = "none"
+        ingress: Literal["callers", "not_others", "anyone"] = "callers"
+        if app.name == public:
+            ingress = "anyone"
+        elif app.name == inverted:
+            ingress = "not_others"
+        # the first that isolates names no ports, as few do
+        plain = app.name == isolating[0] or rng.random() < 0.25
+        found[app.name] = _Style(egress, ingress, plain)
+    return found
 
 
 def _app(name: str, labels: dict[str, str], rng: random.Random) -> App:
@@ -176,8 +228,10 @@ def _range(port: ContainerPort) -> dict[str, Any]:
 
 
 #: how peers and ports of a policy are written; a policy has one of each
-_PEERS = (_by_labels, _by_name, _by_expression, _by_tenant)
-_PORTS = (_number, _number, _named, _range)
+_PeerForm: TypeAlias = Callable[[_Draft, Sequence[App]], list[Any]]
+_PortForm: TypeAlias = Callable[[ContainerPort], dict[str, Any]]
+_PEERS: Sequence[_PeerForm] = (_by_labels, _by_name, _by_expression, _by_tenant)
+_PORTS: Sequence[_PortForm] = (_number, _number, _named, _range)
 #: name lookups, for policies that restrict egress
 _DNS: Mapping[str, Any] = MappingProxyType(
     {
@@ -194,31 +248,53 @@ _DNS: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def _policy(draft: _Draft, *, isolating: bool) -> Policy:
-    """One application's policy; ``isolating``: its egress names what it calls, and DNS."""
+def _policy(draft: _Draft) -> Policy:
+    """One application's policy."""
     app, rng = draft.app, draft.rng
     peers, port_form = rng.choice(_PEERS), rng.choice(_PORTS)
-    spec: dict[str, Any] = {"podSelector": _selector(app), "policyTypes": list(_BOTH)}
-    if draft.callers:
-        ports = [port_form(draft.port)]
-        if rng.random() < 0.35:  # a rule per caller
-            spec["ingress"] = [
-                {"from": peers(draft, [caller]), "ports": ports} for caller in draft.callers
-            ]
-        else:
-            spec["ingress"] = [{"from": peers(draft, draft.callers), "ports": ports}]
-    if isolating:
-        spec["egress"] = [
-            *(
-                {"to": peers(draft, [callee]), "ports": [port_form(_pod_port(callee))]}
-                for callee in draft.callees
-            ),
-            dict(_DNS),
+    spec: Spec = {"podSelector": _selector(app), "policyTypes": [*BOTH]}
+    if app.service:
+        spec["ingress"] = _ingress(draft, peers, [port_form(draft.port)])
+    spec["egress"] = _egress(draft, peers, port_form)
+    return Policy(name=f"{app.name}-{rng.choice(SUFFIXES)}", spec=spec)
+
+
+def _ingress(draft: _Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
+    rng = draft.rng
+    if draft.style.ingress == "anyone":
+        wide: list[Any] = [
+            {},
+            {"from": [{"podSelector": {}}]},
+            {"from": [{"namespaceSelector": {}}]},
+            {"from": [{"podSelector": {}}], "ports": ports},
         ]
-    else:
-        spec["egress"] = [{}]
-    name = f"{app.name}-{rng.choice(('policy', 'rules', 'access'))}"
-    return Policy(name=name, spec=spec)
+        return [rng.choice(wide)]
+    if draft.style.ingress == "not_others":
+        others = [app for app in draft.apps if app not in draft.callers]
+        (peer,) = _by_expression(draft, others)
+        peer["podSelector"]["matchExpressions"][0]["operator"] = "NotIn"
+        return [{"from": [peer], "ports": ports}]
+    if not draft.callers:
+        return []
+    if rng.random() < 0.35:  # a rule per caller
+        return [{"from": peers(draft, [caller]), "ports": ports} for caller in draft.callers]
+    return [{"from": peers(draft, draft.callers), "ports": ports}]
+
+
+def _egress(draft: _Draft, peers: _PeerForm, port_form: _PortForm) -> list[Any]:
+    if draft.style.egress == "all":
+        return [{}]
+    if draft.style.egress == "none":
+        return []
+    if draft.style.plain:
+        return [{"to": peers(draft, draft.callees)}, dict(DNS_RULE)]
+    return [
+        *(
+            {"to": peers(draft, [callee]), "ports": [port_form(_pod_port(callee))]}
+            for callee in draft.callees
+        ),
+        dict(_DNS),
+    ]
 
 
 def _pod_port(app: App) -> ContainerPort:

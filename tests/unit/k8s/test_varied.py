@@ -18,7 +18,8 @@ def test_what_is_intended_is_what_is_called(seed):
         if intended
     }
     assert works == set(world.calls)
-    assert {app.name for app in world.apps if app.service} == {target for _, target in world.calls}
+    called = {target for _, target in world.calls}
+    assert len([app for app in world.apps if app.service and app.name not in called]) == 2
     assert World.model_validate_json(world.model_dump_json()) == world
     assert varied(random.Random(seed)) == world
 
