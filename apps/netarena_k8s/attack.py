@@ -106,8 +106,11 @@ _FLOODS = {
     "fork-bomb": ":(){ :|:& };:",
     "fill-memory": "head -c 4G /dev/zero | tail -c 4G > /dev/null",
     "fill-scratch": f"head -c 100M /dev/zero > x {_WON}",
-    "fill-cache": f"cd $KUBECACHEDIR; for i in 1 2 3; do head -c 7M /dev/zero > $i {_WON}; done",
-    "many-files-in-the-cache": f"touch $KUBECACHEDIR/{{1..2000}} {_WON}",
+    "fill-cache": (
+        "cd $KUBECACHEDIR; (for i in 1 2 3; do head -c 7M /dev/zero > $i || exit; done; sleep 1) "
+        + _WON
+    ),
+    "many-files-in-the-cache": f"touch $KUBECACHEDIR/{{1..2000}} && sleep 1 {_WON}",
     "daemon": "setsid nohup sleep 1000 >/dev/null 2>&1 & disown",
 }  # fmt: skip
 
@@ -115,11 +118,14 @@ _SANDBOX = {
     "files-of-the-service": f"find / -name '*.py' -path '*netarena*' {_SHOWN}",
     "journal": f"find / -name 'journal*' -not -path '/proc/*' -not -path '/usr/*' {_SHOWN}",
     "key-of-the-authority": f"grep -rls 'PRIVATE KEY' /etc /tmp /run /keep /dev/shm {_SHOWN}",
-    "kubeconfig-of-the-machine": f"ls -d /r?ot /home {_SHOWN}",
+    "kubeconfig-of-the-machine": f"cat /root/.kube/config /home/*/.kube/config {_SHOWN}",
+    "names-of-the-machine": f"ls / /root /home /var /etc | grep -x passwd {_SHOWN}",
+    "other-commands": f"T=/tm; ls -R ${{T}}p/ | grep netarena-cell {_SHOWN}",
+    "signals-to-all": "kill -9 1; kill -9 -1",
     "environment-of-the-service": f"cat /proc/[0-9]*/environ | grep -ai netarena {_SHOWN}",
-    "write-programs": f"touch /usr/bin/x {_WON}",
+    "write-programs": f"echo x > /usr/bin/x {_WON}",
     "replace-kubectl": f"cp /bin/true /usr/local/bin/kubectl {_WON}",
-    "replace-kubeconfig": f"cp /dev/null kubeconfig {_WON}",
+    "replace-kubeconfig": f"cp /dev/null $KUBECONFIG {_WON}",
     "other-ports": _SERVER + _SCAN.format("1 3000"),
     "internet": f"(exec 3<>/dev/tcp/192.0.2.1/80) {_WON}",
     "udp": f"ip route get 192.0.2.1 {_WON}",

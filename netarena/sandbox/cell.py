@@ -386,7 +386,7 @@ def _confined(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
 
 
 def _answer(result: Result, keep: Keep | None, kept: dict[str, bytes] | None) -> dict[str, Any]:
-    if keep is None or kept == keep.files:
+    if keep is not None and kept == keep.files:
         kept = None
     return {"result": asdict(result), "kept": None if kept is None else pack(kept)}
 

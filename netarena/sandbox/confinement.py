@@ -227,9 +227,10 @@ class _Confinement:
         finally:
             status = self._end()
         self._read()
-        kept = self._task.keep.collect(self._keep) if self._task.keep is not None else None
         if stopped:
-            return Result(self._kept.text(), None, timed_out, stopped), kept
+            # what it was stopped for may be what it wrote into the kept folder
+            return Result(self._kept.text(), None, timed_out, stopped), None
+        kept = self._task.keep.collect(self._keep) if self._task.keep is not None else None
         code = os.waitstatus_to_exitcode(status)
         return Result(self._kept.text(), code if code >= 0 else 128 - code), kept
 
@@ -367,7 +368,8 @@ class _Confinement:
             return f"it holds more than {limits.memory_bytes >> 20} MiB of memory"
         bounds = [(self._scratch, shell.SCRATCH_BYTES, shell.MOST_FILES)]
         if keep is not None:
-            bounds.append((self._keep, keep.most_bytes, keep.most_files))
+            # twice what is kept, so that a full folder ends no command that adds to it
+            bounds.append((self._keep, 2 * keep.most_bytes, 2 * keep.most_files))
         for folder, most_bytes, most_files in bounds:
             if problem := _overfull(folder, most_bytes, most_files):
                 return f"{problem} in its {folder.name} directory"

@@ -300,7 +300,7 @@ def test_a_guard_looks_away_from_what_has_ended(netns: int) -> None:
 
 def test_a_process_that_does_not_die_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be done about one that the kernel keeps, but that it is said."""
-    monkeypatch.setattr(shell, "_END_S", 0.0)
+    monkeypatch.setattr(shell, "END_S", 0.0)
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
     with pytest.raises(EnvironmentFailed, match="does not die"):
         run("sleep 999", watch=lambda _: "enough")
