@@ -2,8 +2,10 @@
 
     python benchmarks/bench_artifact.py [--records 500 1000 2000 5000] [--bytes 3000]
 
-Prints, per number of records, seconds from the request to the last event at a streaming client,
-the events, and the service's growth of resident memory.
+Prints, per number of records, seconds and CPU seconds (service and client are one process) from the
+request to the last event at a streaming client, the events, and the growth of resident memory. The
+records are words drawn at random, which compress like an agent's code. Each number has a process
+of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import argparse
 import asyncio
 import json
 import os
+import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -37,8 +41,16 @@ def resident_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+def words(index: int, size: int) -> str:
+    draw = random.Random(index)
+    vocabulary = [f"{draw.getrandbits(28):x}" for _ in range(200)]
+    return " ".join(draw.choices(vocabulary, k=size // 8))
+
+
 async def measure(records: int, size: int) -> None:
-    conduct = FakeConduct(records, size=size)
+    conduct = FakeConduct(records)
+    texts = [words(index, size) for index in range(records)]
+    conduct.text = texts.__getitem__
     with tempfile.TemporaryDirectory() as root:
         app = create_app(Toy(), out=Path(root), conduct=conduct)
         before = resident_mb()
@@ -48,20 +60,25 @@ async def measure(records: int, size: int) -> None:
         ):
             client = await create_client(url, ClientConfig(httpx_client=http))
             message = new_text_message(REQUEST, role=Role.ROLE_USER)
-            begun = time.perf_counter()
+            begun, used = time.perf_counter(), time.process_time()
             events = 0
             async for _ in client.send_message(SendMessageRequest(message=message)):
                 events += 1
-            took_s = time.perf_counter() - begun
-    growth = resident_mb() - before
-    print(
-        f"{records:6} records of {size} bytes: {took_s:6.2f} s, {events} events, {growth:+.0f} MB"
-    )
+            took_s, used_s = time.perf_counter() - begun, time.process_time() - used
+            growth = resident_mb() - before
+    print(f"| {records:,} | {events} | {took_s:.1f} | {used_s:.1f} | {growth:+.0f} |", flush=True)
 
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--records", type=int, nargs="+", default=[500, 1000, 2000, 5000])
 parser.add_argument("--bytes", type=int, default=3000)
 arguments = parser.parse_args()
-for number in arguments.records:
-    asyncio.run(measure(number, arguments.bytes))
+if len(arguments.records) == 1:
+    asyncio.run(measure(arguments.records[0], arguments.bytes))
+else:
+    print(
+        "| records | events | s | CPU s | MiB |\n| ---: | ---: | ---: | ---: | ---: |", flush=True
+    )
+    for number in arguments.records:
+        one = ["--records", str(number), "--bytes", str(arguments.bytes)]
+        subprocess.run([sys.executable, __file__, *one], check=True)

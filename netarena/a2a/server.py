@@ -44,7 +44,8 @@ from netarena.model import JsonValue, Severity
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
 
-#: parts that are appended one by one; the SDK copies the whole task at each event
+#: parts that are appended one by one; each event costs a line to each client, and the SDK copies
+#: what it has of the task (``netarena.a2a.store``)
 SINGLE_PARTS = 200
 #: events for all parts beyond those
 BATCHES = 300
@@ -318,8 +319,8 @@ class ArtifactReporter:
     """Appends records to artifacts as they are graded (``netarena.assessment.Reporter``).
 
     The first ``SINGLE_PARTS`` of a task one by one, later ones in batches of at least
-    (total − 200) / 300, the rest with the summary: an event costs as much as the whole task is
-    large. Each record is a text part of its own, holding JSON; the summary is the last one.
+    (total − 200) / 300, the rest with the summary: an event has a price of its own.
+    Each record is a text part of its own, holding JSON; the summary is the last one.
     """
 
     def __init__(self, updater: TaskUpdater) -> None:

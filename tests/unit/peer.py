@@ -257,7 +257,8 @@ class FakeConduct:
 
     def __init__(self, total: int = 3, *, size: int = 10, pause_s: float = 0.0) -> None:
         self.total = total
-        self.size = size
+        #: of a record, by its index
+        self.text: Callable[[int], str] = lambda index: "x" * size
         self.pause_s = pause_s
         self.error: Exception | None = None
         #: set: go on; cleared: wait after the first record
@@ -280,7 +281,7 @@ class FakeConduct:
                 raise self.error
             for index in range(self.total):
                 for role in agents:
-                    await reporter.graded(role, {"index": index, "text": "x" * self.size})
+                    await reporter.graded(role, {"index": index, "text": self.text(index)})
                 await asyncio.sleep(self.pause_s)
                 await self.go.wait()
             for role in agents:
