@@ -64,9 +64,10 @@ class Deployed(ABC):
     async def look(self) -> Sight:
         """The settled state. Raises EnvironmentFailed when it cannot be read."""
 
-    async def doubt(self) -> None:
-        """Find out whether a disagreement is the cluster's own: apply the healthy policies, look,
-        and put back what was there. Raises EnvironmentFailed if they disagree too."""
+    async def doubt(self) -> Sight:
+        """Look at a disagreement again, after the healthy policies were applied, and what was
+        there put back. Raises EnvironmentFailed if they disagree too: it is the cluster's own."""
+        return await self.look()
 
     @abstractmethod
     async def close(self) -> None:

@@ -62,7 +62,7 @@ class KubernetesEnvironment(Environment):
             raise EnvironmentFailed("the shop is not open", proven_ours=True)
         sight = await self._deployed.look()
         if sight.disagreement:
-            await self._deployed.doubt()
+            sight = await self._deployed.doubt()
         return make_state(sight)
 
     async def close(self) -> None:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from netarena.errors import EnvironmentFailed
 from netarena_k8s.policy import Manifest
 from netarena_k8s.real.client import Api, Stream, each
-from netarena_k8s.world import App, World
+from netarena_k8s.world import App, Net, Pair, World
 
 _COMMAND = ("/standin", "probe")
-#: beside a round's own wait: a busy machine
-_GRACE_S = 15.0
+#: for the answer to a round, whose waits are a few seconds: on a busy machine
+_ANSWER_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,17 @@ class Place:
     pod: str
     uid: str
     ip: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long silence must last to mean no: where an answer is expected, and where none is.
+
+    Whoever answers ends its wait, so that the first costs nothing while all is as expected.
+    """
+
+    expected_ms: int
+    unexpected_ms: int
 
 
 @dataclass(frozen=True)
@@ -81,11 +92,11 @@ class Meter:
         self._places, self._addresses = dict(places), dict(addresses)
         await each(self._connect(app) for app in self._world.apps if app.name not in self._streams)
 
-    async def measure(self, wait_ms: int) -> Round:
-        """One round; who has not answered after ``wait_ms`` is silent. Raises EnvironmentFailed,
-        after which ``move`` must be called again."""
+    async def measure(self, net: Net, wait: Wait) -> Round:
+        """One round; ``net`` tells who is expected to answer. Raises EnvironmentFailed, after
+        which ``move`` must be called again."""
         self._rounds += 1
-        answers = await each(self._ask(app, wait_ms) for app in self._world.apps)
+        answers = await each(self._ask(app, net, wait) for app in self._world.apps)
         found = {
             (app.name, target): finding
             for app, (findings, _) in zip(self._world.apps, answers, strict=True)
@@ -106,17 +117,20 @@ class Meter:
             self._namespace, self._places[app.name].pod, app.container, _COMMAND
         )
 
-    async def _ask(self, source: App, wait_ms: int) -> tuple[dict[str, Finding], int]:
-        targets = self._targets(source)
+    async def _ask(self, source: App, net: Net, wait: Wait) -> tuple[dict[str, Finding], int]:
+        targets = [app for app in self._world.apps if app.service and app is not source]
+        waits = {True: wait.expected_ms, False: wait.unexpected_ms}
+        dns_wait_ms = waits[net.resolves(source.name)]
         request = {
             "id": self._rounds,
-            "wait_ms": wait_ms,
             "targets": [
                 {
                     "name": app.name,
                     "ip": self._addresses[app.name],
                     "port": app.service[0].port,
                     "protocol": app.service[0].protocol.lower(),
+                    "dns_wait_ms": dns_wait_ms,
+                    "wait_ms": waits[net.connects(Pair(source=source.name, target=app.name))],
                 }
                 for app in targets
             ],
@@ -125,7 +139,7 @@ class Meter:
         if stream is None:
             raise EnvironmentFailed(f"nothing measures from {source.name}", proven_ours=True)
         try:
-            line = await stream.ask(json.dumps(request).encode(), wait_ms / 1000 + _GRACE_S)
+            line = await stream.ask(json.dumps(request).encode(), _ANSWER_S)
             answer = json.loads(line)
             findings = [Finding(one["dns"], one["connection"]) for one in answer["found"]]
             named = zip((app.name for app in targets), findings, strict=True)
@@ -141,9 +155,6 @@ class Meter:
     async def _lose(self, source: App) -> None:
         if (stream := self._streams.pop(source.name, None)) is not None:
             await stream.close()
-
-    def _targets(self, source: App) -> Sequence[App]:
-        return [app for app in self._world.apps if app.service and app is not source]
 
 
 def places_of(world: World, pods: Iterable[Manifest]) -> dict[str, Place]:

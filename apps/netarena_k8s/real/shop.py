@@ -19,14 +19,16 @@ from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
 from netarena_k8s.policy import Manifest
 from netarena_k8s.real.client import Api, Json, Refused, Server, each, encoded, path_of
 from netarena_k8s.real.manifest import app_manifests, policy_manifests, right_manifests
-from netarena_k8s.real.measure import Meter, Round, places_of
+from netarena_k8s.real.measure import Meter, Round, Wait, places_of
 from netarena_k8s.real.relay import HOST, Relay
 from netarena_k8s.world import Net, Policy, World, render_policy
 
 #: how long measured and predicted may differ
 DISAGREE_S = 10.0
-#: silence of a round means no: first, and at most
-_WAIT_MS, _MOST_WAIT_MS = 300, 1000
+#: silence means no: at first, and at most where an answer is expected, and where none is
+_FIRST_WAIT_MS, _MOST_EXPECTED_MS, _MOST_UNEXPECTED_MS = 300, 4000, 1000
+#: silence is believed for as many times as the slowest answer took
+_MARGIN = 3
 #: rounds that must agree
 _ROUNDS = 2
 #: how long pods may take to be ready: images are pulled, machines are busy
@@ -115,33 +117,26 @@ class Shop:
     async def look(self) -> Sight:
         """The settled state. Raises EnvironmentFailed when it cannot be measured."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + DISAGREE_S
         patience = loop.time() + DISAGREE_S + _REPLACE_S
-        wait_ms, agreed, same = _WAIT_MS, 0, 0
         known: list[tuple[str, str]] = []
-        last: Round | None = None
+        course = _Course(loop.time() + DISAGREE_S)
         while True:
             listed = await self.policies()
-            versions = _versions(listed)
-            if versions != known:
-                known, agreed, same, last = versions, 0, 0, None
-            predicted = self._predict(listed)
+            if (versions := _versions(listed)) != known:
+                known = versions
+                course.begin()
+            net = Net(self.world, listed, namespace=self.namespace, addresses=self._pods)
             try:
-                found = await self._meter.measure(wait_ms)
+                found = await self._meter.measure(net, course.wait)
             except EnvironmentFailed:
                 if loop.time() > patience:
                     raise
                 await self._find_pods(patience - loop.time())
                 # new pods are open until the enforcer knows them
-                deadline, agreed, same, last = loop.time() + DISAGREE_S, 0, 0, None
+                course = _Course(loop.time() + DISAGREE_S)
                 continue
-            sure = 2 * found.slowest_ms <= wait_ms or wait_ms == _MOST_WAIT_MS
-            wait_ms = min(_MOST_WAIT_MS, max(wait_ms, 3 * found.slowest_ms))
-            agreed = agreed + sure if found.reached == predicted else 0
-            same = same + 1 if last is not None and last.reached == found.reached else 0
-            last = found
-            over = loop.time() > deadline
-            if agreed >= _ROUNDS or (over and same):
+            predicted = tuple(net.reaches(pair) for pair in self.world.pairs)
+            if course.settles(found, predicted, loop.time()):
                 listed = await self.policies()
                 if _versions(listed) == known:
                     return await self._sight(listed, found, predicted)
@@ -150,17 +145,10 @@ class Shop:
                     f"namespace {self.namespace} does not settle",
                     evidence=_differences(self.world, found, predicted),
                 )
-            if found.reached != predicted:
-                wait_ms = min(_MOST_WAIT_MS, wait_ms + _WAIT_MS) if over else wait_ms
 
     async def close(self) -> None:
         """Stop measuring; the namespace stays."""
         await self._meter.close()
-
-    def _predict(self, listed: Sequence[Manifest]) -> tuple[bool, ...]:
-        """What the evaluator says of these policies, for the pods as they are."""
-        net = Net(self.world, listed, namespace=self.namespace, addresses=self._pods)
-        return tuple(net.reaches(pair) for pair in self.world.pairs)
 
     async def _sight(
         self, listed: Sequence[Manifest], found: Round, predicted: Sequence[bool]
@@ -227,6 +215,40 @@ class Shop:
                 return
 
 
+class _Course:
+    """Round after round, until what is measured is settled."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self.wait = Wait(_FIRST_WAIT_MS, _FIRST_WAIT_MS)
+        self.begin()
+
+    def begin(self) -> None:
+        """Of other policies nothing is known yet."""
+        self._agreed = 0
+        self._last: tuple[bool, ...] | None = None
+        self._same = 0
+
+    def settles(self, found: Round, predicted: tuple[bool, ...], now: float) -> bool:
+        """Whether it is settled: in agreement, or, when time is over and every wait was as long
+        as it gets, in equal rounds that disagree."""
+        wait, agrees = self.wait, found.reached == predicted
+        longest = wait.expected_ms >= _MOST_EXPECTED_MS
+        enough = min(_MOST_UNEXPECTED_MS, _MARGIN * found.slowest_ms)
+        if agrees:
+            # a wait that was too short for this machine proves no silence
+            self._agreed += wait.unexpected_ms >= enough
+        else:
+            self._agreed = 0
+        self._same = self._same + 1 if longest and found.reached == self._last else 0
+        self._last = found.reached if longest else None
+        self.wait = Wait(
+            wait.expected_ms if agrees else min(_MOST_EXPECTED_MS, 2 * wait.expected_ms),
+            max(wait.unexpected_ms, enough),
+        )
+        return self._agreed >= _ROUNDS or (now > self._deadline and self._same >= _ROUNDS - 1)
+
+
 async def free_policies(api: Api, namespace: str) -> None:
     """Take off policies what keeps them from being deleted: an agent may have put it there."""
     for one in await api.find("NetworkPolicy", namespace):
@@ -277,7 +299,7 @@ class RealShop(Deployed):
             raise EnvironmentFailed("the cluster's API was away during a command", proven_ours=True)
         return await self._shop.look()
 
-    async def doubt(self) -> None:
+    async def doubt(self) -> Sight:
         there = [_bare(one) for one in await self._shop.policies()]
         await self._shop.put(policy_manifests(self._shop.world, self._shop.namespace))
         sight = await self._shop.look()
@@ -289,6 +311,7 @@ class RealShop(Deployed):
                 proven_ours=True,
             )
         await self._shop.put(there)
+        return await self._shop.look()
 
     async def close(self) -> None:
         await self._relay.close()

@@ -4,12 +4,12 @@
 //	standin listen tcp:8080 udp:53 ...   accept there, until SIGTERM; without ports it only waits
 //	standin probe                        answer rounds: a JSON object a line in, one a line out
 //
-// A round is {"id": 1, "wait_ms": 300, "targets": [{"name": "cart", "ip": "10.96.0.7", "port": 7070,
-// "protocol": "tcp"}, ...]}. All its targets are tried at once, by new connections: to the address,
-// and a lookup of the name. Its answer is {"id": 1, "slowest_ms": 2, "found": [{"dns": "ok",
-// "connection": "open"}, ...]}, in the order of the targets. `connection` is open, refused or
-// silent; `dns` is ok, wrong (another address, or no such name) or silent. `slowest_ms` is the time
-// of the slowest that was open: it tells whether the wait was long enough.
+// A round is {"id": 1, "targets": [{"name": "cart", "ip": "10.96.0.7", "port": 7070, "protocol": "tcp",
+// "dns_wait_ms": 300, "wait_ms": 300}, ...]}. All its targets are tried at once, by new connections:
+// to the address, and a lookup of the name. Its answer is {"id": 1, "slowest_ms": 2, "found":
+// [{"dns": "ok", "connection": "open"}, ...]}, in the order of the targets. `connection` is open,
+// refused or silent; `dns` is ok, wrong (another address, or no such name) or silent. `slowest_ms` is
+// the time of the slowest that was open: it tells whether the waits were long enough.
 package main
 
 import (
@@ -31,15 +31,16 @@ import (
 const idle = 5 * time.Second // of a connection to a listener
 
 type target struct {
-	Name     string `json:"name"`
-	IP       string `json:"ip"`
-	Port     int    `json:"port"`
-	Protocol string `json:"protocol"`
+	Name      string `json:"name"`
+	IP        string `json:"ip"`
+	Port      int    `json:"port"`
+	Protocol  string `json:"protocol"`
+	DNSWaitMS int    `json:"dns_wait_ms"`
+	WaitMS    int    `json:"wait_ms"`
 }
 
 type round struct {
 	ID      int      `json:"id"`
-	WaitMS  int      `json:"wait_ms"`
 	Targets []target `json:"targets"`
 }
 
@@ -141,31 +142,25 @@ func probe() error {
 
 func measure(r round) answer {
 	found := answer{ID: r.ID, Found: make([]finding, len(r.Targets))}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(r.WaitMS)*time.Millisecond)
-	defer cancel()
 	var all sync.WaitGroup
 	var lock sync.Mutex
-	slow := func(start time.Time) {
-		lock.Lock()
-		defer lock.Unlock()
-		found.SlowestMS = max(found.SlowestMS, time.Since(start).Milliseconds())
+	try := func(waitMS int, good string, attempt func(context.Context) string, result *string) {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			start := time.Now()
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(waitMS)*time.Millisecond)
+			defer cancel()
+			if *result = attempt(ctx); *result == good {
+				lock.Lock()
+				defer lock.Unlock()
+				found.SlowestMS = max(found.SlowestMS, time.Since(start).Milliseconds())
+			}
+		}()
 	}
 	for i, t := range r.Targets {
-		all.Add(2)
-		go func() {
-			defer all.Done()
-			start := time.Now()
-			if found.Found[i].DNS = lookup(ctx, t); found.Found[i].DNS == "ok" {
-				slow(start)
-			}
-		}()
-		go func() {
-			defer all.Done()
-			start := time.Now()
-			if found.Found[i].Connection = connect(ctx, t); found.Found[i].Connection == "open" {
-				slow(start)
-			}
-		}()
+		try(t.DNSWaitMS, "ok", func(ctx context.Context) string { return lookup(ctx, t) }, &found.Found[i].DNS)
+		try(t.WaitMS, "open", func(ctx context.Context) string { return connect(ctx, t) }, &found.Found[i].Connection)
 	}
 	all.Wait()
 	return found
