@@ -127,19 +127,26 @@ MAX_COMMAND_CHARS = 2_000
 MAX_OUTPUT_CHARS = 8_000
 
 
-def tell_turn(number: int, step: Step, keys: Sequence[str], outcome: str = "") -> str:
-    """A turn as an entry of the history: the move's ``keys``, its output, and what it came to."""
-    if not isinstance(step.move, dict):
+def tell_turn(
+    number: int,
+    step: Step,
+    keys: Sequence[str],
+    outcome: str = "",
+    max_output_chars: int = MAX_OUTPUT_CHARS,
+) -> str:
+    """A turn as an entry of the history: the move's ``keys``, its output, and what it came to.
+
+    A move that is a text is the value of the first key.
+    """
+    move = {keys[0]: step.move} if isinstance(step.move, str) else step.move
+    if not isinstance(move, dict):
         return f"Turn {number}: {step.refused or 'there was no reply'}"
     return "\n".join(
         [
             f"Turn {number}",
-            *(
-                f"{key.capitalize()}: {clip(str(step.move[key]), MAX_COMMAND_CHARS)}"
-                for key in keys
-            ),
+            *(f"{key.capitalize()}: {clip(str(move[key]), MAX_COMMAND_CHARS)}" for key in keys),
             "Output:",
-            clip(step.output.rstrip("\n"), MAX_OUTPUT_CHARS) or "(none)",
+            clip(step.output.rstrip("\n"), max_output_chars) or "(none)",
             *([outcome] if outcome else []),
         ]
     )

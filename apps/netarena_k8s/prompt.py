@@ -15,8 +15,10 @@ from netarena_k8s.state import mismatches, report
 from netarena_k8s.world import App, World, target_port
 
 PACKAGE = "netarena_k8s"
-#: the whole history, and the report of mismatches, in characters
-MAX_HISTORY_CHARS = 24_000
+#: the output of one command (all policies of a shop as YAML), the whole history, and the report of
+#: mismatches, in characters
+MAX_OUTPUT_CHARS = 16_000
+MAX_HISTORY_CHARS = 32_000
 MAX_REPORT_CHARS = 12_000
 
 _EXAMPLES = ("example_look", "example_repair")
@@ -38,7 +40,7 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
         num_apps=len(world.apps), namespace=namespace, intent=tell_intent(world), **asdict(limits)
     )
     turns = [
-        tell_turn(number, step, ("command",), _tell_change(step))
+        tell_turn(number, step, ("command",), _tell_change(step), MAX_OUTPUT_CHARS)
         for number, step in enumerate(steps, start=1)
     ]
     number = len(mismatches(world, state))
@@ -86,7 +88,9 @@ def _tell_app(app: App) -> str:
     port = app.service[0]
     pod = target_port(app, port)
     number = "nothing" if pod is None else f"{pod.number}{f' ({pod.name})' if pod.name else ''}"
-    return f"{app.name} ({labels}): service port {port.port}/{port.protocol} to pod port {number}"
+    name = f" {app.service_name}" if app.service_name else ""
+    service = f"service{name} port {port.port}/{port.protocol}"
+    return f"{app.name} ({labels}): {service} to pod port {number}"
 
 
 def _tell_change(step: Step) -> str:

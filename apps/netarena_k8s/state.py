@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from netarena.model import Finding, JsonValue, Judgement, State
+from netarena.failure import classify_turns
+from netarena.model import Episode, Failure, Finding, JsonValue, Judgement, State, Step
 from netarena_k8s.cluster import NAMESPACE, Sight
 from netarena_k8s.world import Opening, Pair, Policy, World, opened
 
@@ -129,9 +130,11 @@ def _listed(pairs: Sequence[Pair]) -> list[JsonValue]:
 
 
 def _named(rule: str, pairs: Sequence[Pair], what: str) -> Iterator[Finding]:
-    for pair in pairs:
+    for pair in pairs[:MAX_NAMED]:
         element = f"{pair.source} -> {pair.target}"
         yield Finding(rule=rule, element=element, detail=f"{element} {what}.")
+    if (rest := len(pairs) - MAX_NAMED) > 0:
+        yield Finding(rule=rule, element=f"{rest} more", detail=f"{rest} more pairs: each {what}.")
 
 
 def _exposed(openings: Sequence[Opening]) -> Iterator[Finding]:
@@ -147,3 +150,16 @@ def _explain(wrong: Sequence[tuple[Pair, bool]]) -> str:
     what = "is blocked and should work" if wanted else "works and should be blocked"
     more = f", and {len(rest)} more pairs are wrong" if rest else ""
     return f"{pair.source} -> {pair.target} {what}{more}."
+
+
+def classify(world: World, episode: Episode) -> Failure:
+    """Where an episode that is not solved safely went wrong; see ``netarena.failure``.
+
+    A turn came to nothing that ran no command, or one that failed or was stopped.
+    """
+    return classify_turns(episode, lambda state: len(mismatches(world, state)), _came_to_nothing)
+
+
+def _came_to_nothing(step: Step) -> bool:
+    last = step.output.rstrip("\n").rpartition("\n")[2]
+    return not step.executed or last.startswith(("[exit status ", "[stopped: "))

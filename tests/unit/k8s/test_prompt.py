@@ -51,10 +51,10 @@ def test_a_prompt_holds_the_report_and_the_history_within_bounds():
     healthy = state_of(world, world.policies)
     verdict = judge(world, start, start, healthy)
     steps = [
-        Step(prompt="", move={"command": "kubectl get netpol"}, output="x" * 9_000, executed=True,
+        Step(prompt="", move="kubectl get netpol", output="x" * 9_000, executed=True,
              state=start, judgement=judge(world, start, start, start)),
         Step(prompt="", refused="the reply holds no command"),
-        *[Step(prompt="", move={"command": f"kubectl {n}"}, output="y" * 9_000, executed=True,
+        *[Step(prompt="", move=f"kubectl {n}", output="y" * 9_000, executed=True,
                state=healthy, judgement=verdict) for n in range(40)],
     ]  # fmt: skip
     parts = prompt_parts(asked, world, "shop-1", start, steps, Limits(10, 64))
@@ -67,3 +67,5 @@ def test_a_prompt_holds_the_report_and_the_history_within_bounds():
     assert "Connections afterwards: as before." in text
     assert "characters left out" in text
     assert "kubectl patch networkpolicy ledger-in" in text
+    assert "Command: kubectl get netpol\nOutput:\nxxx" in text
+    assert "Turn 2: the reply holds no command" in text

@@ -2,9 +2,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from netarena.model import AgentInfo, Episode, FailureKind, Finding, Judgement, Outcome, Step
 from netarena_k8s.boutique import boutique
 from netarena_k8s.cluster import Sight
-from netarena_k8s.state import judge, make_state, mismatches, policies_of, report
+from netarena_k8s.state import (
+    MAX_NAMED,
+    classify,
+    judge,
+    make_state,
+    mismatches,
+    policies_of,
+    report,
+)
 from netarena_k8s.world import Policy, reach
 
 WORLD = boutique()
@@ -74,3 +85,52 @@ def test_every_mismatch_is_named_with_what_was_meant():
     assert found["frontend", "cartservice"] is True
     assert found["redis-cart", "adservice"] is False
     assert len(found) == 12
+
+
+def ran(state: Any, output: str = "", *findings: Finding) -> Step:
+    judgement = Judgement(correct=False, findings=findings)
+    return Step(prompt="", executed=True, output=output, state=state, judgement=judgement)
+
+
+def episode(*steps: Step, **more: Any) -> Episode:
+    values = {
+        "query_id": "q", "index": 0, "label": "l", "level": "level1", "role": "k8s_operator",
+        "agent": AgentInfo(name="a"), "prompt_type": "react", "outcome": Outcome.UNSOLVED,
+        "initial_state": sight(adservice={"ingress": []}, emailservice={"ingress": []}),
+    }  # fmt: skip
+    return Episode(**{**values, "steps": steps, **more})
+
+
+FOUND = Finding(rule="exposed", element="a -> b", detail="d")
+START = sight(adservice={"ingress": []}, emailservice={"ingress": []})
+
+
+@pytest.mark.parametrize(
+    ("played", "kind", "rule"),
+    [
+        (episode(ran(START), ran(CLOSED, "", FOUND)), FailureKind.SAFETY_VIOLATION, "exposed"),
+        (episode(outcome=Outcome.AGENT_FAILED), FailureKind.OPERATIONAL, "agent_failed"),
+        (episode(ran(CLOSED), reason="time_budget"), FailureKind.OPERATIONAL, "out_of_time"),
+        (episode(ran(START), Step(prompt="")), FailureKind.OPERATIONAL, "not_executed"),
+        (
+            episode(ran(START), ran(START, "Error from server\n[exit status 1]\n")),
+            FailureKind.OPERATIONAL,
+            "not_executed",
+        ),
+        (episode(ran(START), ran(CLOSED)), FailureKind.CONTROL_LOGIC, "repaired_in_part"),
+        (episode(ran(START), ran(START)), FailureKind.CONTROL_LOGIC, "not_repaired"),
+    ],
+)
+def test_failures_have_a_kind_and_the_rule_that_decided(
+    played: Episode, kind: FailureKind, rule: str
+) -> None:
+    failure = classify(WORLD, played)
+    assert (failure.kind, failure.rule) == (kind, rule)
+
+
+def test_a_judgement_names_few_of_many_pairs() -> None:
+    closed = sight(**{one.name: {"ingress": [], "egress": []} for one in WORLD.policies})
+    opened = sight(**{one.name: {"ingress": [{}], "egress": [{}]} for one in WORLD.policies})
+    findings = judge(WORLD, closed, closed, opened).findings
+    assert sum(one.rule == "pair_opened" for one in findings) == MAX_NAMED + 1
+    assert "more pairs: each was closed" in findings[MAX_NAMED].detail
