@@ -112,6 +112,26 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Interface:
+    """One way to speak to an agent, as its card has it."""
+
+    url: str
+    binding: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """What of an agent's card matters to whoever talks to it; foreign text, bounded."""
+
+    #: where it was found
+    path: str
+    name: str
+    streaming: bool
+    interfaces: tuple[Interface, ...]
+
+
 class A2AAgent:
     """A participant at a URL (``netarena.agent.Agent``).
 
@@ -132,6 +152,8 @@ class A2AAgent:
         self._inner = transport
         self._http: httpx.AsyncClient | None = None
         self._client: Client | None = None
+        #: what its card says, once it is open
+        self.card: Card | None = None
 
     @property
     def info(self) -> AgentInfo:
@@ -148,7 +170,20 @@ class A2AAgent:
                 follow_redirects=False,
                 trust_env=False,
             )
-        card = await _persist(self._fetch_card, timeout_s)
+        path, card = await _persist(self._fetch_card, timeout_s)
+        self.card = Card(
+            path=path,
+            name=_clean(card.name, 200),
+            streaming=card.capabilities.streaming,
+            interfaces=tuple(
+                Interface(
+                    _clean(one.url, 200),
+                    one.protocol_binding.upper()[:20],
+                    _clean(one.protocol_version, 20),
+                )
+                for one in card.supported_interfaces
+            ),
+        )
         self._name = _clean(card.name, 200).strip() or self._name
         config = ClientConfig(httpx_client=self._http, streaming=True)
         self._client = ClientFactory(config).create(_reachable_card(card, self._url))
@@ -172,7 +207,7 @@ class A2AAgent:
             await self._http.aclose()
             self._http = self._client = None
 
-    async def _fetch_card(self) -> AgentCard:
+    async def _fetch_card(self) -> tuple[str, AgentCard]:
         http = cast("httpx.AsyncClient", self._http)
         for path in CARD_PATHS:
             try:
@@ -187,7 +222,7 @@ class A2AAgent:
                 )
             # json and the card's parser raise all sorts on what is no card
             try:
-                return parse_agent_card(response.json())
+                return path, parse_agent_card(response.json())
             except Exception as error:  # noqa: BLE001 -- see above
                 raise AgentFailed(FailureReason.MALFORMED, f"agent card: {_short(error)}") from None
         raise AssertionError("the last path returns or raises")

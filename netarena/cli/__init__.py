@@ -26,6 +26,7 @@ from netarena.errors import ConfigError, NetArenaError
 COMMANDS = (
     ("serve", "netarena.cli.serve", "Serve a green agent over A2A."),
     ("run", "netarena.cli.run", "Examine an agent here and now."),
+    ("check-agent", "netarena.cli.check_agent", "Say what would make an agent fail, and why."),
     ("queries", "netarena.cli.queries", "Print queries as JSONL, with reference solutions."),
     ("audit", "netarena.cli.audit", "Prove queries valid: effect, solvable, safe, not trivial."),
     ("doctor", "netarena.cli.doctor", "Say what this machine can and cannot run."),

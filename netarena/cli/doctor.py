@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -49,21 +49,26 @@ def command(*, application: str | None, as_json: bool) -> int:
         rows = [{"part": part, **check.model_dump(mode="json")} for part, check in checks]
         click.echo(json.dumps({"ok": not blocked, "checks": rows}, ensure_ascii=False))
     else:
-        show_table(
-            ("part", "check", "", "found", "remedy"),
-            [
-                (
-                    part,
-                    check.name,
-                    "ok" if check.ok else _WORDS[check.severity],
-                    check.detail,
-                    check.remedy,
-                )
-                for part, check in checks
-            ],
-            styles=[_style(check) for _, check in checks],
-        )
+        show_checks(checks)
     return 1 if blocked else 0
+
+
+def show_checks(
+    checks: Sequence[tuple[str, Check]], *, title: str = "", words: str | None = None
+) -> None:
+    """Print a table of checks, each with the part that it is about, unless there is a ``title``.
+
+    ``words`` say what a check prevents that is more than a note.
+    """
+    said = _WORDS if words is None else {**dict.fromkeys(_WORDS, words), Severity.NOTE: "note"}
+    rows = [
+        (part, check.name, "ok" if check.ok else said[check.severity], check.detail, check.remedy)
+        for part, check in checks
+    ]
+    head = ("part", "check", "", "found", "remedy")
+    first = 1 if title else 0
+    styles = [_style(check) for _, check in checks]
+    show_table(head[first:], [row[first:] for row in rows], title=title, styles=styles)
 
 
 def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:

@@ -6,9 +6,11 @@ import asyncio
 import json
 import logging
 import os
+import re
 import secrets
+import shlex
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,10 @@ from netarena.assessment import (
     conduct,
     load_queries,
 )
+from netarena.cli.conversation import Watched, show_verdict
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import RUNS, config_options, json_option, read_pairs
+from netarena.cli.program import free_port, running, split_command
 from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
@@ -37,15 +41,24 @@ from netarena.report.document import make_report
 @click.option(
     "--agent",
     "agent_name",
-    default="oracle",
-    show_default=True,
+    show_default="oracle",
     metavar="NAME|URL",
     help="A named agent (oracle, noop, random, hostile, blanket, heuristic, …) or the URL of one.",
+)
+@click.option(
+    "--agent-cmd",
+    metavar="COMMAND",
+    help="Start your agent so, and stop it at the end; {port} is a free port, at which its card "
+    "is waited for.",
 )
 @click.option(
     "--over-a2a", is_flag=True, help="Serve the named agent on loopback and talk A2A to it."
 )
 @config_options
+@click.option(
+    "--query", "query_id", metavar="ID", help="This one query again, by the id of a record."
+)
+@click.option("--verbose", is_flag=True, help="Show the conversation as it goes.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -58,8 +71,11 @@ from netarena.report.document import make_report
 def command(  # noqa: PLR0913 -- one argument per option
     *,
     application: str,
-    agent_name: str,
+    agent_name: str | None,
+    agent_cmd: str | None,
     over_a2a: bool,
+    query_id: str | None,
+    verbose: bool,
     num_queries: int | None,
     seed: int | None,
     pairs: tuple[str, ...],
@@ -84,22 +100,35 @@ def command(  # noqa: PLR0913 -- one argument per option
     )
     if values.pop("agent_client_configs", None) is not None:
         click.echo("netarena: warning: agent_client_configs is ignored", err=True)
-    config, folder = place(app, app.config_type.parse(values))
+    config = app.config_type.parse(values)
+    if query_id is not None:
+        config = choose_query(app, config, query_id)
+    config, folder = place(app, config)
     assert config.seed is not None
-    _check_agent(agent_name, over_a2a=over_a2a)
+    program = None if agent_cmd is None else split_command(agent_cmd, "--agent-cmd")
+    if program and (over_a2a or agent_name):
+        raise ConfigError("--agent-cmd", "leaves no choice of --agent, and needs no --over-a2a")
+    name = agent_name or "oracle"
+    _check_agent(name, over_a2a=over_a2a)
 
     async def examine() -> None:
         slots = asyncio.Semaphore(max(MAX_EPISODES, 2 * config.concurrency))
-        async with app, choose_agent(agent_name, app, config, over_a2a=over_a2a) as agent:
-            with Meter(f"{app.name}, {agent_name}") as meter:
+        chosen = (
+            choose_agent(name, app, config, over_a2a=over_a2a)
+            if program is None
+            else start_agent(program, app.role)
+        )
+        title = name if program is None else shlex.join(program)
+        async with app, chosen as agent:
+            with Meter(f"{app.name}, {title}", bar=not verbose) as meter:
                 await conduct(
                     app,
                     config,
-                    {app.role: agent},
+                    {app.role: Watched(agent) if verbose else agent},
                     out=folder,
                     slots=slots,
-                    reporter=MeterReporter(meter),
-                    ids={app.role: agent_name} if over_a2a else None,
+                    reporter=MeterReporter(meter, show_verdict if verbose else None),
+                    ids={app.role: title} if over_a2a or program else None,
                 )
 
     again = f"the same command with --out {folder} --resume"
@@ -137,6 +166,48 @@ def place(application: Application, config: Config) -> tuple[Config, Path]:
     if folder is None:
         folder = Path(RUNS) / f"{application.name}-{seed}"
     return config.model_copy(update={"seed": seed}), folder
+
+
+def choose_query(application: Application, config: Config, query_id: str) -> Config:
+    """The config under which the query of that id is the only one; it goes to its own folder.
+
+    The keys that shape queries are those of a run below ``netarena-runs`` that asked it, where
+    there is one, else those given. Raises ConfigError where the id cannot come of them.
+    """
+    match = re.fullmatch(r"(.+)-([0-9a-f]{8})-(\d{1,20})-(\d{1,9})", query_id)
+    expected = f"{application.name}-{application.version}"
+    if match is None or match[1] != expected:
+        raise ConfigError(
+            "--query", f"{query_id!r} is no id of this version: those begin with {expected}-"
+        )
+    shape_hash, seed, index = match[2], int(match[3]), int(match[4])
+    given = config.model_dump(mode="json", include=config.model_fields_set)
+    known = [{}, *_stored_configs(application.name)]
+    shapes = [application.config_type.parse({**values, **given}) for values in known]
+    found = next((shape for shape in shapes if shape.shape_hash() == shape_hash), None)
+    if found is None:
+        raise ConfigError(
+            "--query",
+            f"{query_id} was drawn with other keys, and no run below {RUNS} has it: give "
+            "--num-queries and --set as when it was drawn",
+        )
+    if seed != (seed if found.seed is None else found.seed):
+        raise ConfigError("--query", f"{query_id} has the seed {seed}, not {found.seed}")
+    own: dict[str, Any] = {"seed": seed, "start_index": index, "end_index": index + 1}
+    if found.output_dir is None:
+        own["output_dir"] = str(Path(RUNS) / query_id)
+    return found.model_copy(update=own)
+
+
+def _stored_configs(application: str) -> list[dict[str, Any]]:
+    """The shaping keys of the application's runs below ``RUNS``, by folder name."""
+    shapes = []
+    for path in sorted(Path(RUNS).glob(f"*/{CONFIG_NAME}")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored["application"] == application:
+                shapes.append(dict(stored["shape"]))
+    return shapes
 
 
 def _stored_seed(folder: Path) -> int | None:
@@ -177,6 +248,21 @@ async def choose_agent(
     else:
         assert config.seed is not None
         yield load_agent(name, Brief(application, config, config.seed, application.role))
+
+
+@asynccontextmanager
+async def start_agent(command: list[str], role: str) -> AsyncIterator[Agent]:
+    """The agent that ``command`` serves, at a free port in the place of ``{port}``.
+
+    Raises ConfigError when it does not come up.
+    """
+    port = free_port()
+    words = [word.replace("{port}", str(port)) for word in command]
+    if words == command:
+        raise ConfigError("--agent-cmd", "must say {port} where the agent's port belongs")
+    url = f"http://127.0.0.1:{port}/"
+    async with running(words, url, name="--agent-cmd"):
+        yield connect(url, role, os.environ)
 
 
 def connect(url: str, role: str, environ: Mapping[str, str]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -116,15 +116,18 @@ def show_result(participant: Mapping[str, Any]) -> None:
 
 
 class Meter:
-    """Progress on standard error: a bar on a terminal, else at most ``PLAIN_LINES`` lines."""
+    """Progress on standard error: a bar on a terminal, else at most ``PLAIN_LINES`` lines.
 
-    def __init__(self, what: str) -> None:
+    ``bar`` is false where other text goes to the terminal too.
+    """
+
+    def __init__(self, what: str, *, bar: bool = True) -> None:
         self._what = what
         self._total: int | None = None
         self._counts: Counter[str] = Counter()
         self._begin = time.monotonic()
         self._bar: Progress | None = None
-        if sys.stderr.isatty():
+        if bar and sys.stderr.isatty():
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -172,10 +175,11 @@ class Meter:
 
 
 class MeterReporter:
-    """Tells a meter about an assessment (``assessment.Reporter``)."""
+    """Tells a meter about an assessment (``assessment.Reporter``), and ``told`` of each record."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, told: Callable[[dict[str, Any]], None] | None = None) -> None:
         self._meter = meter
+        self._told = told
 
     async def planned(self, role: str, total: int) -> None:
         del role
@@ -183,6 +187,8 @@ class MeterReporter:
 
     async def graded(self, role: str, record: dict[str, Any]) -> None:
         del role
+        if self._told is not None:
+            self._told(record)
         self._meter.advance(record["outcome"])
 
     async def summarised(self, role: str, summary: dict[str, Any]) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,9 +16,17 @@ from pathlib import Path
 
 import pytest
 
+from netarena.a2a.purple import purple_app
+from netarena.a2a.service import listen
+from netarena.a2a.service import serving as serving_here
+from netarena.application import load
 from netarena.cli import COMMANDS, main
+from netarena.cli.check_agent import examine_agent
+from netarena.cli.conversation import Watched
 from netarena.cli.option import read_pairs
-from netarena.errors import ConfigError
+from netarena.cli.program import running
+from netarena.errors import AgentFailed, ConfigError, FailureReason
+from netarena.model import AgentInfo, Check, Reply, Severity
 
 ROOT = Path(__file__).parents[2]
 #: seconds until something that must happen is given up
@@ -409,6 +419,207 @@ def test_over_a2a_says_why_an_agent_does_not_start(fake, capsys):
     assert err.startswith("netarena: error: --over-a2a: the agent sweeper did not start: ")
     assert "--strategy" in err
     assert err.count("\n") == 1
+
+
+# an agent of one's own: --agent-cmd, --verbose, --query, check-agent
+
+
+def own_agent(seed: str, strategy: str = "oracle") -> str:
+    """The command of an agent that takes a port."""
+    return (
+        f"{sys.executable} -m a2a_purple.cli --strategy {strategy} --application lamp "
+        f"--seed {seed} --port {{port}}"
+    )
+
+
+def wait_until_gone(seed: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while serving(seed):
+        assert time.monotonic() < deadline, "the agent lives on"
+        time.sleep(0.05)
+
+
+def test_agent_cmd_starts_an_agent_and_stops_it(fake, capsys):
+    seed = str(time.monotonic_ns())
+    arguments = ["--agent-cmd", own_agent(seed), "--seed", seed, "--out", "run", "--json"]
+    assert main(["run", "lamp", *arguments]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["results"][-1]["avg_solved_safely"] == 1.0
+    assert document["participants"]["lamp_operator"].endswith("--port '{port}'")
+    assert serving(seed) == []
+
+
+@pytest.mark.usefixtures("usual_signals")
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_agent_cmd_leaves_no_agent_behind(fake, number, status):
+    seed = str(time.monotonic_ns())
+    command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--out", "run"]
+    command += ["--agent-cmd", own_agent(seed), "--seed", seed, "--num-queries", "50"]
+    with subprocess.Popen([*command, "--set", "delay_s=0.2"], stderr=subprocess.DEVNULL) as process:
+        wait_for(fake / "run" / "journal.jsonl", '"event": "episode"')
+        assert serving(seed)
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == status
+    wait_until_gone(seed)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("true --port {port}", "--agent-cmd: the command ended with status 0"),
+        ("sh -c 'echo no key >&2; exit 3' {port}", "ended with status 3: no key"),
+        ("no-such-program {port}", "ended with status 1: no-such-program: No such file"),
+        ("true", "--agent-cmd: must say {port} where the agent's port belongs"),
+        ("'", "--agent-cmd: cannot be read as a command"),
+        (" ", "--agent-cmd: must be a command"),
+    ],
+)
+def test_agent_cmd_says_in_one_line_why_it_cannot(fake, capsys, command, words):
+    assert main(["run", "lamp", "--agent-cmd", command, "--out", "run"]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_agent_cmd_is_the_only_choice(fake, capsys):
+    assert run_lamp("--agent-cmd", "true {port}") == 2
+    assert "--agent-cmd: leaves no choice of --agent" in capsys.readouterr().err
+
+
+def test_a_program_is_not_started_where_somebody_listens(fake):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+
+        async def start() -> None:
+            async with running(["true"], url, name="cmd"):
+                pass
+
+        with pytest.raises(ConfigError, match="cmd: something listens at"):
+            asyncio.run(start())
+
+
+def test_verbose_shows_the_conversation_as_it_goes(fake, capsys):
+    assert run_lamp("--verbose", "--json", "--seed", "7", "--num-queries", "1") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)
+    for line in (
+        "── the agent: sweeper, in-process",
+        "── conversation 1, turn 1: to the agent",
+        "   You mind the lamps.",
+        "   on 0",
+        "── lamp-1-",
+    ):
+        assert line in err
+    assert re.search(r"conversation 1, turn 1: its reply after \d+\.\d s\n", err)
+    assert err.count("You mind the lamps.") == 2  # once for each of the two conversations
+    assert "lines as in the turn before)" in err
+
+
+def test_verbose_does_nothing_to_the_terminal(capsys):
+    class Rude:
+        info = AgentInfo(name="rude\x1b[2J")
+
+        async def open(self, *, timeout_s):
+            pass
+
+        async def ask(self, prompt, *, context_id, timeout_s):
+            if prompt == "fail":
+                raise AgentFailed(FailureReason.TASK_FAILED, "no\x1b]0;x")
+            usage = {"input_tokens": 3, "output_tokens": 4}
+            return Reply(text="a\x1b[2J\rb\n" + "c\n" * 500, metadata={"usage": usage})
+
+    async def converse() -> None:
+        watched = Watched(Rude())  # type: ignore[arg-type] # it is never closed
+        await watched.open(timeout_s=1)
+        await watched.ask("hello", context_id="c", timeout_s=1)
+        with pytest.raises(AgentFailed):
+            await watched.ask("fail", context_id="c", timeout_s=1)
+
+    asyncio.run(converse())
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert "\r" not in err
+    assert "3 + 4 tokens" in err
+    assert "… 302 more lines" in err
+    assert "turn 2: it failed after" in err
+
+
+def test_query_asks_one_query_of_an_earlier_run_again(fake, capsys):
+    assert run_lamp("--num-queries", "3", "--set", "lamps=7", "--seed", "7", "--json") == 0
+    first = json.loads(capsys.readouterr().out)["results"][4]
+    assert run_lamp("--query", first["id"], "--json") == 0
+    again, summary = json.loads(capsys.readouterr().out)["results"]
+    assert (again["id"], again["error_detail"]) == (first["id"], first["error_detail"])
+    assert summary["graded"] == 1
+    kept = (fake / "netarena-runs" / "lamp-7" / "results.json").read_text()
+    assert json.loads(kept)["results"][4] == first
+    # without that run, the keys must be given
+    (fake / "netarena-runs").rename(fake / "elsewhere")
+    assert run_lamp("--query", first["id"]) == 2
+    assert "was drawn with other keys, and no run below" in capsys.readouterr().err
+    given = ["--num-queries", "3", "--set", "lamps=7"]
+    assert run_lamp("--query", first["id"], *given, "--out", "one") == 0
+    assert run_lamp("--query", first["id"], *given, "--seed", "8") == 2
+    assert "has the seed 7, not 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("query_id", ["lamp-1-x", "lamp-2-00000000-1-1", "malt-1-00000000-1-1"])
+def test_query_takes_ids_of_this_application_and_version(fake, capsys, query_id):
+    assert run_lamp("--query", query_id) == 2
+    assert "is no id of this version: those begin with lamp-1-" in capsys.readouterr().err
+
+
+def check_lamp_agent(answer) -> dict[str, Check]:
+    """The checks, by name, of an agent that answers so."""
+
+    class Answerer:
+        info = AgentInfo(name="own")
+
+        async def ask(self, prompt, *, context_id, timeout_s):
+            return await asyncio.to_thread(answer, prompt)
+
+    async def check() -> dict[str, Check]:
+        app = purple_app(Answerer(), name="own", description="d")  # type: ignore[arg-type] # as above
+        async with serving_here(app, listen("127.0.0.1", 0)) as url:
+            return {check.name: check async for check in examine_agent(url, load("lamp"), 60.0)}
+
+    return asyncio.run(check())
+
+
+def test_check_agent_passes_one_that_works(fake):
+    told = {"usage": {"prompt_tokens": 1, "completion_tokens": 2}}
+    checks = check_lamp_agent(lambda _: Reply(text="on 1", metadata=told))
+    assert all(check.ok for check in checks.values()), checks
+    assert set(checks) == {
+        *("card", "protocol", "streaming", "address", "reply", "timing", "form"),
+        *("second turn", "concurrency", "tokens"),
+    }
+
+
+def test_check_agent_says_what_a_reply_lacks(fake):
+    checks = check_lamp_agent(lambda _: Reply(text="certainly!"))
+    assert checks["form"].remedy == "say 'on N' or 'off N'"
+    assert checks["form"].severity is Severity.RUN
+    assert not checks["tokens"].ok
+
+
+def test_check_agent_says_why_there_is_no_reply(fake):
+    def refuse(prompt):
+        raise AgentFailed(FailureReason.TASK_FAILED, "no key")
+
+    checks = check_lamp_agent(refuse)
+    assert "no key" in checks["reply"].detail
+    assert "see its log" in checks["reply"].remedy
+
+
+def test_check_agent_of_nobody(fake, capsys):
+    assert main(["check-agent", "http://127.0.0.1:9/", "--timeout", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "would fail" in out
+    assert "start it" in out
+    assert main(["check-agent", "nonsense"]) == 2
 
 
 # queries

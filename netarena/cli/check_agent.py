@@ -1,0 +1,240 @@
+"""``netarena check-agent``: what would make an agent fail, each with its remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import click
+
+from netarena.agent import Agent
+from netarena.application import Application, application_names, load
+from netarena.cli.doctor import show_checks
+from netarena.cli.interrupt import run_until_stopped
+from netarena.cli.option import json_option
+from netarena.cli.run import connect
+from netarena.config import SEED_BITS
+from netarena.errors import AgentFailed, ConfigError, FailureReason, ReplyRefused
+from netarena.model import Check, Reply, Severity, Usage
+from netarena.prompts import render
+
+if TYPE_CHECKING:
+    from netarena.a2a.client import Card
+
+#: an agent that takes longer for one turn does not finish an ordinary assessment in its 28 minutes
+SLOW_S = 60.0
+#: conversations at a time
+AT_ONCE = 3
+_REMEDIES = {
+    FailureReason.ENDPOINT: "start it, and let it listen where the URL points (in a container "
+    "at 0.0.0.0, with its port published)",
+    FailureReason.TIMEOUT: "answer sooner, or ask for more time: --timeout here, "
+    "--set agent_timeout_s=S in a run",
+    FailureReason.TOO_LARGE: "send the answer alone: a reply has at most 1 MiB of text",
+    FailureReason.MALFORMED: "answer message/send with a message or a task that holds text, as "
+    "a2a-sdk does; serve a card with name, version, url and skills",
+    FailureReason.TASK_FAILED: "its own task failed: see its log",
+}
+_GREETING = "Hello. This is a check of the connection; any text will do as a reply."
+
+
+@click.command("check-agent")
+@click.argument("url", metavar="URL")
+@click.option(
+    "--application",
+    metavar="APP",
+    help="Ask a fresh query of APP, and say whether its reply could be used.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=280.0,
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    show_default=True,
+    help="For one reply, as agent_timeout_s in a run.",
+)
+@json_option("the checks")
+def command(*, url: str, application: str | None, timeout_s: float, as_json: bool) -> int:
+    """Check the agent at URL: card, protocol, replies, timing. It is asked a few real questions.
+
+    Exit status 1 if an assessment would fail.
+    """
+    if application is not None and application not in application_names():
+        load(application)  # says which there are
+    app = None if application is None else load(application)
+
+    async def examine() -> list[Check]:
+        async with aclosing(examine_agent(url, app, timeout_s)) as checks:
+            return [check async for check in checks]
+
+    checks = run_until_stopped(examine)
+    failed = any(not check.ok and check.severity is not Severity.NOTE for check in checks)
+    if as_json:
+        rows = [check.model_dump(mode="json") for check in checks]
+        click.echo(json.dumps({"ok": not failed, "checks": rows}, ensure_ascii=False))
+    else:
+        show_checks([("", check) for check in checks], title=url, words="would fail")
+    return 1 if failed else 0
+
+
+async def examine_agent(
+    url: str, application: Application | None, timeout_s: float
+) -> AsyncGenerator[Check, None]:
+    """Ask the agent, and tell what was found; the first thing that fails is the last one told."""
+    agent = connect(url, application.role if application else "agent", os.environ)
+    try:
+        await agent.open(timeout_s=min(timeout_s, 30.0))
+    except AgentFailed as error:
+        yield _failed("card", error)
+        return
+    try:
+        for check in _judge_card(agent.card, url):
+            yield check
+        prompt, why = await _prompt(application)
+        begin = time.monotonic()
+        try:
+            reply = await agent.ask(prompt, context_id=str(uuid.uuid4()), timeout_s=timeout_s)
+        except AgentFailed as error:
+            yield _failed("reply", error)
+            return
+        took_s = time.monotonic() - begin
+        yield _told("reply", ok=True, detail=f"{len(reply.text)} characters: {reply.text!r:.60}")
+        yield _told(
+            "timing",
+            ok=took_s <= SLOW_S,
+            detail=f"{took_s:.1f} s for one reply",
+            remedy=f"at {SLOW_S:g} s a turn few episodes end in an assessment's 28 minutes",
+        )
+        if application is not None:
+            yield _judge_form(application, reply, why)
+        async with aclosing(_converse(agent, prompt, timeout_s)) as checks:
+            async for check in checks:
+                yield check
+        yield _judge_usage(reply)
+    finally:
+        await agent.aclose()
+
+
+def _judge_card(card: Card, url: str) -> list[Check]:
+    rpc = [one for one in card.interfaces if one.binding == "JSONRPC"]
+    lines = ", ".join(sorted({one.version for one in rpc})) or "none"
+    urls = {one.url for one in card.interfaces}
+    elsewhere = sorted(other for other in urls if other.rstrip("/") != url.rstrip("/"))
+    return [
+        _told("card", ok=True, detail=f"{card.name!r}, served at {card.path}"),
+        _told(
+            "protocol",
+            ok=bool(rpc),
+            detail=f"JSON-RPC of A2A {lines}",
+            remedy="list an interface with JSONRPC in the card: it is the one that is spoken",
+        ),
+        _told(
+            "streaming",
+            ok=card.streaming,
+            detail="the card says that it streams" if card.streaming else "it does not stream",
+            remedy="replies that take minutes need it: gateways cut a silent request at 300 s",
+        ),
+        _told(
+            "address",
+            ok=not elsewhere,
+            detail=f"the card names {elsewhere[0]}" if elsewhere else "the card names this URL",
+            remedy="harmless here; other clients go where the card says (--card-url)",
+        ),
+    ]
+
+
+async def _prompt(application: Application | None) -> tuple[str, str]:
+    """The first prompt of a fresh query, or a greeting and why it is none."""
+    if application is None:
+        return _GREETING, "no application was named"
+    config = application.config_type.parse({})
+    query = next(iter(application.generate(config, secrets.randbits(SEED_BITS))))
+    async with application:
+        environment = None
+        try:
+            await asyncio.to_thread(application.check, config)
+            environment = application.environment(query, config)
+            state = await environment.open()
+            return render(config.prompt_type, application.prompt(query, state, ())), ""
+        except ConfigError as error:
+            return _GREETING, str(error)
+        finally:
+            if environment is not None:
+                await environment.close()
+
+
+def _judge_form(application: Application, reply: Reply, why: str) -> Check:
+    if why:
+        detail = f"not checked: this machine cannot run {application.name}"
+        return _told("form", ok=False, detail=detail, remedy=why)
+    try:
+        application.parse(reply.text)
+    except ReplyRefused as error:
+        return Check(
+            name="form",
+            ok=False,
+            severity=Severity.RUN,
+            detail=f"{application.title} could not use the reply",
+            remedy=str(error),
+        )
+    return _told("form", ok=True, detail=f"{application.title} could use the reply")
+
+
+async def _converse(agent: Agent, prompt: str, timeout_s: float) -> AsyncGenerator[Check, None]:
+    """A second turn of one conversation, and several conversations at a time."""
+    context = str(uuid.uuid4())
+    try:
+        for _ in range(2):
+            await agent.ask(prompt, context_id=context, timeout_s=timeout_s)
+    except AgentFailed as error:
+        yield _failed("second turn", error)
+        return
+    yield _told("second turn", ok=True, detail="the same context id is answered again")
+    begin = time.monotonic()
+    asks = [
+        agent.ask(prompt, context_id=str(uuid.uuid4()), timeout_s=timeout_s) for _ in range(AT_ONCE)
+    ]
+    results = await asyncio.gather(*asks, return_exceptions=True)
+    broken = [error for error in results if isinstance(error, BaseException)]
+    detail = f"{AT_ONCE} conversations at a time in {time.monotonic() - begin:.1f} s"
+    yield _told(
+        "concurrency",
+        ok=not broken,
+        detail=f"{detail}: {broken[0]}" if broken else detail,
+        remedy="keep conversations apart by their context id, or run with --concurrency 1",
+    )
+
+
+def _judge_usage(reply: Reply) -> Check:
+    usage = Usage.read(reply)
+    if usage.replies:
+        detail = f"{usage.input_tokens} + {usage.output_tokens} tokens"
+        return _told("tokens", ok=True, detail=detail)
+    remedy = 'optional: metadata {"usage": {"input_tokens": N, "output_tokens": N}} of the reply'
+    return _told("tokens", ok=False, detail="it does not tell what a reply took", remedy=remedy)
+
+
+def _told(name: str, *, ok: bool, detail: str, remedy: str = "") -> Check:
+    severity = Severity.RUN if name == "protocol" else Severity.NOTE
+    return Check(name=name, ok=ok, severity=severity, detail=detail, remedy="" if ok else remedy)
+
+
+def _failed(name: str, error: AgentFailed) -> Check:
+    remedy = _REMEDIES.get(error.reason, "see its log")
+    if name == "card" and "HTTP" in error.detail:
+        remedy = "serve the card at /.well-known/agent-card.json below this URL"
+    return Check(
+        name=name,
+        ok=False,
+        severity=Severity.RUN,
+        detail=f"{error.reason}: {error.detail}",
+        remedy=remedy,
+    )

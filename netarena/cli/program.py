@@ -1,0 +1,151 @@
+"""Programs that serve an agent: started by a command, waited for, stopped come what may."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+import httpx
+
+from netarena.errors import ConfigError
+
+#: until an agent's card is served, and from SIGTERM to SIGKILL, seconds
+START_S, STOP_S = 120.0, 5.0
+#: between looks at the card, seconds
+_LOOK_EVERY_S = 0.1
+_CARD_TIMEOUT_S = 5.0
+#: of what it prints so much is kept, to say why it ended, bytes
+_TAIL = 4096
+_CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+#: asks the kernel for SIGTERM when we end, however that comes about, and becomes the program
+_LEASH = (
+    "import ctypes, os, sys\n"
+    "ctypes.CDLL(None).prctl(1, 15)\n"
+    "try: os.execvp(sys.argv[1], sys.argv[1:])\n"
+    "except OSError as error: sys.exit(f'{sys.argv[1]}: {error.strerror}')\n"
+)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def split_command(command: str, option: str) -> list[str]:
+    """The words of a command line; no shell sees it. Raises ConfigError that names ``option``."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(option, f"cannot be read as a command: {error}") from None
+    if not words:
+        raise ConfigError(option, "must be a command")
+    return words
+
+
+async def serves_card(url: str) -> bool:
+    """Whether an agent card can be had at ``url`` now."""
+    async with httpx.AsyncClient(trust_env=False, timeout=_CARD_TIMEOUT_S) as client:
+        for path in _CARDS:
+            with suppress(httpx.HTTPError, httpx.InvalidURL):
+                if (await client.get(url.rstrip("/") + path)).status_code == httpx.codes.OK:
+                    return True
+    return False
+
+
+@asynccontextmanager
+async def running(
+    command: list[str],
+    url: str,
+    *,
+    name: str,
+    environ: Mapping[str, str] | None = None,
+    start_s: float = START_S,
+) -> AsyncIterator[None]:
+    """Run ``command`` while the context lasts; entered once its card is served at ``url``.
+
+    It has a process group of its own, which gets SIGTERM at the end, then SIGKILL. Raises
+    ConfigError, with its last words, when it does not come up, and where somebody else is at
+    ``url`` already.
+    """
+    if await _taken(url):
+        raise ConfigError(
+            name, f"something listens at {url} already: stop it, or take another port"
+        )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _LEASH, *command),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
+        env={**os.environ, **(environ or {})},
+        # a Ctrl-C at the terminal is for us: we end it when the last episode is over
+        start_new_session=True,
+    )
+    tail = bytearray()
+    listener = asyncio.create_task(_listen(process, tail))
+    try:
+        problem = await _wait_for_card(process, url, start_s)
+        if problem:
+            await _stop(process)
+            await listener
+            words = tail.decode(errors="replace").strip().splitlines()
+            raise ConfigError(name, f"{problem}{f': {words[-1]}' if words else ''}")
+        yield
+    finally:
+        await _stop(process)
+        await listener
+
+
+async def _taken(url: str) -> bool:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        _, writer = await asyncio.open_connection(parts.hostname, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def _wait_for_card(process: Process, url: str, start_s: float) -> str:
+    """Why the program does not serve a card, empty when it does."""
+    try:
+        async with asyncio.timeout(start_s):
+            while not await serves_card(url):
+                if process.returncode is not None:
+                    return f"the command ended with status {process.returncode}"
+                await asyncio.sleep(_LOOK_EVERY_S)
+    except TimeoutError:
+        return f"no agent card at {url} within {start_s:g} s"
+    return ""
+
+
+async def _listen(process: Process, tail: bytearray) -> None:
+    """Take what it prints, so that it is never held up."""
+    assert process.stdout is not None
+    while piece := await process.stdout.read(65_536):
+        tail += piece
+        del tail[:-_TAIL]
+
+
+async def _stop(process: Process) -> None:
+    """End it and what it started; cut what still holds its output open."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+                break
+    # of its group, whatever ignored the first signal
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
