@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from netarena.config import Config, shapes
 from netarena.label import read_labels
+from netarena.model import JsonValue
+from netarena_k8s.checkout import digest_checkout
 
 #: no context of a kubeconfig, but the cluster that comes with this application
 EMBEDDED: Final = "embedded"
@@ -28,10 +30,23 @@ class KubernetesConfig(Config):
     images: Literal["standin", "boutique"] = "standin"
     #: on the embedded cluster: how connections are measured
     datapath: Literal["evaluator", "netns"] = "evaluator"
-    #: a folder of manifests that replaces Online Boutique
+    #: a folder of manifests that replaces Online Boutique; what they say shapes the queries
     microservice_dir: str | None = None
 
     @field_validator("error_types", mode="before")
     @classmethod
     def _error_types(cls, value: Any) -> Any:
         return read_labels(value)
+
+    @field_validator("microservice_dir")
+    @classmethod
+    def _one_world(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("world") == "varied":
+            raise ValueError("only with world=standard, which it replaces")
+        return value
+
+    def shape(self) -> dict[str, JsonValue]:
+        shape = super().shape()
+        if self.microservice_dir is not None:
+            shape["microservice_dir"] = {"sha256": digest_checkout(self.microservice_dir)}
+        return shape

@@ -9,6 +9,7 @@ from typing import Any, cast
 from netarena.errors import ConfigError
 from netarena.model import Query
 from netarena_k8s.boutique import boutique
+from netarena_k8s.checkout import read_checkout
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault import CATALOGUE, Fault, action_of, draw, fault_of
 from netarena_k8s.varied import varied
@@ -31,20 +32,21 @@ def generate(
     seed: int,
     rng_for: Callable[[int], random.Random],
     make_id: Callable[[int], str],
-    checkout: World | None = None,
 ) -> Iterator[Query]:
     """Draw ``config.num_queries`` queries of each label, labels in turn.
 
-    Query ``i`` is drawn from ``rng_for(i)`` alone and has the id ``make_id(i)``. ``checkout``
-    replaces Online Boutique. Raises ConfigError for a kind that there is not, and for a
-    combination for which the world has no room.
+    Query ``i`` is drawn from ``rng_for(i)`` alone and has the id ``make_id(i)``. Raises
+    ConfigError for a kind that there is not, for a combination for which the world has no room,
+    and for a checkout that cannot be read.
     """
+    folder = config.microservice_dir
+    standard = boutique() if folder is None else read_checkout(folder)
     labels = list(CATALOGUE.choose(config.error_types, config.complexity_level).items())
     for index in range(config.num_queries * len(labels)):
         label, kinds = labels[index % len(labels)]
         rng = rng_for(index)
         for _ in range(_WORLDS if config.world == "varied" else 1):
-            world = varied(rng) if config.world == "varied" else checkout or boutique()
+            world = varied(rng) if config.world == "varied" else standard
             faults = draw(world, kinds, rng)
             if faults is not None:
                 break

@@ -9,9 +9,9 @@ from typing import Any
 
 import jsonpatch
 import jsonpointer
-import yaml
 
 from netarena_k8s.apiserver.call import BODY_BYTES, Call
+from netarena_k8s.apiserver.document import read_documents
 from netarena_k8s.apiserver.status import Refused, bad_request, too_large
 
 JSON = "application/json-patch+json"
@@ -23,7 +23,6 @@ MEDIA = (JSON, MERGE, STRATEGIC, APPLY)
 _OPERATIONS = 10_000
 #: of a YAML body that is no JSON: its parser is slow, and no policy needs more
 _YAML_BYTES = 128 << 10
-_DEPTH = 200
 #: lists that a strategic merge patch merges, and by which key (none: the items themselves)
 _MERGED: Mapping[tuple[str, ...], str] = MappingProxyType(
     {("metadata", "ownerReferences"): "uid", ("metadata", "finalizers"): ""}
@@ -59,20 +58,14 @@ def _read_yaml(body: bytes) -> Any:
     if len(body) > _YAML_BYTES:
         raise too_large(_YAML_BYTES)
     try:
-        depth = 0
-        for event in yaml.parse(body, Loader=yaml.CSafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                raise bad_request("error decoding YAML: aliases are not taken here")
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEPTH:
-                raise bad_request("error decoding YAML: exceeded max depth")
-        found = yaml.load(body, Loader=yaml.CSafeLoader)
+        found = read_documents(body, _YAML_BYTES, aliases=False)
         # dates, sets and keys that are no text have no place in an object
-        return json.loads(json.dumps(found))
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, TypeError, RecursionError) as error:
-        told = " ".join(str(error).split())[:200]
-        raise bad_request(f"error decoding YAML: {told}") from None
+        told = json.loads(json.dumps(found))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise bad_request(f"error decoding YAML: {str(error)[:200]}") from None
+    if len(told) != 1:
+        raise bad_request("error decoding YAML: expected a single document")
+    return told[0]
 
 
 def _undecodable(sent: Any, target: str) -> Refused:

@@ -1,0 +1,516 @@
+"""A user's checkout: the application that a folder of manifests describes, as a world.
+
+A folder is either laid out as Google's microservices-demo, which today's users mount
+(``release/kubernetes-manifests.yaml`` and a folder of network policies), or every YAML and JSON
+file in it counts. Read are workloads of one pod (deployments, stateful sets, daemon sets, pods),
+services, network policies, namespaces; what else a manifest may be (config maps, service accounts,
+ingresses, ...) has no part in who reaches whom and is passed over. What is intended follows from
+the policies, as everywhere.
+
+Whatever is wrong is one line that names the file, the document in it and the field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from netarena.errors import ConfigError
+from netarena_k8s.apiserver.document import read_documents
+from netarena_k8s.apiserver.kind import NETWORK_POLICIES
+from netarena_k8s.apiserver.shape import MistypedError, shape
+from netarena_k8s.apiserver.validity import find_flaws
+from netarena_k8s.policy import Protocol
+from netarena_k8s.world import (
+    NAME_LABEL,
+    App,
+    Policy,
+    Service,
+    ServicePort,
+    ServiceType,
+    World,
+    target_port,
+)
+
+KEY = "config.microservice_dir"
+#: files of a checkout, and bytes of all of them
+MAX_FILES = 1000
+MAX_BYTES = 8 << 20
+#: values in one file, each use of an alias counted: far more than manifests have
+MAX_VALUES = 200_000
+#: every pair of two applications is tested, and every step looks at all their ports
+MAX_APPS = 50
+#: where microservices-demo has its manifests, and its policies (the first folder that is there)
+_RELEASE = "release/kubernetes-manifests.yaml"
+_POLICIES = ("network-policies", "kustomize/components/network-policies")
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+_Name: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=63)]
+_Number: TypeAlias = Annotated[int, Field(ge=1, le=65_535)]
+_Labels: TypeAlias = dict[str, str]
+
+
+class _Part(BaseModel):
+    """What is read of an object; all else in it is passed over, and a null is nothing."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="ignore",
+        frozen=True,
+        strict=True,
+        hide_input_in_errors=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: one for key, one in value.items() if one is not None}
+        return value
+
+
+class _Metadata(_Part):
+    name: _Name
+    namespace: str = ""
+    labels: _Labels = Field(default_factory=dict)
+
+
+class _TemplateMetadata(_Part):
+    labels: _Labels = Field(default_factory=dict)
+
+
+class _ContainerPort(_Part):
+    container_port: _Number
+    protocol: Protocol = "TCP"
+    name: str = ""
+
+
+class _Container(_Part):
+    name: _Name
+    image: str = ""
+    ports: list[_ContainerPort] = Field(default_factory=list)
+
+
+class _PodSpec(_Part):
+    containers: list[_Container] = Field(min_length=1)
+    service_account_name: str = "default"
+    host_network: bool = False
+
+
+class _Template(_Part):
+    metadata: _TemplateMetadata
+    spec: _PodSpec
+
+
+class _Selector(_Part):
+    match_labels: _Labels = Field(default_factory=dict)
+
+
+class _WorkloadSpec(_Part):
+    selector: _Selector
+    template: _Template
+
+
+class _Workload(_Part):
+    """A deployment, a stateful set or a daemon set."""
+
+    metadata: _Metadata
+    spec: _WorkloadSpec
+
+
+class _Pod(_Part):
+    metadata: _Metadata
+    spec: _PodSpec
+
+
+class _ServicePort(_Part):
+    port: _Number
+    target_port: _Number | str | None = None
+    protocol: Protocol = "TCP"
+    name: str = ""
+
+
+class _ServiceSpec(_Part):
+    type: str = "ClusterIP"
+    selector: _Labels = Field(default_factory=dict)
+    ports: list[_ServicePort] = Field(default_factory=list)
+    cluster_ip: str = Field(default="", alias="clusterIP")
+
+
+class _Service(_Part):
+    metadata: _Metadata
+    spec: _ServiceSpec
+
+
+class _Namespace(_Part):
+    metadata: _Metadata
+
+
+class _Policy(_Part):
+    metadata: _Metadata
+
+
+_P = TypeVar("_P", bound=_Part)
+_SERVICE_TYPES: Mapping[str, ServiceType] = {
+    "ClusterIP": "ClusterIP",
+    "NodePort": "NodePort",
+    "LoadBalancer": "LoadBalancer",
+}
+
+
+@dataclass(frozen=True)
+class _Document:
+    """One manifest, and where it is from."""
+
+    file: str
+    number: int
+    manifest: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return str(self.manifest["kind"])
+
+    def refuse(self, problem: str, field: str = "") -> NoReturn:
+        """Raises ConfigError."""
+        metadata = self.manifest.get("metadata")
+        name = metadata.get("name", "") if isinstance(metadata, Mapping) else ""
+        what = f"{self.kind} {name}".strip()
+        said = f"{field}: {problem}" if field else problem
+        _refuse(f"{self.file}, document {self.number} ({what:.120}): {said}")
+
+    def read(self, part: type[_P]) -> _P:
+        """Raises ConfigError for the first field that is not as it must be."""
+        try:
+            return part.model_validate(self.manifest)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            self.refuse(str(first["msg"])[:200], ".".join(map(str, first["loc"])))
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise ConfigError(KEY, problem)
+
+
+def read_checkout(folder: str) -> World:
+    """The application that a folder's manifests describe. Raises ConfigError.
+
+    Kept until a file changes.
+    """
+    files = _choose(Path(folder))
+    return _read(folder, tuple((str(path), *_version(path)) for path in files))
+
+
+def digest_checkout(folder: str) -> str:
+    """SHA-256 of the world of a folder, in hex: checkouts that say the same have the same.
+
+    Raises ConfigError.
+    """
+    return hashlib.sha256(read_checkout(folder).model_dump_json().encode()).hexdigest()
+
+
+def _version(path: Path) -> tuple[int, int, int]:
+    """What tells one content of a path from the next."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        _refuse(f"{path.name} cannot be read: {error.strerror}")
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _choose(folder: Path) -> list[Path]:
+    """The files that count, in the order of their paths."""
+    try:
+        if not folder.is_dir():
+            _refuse(f"{folder.name} is not there, or no folder")
+        if (release := folder / _RELEASE).is_file():
+            places = [folder / name for name in _POLICIES if (folder / name).is_dir()]
+            return [release, *(_walk(places[0]) if places else [])]
+        found = list(_walk(folder))
+    except (OSError, ValueError) as error:
+        _refuse(f"{folder.name} cannot be read: {error}")
+    if not found:
+        _refuse(f"{folder.name} holds no YAML or JSON file")
+    return found
+
+
+def _walk(folder: Path) -> list[Path]:
+    """YAML and JSON files below a folder; hidden ones and links count for nothing."""
+    found: list[Path] = []
+    waiting = [folder]
+    while waiting:
+        for path in sorted(waiting.pop().iterdir()):
+            if path.name.startswith(".") or path.is_symlink():
+                continue
+            if path.is_dir():
+                waiting.append(path)
+            elif path.suffix in _SUFFIXES:
+                found.append(path)
+            if len(found) > MAX_FILES or len(waiting) > MAX_FILES:
+                _refuse(f"more than {MAX_FILES} files: name the folder of the manifests alone")
+    return sorted(found)
+
+
+@lru_cache(maxsize=4)
+def _read(folder: str, files: tuple[tuple[str, int, int, int], ...]) -> World:
+    if sum(size for _, _, size, _ in files) > MAX_BYTES:
+        _refuse(f"manifests of more than {MAX_BYTES >> 20} MiB")
+    documents = [one for name, *_ in files for one in _documents(Path(name), Path(folder))]
+    namespace = _namespace(documents)
+    apps = _apps(documents)
+    apps, others = _serve(apps, documents)
+    policies = _policies(documents, namespace)
+    _check_size(apps, policies)
+    world = World(
+        apps=tuple(apps.values()),
+        policies=policies,
+        services=others,
+        labels=next((_own_labels(one) for one in documents if one.kind == "Namespace"), {}),
+    )
+    calls = tuple(
+        (pair.source, pair.target)
+        for pair, wanted in zip(world.pairs, world.intended, strict=True)
+        if wanted
+    )
+    return world.model_copy(update={"calls": calls})
+
+
+def _check_size(apps: Mapping[str, App], policies: Sequence[Policy]) -> None:
+    if not policies:
+        _refuse(
+            "no NetworkPolicy among the manifests: the intended communication is what they allow "
+            f"(in microservices-demo they are looked for in {' and '.join(_POLICIES)})"
+        )
+    if len(apps) > MAX_APPS:
+        _refuse(f"{len(apps)} workloads; an application has at most {MAX_APPS} of them")
+    if len(apps) < 2 or not any(app.service for app in apps.values()):
+        _refuse("no two workloads of which one has a service: there is nothing to test")
+
+
+# files
+
+
+def _documents(path: Path, folder: Path) -> Iterator[_Document]:
+    """The manifests of a file; lists are what they hold, and what is no manifest is nothing."""
+    name = str(path.relative_to(folder))
+    try:
+        loaded = read_documents(path.read_text("utf-8-sig"), MAX_VALUES, aliases=True)
+    except ValueError as error:
+        _refuse(f"{name}: no YAML: {error}")
+    except OSError as error:
+        _refuse(f"{name} cannot be read: {error.strerror}")
+    for number, one in enumerate(loaded, start=1):
+        if not isinstance(one, dict) or not {"kind", "apiVersion"} & one.keys():
+            continue
+        document = _Document(name, number, {"kind": "", **one})
+        for key in ("kind", "apiVersion"):
+            if not isinstance(one.get(key), str):
+                document.refuse("must be text", key)
+        if document.kind != "List":
+            yield document
+            continue
+        for item in one.get("items") or ():
+            if not isinstance(item, dict) or not isinstance(item.get("kind"), str):
+                document.refuse("each must be an object with a kind", "items")
+            yield _Document(name, number, {"apiVersion": "", **item})
+
+
+# objects
+
+
+def _namespace(documents: Sequence[_Document]) -> str:
+    """The one namespace that all live in, if they name it; here it has another name."""
+    known = ""
+    for one in documents:
+        metadata = one.manifest.get("metadata")
+        if one.kind not in _READ or not isinstance(metadata, Mapping):
+            continue
+        space = metadata.get("name" if one.kind == "Namespace" else "namespace")
+        if space and known and space != known:
+            one.refuse(f"{space!r:.80} and {known!r:.80}: an application has one", "namespace")
+        known = str(space or known)
+    return known
+
+
+def _own_labels(document: _Document) -> _Labels:
+    labels = document.read(_Namespace).metadata.labels
+    return {key: value for key, value in labels.items() if key != NAME_LABEL}
+
+
+def _apps(documents: Sequence[_Document]) -> dict[str, App]:
+    """The workloads by name, without services."""
+    found: dict[str, App] = {}
+    for one in documents:
+        if one.kind in {"Deployment", "StatefulSet", "DaemonSet"}:
+            app = _workload(one)
+        elif one.kind == "Pod":
+            pod = one.read(_Pod)
+            app = _app(one, pod.metadata.name, pod.metadata.labels, pod.spec)
+        else:
+            continue
+        if app.name in found:
+            one.refuse("there is another workload of this name", "metadata.name")
+        found[app.name] = app
+    return found
+
+
+def _workload(document: _Document) -> App:
+    read = document.read(_Workload)
+    labels = read.spec.template.metadata.labels
+    if not read.spec.selector.match_labels.items() <= labels.items():
+        document.refuse("does not match the labels of the template", "spec.selector")
+    return _app(document, read.metadata.name, labels, read.spec.template.spec)
+
+
+def _app(document: _Document, name: str, labels: _Labels, spec: _PodSpec) -> App:
+    if not labels:
+        document.refuse("its pods have no label: no policy can select them", "metadata.labels")
+    if spec.host_network:
+        document.refuse("no policy speaks of pods on the host's network", "hostNetwork")
+    first = spec.containers[0]
+    ports = [port for container in spec.containers for port in container.ports]
+    return App.model_validate(
+        {
+            "name": name,
+            "labels": labels,
+            "ports": [
+                {"number": one.container_port, "protocol": one.protocol, "name": one.name}
+                for one in ports
+            ],
+            "workload": document.kind,
+            "container": first.name,
+            "image": first.image,
+            "account": spec.service_account_name,
+        }
+    )
+
+
+def _serve(
+    apps: Mapping[str, App], documents: Sequence[_Document]
+) -> tuple[dict[str, App], tuple[Service, ...]]:
+    """The workloads with the services that are tested, and the other services."""
+    by_app: dict[str, list[Service]] = {}
+    names: set[str] = set()
+    for one in documents:
+        if one.kind == "Service" and (service := _service(one, apps)) is not None:
+            if service.name in names:
+                one.refuse("there is another service of this name", "metadata.name")
+            names.add(service.name)
+            by_app.setdefault(service.app, []).append(service)
+    served, others = dict(apps), []
+    for name, services in by_app.items():
+        tested = min(services, key=lambda one: _fitness(one, name))
+        others += [one for one in services if one is not tested]
+        served[name] = apps[name].model_copy(
+            update={
+                "service": tested.ports,
+                "service_name": "" if tested.name == name else tested.name,
+                "service_type": tested.type,
+            }
+        )
+    return served, tuple(others)
+
+
+def _fitness(service: Service, app: str) -> tuple[bool, bool]:
+    """Of several services in front of one application, the least is the one that is tested."""
+    return service.name != app, service.type in {"NodePort", "LoadBalancer"}
+
+
+def _service(document: _Document, apps: Mapping[str, App]) -> Service | None:
+    """A service; None for one that leads to no pod by design."""
+    read = document.read(_Service)
+    spec = read.spec
+    headless = spec.cluster_ip == "None"
+    if spec.type == "ExternalName" or not spec.selector or (headless and not spec.ports):
+        return None
+    if spec.type not in _SERVICE_TYPES:
+        document.refuse(
+            f"{spec.type!r:.80} is none of ClusterIP, NodePort, LoadBalancer", "spec.type"
+        )
+    if not spec.ports:
+        document.refuse("a service has at least one", "spec.ports")
+    app = next((one for one in apps.values() if spec.selector.items() <= one.labels.items()), None)
+    if app is None:
+        document.refuse("no workload of the manifests has these labels", "spec.selector")
+    ports = tuple(
+        ServicePort(
+            port=one.port,
+            # nothing translates the port of a name that leads to the pods themselves
+            target=one.port if headless or one.target_port is None else one.target_port,
+            protocol=one.protocol,
+            name=one.name,
+        )
+        for one in spec.ports
+    )
+    for number, port in enumerate(ports):
+        if target_port(app, port) is None:
+            problem = f"{port.target!r:.80} is no {port.protocol} port of {app.workload} {app.name}"
+            document.refuse(problem, f"spec.ports.{number}.targetPort")
+    return Service(
+        name=read.metadata.name,
+        app=app.name,
+        ports=ports,
+        type="Headless" if headless else _SERVICE_TYPES[spec.type],
+    )
+
+
+def _policies(documents: Sequence[_Document], namespace: str) -> tuple[Policy, ...]:
+    """The policies, as the API would take and store them."""
+    found: dict[str, Policy] = {}
+    for one in documents:
+        if one.kind != "NetworkPolicy":
+            continue
+        if one.manifest["apiVersion"] != NETWORK_POLICIES.api_version:
+            one.refuse(f"must be {NETWORK_POLICIES.api_version}", "apiVersion")
+        name = one.read(_Policy).metadata.name
+        if name in found:
+            one.refuse("there is another policy of this name", "metadata.name")
+        sent = {**one.manifest, "metadata": {"name": name}}
+        try:
+            shaped = shape(NETWORK_POLICIES, sent)
+        except MistypedError as error:
+            one.refuse(str(error)[:200])
+        if shaped.unknown:
+            one.refuse(shaped.unknown[0])
+        for _, message, field in find_flaws(shaped.object):
+            one.refuse(message[:300], field)
+        if namespace:
+            _check_spaces(one, namespace, shaped.object["spec"])
+        found[name] = Policy(name=name, spec=shaped.object["spec"])
+    return tuple(found.values())
+
+
+def _check_spaces(document: _Document, own: str, value: Any, *, within: bool = False) -> None:
+    """Refuse a policy that calls its own namespace by its name."""
+    if isinstance(value, list):
+        for one in value:
+            _check_spaces(document, own, one, within=within)
+    elif isinstance(value, dict):
+        if within and own in {value.get(NAME_LABEL), *_values(value)}:
+            document.refuse(
+                f"{NAME_LABEL}={own}: select the namespace by a label of its own (or leave the "
+                "selector out), for it has another name here",
+                "namespaceSelector",
+            )
+        for key, one in value.items():
+            _check_spaces(document, own, one, within=within or key == "namespaceSelector")
+
+
+def _values(expression: Mapping[str, Any]) -> Sequence[str]:
+    """The values of a match expression upon a namespace's name."""
+    return (expression.get("values") or ()) if expression.get("key") == NAME_LABEL else ()
+
+
+#: kinds that are read
+_READ = frozenset(
+    {
+        *("Deployment", "StatefulSet", "DaemonSet", "Pod"),
+        *("Service", "NetworkPolicy", "Namespace"),
+    }
+)

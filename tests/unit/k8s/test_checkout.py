@@ -1,0 +1,342 @@
+"""A shop of another shape than Online Boutique, as a folder of manifests."""
+
+from __future__ import annotations
+
+import random
+import textwrap
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from netarena.errors import ConfigError
+from netarena_k8s.apiserver.fresh import objects
+from netarena_k8s.boutique import boutique
+from netarena_k8s.checkout import MAX_APPS, MAX_VALUES, digest_checkout, read_checkout
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.fault import KINDS, draw
+from netarena_k8s.prompt import tell_intent
+from netarena_k8s.query import generate, world_of
+
+APP = """
+apiVersion: v1
+kind: Namespace
+metadata: {name: market, labels: {team: market, kubernetes.io/metadata.name: market}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web-v2, namespace: market}
+spec:
+  replicas: 3
+  selector: {matchLabels: {role: web}}
+  template:
+    metadata: {labels: {role: web, release: v2}}
+    spec:
+      serviceAccountName: front
+      containers:
+      - {name: nginx, image: "nginx:1.27", ports: [{name: http, containerPort: 8080}]}
+      - {name: metrics, ports: [{name: metrics, containerPort: 9100}]}
+---
+# kubectl takes these too
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web-public}
+spec: {type: NodePort, selector: {role: web}, ports: [{port: 443, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {role: web}
+  ports: [{name: http, port: 80, targetPort: http}, {name: metrics, port: 9100}]
+---
+apiVersion: v1
+kind: List
+items:
+- apiVersion: apps/v1
+  kind: StatefulSet
+  metadata: {name: db}
+  spec:
+    serviceName: db
+    selector: {matchLabels: {role: db}}
+    template:
+      metadata: {labels: {role: db}}
+      spec: {containers: [{name: postgres, ports: [{containerPort: 5432}]}]}
+- {apiVersion: v1, kind: Service, metadata: {name: db},
+   spec: {clusterIP: None, selector: {role: db}, ports: [{port: 5432, targetPort: 1}]}}
+- apiVersion: apps/v1
+  kind: DaemonSet
+  metadata: {name: collector}
+  spec:
+    selector: {matchLabels: {role: collector}}
+    template:
+      metadata: {labels: {role: collector}}
+      spec: {containers: [{name: collector, ports: [{containerPort: 8125, protocol: UDP}]}]}
+- {apiVersion: v1, kind: Service, metadata: {name: statsd},
+   spec: {selector: {role: collector}, ports: [{port: 8125, protocol: UDP}]}}
+- {apiVersion: v1, kind: Service, metadata: {name: mail},
+   spec: {type: ExternalName, externalName: mail.example.com}}
+- {apiVersion: v1, kind: Pod, metadata: {name: job, labels: {role: job}},
+   spec: {containers: [{name: job}]}}
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: settings}, data: {a: b}}
+- {apiVersion: v1, kind: ServiceAccount, metadata: {name: front}}
+"""
+POLICIES = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed, namespace: market}
+spec: {podSelector: {}, policyTypes: [Ingress]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web}
+spec: {podSelector: {matchLabels: {role: web}}, ingress: [{ports: [{port: http}]}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: db}
+spec:
+  podSelector: {matchLabels: {role: db}}
+  ingress:
+  - from: [{podSelector: {matchExpressions: [{key: role, operator: In, values: [web, job]}]}}]
+    ports: [{port: 5432}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: collector}
+spec:
+  podSelector: {matchLabels: {role: collector}}
+  ingress: [{from: [{namespaceSelector: {matchLabels: {team: market}}}], ports: &udp [
+    {port: 8125, protocol: UDP}]}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: job}
+spec:
+  podSelector: {matchLabels: {role: job}}
+  policyTypes: [Egress]
+  egress:
+  - {to: [{podSelector: {matchLabels: {role: db}}}], ports: [{port: 5432}]}
+  - ports: [{port: 53, protocol: UDP}]
+"""
+
+
+def write(folder: Path, **files: str) -> str:
+    """A folder of files; two underscores in a name stand for a slash, one for a dot."""
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".").replace("!", "_")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return str(folder)
+
+
+@pytest.fixture
+def shop(tmp_path):
+    folder = tmp_path / "shop"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "x.yaml").write_text("kind: [")
+    (folder / "here.yaml").symlink_to("/etc/passwd")
+    return write(folder, app_yaml=APP, more__policies_yml=POLICIES, values_yaml="replicas: 3")
+
+
+def test_any_shape_of_application_becomes_a_world(shop):
+    world = read_checkout(shop)
+    assert [(app.name, app.workload, app.served_as) for app in world.apps] == [
+        ("web-v2", "Deployment", "web"),
+        ("db", "StatefulSet", "db"),
+        ("collector", "DaemonSet", "statsd"),
+        ("job", "Pod", "job"),
+    ]
+    assert [one.name for one in world.services] == ["web-public"]
+    assert world.labels == {"team": "market"}
+    assert [policy.name for policy in world.policies] == ["closed", "web", "db", "collector", "job"]
+    # anyone may call the web, but the job may call the database only
+    assert set(world.calls) == {
+        ("db", "web-v2"),
+        ("collector", "web-v2"),
+        ("web-v2", "db"),
+        ("job", "db"),
+        ("web-v2", "collector"),
+        ("db", "collector"),
+    }
+    assert "web-v2 (role=web, release=v2): service web port 80/TCP to pod port 8080 (http)" in (
+        tell_intent(world)
+    )
+
+
+def test_it_is_deployed_as_what_it_is(shop):
+    world = read_checkout(shop)
+    addresses = {app.name: f"10.244.0.{n}" for n, app in enumerate(world.apps, start=2)}
+    made = list(objects(world, "shop", addresses, datetime(2026, 1, 1, tzinfo=UTC)))
+    by_kind: dict[str, dict[str, dict]] = {}
+    for one in made:
+        by_kind.setdefault(one["kind"], {})[one["metadata"]["name"]] = one
+    assert {"web-v2", "db", "collector"} <= {
+        *by_kind["Deployment"], *by_kind["StatefulSet"], *by_kind["DaemonSet"]
+    }  # fmt: skip
+    pods = by_kind["Pod"]
+    assert {"db-0", "job"} <= pods.keys()
+    assert "ownerReferences" not in pods["job"]["metadata"]
+    assert pods["db-0"]["metadata"]["ownerReferences"][0]["kind"] == "StatefulSet"
+    (web,) = (one for name, one in pods.items() if name.startswith("web-v2-"))
+    assert web["spec"]["serviceAccountName"] == "front"
+    assert web["spec"]["containers"][0]["image"] == "nginx:1.27"
+    assert web["status"]["containerStatuses"][0]["image"] == "docker.io/library/nginx:1.27"
+    services = by_kind["Service"]
+    assert services["db"]["spec"]["clusterIP"] == "None"
+    assert services["web-public"]["spec"]["ports"][0]["nodePort"] in range(30_000, 32_768)
+    assert {"front", "operator", "default"} == by_kind["ServiceAccount"].keys()
+    assert by_kind["Endpoints"]["web-public"]["subsets"][0]["ports"] == [
+        {"port": 8080, "protocol": "TCP"}
+    ]
+
+
+@pytest.mark.requires("shared")
+def test_microservices_demo_is_read_as_its_users_have_it(tmp_path, shared_data):
+    """The release file and the folder of policies; what lies beside them is another's business."""
+    text = (shared_data / "k8s" / "boutique.yaml").read_text()
+    documents = text.split("\n---\n")
+    policies = [one for one in documents if "kind: NetworkPolicy" in one]
+    folder = write(
+        tmp_path,
+        **{
+            "release__kubernetes-manifests_yaml": "\n---\n".join(
+                one for one in documents if one not in policies
+            ),
+            "kustomize__components__network-policies__kustomization_yaml": (
+                "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nresources: []\n"
+            ),
+            "helm-chart__templates__ad_yaml": "{{- if .Values.ad }}\nkind: {{ x }}\n",
+            "kubernetes-manifests__adservice_yaml": documents[3],
+        },
+    )
+    place = tmp_path / "kustomize" / "components" / "network-policies"
+    for number, policy in enumerate(policies):
+        (place / f"network-policy-{number}.yaml").write_text(
+            policy.replace("metadata:\n", "metadata:\n  namespace: YOUR_NAMESPACE\n", 1)
+        )
+    ours, theirs = boutique(), read_checkout(folder)
+    assert sorted(theirs.calls) == sorted(
+        (pair.source, pair.target)
+        for pair, wanted in zip(ours.pairs, ours.intended, strict=True)
+        if wanted
+    )
+    assert theirs.services == ours.services
+    assert len(theirs.pairs) == 121
+
+
+def test_queries_are_drawn_on_it_and_hold_it(shop):
+    config = KubernetesConfig(num_queries=1, microservice_dir=shop, error_types=("change_port",))
+    (query,) = generate(config, 1, random.Random, str)
+    assert world_of(query) == read_checkout(shop)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_fault_can_be_looked_for_on_it(shop, kind):
+    found = [draw(read_checkout(shop), (kind,), random.Random(seed)) for seed in range(3)]
+    # no policy of this shop has two peers to be joined
+    assert all(found) == (kind != "joined_peers")
+
+
+def test_its_content_shapes_the_queries(shop):
+    before, plain = KubernetesConfig(microservice_dir=shop), KubernetesConfig()
+    kept, digest = before.shape_hash(), digest_checkout(shop)
+    assert kept != plain.shape_hash()
+    path = Path(shop) / "app.yaml"
+    path.write_text("# a remark\n" + path.read_text())
+    assert (before.shape_hash(), digest_checkout(shop)) == (kept, digest)
+    path.write_text(path.read_text().replace("8080", "8081"))
+    assert before.shape_hash() != kept
+
+
+def test_it_replaces_the_standard_world_alone(shop):
+    with pytest.raises(ConfigError, match=r"config\.microservice_dir: only with world=standard"):
+        KubernetesConfig.parse({"microservice_dir": shop, "world": "varied"})
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 10)}]" for n in range(8)
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("port: 5432, targetPort: 1", "port: 70000", ("app.yaml, document 6 (Service db): "
+         "spec.ports.0.port: Input should be less than or equal to 65535")),
+        ("targetPort: http", "targetPort: https", ("document 5 (Service web): "
+         "spec.ports.0.targetPort: 'https' is no TCP port of Deployment web-v2")),
+        ("selector: {role: collector}, ports", "selector: {role: none}, ports",
+         "(Service statsd): spec.selector: no workload of the manifests has these labels"),
+        ("matchLabels: {role: web}}\n  template", "matchLabels: {role: wob}}\n  template",
+         "document 2 (Deployment web-v2): spec.selector: does not match"),
+        ("{role: web, release: v2}", "{role: web, release: 2}", "metadata.labels.release"),
+        ("metadata: {name: db}\n  spec:\n    serv", "metadata: {name: web-v2}\n  spec:\n    serv",
+         "(StatefulSet web-v2): metadata.name: there is another workload"),
+        ("metadata: {name: web-public}", "metadata: {name: web}", "there is another service"),
+        ("containers: [{name: postgres", "hostNetwork: true, containers: [{name: postgres",
+         "(StatefulSet db): hostNetwork: no policy speaks of pods on the host's network"),
+        ("labels: {role: job}", "labels: {}", "its pods have no label"),
+        ("metadata: {name: web-v2, namespace: market}", "metadata: {name: w, namespace: mall}",
+         "(Deployment w): namespace: 'mall' and 'market': an application has one"),
+        ("type: NodePort", "type: Balancer", "spec.type: 'Balancer' is none of"),
+        ("kind: Service\nmetadata: {name: web}", "metadata: {name: web}", "kind: must be text"),
+        ("kind: List\nitems:", "kind: List\nitems:\n- 7", "items: each must be an object"),
+        ("kind: List", "kind: List\n  x: y", "app.yaml: no YAML: line 35"),
+        ("ingress: [{ports", "ingres: [{ports", 'unknown field "spec.ingres"'),
+        ("{port: http}", "{port: http_1}", "(NetworkPolicy web): spec.ingress[0].ports[0].port"),
+        ("{port: http}", "{port: [1]}", "json: cannot unmarshal array"),
+        ("matchLabels: {team: market}", "matchLabels: {kubernetes.io/metadata.name: market}",
+         "policies.yml, document 4 (NetworkPolicy collector): namespaceSelector"),
+        ("namespaceSelector: {matchLabels: {team: market}}",
+         ("namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, "
+         "values: [market]}]}"), "has another name here"),
+        ("networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web}",
+         "extensions/v1beta1\nkind: NetworkPolicy\nmetadata: {name: web}",
+         "apiVersion: must be networking.k8s.io/v1"),
+        ("metadata: {name: db}\nspec:", "metadata: {name: web}\nspec:", "another policy"),
+        ("replicas: 3\n", f"replicas: 3\n  bomb: {{{BOMB.replace(chr(10), ', ')}}}\n",
+         f"app.yaml: no YAML: more than {MAX_VALUES} values"),
+        ("replicas: 3\n", "replicas: &x [*x]\n", f"more than {MAX_VALUES} values"),
+        ("replicas: 3\n", f"replicas: {'[' * 500}{']' * 500}\n", "exceeded max depth"),
+        ("replicas: 3\n", "replicas: !!python/object:os.system x\n", "no YAML: line"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line_that_names_the_place(tmp_path, old, new, told):
+    assert (APP + POLICIES).count(old) == 1
+    names = {"app_yaml": APP.strip(), "policies_yml": POLICIES.strip()}
+    folder = write(tmp_path, **{name: text.replace(old, new) for name, text in names.items()})
+    with pytest.raises(ConfigError) as caught:
+        read_checkout(folder)
+    assert str(caught.value).startswith("config.microservice_dir: ")
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({}, "holds no YAML or JSON file"),
+        ({"a_yaml": "a: 1"}, "no NetworkPolicy among the manifests"),
+        ({"a_yaml": APP}, "no NetworkPolicy among the manifests"),
+        ({"release__kubernetes-manifests_yaml": APP, "policies_yaml": POLICIES},
+         "kustomize/components/network-policies"),
+        ({"a_yaml": POLICIES}, "no two workloads"),
+        ({"a_yaml": POLICIES, "b_yaml": "\n---\n".join(
+            f"{{apiVersion: v1, kind: Pod, metadata: {{name: p{n}, labels: {{a: b}}}}, "
+            "spec: {containers: [{name: x}]}}" for n in range(MAX_APPS + 1)
+        )}, f"{MAX_APPS + 1} workloads"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_told(tmp_path, files, told):
+    with pytest.raises(ConfigError, match=told):
+        read_checkout(write(tmp_path, **files))
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(ConfigError, match="nosuch is not there, or no folder"):
+        read_checkout(str(tmp_path / "nosuch"))
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"bytes\.yaml: no YAML"):
+        read_checkout(str(tmp_path))
