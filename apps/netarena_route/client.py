@@ -17,22 +17,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable
 from typing import Any, Protocol, Self
 
 from netarena.errors import EnvironmentFailed, one_line
 from netarena.model import JsonValue, Record
+from netarena.sandbox.child import End, Forker, try_out
 from netarena_route.diagnosis import neighbour_table
 from netarena_route.world import World
 
 _START_S = 60.0  # interpreter and imports
 _STOP_S = 10.0
 _CLOSE_S = 30.0  # from SIGKILL to the end of every process
-_PACKET_BYTES = 4096
 #: of one answer: a matrix of a million pairs, and what is gone of a thousand machines
 _ANSWER_BYTES = 64 << 20
 #: for a place in the neighbour table, which other networks leave when their episodes end: longer
@@ -113,7 +111,7 @@ class Net:
 
     async def close(self) -> None:
         """End it; on return no process of it is left."""
-        await self._life.end()
+        await self._life.close()
 
     async def _ask(self, do: str, within_s: float | None = None, **arguments: Any) -> Any:
         if within_s is None:
@@ -177,15 +175,35 @@ class _Table:
 class _Life:
     """A worker's socket, and its end."""
 
-    def __init__(self, warm: Warm, number: int, end: asyncio.Future[str]) -> None:
-        self._warm = warm
+    def __init__(
+        self,
+        forker: Forker,
+        number: int,
+        end: End,
+        stream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        self._forker = forker
         self._number = number
-        self._end = end
+        self._reader, self._writer = stream
+        self.end = end
 
-    async def open(self, ours: socket.socket) -> None:
-        self._reader, self._writer = await asyncio.open_unix_connection(
-            sock=ours, limit=_ANSWER_BYTES
-        )
+    @classmethod
+    async def begin(cls, forker: Forker) -> _Life:
+        """Raises EnvironmentFailed."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise EnvironmentFailed(f"no process for a network: {error}") from None
+        number = 0
+        try:
+            with theirs:
+                number, end = await forker.begin(theirs)
+            stream = await asyncio.open_unix_connection(sock=ours, limit=_ANSWER_BYTES)
+        except BaseException:
+            ours.close()
+            forker.kill(number)
+            raise
+        return cls(forker, number, end, stream)
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -197,19 +215,25 @@ class _Life:
         if not line.endswith(b"\n"):
             # it has closed its socket, by dying; the zygote tells of that at once
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._end), _CLOSE_S)
-            words = self._end.result() if self._end.done() else ""
-            raise EnvironmentFailed(f"the network's process ended{': ' * bool(words)}{words}")
+                await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
+            raise EnvironmentFailed(f"the network's process ended{self._last_words()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    async def end(self) -> None:
+    def _last_words(self) -> str:
+        if not self.end.done():
+            return ""
+        report = self.end.result()
+        words = "its starter ended" if report is None else report["failed"]
+        return f": {words}" if words else ""
+
+    async def close(self) -> None:
         self._writer.close()
-        self._warm.kill(self._number)
+        self._forker.kill(self._number)
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
         try:
-            await asyncio.wait_for(asyncio.shield(self._end), _CLOSE_S)
+            await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
         except TimeoutError:
             raise EnvironmentFailed(
                 f"a network's process lives {_CLOSE_S:g} s after it was killed", proven_ours=True
@@ -220,73 +244,40 @@ class Warm:
     """Starts networks; ``start`` and ``close``, or an async context manager."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._ends: dict[int, asyncio.Future[str]] = {}
-        self._next = 0
+        self._forker = Forker("no networks", command, start_s=_START_S, stop_s=_STOP_S)
         self._table = _Table()
-        self._starting = asyncio.Lock()
-        self._ready: asyncio.Future[str] | None = None
 
     @property
     def pid(self) -> int | None:
         """The warm process, while it runs."""
-        return self._process.pid if self._process is not None else None
+        return self._forker.pid
 
     async def start(self) -> None:
         """Start the warm process; ``begin`` does it too, also when it has died.
 
         Raises EnvironmentFailed with what this machine lacks.
         """
-        async with self._starting:
-            if self._control is None:
-                await self._stop()
-                await self._start()
+        await self._forker.start()
 
     async def begin(self, world: World, emulator: str) -> Net:
         """A process for a network of ``world``; ``build`` makes it.
 
         Waits for other networks to end where the kernel has no room for all their neighbours.
         """
-        self._next += 1
-        number = self._next
-        end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        if not world.permanent:
-            await self._table.take(world.neighbours)
-            end.add_done_callback(lambda _: self._table.give(world.neighbours))
+        places = 0 if world.permanent else world.neighbours
+        if places:
+            await self._table.take(places)
         try:
-            await self.start()
-            ours, theirs = socket.socketpair()
-            with theirs:
-                self._ends[number] = end
-                try:
-                    self._send({"begin": number}, theirs)
-                except OSError as error:
-                    ours.close()
-                    raise EnvironmentFailed(f"no process for a network: {error}") from None
+            life = await _Life.begin(self._forker)
         except BaseException:
-            self._ends.pop(number, None)
-            end.cancel()
+            self._table.give(places)
             raise
-        life = _Life(self, number, end)
-        try:
-            await life.open(ours)
-        except BaseException:
-            ours.close()
-            self.kill(number)
-            raise
+        life.end.add_done_callback(lambda _: self._table.give(places))
         return Net(world, emulator, life)
-
-    def kill(self, number: int) -> None:
-        """Have a network's process killed, if it still lives."""
-        if number in self._ends:
-            with contextlib.suppress(OSError):
-                self._send({"kill": number})
 
     async def close(self) -> None:
         """End the warm process, and every network with it."""
-        async with self._starting:
-            await self._stop()
+        await self._forker.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -295,103 +286,15 @@ class Warm:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        with theirs:
-            # blocks for the few milliseconds of a fork: this is start-up
-            self._process = subprocess.Popen(  # noqa: ASYNC220 -- blocks for a fork only
-                command(str(theirs.fileno())),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment(),
-                cwd="/",
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C on the service's terminal is the service's
-            )
-        self._control = ours
-        self._ready = loop.create_future()
-        loop.add_reader(ours, self._receive)
-        try:
-            async with asyncio.timeout(_START_S):
-                failed = await self._ready
-        except TimeoutError:
-            failed = f"not ready after {_START_S:g} s"
-        except BaseException:
-            await asyncio.shield(self._stop())
-            raise
-        if failed:
-            await self._stop()
-            raise EnvironmentFailed(f"no networks: {failed}", proven_ours=True)
-
-    def _send(self, message: dict[str, Any], attached: socket.socket | None = None) -> None:
-        if self._control is None:
-            raise ConnectionError("its starter has ended")
-        descriptors = [attached.fileno()] if attached else []
-        socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
-
-    def _receive(self) -> None:
-        assert self._control is not None
-        try:
-            data = self._control.recv(_PACKET_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._lose()
-            return
-        message = json.loads(data)
-        if "ended" in message:
-            if end := self._ends.pop(message["ended"], None):
-                end.set_result(message["failed"])
-        elif self._ready is not None and not self._ready.done():
-            self._ready.set_result(message.get("failed", ""))
-
-    def _lose(self) -> None:
-        """The warm process is gone, or told to go: networks have ended with it."""
-        if self._control is not None:
-            asyncio.get_running_loop().remove_reader(self._control)
-            self._control.close()
-            self._control = None
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_result("its starter ended")
-        for end in self._ends.values():
-            end.set_result("its starter ended")
-        self._ends.clear()
-
-    async def _stop(self) -> None:
-        """Close the control socket, at which the process ends; kill it otherwise."""
-        self._lose()
-        process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            await asyncio.to_thread(process.wait, _STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            await asyncio.to_thread(process.wait)
-
 
 def lacking() -> str:
     """Why this machine can run no network, in one line; empty when it can. Takes half a second."""
-    done = subprocess.run(
-        command(), capture_output=True, text=True, env=environment(), timeout=_START_S, check=False
-    )
-    return one_line(done.stdout if done.returncode == 0 else done.stderr.strip()[-500:])
+    try:
+        return one_line(try_out(command(), _START_S))
+    except EnvironmentFailed as failed:
+        return failed.detail
 
 
 def command(*arguments: str) -> list[str]:
     """The line that starts the warm process."""
     return [sys.executable, "-m", "netarena_route.zygote", *arguments]
-
-
-def environment() -> dict[str, str]:
-    """What it may know of ours: where programs and modules are, no secret."""
-    return {
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "LC_ALL": "C.UTF-8",
-    }

@@ -21,7 +21,6 @@ import os
 import pwd
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +34,7 @@ from typing import Any, Self
 from netarena.errors import ConfigError, EnvironmentFailed, one_line
 from netarena.model import Check, JsonValue, Severity
 from netarena.sandbox import protection, warm
+from netarena.sandbox.child import Forker
 from netarena.sandbox.claim import ClaimRefused, TooLarge, read_json
 
 __all__ = ["Limits", "PythonSandbox", "SandboxResult", "Status", "diagnose"]
@@ -139,14 +139,19 @@ class PythonSandbox:
         self._guest = guest_source
         self._payload = payload
         self._preload = tuple(preload)
-        self._start_s = start_s
         self._unsandboxed = unsandboxed
         self._places = asyncio.Semaphore(self.parallel)  # first come, first served
         # one for all: each result is parsed while no other is, and its memory used again
         self._reader = ThreadPoolExecutor(1, "claims")
         self._reading = asyncio.Lock()
-        self._starting = asyncio.Lock()
-        self._warm: _Warm | None = None
+        self._forker = Forker(
+            "the sandbox did not start",
+            lambda control: [*_INTERPRETER, _PROGRAM, control],
+            start_s=start_s,
+            stop_s=_STOP_S,
+            environment=_ENVIRONMENT,
+            feed=self._feed,
+        )
         self._closed = False
 
     async def start(self) -> None:
@@ -155,7 +160,9 @@ class PythonSandbox:
         Raises EnvironmentFailed when a protection is missing or does not hold, or when the guest
         does not load; ConfigError when a preloaded package is not installed.
         """
-        await self._alive()
+        if self._closed:
+            raise EnvironmentFailed("the sandbox is closed", proven_ours=True)
+        await self._forker.start()
 
     async def run(
         self, request: JsonValue, begun: Callable[[], None] | None = None
@@ -173,10 +180,10 @@ class PythonSandbox:
         if begun is not None:
             begun()
         try:
-            process = await self._alive()
+            await self.start()
             ours, theirs = socket.socketpair()
             with theirs:
-                run, end = await process.begin(theirs)
+                run, end = await self._forker.begin(theirs)
         except OSError as error:
             self._places.release()
             raise EnvironmentFailed(f"no place for an answer: {error}", proven_ours=True) from None
@@ -188,8 +195,9 @@ class PythonSandbox:
         try:
             await asyncio.wait((exchange, end), return_when=asyncio.FIRST_COMPLETED)
             if len(received) > self._most_bytes:
-                process.kill(run)
-            ended = await asyncio.shield(end)
+                self._forker.kill(run)
+            report = await asyncio.shield(end)
+            ended = None if report is None else _End(**report)
             await asyncio.wait((exchange,), timeout=_DRAIN_S)
             verdict = await self._conclude(received, ended)
         finally:
@@ -199,7 +207,7 @@ class PythonSandbox:
                 self._places.release()
             else:
                 end.add_done_callback(lambda _: self._places.release())
-                process.kill(run)
+                self._forker.kill(run)
             exchange.cancel()
             await asyncio.wait((exchange,))
             ours.close()
@@ -210,10 +218,7 @@ class PythonSandbox:
     async def close(self) -> None:
         """Kill whatever runs, and end the warm process."""
         self._closed = True
-        async with self._starting:
-            if self._warm is not None:
-                await self._warm.stop()
-                self._warm = None
+        await self._forker.close()
         self._reader.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
@@ -231,19 +236,12 @@ class PythonSandbox:
     @property
     def pid(self) -> int | None:
         """The warm process, while it lives."""
-        return self._warm.pid if self._warm is not None and self._warm.alive else None
+        return self._forker.pid
 
-    async def _alive(self) -> _Warm:
-        async with self._starting:
-            if self._closed:
-                raise EnvironmentFailed("the sandbox is closed", proven_ours=True)
-            if self._warm is not None and not self._warm.alive:
-                _log.warning("the sandbox's warm process ended; starting another")
-                await self._warm.stop()
-                self._warm = None
-            if self._warm is None:
-                self._warm = await _Warm.start(self._header(), self._payload, self._start_s)
-            return self._warm
+    def _feed(self) -> bytes:
+        """What the warm process reads: a header, its length before it, and the payload."""
+        header = json.dumps(self._header()).encode()
+        return len(header).to_bytes(8, "big") + header + self._payload
 
     def _header(self) -> dict[str, Any]:
         limits = self.limits
@@ -343,128 +341,6 @@ def _read_claim(message: bytearray, limits: Limits) -> _Verdict:
 
 def _too_large(limits: Limits) -> _Verdict:
     return Status.TOO_LARGE, None, f"the result exceeds {limits.result_bytes} bytes"
-
-
-class _Warm:
-    """One life of the warm process, seen from the service."""
-
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
-        self._process = process
-        self._control = control
-        self._ends: dict[int, asyncio.Future[_End | None]] = {}
-        self._next = 0
-        self._loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        self.alive = True
-        self._loop.add_reader(control, self._receive)
-
-    @classmethod
-    async def start(cls, header: dict[str, Any], payload: bytes, start_s: float) -> _Warm:
-        """Raises EnvironmentFailed when it does not get ready."""
-        text = json.dumps(header).encode()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        with theirs, os.fdopen(os.memfd_create("guest"), "wb+") as file:
-            file.write(len(text).to_bytes(8, "big") + text + payload)
-            file.seek(0)
-            # blocks for the few milliseconds of a fork: this is start-up, and it needs no watcher
-            process = subprocess.Popen(  # noqa: ASYNC220 -- blocks for a fork only
-                [*_INTERPRETER, _PROGRAM, str(theirs.fileno())],
-                stdin=file,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=_ENVIRONMENT,
-                cwd="/",
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C on the service's terminal is the service's
-            )
-        self = cls(process, ours)
-        try:
-            async with asyncio.timeout(start_s):
-                message = await self._ready
-        except BaseException as error:
-            await asyncio.shield(self.stop())
-            if isinstance(error, TimeoutError):
-                raise EnvironmentFailed(
-                    f"the sandbox was not ready after {start_s:g} s", proven_ours=True
-                ) from None
-            raise
-        if "ready" not in message:
-            await self.stop()
-            reason = message.get("failed", f"its process ended with {process.returncode}")
-            raise EnvironmentFailed(f"the sandbox did not start: {reason}", proven_ours=True)
-        return self
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def begin(self, connection: socket.socket) -> tuple[int, asyncio.Future[_End | None]]:
-        """Have a child forked that speaks on ``connection``; the future is its end, or None if
-        the warm process ended first."""
-        self._next += 1
-        run = self._next
-        end: asyncio.Future[_End | None] = self._loop.create_future()
-        self._ends[run] = end
-        message = json.dumps({"run": run}).encode()
-        while self.alive:
-            try:
-                socket.send_fds(self._control, [message], [connection.fileno()])
-                break
-            except BlockingIOError:  # hundreds of packets unread: it is busy forking
-                await asyncio.sleep(0.001)
-            except OSError:
-                self._lost()
-        if not self.alive and not end.done():
-            end.set_result(None)
-        return run, end
-
-    def kill(self, run: int) -> None:
-        if run in self._ends:
-            with contextlib.suppress(OSError):
-                self._control.send(json.dumps({"kill": run}).encode())
-
-    async def stop(self) -> None:
-        """Close the control socket, at which it ends with all its children; kill it otherwise."""
-        if not self._ready.done():
-            self._process.kill()  # it is loading, and listens to nobody
-        self._lost()
-        try:
-            await asyncio.to_thread(self._process.wait, _STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
-
-    def _receive(self) -> None:
-        try:
-            data = self._control.recv(_PACKET_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._lost()
-            return
-        message = json.loads(data)
-        if run := message.pop("ended", None):
-            end = self._ends.pop(run)
-            if not end.done():
-                end.set_result(_End(**message))
-        elif not self._ready.done():
-            self._ready.set_result(message)
-
-    def _lost(self) -> None:
-        if not self.alive:
-            return
-        self.alive = False
-        self._loop.remove_reader(self._control)
-        self._control.close()
-        if not self._ready.done():
-            self._ready.set_result({})
-        for end in self._ends.values():
-            if not end.done():
-                end.set_result(None)
-        self._ends.clear()
 
 
 # Without the site module and user or environment settings; no bytecode is written. The hash seed

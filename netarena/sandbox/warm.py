@@ -7,7 +7,7 @@ Standard library only, and no import of this project.
 Standard input holds a header (length in 8 bytes, JSON) and the payload. The control socket (its
 descriptor is the one argument) carries one JSON object per packet:
 
-* to here: ``{"run": id}`` with the answer's socket attached, ``{"kill": id}``;
+* to here: ``{"begin": id}`` with the answer's socket attached, ``{"kill": id}``;
 * from here: ``{"ready": true}`` or ``{"failed": text}`` once, then for every run
   ``{"ended": id, ...}`` when nothing of it is left.
 
@@ -150,7 +150,7 @@ class Warm:
         if not data:
             return False
         message = json.loads(data)
-        if "run" in message and (report := self._start(message["run"], descriptors[0])):
+        if "begin" in message and (report := self._start(message["begin"], descriptors[0])):
             _send(control, report)
         for pid, child in self._children.items():
             if child.run == message.get("kill"):

@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from netarena.errors import EnvironmentFailed
+from netarena.sandbox.child import surroundings
 from netarena.sandbox.namespace import leave_network
 from netarena_route import client, worker, world
 from netarena_route.action import Command
-from netarena_route.client import Warm, command, environment
+from netarena_route.client import Warm, command
 from netarena_route.fault import KINDS, apply, breaks, expected, methods_of
 from netarena_route.method import Site
 from netarena_route.path import Plan
@@ -667,7 +668,7 @@ asyncio.run(main())
 
 async def test_killing_the_service_leaves_nothing():
     with subprocess.Popen(  # noqa: ASYNC220 -- nothing else waits
-        [sys.executable, "-c", SERVICE], stdout=subprocess.PIPE, text=True, env=environment()
+        [sys.executable, "-c", SERVICE], stdout=subprocess.PIPE, text=True, env=surroundings()
     ) as service:
         zygote = int(service.stdout.readline())
         deadline = time.monotonic() + END_S
@@ -700,7 +701,7 @@ time.sleep(60)
     ("program", "message"),
     [
         (REFUSES, "no networks: no right"),
-        ("raise SystemExit(3)", "no networks: its starter ended"),
+        ("raise SystemExit(3)", "no networks: its process ended with 3"),
     ],
 )
 async def test_a_machine_without_the_rights_is_refused_in_one_line(monkeypatch, program, message):
@@ -718,7 +719,7 @@ def test_a_user_without_namespaces_is_told_what_is_missing(requirement):
         ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh", *command()],
         capture_output=True,
         text=True,
-        env=environment(),
+        env=surroundings(),
         check=True,
     )
 

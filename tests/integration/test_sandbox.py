@@ -374,9 +374,10 @@ async def test_the_clock_stands_still_for_answers_that_others_keep_from_the_cpu(
     finally:
         os.sched_setaffinity(0, ours)
     assert [result.value for result in results] == ["done"] * 4
-    assert max(result.elapsed_s for result in results) > 1.5, "the test kept nobody waiting"
+    longest_s = max(result.elapsed_s for result in results)
+    assert longest_s > 1.5, "the test kept nobody waiting"
     assert asleep_too.status is Status.WALL
-    assert 1 <= asleep_too.elapsed_s < 1.5, "a sleeper got the time of those that waited"
+    assert 1 <= asleep_too.elapsed_s < longest_s, "a sleeper got the time of those that waited"
 
 
 async def test_the_clock_does_not_stand_still_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,282 @@
+"""A process of ours beside the service: started, spoken to over a socket, watched, ended.
+
+``Child`` is one life of such a process. It ends when its control socket does, so that nothing is
+left whoever is killed. ``Forker`` is a process that forks others on demand from its warm memory,
+and is started anew when it has died:
+
+    forker = Forker("no networks", line, start_s=60.0, stop_s=10.0)
+    number, end = await forker.begin(theirs)    # a process that speaks on the socket's other end
+    ...
+    forker.kill(number)
+    report = await end
+
+The control socket of a ``Forker`` carries one JSON object per packet. To the process:
+``{"begin": number}`` with a socket attached, and ``{"kill": number}``. From it: ``{"ready": ...}``
+or ``{"failed": text}`` once, then ``{"ended": number, ...}`` when nothing of a begun one is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from netarena.errors import EnvironmentFailed, one_line
+
+__all__ = ["Child", "Forker", "surroundings", "try_out"]
+
+_log = logging.getLogger(__name__)
+
+_PACKET_BYTES = 1 << 16
+#: between attempts to tell a process that has hundreds of packets unread: it is busy forking
+_BUSY_S = 0.001
+
+#: the command line that starts a program, from the number of its end of the control socket
+Line = Callable[[str], Sequence[str]]
+
+
+def surroundings() -> dict[str, str]:
+    """The environment of a program of ours: where programs and modules are, no secret."""
+    return {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def try_out(line: Sequence[str], within_s: float) -> str:
+    """What a program of ours says of this machine on standard output.
+
+    Raises EnvironmentFailed with its last words when it breaks.
+    """
+    try:
+        done = subprocess.run(
+            line,
+            capture_output=True,
+            text=True,
+            env=surroundings(),
+            timeout=within_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailed(f"no answer after {within_s:g} s", proven_ours=True) from None
+    if done.returncode:
+        raise EnvironmentFailed(one_line(done.stderr.strip()[-500:]), proven_ours=True)
+    return done.stdout
+
+
+class Child:
+    """One life of a process; it begins at once, which blocks for the few milliseconds of a fork.
+
+    ``control`` is our end of its socket, not blocking; ``kind`` is the socket's. ``fed`` is what
+    it reads from standard input. Raises OSError where no process can be had.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        *,
+        environment: Mapping[str, str] | None = None,
+        kind: socket.SocketKind = socket.SOCK_SEQPACKET,
+        fed: bytes = b"",
+    ) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        self.control.setblocking(False)
+        with theirs, os.fdopen(os.memfd_create("fed"), "wb+") as given:
+            given.write(fed)
+            given.seek(0)
+            self._process = subprocess.Popen(
+                line(str(theirs.fileno())),
+                stdin=given,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=surroundings() if environment is None else environment,
+                cwd="/",
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C on the service's terminal is the service's
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    async def stop(self, within_s: float) -> int:
+        """Close the control socket, at which the process ends; kill it if it does not in time.
+
+        Returns its exit status.
+        """
+        self.control.close()
+        try:
+            return await asyncio.to_thread(self._process.wait, within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return await asyncio.to_thread(self._process.wait)
+
+
+#: what is told of the end of a begun process: the report, or None where the forker ended first
+End = asyncio.Future[dict[str, Any] | None]
+
+
+class Forker:
+    """A process that forks others, of which there is one life at a time.
+
+    ``failing`` begins the words of EnvironmentFailed where it cannot be started: what is missed
+    then. ``feed`` gives, for each life, what the program reads from standard input.
+    """
+
+    def __init__(  # noqa: PLR0913 -- options by keyword
+        self,
+        failing: str,
+        line: Line,
+        *,
+        start_s: float,
+        stop_s: float,
+        environment: Mapping[str, str] | None = None,
+        feed: Callable[[], bytes] = bytes,
+    ) -> None:
+        self._failing = failing
+        self._line = line
+        self._start_s = start_s
+        self._stop_s = stop_s
+        self._environment = environment
+        self._feed = feed
+        self._starting = asyncio.Lock()
+        self._child: Child | None = None
+        #: whether the child's socket is open, and whether it has said that it is ready
+        self._alive = self._up = False
+        self._said: asyncio.Future[dict[str, Any]] | None = None
+        self._ends: dict[int, End] = {}
+        self._begun = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while it lives."""
+        return self._child.pid if self._child is not None and self._alive else None
+
+    async def start(self) -> dict[str, Any]:
+        """Start the process if it does not live; what it said when it was ready.
+
+        Raises EnvironmentFailed with the reason when it does not get ready, and what ``feed``
+        raises.
+        """
+        async with self._starting:
+            if self._child is not None and not self._alive:
+                _log.warning("a process has ended and is started again (%s)", self._failing)
+                await self._stop()
+            if self._child is None:
+                await self._start()
+            assert self._said is not None
+            return self._said.result()
+
+    async def begin(self, connection: socket.socket) -> tuple[int, End]:
+        """Have a process forked that speaks on ``connection``; its number, and its end to come.
+
+        Raises what ``start`` raises.
+        """
+        await self.start()
+        self._begun += 1
+        number = self._begun
+        end: End = asyncio.get_running_loop().create_future()
+        self._ends[number] = end
+        try:
+            while not end.done():
+                try:
+                    self._send({"begin": number}, connection)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(_BUSY_S)
+                except OSError:
+                    self._lose()
+        except BaseException:
+            self._ends.pop(number, None)
+            raise
+        return number, end
+
+    def kill(self, number: int) -> None:
+        """Have a begun process killed, if it still lives; its end tells when it is gone."""
+        if number in self._ends:
+            with contextlib.suppress(OSError):
+                self._send({"kill": number})
+
+    async def close(self) -> None:
+        """End the process, and with it all that were begun. It may be started again."""
+        async with self._starting:
+            await self._stop()
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._child = Child(self._line, environment=self._environment, fed=self._feed())
+        self._alive = True
+        self._said = loop.create_future()
+        loop.add_reader(self._child.control, self._receive)
+        try:
+            async with asyncio.timeout(self._start_s):
+                said = await self._said
+        except TimeoutError:
+            said = {"failed": f"not ready after {self._start_s:g} s"}
+        except BaseException:
+            await asyncio.shield(self._stop())
+            raise
+        self._up = "ready" in said
+        if not self._up:
+            status = await self._stop()
+            why = said.get("failed", f"its process ended with {status}")
+            raise EnvironmentFailed(f"{self._failing}: {why}", proven_ours=True)
+
+    def _send(self, message: dict[str, Any], attached: socket.socket | None = None) -> None:
+        if self._child is None or not self._alive:
+            raise ConnectionError("its process has ended")
+        descriptors = [] if attached is None else [attached.fileno()]
+        socket.send_fds(self._child.control, [json.dumps(message).encode()], descriptors)
+
+    def _receive(self) -> None:
+        assert self._child is not None
+        assert self._said is not None
+        try:
+            data = self._child.control.recv(_PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose()
+            return
+        message: dict[str, Any] = json.loads(data)
+        if number := message.pop("ended", None):
+            end = self._ends.pop(number, None)
+            if end is not None and not end.done():
+                end.set_result(message)
+        elif not self._said.done():
+            self._said.set_result(message)
+
+    def _lose(self) -> None:
+        """The process is gone, or told to go: what it forked has ended with it."""
+        if self._child is None or not self._alive:
+            return
+        self._alive = False
+        asyncio.get_running_loop().remove_reader(self._child.control)
+        self._child.control.close()
+        if self._said is not None and not self._said.done():
+            self._said.set_result({})
+        for end in self._ends.values():
+            if not end.done():
+                end.set_result(None)
+        self._ends.clear()
+
+    async def _stop(self) -> int:
+        if self._child is not None and self._alive and not self._up:
+            self._child.kill()  # it is loading, and listens to nobody
+        self._lose()
+        child, self._child = self._child, None
+        self._up = False
+        return 0 if child is None else await child.stop(self._stop_s)

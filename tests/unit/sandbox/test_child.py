@@ -1,0 +1,171 @@
+"""A process beside the service, by small programs that play it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from netarena.errors import EnvironmentFailed
+from netarena.sandbox.child import Child, End, Forker, try_out
+
+pytestmark = pytest.mark.anyio
+
+#: what each program begins with
+SETUP = """
+import json, os, socket, sys, time
+control = socket.socket(fileno=int(sys.argv[1]))
+def say(**message): control.send(json.dumps(message).encode())
+"""
+#: tells of a begun process what was said on its socket; ends those that are killed
+PLAYS = (
+    SETUP
+    + """
+say(ready=sys.stdin.read())
+begun = {}
+while True:
+    data, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
+    if not data:
+        break
+    message = json.loads(data)
+    if "begin" in message:
+        number = message["begin"]
+        begun[number] = socket.socket(fileno=descriptors[0])
+        if (words := begun[number].recv(99)) != b"stay":
+            say(ended=number, words=words.decode())
+    else:
+        say(ended=message["kill"], words="killed")
+"""
+)
+
+
+def forker(program: str, *, start_s: float = 60.0, feed: bytes = b"fed") -> Forker:
+    return Forker(
+        "no plays",
+        lambda control: [sys.executable, "-S", "-c", program, control],
+        start_s=start_s,
+        stop_s=60.0,
+        feed=lambda: feed,
+    )
+
+
+def lives(pid: int | None) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def begin(plays: Forker, words: bytes) -> tuple[int, End, socket.socket]:
+    ours, theirs = socket.socketpair()
+    ours.send(words)
+    with theirs:
+        number, end = await plays.begin(theirs)
+    return number, end, ours
+
+
+async def test_processes_are_begun_killed_and_reported_each_by_its_number() -> None:
+    plays = forker(PLAYS)
+    try:
+        assert await plays.start() == {"ready": "fed"}
+        first, stays, one = await begin(plays, b"stay")
+        second, ends, other = await begin(plays, b"hello")
+        assert first != second
+        assert await ends == {"words": "hello"}
+        assert not stays.done()
+        plays.kill(second)  # which has ended
+        plays.kill(first)
+        assert await stays == {"words": "killed"}
+        one.close()
+        other.close()
+    finally:
+        await plays.close()
+
+
+async def test_what_has_died_is_started_again_and_its_work_is_lost() -> None:
+    plays = forker(PLAYS)
+    try:
+        _, lost, one = await begin(plays, b"stay")
+        dead = plays.pid
+        assert dead is not None
+        os.kill(dead, signal.SIGKILL)
+        assert await lost is None
+        assert plays.pid is None
+        _, end, other = await begin(plays, b"again")
+        assert await end == {"words": "again"}
+        assert plays.pid not in {None, dead}
+        one.close()
+        other.close()
+    finally:
+        await plays.close()
+
+
+async def test_its_end_is_the_end_of_all_and_it_may_be_started_again() -> None:
+    plays = forker(PLAYS)
+    _, lost, one = await begin(plays, b"stay")
+    pid = plays.pid
+    await plays.close()
+    assert await lost is None
+    assert not lives(pid)
+    await plays.close()
+    await plays.start()
+    await plays.close()
+    one.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "start_s", "why"),
+    [
+        (SETUP + "say(failed='no right'); time.sleep(999)", 60.0, "no plays: no right"),
+        ("raise SystemExit(3)", 60.0, "no plays: its process ended with 3"),
+        (SETUP + "time.sleep(999)", 0.01, "no plays: not ready after 0.01 s"),
+        (SETUP + "say(ended=7); raise SystemExit(4)", 60.0, "its process ended with 4"),
+    ],
+)
+async def test_what_does_not_get_ready_is_ended_and_says_why(
+    program: str, start_s: float, why: str
+) -> None:
+    plays = forker(program, start_s=start_s)
+    with pytest.raises(EnvironmentFailed, match=why) as caught:
+        await plays.start()
+    assert caught.value.proven_ours
+    assert plays.pid is None
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+    plays = forker(SETUP + "time.sleep(999)")
+    starting = asyncio.create_task(plays.start())
+    await asyncio.sleep(0)  # it begins at once
+    pid = plays.pid
+    assert pid is not None
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not lives(pid)
+
+
+async def test_one_that_reads_late_is_told_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket holds some hundred packets."""
+    plays = forker(PLAYS.replace("begun = {}", "begun = {}; time.sleep(0.5)"))
+    try:
+        found = [await begin(plays, b"x") for _ in range(400)]
+        assert {(await end or {})["words"] for _, end, _ in found} == {"x"}
+        for _, _, ours in found:
+            ours.close()
+    finally:
+        await plays.close()
+
+
+async def test_a_process_that_does_not_listen_is_killed() -> None:
+    child = Child(lambda _: [sys.executable, "-S", "-c", "import time; time.sleep(999)"])
+    assert await child.stop(0.01) == -signal.SIGKILL
+
+
+def test_what_a_program_says_of_the_machine() -> None:
+    assert try_out([sys.executable, "-c", "print('all well')"], 60.0) == "all well\n"
+    with pytest.raises(EnvironmentFailed, match="ZeroDivisionError"):
+        try_out([sys.executable, "-c", "1 / 0"], 60.0)
+    with pytest.raises(EnvironmentFailed, match=r"no answer after 0\.01 s"):
+        try_out([sys.executable, "-c", "import time; time.sleep(999)"], 0.01)
