@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from stage import Scripted, assess, open_all
 from netarena.assessment import conduct
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureReason
 from netarena.journal import read_events
-from netarena.model import AgentInfo, Reply, Usage
+from netarena.model import AgentInfo, Episode, Query, Reply, Usage
 from netarena.result import Spool
 
 
@@ -195,6 +197,42 @@ def test_a_reporter_that_fails_harms_nobody(
     results, _ = assess(Toy(), Scripted(open_all), tmp_path, reporter=Unwell())
     assert results[-1]["outcomes"]["solved"] == 3
     assert "goes on without it" in caplog.text
+
+
+def test_a_run_keeps_less_than_a_kilobyte_of_an_episode(tmp_path: Path) -> None:
+    queries, first, second = 60, 10, 30
+    held: list[int] = []
+
+    class Wordy(Toy):
+        def record(self, query: Query, episode: Episode) -> dict[str, Any]:
+            return {**super().record(query, episode), "log": f"{query.index}" * 10_000}
+
+    class Forgetful(Scripted):
+        async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+            reply = await super().ask(prompt, context_id=context_id, timeout_s=timeout_s)
+            self.prompts.clear()
+            return reply
+
+    class Weigher(Listener):
+        async def graded(self, role: str, record: dict[str, Any]) -> None:
+            self.heard.append((role, ""))
+            if len(self.heard) == first:  # what was imported and cached until then is not counted
+                tracemalloc.start()
+            elif len(self.heard) in {second, queries}:
+                gc.collect()
+                held.append(tracemalloc.get_traced_memory()[0])
+
+    try:
+        assess(
+            Wordy(),
+            Forgetful(open_all),
+            tmp_path,
+            reporter=Weigher(),
+            num_queries=-(-queries // 3),
+        )
+    finally:
+        tracemalloc.stop()
+    assert (held[1] - held[0]) / (queries - second) < 1000
 
 
 def test_several_participants_get_the_same_queries_and_a_folder_each(tmp_path: Path) -> None:

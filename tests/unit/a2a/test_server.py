@@ -13,14 +13,17 @@ from typing import Any
 
 import httpx
 import pytest
+from a2a.server.context import ServerCallContext
+from a2a.types.a2a_pb2 import Task
 from netarena_toy import Toy
 from peer import FakeConduct, until
 
-from netarena.a2a import server
+from netarena.a2a import server, service
 from netarena.a2a.credential import Credential, variable
 from netarena.a2a.request import derive_seed
 from netarena.a2a.server import create_app
 from netarena.a2a.service import listen, serving
+from netarena.a2a.store import BoundedTaskStore
 from netarena.errors import AssessmentFailed, ConfigError
 
 pytestmark = pytest.mark.anyio
@@ -221,6 +224,22 @@ async def test_status_messages_are_few(tmp_path):
     async with green(FakeConduct(50), tmp_path) as agent:
         task = await agent.send(REQUEST)
     assert len(task.get("history", [])) <= 2
+
+
+async def test_the_sdk_is_never_given_an_artifact_to_copy(tmp_path, monkeypatch):
+    sizes: list[int] = []
+
+    class Weigher(BoundedTaskStore):
+        async def save(self, task: Task, context: ServerCallContext) -> None:
+            sizes.append(task.ByteSize())
+            await super().save(task, context)
+
+    monkeypatch.setattr(service, "BoundedTaskStore", Weigher)
+    async with green(FakeConduct(50, size=10_000), tmp_path) as agent:
+        task = await agent.send(REQUEST)
+    assert sum(len(record.get("text", "")) for record in results(task)) == 500_000
+    assert len(sizes) > 50
+    assert max(sizes) < 5000
 
 
 # artifacts in batches
