@@ -51,6 +51,8 @@ _PATHS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "ConfigMap": ("/api/v1", "configmaps"),
         "Event": ("/api/v1", "events"),
         "Deployment": ("/apis/apps/v1", "deployments"),
+        "StatefulSet": ("/apis/apps/v1", "statefulsets"),
+        "DaemonSet": ("/apis/apps/v1", "daemonsets"),
         "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
         "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
         "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),

@@ -25,7 +25,7 @@ from netarena_k8s.real.client import Api, Json, each, path_of
 from netarena_k8s.real.manifest import OWNED, OWNER, namespace_manifest
 from netarena_k8s.real.owner import RENEW_S, is_abandoned, self_notes
 from netarena_k8s.real.right import missing_rights
-from netarena_k8s.real.shop import RealShop, Shop, free_policies
+from netarena_k8s.real.shop import NotHealthy, RealShop, Shop, free_policies
 from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World
 
 #: namespaces at a time: 8 shops of 12 pods fit a node of 110
@@ -34,7 +34,16 @@ MOST_SHOPS = 8
 IMAGE = "netarena/standin:1"
 _MINE = {"labelSelector": f"{OWNED}={OWNER}"}
 #: what a fixed namespace is emptied of, in this order
-_KINDS = ("Deployment", "Service", "RoleBinding", "Role", "ServiceAccount")
+_KINDS = (
+    "Deployment",
+    "StatefulSet",
+    "DaemonSet",
+    "Pod",
+    "Service",
+    "RoleBinding",
+    "Role",
+    "ServiceAccount",
+)
 
 
 def _canary() -> World:
@@ -120,7 +129,13 @@ class RealCluster(Cluster):
             await self._check_fixed(self._fixed)
         else:
             await _clean(self.api)
-        canary = await self._build(_canary())
+        try:
+            canary = await self._build(_canary())
+        except NotHealthy as error:
+            raise EnvironmentFailed(
+                f"the cluster's network plug-in does not enforce network policies: {error}",
+                proven_ours=True,
+            ) from None
         await self._discard(canary)
         self._spawn(self._stay())
 

@@ -7,11 +7,12 @@ the rest.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from netarena_k8s.apiserver.right import OPERATOR, RULES
 from netarena_k8s.policy import Manifest
-from netarena_k8s.world import App, World, render_policy
+from netarena_k8s.world import App, Service, World, render_policy
 
 #: of every object that is ours, but policies and what controllers make
 OWNED = "app.kubernetes.io/managed-by"
@@ -19,6 +20,19 @@ OWNER = "netarena"
 #: ports below need a right that a pod does not have unless its network says otherwise
 _PRIVILEGED = 1024
 _NOBODY = 65532
+#: a load balancer is shown and never made: a class that nobody serves, so that no cloud bills one
+_SERVICE_TYPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "ClusterIP": {"type": "ClusterIP"},
+        "NodePort": {"type": "NodePort"},
+        "LoadBalancer": {
+            "type": "LoadBalancer",
+            "loadBalancerClass": "netarena/none",
+            "allocateLoadBalancerNodePorts": False,
+        },
+        "Headless": {"clusterIP": "None"},
+    }
+)
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -36,11 +50,13 @@ def namespace_manifest(name: str, labels: Mapping[str, str], notes: Mapping[str,
 
 
 def app_manifests(world: World, namespace: str, image: str) -> Iterator[Manifest]:
-    """Deployments with stand-ins for the applications, and the services in front of them."""
+    """Workloads with stand-ins for the applications, and all services."""
+    for account in sorted({app.account for app in world.apps} - {"default"}):
+        yield _head("v1", "ServiceAccount", account, namespace)
+    for service in world.all_services:
+        yield _service(service, world.by_name[service.app], namespace)
     for app in world.apps:
-        yield _deployment(app, namespace, image)
-        if app.service:
-            yield _service(app, namespace)
+        yield _workload(app, namespace, image)
 
 
 def policy_manifests(world: World, namespace: str) -> list[Manifest]:
@@ -74,13 +90,21 @@ def _head(version: str, kind: str, name: str, namespace: str) -> dict[str, Any]:
     }
 
 
-def _deployment(app: App, namespace: str, image: str) -> Manifest:
+def _workload(app: App, namespace: str, image: str) -> Manifest:
+    if app.workload == "Pod":
+        pod = _head("v1", "Pod", app.name, namespace)
+        pod["metadata"]["labels"].update(app.labels)
+        return {**pod, "spec": _pod(app, image)}
+    more: Mapping[str, Any] = {
+        "Deployment": {"replicas": 1, "strategy": {"type": "Recreate"}},
+        "StatefulSet": {"replicas": 1, "serviceName": app.served_as},
+        "DaemonSet": {},
+    }[app.workload]
     return {
-        **_head("apps/v1", "Deployment", app.name, namespace),
+        **_head("apps/v1", app.workload, app.name, namespace),
         "spec": {
-            "replicas": 1,
+            **more,
             "selector": {"matchLabels": app.labels},
-            "strategy": {"type": "Recreate"},
             "template": {"metadata": {"labels": app.labels}, "spec": _pod(app, image)},
         },
     }
@@ -117,6 +141,7 @@ def _pod(app: App, image: str) -> Manifest:
                 },
             }
         ],
+        "serviceAccountName": app.account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
@@ -133,10 +158,11 @@ def _pod(app: App, image: str) -> Manifest:
     }
 
 
-def _service(app: App, namespace: str) -> Manifest:
+def _service(service: Service, app: App, namespace: str) -> Manifest:
     return {
-        **_head("v1", "Service", app.name, namespace),
+        **_head("v1", "Service", service.name, namespace),
         "spec": {
+            **_SERVICE_TYPES[service.type],
             "selector": app.labels,
             "ports": [
                 {
@@ -145,7 +171,7 @@ def _service(app: App, namespace: str) -> Manifest:
                     "protocol": port.protocol,
                     **({"name": port.name} if port.name else {}),
                 }
-                for port in app.service
+                for port in service.ports
             ],
         },
     }

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from netarena.errors import EnvironmentFailed
 from netarena_k8s.policy import Manifest
 from netarena_k8s.real.client import Api, Stream, each
-from netarena_k8s.world import App, Net, Pair, World
+from netarena_k8s.world import App, Net, Pair, World, target_port
 
+#: a service without an address of its own
+HEADLESS = "None"
 _COMMAND = ("/standin", "probe")
 #: for the answer to a round, whose waits are a few seconds: on a busy machine
 _ANSWER_S = 20.0
@@ -30,6 +32,14 @@ class Place:
     pod: str
     uid: str
     ip: str
+
+
+@dataclass(frozen=True)
+class Address:
+    """What an application is called at: its service, or itself where that is headless."""
+
+    ip: str
+    port: int
 
 
 @dataclass(frozen=True)
@@ -79,11 +89,11 @@ class Meter:
         self._namespace = namespace
         self._world = world
         self._places: dict[str, Place] = {}
-        self._addresses: dict[str, str] = {}
+        self._addresses: dict[str, Address] = {}
         self._streams: dict[str, Stream] = {}
         self._rounds = 0
 
-    async def move(self, places: Mapping[str, Place], addresses: Mapping[str, str]) -> None:
+    async def move(self, places: Mapping[str, Place], addresses: Mapping[str, Address]) -> None:
         """Measure from these pods, to these addresses of services; commands in pods that stay
         go on. Raises EnvironmentFailed."""
         for name in list(self._streams):
@@ -125,14 +135,14 @@ class Meter:
             "id": self._rounds,
             "targets": [
                 {
-                    "name": app.name,
-                    "ip": self._addresses[app.name],
-                    "port": app.service[0].port,
+                    "name": app.served_as,
+                    "ip": address.ip,
+                    "port": address.port,
                     "protocol": app.service[0].protocol.lower(),
                     "dns_wait_ms": dns_wait_ms,
                     "wait_ms": waits[net.connects(Pair(source=source.name, target=app.name))],
                 }
-                for app in targets
+                for app, address in ((app, self._addresses[app.name]) for app in targets)
             ],
         }
         stream = self._streams.get(source.name)
@@ -158,9 +168,12 @@ class Meter:
 
 
 def places_of(world: World, pods: Iterable[Manifest]) -> dict[str, Place]:
-    """Where each application runs: its one ready pod. Others are left out."""
-    found: dict[str, list[Place]] = {}
-    for pod in pods:
+    """Where each application runs: its ready pod, the first by name of several on several nodes.
+
+    Applications without one are left out.
+    """
+    found: dict[str, Place] = {}
+    for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
         about, status = pod["metadata"], pod.get("status") or {}
         ready = any(
             one["type"] == "Ready" and one["status"] == "True"
@@ -171,5 +184,23 @@ def places_of(world: World, pods: Iterable[Manifest]) -> dict[str, Place]:
         for app in world.apps:
             if app.labels.items() <= (about.get("labels") or {}).items():
                 place = Place(about["name"], about["uid"], status["podIP"])
-                found.setdefault(app.name, []).append(place)
-    return {name: places[0] for name, places in found.items() if len(places) == 1}
+                found.setdefault(app.name, place)
+    return found
+
+
+def addresses_of(
+    world: World, cluster_ips: Mapping[str, str], places: Mapping[str, Place]
+) -> dict[str, Address]:
+    """Where each application with a service is called; ``cluster_ips`` are by service."""
+    found = {}
+    for app in world.apps:
+        if not app.service:
+            continue
+        service, target = app.service[0], target_port(app, app.service[0])
+        ip = cluster_ips[app.served_as]
+        if ip == HEADLESS:
+            number = service.port if target is None else target.number
+            found[app.name] = Address(places[app.name].ip, number)
+        else:
+            found[app.name] = Address(ip, service.port)
+    return found

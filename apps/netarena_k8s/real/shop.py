@@ -19,7 +19,7 @@ from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
 from netarena_k8s.policy import Manifest
 from netarena_k8s.real.client import Api, Json, Refused, Server, each, encoded, path_of
 from netarena_k8s.real.manifest import app_manifests, policy_manifests, right_manifests
-from netarena_k8s.real.measure import Meter, Round, Wait, places_of
+from netarena_k8s.real.measure import Meter, Round, Wait, addresses_of, places_of
 from netarena_k8s.real.relay import HOST, Relay
 from netarena_k8s.world import Net, Policy, World, render_policy
 
@@ -50,6 +50,10 @@ _STUCK = frozenset(
 )
 
 
+class NotHealthy(EnvironmentFailed):
+    """The healthy policies are there, and are not in force."""
+
+
 class Shop:
     """A namespace with a world. ``build``, then ``renew`` for each episode; ``look`` at it."""
 
@@ -59,7 +63,8 @@ class Shop:
         self._api = api
         self._image = image
         self._meter = Meter(api, namespace, world)
-        self._addresses: dict[str, str] = {}
+        #: of services
+        self._cluster_ips: dict[str, str] = {}
         self._pods: dict[str, str] = {}
         self._deployed: dict[str, str] = {}
 
@@ -68,7 +73,7 @@ class Shop:
         already; it has no policies yet. Raises EnvironmentFailed."""
         apps = app_manifests(self.world, self.namespace, self._image)
         made = await each(self._api.apply(one) for one in apps)
-        self._addresses = {
+        self._cluster_ips = {
             one["metadata"]["name"]: one["spec"]["clusterIP"]
             for one in made
             if one["kind"] == "Service"
@@ -85,7 +90,7 @@ class Shop:
         await self.put(policy_manifests(self.world, self.namespace))
         sight = await self.look()
         if sight.reached != self.world.intended or sight.others:
-            raise EnvironmentFailed(
+            raise NotHealthy(
                 f"namespace {self.namespace} does not become healthy: "
                 + "; ".join((*sight.disagreement, *sight.others)),
                 proven_ours=True,
@@ -177,7 +182,8 @@ class Shop:
     async def _others(self) -> dict[str, str]:
         """What the agent may not change, each object with all of it that somebody wrote."""
         found = {}
-        for kind in ("Service", "Deployment"):
+        workloads = {app.workload for app in self.world.apps} - {"Pod"}
+        for kind in ("Service", *sorted(workloads)):
             for one in await self._api.find(kind, self.namespace):
                 about = one["metadata"]
                 facts = [about["uid"], about.get("labels"), one["spec"]]
@@ -206,7 +212,8 @@ class Shop:
                     await asyncio.sleep(_PAUSE_S)
                     continue
                 try:
-                    await self._meter.move(places, self._addresses)
+                    addresses = addresses_of(self.world, self._cluster_ips, places)
+                    await self._meter.move(places, addresses)
                 except EnvironmentFailed as error:
                     problem = str(error)
                     await asyncio.sleep(_PAUSE_S)
