@@ -482,6 +482,14 @@ KINDS: Mapping[str, Mapping[str, Method]] = MappingProxyType(
 )  # fmt: skip
 PAPER_KINDS = tuple(KINDS)[:5]
 EXTENDED_KINDS = tuple(KINDS)[5:]
+#: combinations beyond the paper's that an audit draws too: there is room for each in either world
+COMBINED = (
+    *("pod_selector+change_port", "peer_label+remove_ingress", "wrong_app+add_egress"),
+    *("namespace_peer+dns_egress", "policy_types+named_port", "ip_block+add_ingress"),
+    *("remove_ingress+peer_label+dns_egress", "policy_types+pod_selector+named_port"),
+    *("joined_peers+service_port+add_egress", "change_port+open_rule+empty_rules"),
+    *("peer_expression+port_range+change_protocol", "add_ingress+open_peer+ip_block"),
+)
 #: the paper's Table 6: pairs with add_egress are level 3
 CATALOGUE = Catalogue(
     PAPER_KINDS,

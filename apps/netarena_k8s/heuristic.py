@@ -1,0 +1,234 @@
+"""A checklist operator: the yardstick of difficulty.
+
+It knows what an agent knows, the prompts of its conversation, and does what a runbook says: dump
+the policies, take the first connection that is not as intended, compare the policies on its two
+ends with what is stated, and patch the first difference, the receiver's side before the sender's.
+It reads plain labels and port numbers; of label expressions, other namespaces, address blocks,
+named ports and ranges it only sees that they are not what it would have written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from netarena_k8s.solution import fenced
+
+SpecDict: TypeAlias = dict[str, Any]
+#: all policies, a line each: name, tab, spec as JSON
+_DUMP = (
+    "kubectl get networkpolicies -o "
+    r"""jsonpath='{range .items[*]}{.metadata.name}{"\t"}{.spec}{"\n"}{end}'"""
+)
+_BOTH = ["Ingress", "Egress"]
+#: name lookups, as the prompt states them
+_LOOKUP = {
+    "to": [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        }
+    ],
+    "ports": [{"port": 53, "protocol": "UDP"}],
+}
+
+_APP = re.compile(r"^- (\S+) \(([^)]*)\): (.+)$", re.MULTILINE)
+_PORT = re.compile(r"port \d+/(\w+) to pod port (\d+)")
+_MISMATCH = re.compile(r"^(\S+) -> (\S+): expected to (work|be blocked),", re.MULTILINE)
+_POLICY = re.compile(r"^(\S+)\t(\{.*\})$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the prompt says is intended."""
+
+    #: application -> labels of its pods
+    labels: Mapping[str, Mapping[str, str]]
+    #: application -> the port of its pod that is tested, as an entry of a rule
+    ports: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def read(cls, prompt: str) -> Plan:
+        """Raises ValueError for a prompt that tells of no application."""
+        labels, ports = {}, {}
+        for name, told, service in _APP.findall(prompt):
+            labels[name] = dict(pair.split("=", 1) for pair in told.split(", "))
+            if found := _PORT.search(service):
+                ports[name] = {"port": int(found[2]), "protocol": found[1]}
+        if not labels:
+            raise ValueError("the prompt tells of no application")
+        return cls(labels, ports)
+
+    def owners(self, policies: Mapping[str, SpecDict], app: str) -> list[str]:
+        """Policies that select the application by its labels."""
+        return [
+            name
+            for name, spec in policies.items()
+            if _selects(spec.get("podSelector", {}), self.labels[app], by_name=True)
+        ]
+
+    def named_after(self, policies: Mapping[str, SpecDict], app: str) -> list[str]:
+        """Policies that by their name are about the application."""
+        longer = [one for one in self.labels if one.startswith(f"{app}-")]
+        return [
+            name
+            for name in policies
+            if name == app
+            or (name.startswith(f"{app}-") and not name.startswith(tuple(longer) or ("\0",)))
+        ]
+
+
+@dataclass
+class Operator:
+    """One conversation: ``reply`` is called with each prompt in turn."""
+
+    _sent: set[str] = field(default_factory=set)
+
+    def reply(self, prompt: str) -> str:
+        """What the runbook says next. Raises ValueError for a prompt that holds no plan."""
+        plan = Plan.read(prompt)
+        situation = prompt.rpartition("Connections that are not as intended")[2]
+        policies = _read_policies(prompt)
+        for source, target, wanted in _MISMATCH.findall(situation):
+            find = _unblock if wanted == "work" else _block
+            for name, patch in find(plan, policies, source, target):
+                command = (
+                    f"kubectl patch networkpolicy {name} --type=json "
+                    f"-p {shlex.quote(json.dumps(patch))} && {_DUMP}"
+                )
+                if command not in self._sent:
+                    self._sent.add(command)
+                    return fenced(command)
+        return fenced(_DUMP)
+
+
+#: the name of a policy, and a JSON patch of it
+Change: TypeAlias = tuple[str, list[SpecDict]]
+
+
+def _unblock(
+    plan: Plan, policies: Mapping[str, SpecDict], source: str, target: str
+) -> Iterator[Change]:
+    """What keeps a connection from working, the likeliest first."""
+    port = plan.ports.get(target)
+    if port is None:
+        return
+    owners = plan.owners(policies, target)
+    if not owners:
+        yield from _claim(plan, policies, target)
+    if owners and not any(
+        _admits(rule.get("from"), rule.get("ports"), plan.labels[source], port)
+        for name in owners
+        for rule in _rules(policies[name], "ingress")
+    ):
+        peer = {"podSelector": {"matchLabels": dict(plan.labels[source])}}
+        yield from _add(policies, owners[0], "ingress", [{"from": [peer], "ports": [dict(port)]}])
+    owners = plan.owners(policies, source)
+    if not owners:
+        yield from _claim(plan, policies, source)
+        return
+    leaving = [rule for name in owners for rule in _rules(policies[name], "egress")]
+    lacking: list[SpecDict] = []
+    if not any(
+        _admits(rule.get("to"), rule.get("ports"), plan.labels[target], port) for rule in leaving
+    ):
+        peer = {"podSelector": {"matchLabels": dict(plan.labels[target])}}
+        lacking.append({"to": [peer], "ports": [dict(port)]})
+    if not any(rule == {} or '"port": 53, "protocol": "UDP"' in _text(rule) for rule in leaving):
+        lacking.append(_LOOKUP)
+    if lacking:
+        yield from _add(policies, owners[0], "egress", lacking)
+
+
+def _block(
+    plan: Plan, policies: Mapping[str, SpecDict], source: str, target: str
+) -> Iterator[Change]:
+    """What lets a connection through that must not be: a peer, else the rule that has it."""
+    port = plan.ports.get(target)
+    if port is None:
+        return
+    for name in plan.owners(policies, target):
+        for place, rule in enumerate(policies[name].get("ingress", ())):
+            peers = rule.get("from") or []
+            if not _admits(peers, rule.get("ports"), plan.labels[source], port):
+                continue
+            path = f"/spec/ingress/{place}"
+            exact = [
+                number
+                for number, peer in enumerate(peers)
+                if _matches(peer, plan.labels[source]) and peer.get("podSelector")
+            ]
+            if exact and len(peers) > 1:
+                yield name, [{"op": "remove", "path": f"{path}/from/{exact[0]}"}]
+            else:
+                yield name, [{"op": "remove", "path": path}]
+
+
+def _claim(plan: Plan, policies: Mapping[str, SpecDict], app: str) -> Iterator[Change]:
+    """A policy that is named after an application that none selects is to select it."""
+    labels = {"matchLabels": dict(plan.labels[app])}
+    for name in plan.named_after(policies, app):
+        yield name, [{"op": "replace", "path": "/spec/podSelector", "value": labels}]
+
+
+def _add(
+    policies: Mapping[str, SpecDict], name: str, direction: str, rules: Sequence[SpecDict]
+) -> Iterator[Change]:
+    """Rules behind those that are there; both directions are in force."""
+    spec = policies[name]
+    value = [*spec.get(direction, ()), *rules]
+    patch: list[SpecDict] = [{"op": "add", "path": f"/spec/{direction}", "value": value}]
+    if set(_BOTH) - set(spec.get("policyTypes", ())):
+        patch.append({"op": "add", "path": "/spec/policyTypes", "value": _BOTH})
+    yield name, patch
+
+
+def _rules(spec: SpecDict, direction: str) -> Iterable[SpecDict]:
+    """Rules that are in force."""
+    kind = direction.capitalize()
+    return spec.get(direction, ()) if kind in spec.get("policyTypes", ()) else ()
+
+
+def _admits(
+    peers: Sequence[SpecDict] | None,
+    ports: Sequence[SpecDict] | None,
+    labels: Mapping[str, str],
+    port: Mapping[str, Any],
+) -> bool:
+    """Whether a rule says the labels and the port in plain words."""
+    return (not peers or any(_matches(peer, labels) for peer in peers)) and (
+        not ports or dict(port) in ports
+    )
+
+
+def _matches(peer: SpecDict, labels: Mapping[str, str]) -> bool:
+    if set(peer) == {"podSelector"}:
+        return _selects(peer["podSelector"], labels)
+    return peer == {"namespaceSelector": {}}
+
+
+def _selects(selector: SpecDict, labels: Mapping[str, str], *, by_name: bool = False) -> bool:
+    """Whether a selector of plain labels holds; ``by_name``: and is no empty one."""
+    wanted = selector.get("matchLabels", {})
+    if "matchExpressions" in selector or (by_name and not wanted):
+        return False
+    return set(wanted.items()) <= set(labels.items())
+
+
+def _read_policies(prompt: str) -> dict[str, SpecDict]:
+    """The policies of the last dump that the prompt shows; lines that were cut are left out."""
+    found = {}
+    for name, text in _POLICY.findall(prompt.rpartition("\nOutput:\n")[2]):
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            continue
+    return found
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
