@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from netarena.errors import EnvironmentFailed, one_line
+from netarena.sandbox.child import Child
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
 from netarena_k8s.world import Net, Policy, World
 
@@ -41,7 +41,7 @@ class Embedded(Cluster):
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         self.namespace = namespace
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -53,7 +53,7 @@ class Embedded(Cluster):
     @property
     def pid(self) -> int | None:
         """The API server's process, while it runs."""
-        return self._process.pid if self._process is not None else None
+        return self._child.pid if self._child is not None else None
 
     async def start(self) -> None:
         async with self._starting:
@@ -126,28 +126,17 @@ class Embedded(Cluster):
         return found["ok"]
 
     async def _start(self) -> None:
-        ours, theirs = socket.socketpair()
         folders = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
         known = {name: os.environ[name] for name in _KEPT if name in os.environ}
         path = os.pathsep.join([*folders, *filter(None, [known.get("PYTHONPATH")])])
-        with theirs:
-            # blocks for the few milliseconds of a fork: this is start-up
-            self._process = subprocess.Popen(  # noqa: ASYNC220 -- blocks for a fork only
-                [
-                    sys.executable,
-                    "-m",
-                    "netarena_k8s.apiserver.process",
-                    str(theirs.fileno()),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**known, "PYTHONPATH": path},
-                cwd="/",
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C on the service's terminal is the service's
-            )
-        reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=_ANSWER_BYTES)
+        self._child = Child(
+            lambda control: [sys.executable, "-m", "netarena_k8s.apiserver.process", control],
+            environment={**known, "PYTHONPATH": path},
+            kind=socket.SOCK_STREAM,
+        )
+        reader, self._writer = await asyncio.open_unix_connection(
+            sock=self._child.control, limit=_ANSWER_BYTES
+        )
         try:
             async with asyncio.timeout(_START_S):
                 line = await reader.readline()
@@ -189,14 +178,9 @@ class Embedded(Cluster):
         reading, self._reading = self._reading, None
         if reading is not None:
             await asyncio.gather(reading, return_exceptions=True)
-        process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            await asyncio.to_thread(process.wait, _STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            await asyncio.to_thread(process.wait)
+        child, self._child = self._child, None
+        if child is not None:
+            await child.stop(_STOP_S)
 
 
 class EmbeddedShop(Deployed):

@@ -13,7 +13,7 @@ one small folder (``Keep``).
 Where there are no namespaces, as in a default container, the forked process holds the command by
 landlock instead (``confinement``), which protects less; ``examine`` says what is missing.
 
-    python -m netarena.sandbox.cell DESCRIPTOR [WALLS]   serve a control socket
+    python -m netarena.sandbox.cell DESCRIPTOR [WALLS]   be the process of a ``child.Forker``
     python -m netarena.sandbox.cell                      say what this machine is to a cell
 """
 
@@ -32,7 +32,6 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -42,6 +41,7 @@ from typing import Any, Literal, NoReturn, Self, TypeAlias
 
 from netarena.errors import EnvironmentFailed, NetArenaError, one_line
 from netarena.sandbox import confinement, namespace, shell
+from netarena.sandbox.child import Forker, surroundings, try_out
 from netarena.sandbox.keep import Keep, pack, unpack
 from netarena.sandbox.shell import Limits, Result, Room
 
@@ -94,12 +94,16 @@ class Cell:
         self, programs: Mapping[str, Path] | None = None, walls: Walls | None = None
     ) -> None:
         self._wanted = dict(programs or {})
-        self._asked_walls = walls
         self._programs: dict[str, str] = {}
         self._home: tempfile.TemporaryDirectory[str] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._starting = asyncio.Lock()
+        self._forker = Forker(
+            "no commands",
+            lambda control: [sys.executable, "-m", _MODULE, control, walls or ""],
+            start_s=_START_S,
+            stop_s=_STOP_S,
+            environment=surroundings(),
+        )
+        self._furnishing = asyncio.Lock()
         self._commands = 0
         self._users: set[int] = set()
         self._asking: set[asyncio.StreamWriter] = set()
@@ -114,14 +118,18 @@ class Cell:
 
         Raises EnvironmentFailed with what this machine lacks.
         """
-        async with self._starting:
-            if self._process is None or self._process.poll() is not None:
-                await self._stop()
-                try:
-                    await self._start()
-                except BaseException:
-                    await asyncio.shield(self._stop())
-                    raise
+        async with self._furnishing:
+            if self._home is None:
+                self._home = tempfile.TemporaryDirectory(
+                    prefix="netarena-cell-", ignore_cleanup_errors=True
+                )
+                home = Path(self._home.name)
+                self._programs = await asyncio.to_thread(_furnish, home, self._wanted)
+        try:
+            said = await self._forker.start()
+        except EnvironmentFailed as failed:
+            raise EnvironmentFailed(f"{failed}; {REMEDY}", proven_ours=True) from None
+        self.walls, self._unapart = said["ready"], said["unapart"]
 
     async def run(  # noqa: PLR0913 -- what a command is given
         self,
@@ -141,7 +149,6 @@ class Cell:
         command is dead on return. Raises EnvironmentFailed when none could be run.
         """
         await self.start()
-        assert self._control is not None
         assert self._home is not None
         request: dict[str, Any] = {
             "command": command,
@@ -171,8 +178,18 @@ class Cell:
 
     async def close(self) -> None:
         """End the warm process, and every command with it."""
-        async with self._starting:
-            await self._stop()
+        for writer in self._asking:
+            writer.close()
+        await self._forker.close()
+        async with self._furnishing:
+            if self._home is not None:
+                self._home.cleanup()
+                self._home = None
+
+    @property
+    def pid(self) -> int | None:
+        """The warm process, while it lives."""
+        return self._forker.pid
 
     @property
     def reduced(self) -> str:
@@ -188,14 +205,17 @@ class Cell:
 
     async def _ask(self, request: object, within_s: float) -> dict[str, Any]:
         """An answer, in time. That the socket closes ends the command, whatever the reason."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                assert self._control is not None
-                socket.send_fds(self._control, [b"run"], [theirs.fileno()])
-            except OSError as error:
-                ours.close()
-                raise EnvironmentFailed(f"no process for a command: {error}") from None
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise EnvironmentFailed(f"no process for a command: {error}") from None
+        try:
+            with theirs:
+                _, end = await self._forker.begin(theirs)
+        except BaseException:
+            ours.close()
+            raise
+        end.cancel()  # the socket's is told as well
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_MOST_BYTES)
         self._asking.add(writer)
         try:
@@ -223,84 +243,19 @@ class Cell:
         self._users.add(user)
         return user
 
-    async def _start(self) -> None:
-        self._home = tempfile.TemporaryDirectory(
-            prefix="netarena-cell-", ignore_cleanup_errors=True
-        )
-        self._programs = await asyncio.to_thread(_furnish, Path(self._home.name), self._wanted)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control = ours
-        ours.setblocking(False)
-        with theirs:
-            # blocks for the few milliseconds of a fork: this is start-up
-            self._process = subprocess.Popen(  # noqa: ASYNC220 -- blocks for a fork only
-                [sys.executable, "-m", _MODULE, str(theirs.fileno()), self._asked_walls or ""],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=_environment(),
-                cwd="/",
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C on the service's terminal is the service's
-            )
-        try:
-            async with asyncio.timeout(_START_S):
-                said = await asyncio.get_running_loop().sock_recv(ours, _PACKET_BYTES)
-        except TimeoutError:
-            said = f"failed: not ready after {_START_S:g} s".encode()
-        match said.decode().partition(": "):
-            case "namespaces" | "landlock" as walls, _, reason:
-                self.walls, self._unapart = walls, reason
-            case _, _, words:
-                words = words or "its starter ended"
-                raise EnvironmentFailed(f"no commands: {words}; {REMEDY}", proven_ours=True)
-
-    async def _stop(self) -> None:
-        """Close the control socket, at which the process ends; kill it otherwise."""
-        for writer in self._asking:
-            writer.close()
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        process, self._process = self._process, None
-        if process is not None:
-            try:
-                await asyncio.to_thread(process.wait, _STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                await asyncio.to_thread(process.wait)
-        if self._home is not None:
-            self._home.cleanup()
-            self._home = None
-
 
 def examine() -> Standing:
     """What this machine is to a cell. Takes half a second."""
-    done = subprocess.run(
-        [sys.executable, "-m", _MODULE],
-        capture_output=True,
-        text=True,
-        env=_environment(),
-        timeout=_START_S,
-        check=False,
-    )
-    if done.returncode:
-        return Standing(one_line(done.stderr.strip()[-500:]))
-    return Standing(**json.loads(done.stdout))
+    try:
+        said = try_out([sys.executable, "-m", _MODULE], _START_S)
+    except EnvironmentFailed as failed:
+        return Standing(failed.detail)
+    return Standing(**json.loads(said))
 
 
 def lacking() -> str:
     """Why this machine can run no command, in one line; empty when it can."""
     return examine().lacking
-
-
-def _environment() -> dict[str, str]:
-    """What the warm process may know of ours: where programs and modules are, no secret."""
-    return {
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "LC_ALL": "C.UTF-8",
-    }
 
 
 def _furnish(home: Path, programs: Mapping[str, Path]) -> dict[str, str]:
@@ -567,11 +522,11 @@ def main() -> None:
     if walls == "landlock" and not missing and (unconfined := confinement.lacking()):
         missing = f"{unapart}, and {unconfined}" if unapart else unconfined
     if missing:
-        control.send(f"failed: {missing}".encode())
+        control.send(json.dumps({"failed": missing}).encode())
         return
     gc.collect()
     gc.freeze()  # collections in the children leave the shared pages alone
-    control.send(f"{walls}: {unapart}".encode())
+    control.send(json.dumps({"ready": walls, "unapart": unapart}).encode())
     _serve(control, walls)
 
 

@@ -48,6 +48,8 @@ def surroundings() -> dict[str, str]:
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "LC_ALL": "C.UTF-8",
+        # where /tmp cannot be written to, as in a container with a read-only root
+        **{name: os.environ[name] for name in ("TMPDIR",) if name in os.environ},
     }
 
 
@@ -181,13 +183,14 @@ class Forker:
     async def begin(self, connection: socket.socket) -> tuple[int, End]:
         """Have a process forked that speaks on ``connection``; its number, and its end to come.
 
-        Raises what ``start`` raises.
+        Who does not wait for the end cancels it. Raises what ``start`` raises.
         """
         await self.start()
         self._begun += 1
         number = self._begun
         end: End = asyncio.get_running_loop().create_future()
         self._ends[number] = end
+        end.add_done_callback(lambda _: self._ends.pop(number, None))
         try:
             while not end.done():
                 try:
@@ -198,7 +201,7 @@ class Forker:
                 except OSError:
                     self._lose()
         except BaseException:
-            self._ends.pop(number, None)
+            end.cancel()
             raise
         return number, end
 
@@ -253,7 +256,7 @@ class Forker:
             return
         message: dict[str, Any] = json.loads(data)
         if number := message.pop("ended", None):
-            end = self._ends.pop(number, None)
+            end = self._ends.get(number)
             if end is not None and not end.done():
                 end.set_result(message)
         elif not self._said.done():
@@ -271,7 +274,6 @@ class Forker:
         for end in self._ends.values():
             if not end.done():
                 end.set_result(None)
-        self._ends.clear()
 
     async def _stop(self) -> int:
         if self._child is not None and self._alive and not self._up:

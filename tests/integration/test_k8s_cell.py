@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -276,9 +277,10 @@ def test_a_cancelled_command_ends(walls: Walls) -> None:
 @each
 def test_a_warm_process_that_died_is_started_again(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
-        assert cell._process is not None
-        cell._process.kill()
-        cell._process.wait()
+        dead = cell.pid
+        assert dead is not None
+        os.kill(dead, signal.SIGKILL)
+        await _until(lambda: cell.pid is None)
         assert (await cell.run("echo again", address=NOWHERE)).output == "again\n"
 
     in_cell(walls, scene)
@@ -292,7 +294,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="cluster"):
         diagnosis.check(KubernetesConfig(cluster="kind"))
 
-    monkeypatch.setattr(sandbox, "_environment", lambda: {"PATH": "/nowhere", **_paths()})
+    monkeypatch.setattr(sandbox, "surroundings", lambda: {"PATH": "/nowhere", **_paths()})
     with pytest.raises(EnvironmentFailed, match="bubblewrap is not installed"):
         in_cell("namespaces", lambda cell: cell.run("true", address=NOWHERE))
     standing = asyncio.run(sandbox._try())
