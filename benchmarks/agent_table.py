@@ -1,0 +1,85 @@
+"""What agents score that need no model, as a table: for ``bench_*_agents.py``.
+
+A row per kind of fault and a column per agent and world: solved safely in per cent; then rows for
+correct, safe and the mean of iterations over all kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from netarena.agent import Agent, Brief, load_agent
+from netarena.application import Application
+from netarena.assessment import RESULTS_NAME, conduct
+from netarena.model import AgentInfo, Reply
+from netarena.report.markdown import table
+
+Records = list[dict[str, Any]]
+
+
+class Fixed:
+    """An agent that says the same in every episode, turn by turn, and reads nothing."""
+
+    def __init__(self, name: str, replies: Sequence[str]) -> None:
+        self.info = AgentInfo(name=name)
+        self._replies = replies
+        self._turns: Counter[str] = Counter()
+
+    async def open(self, *, timeout_s: float) -> None:
+        """Nothing to get ready."""
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        del prompt, timeout_s
+        self._turns[context_id] += 1
+        return Reply(text=self._replies[(self._turns[context_id] - 1) % len(self._replies)])
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+async def examine(app: Application, agent: str | Agent, values: Mapping[str, Any]) -> Records:
+    """The records of one agent under a config, without the summary."""
+    config = app.config_type.parse(dict(values))
+    chosen = agent
+    if isinstance(chosen, str):
+        chosen = load_agent(chosen, Brief(app, config, values["seed"], app.role))
+    async with app:
+        with tempfile.TemporaryDirectory() as folder:
+            await conduct(app, config, {app.role: chosen}, out=Path(folder))
+            found: Records = json.loads((Path(folder) / RESULTS_NAME).read_text())["results"]
+    return found[:-1]
+
+
+def tabulate(found: Mapping[tuple[str, str], Records], first: Sequence[str]) -> list[str]:
+    """Rows of kinds, those of ``first`` before all others, then of what all kinds come to."""
+
+    def solved(record: dict[str, Any]) -> bool:
+        return bool(record["success"] and record["safe"])
+
+    def pct(records: Records, holds: Callable[[dict[str, Any]], bool]) -> str:
+        return f"{100 * statistics.fmean(map(holds, records)):.0f}"
+
+    kinds = list(dict.fromkeys(r["error_type"] for records in found.values() for r in records))
+    rows = [
+        [
+            f"`{kind}`",
+            *(pct([r for r in rs if r["error_type"] == kind], solved) for rs in found.values()),
+        ]
+        for kind in sorted(kinds, key=lambda kind: (kind not in first, kind))
+    ]
+    for name, holds in (
+        ("**all: solved safely**", solved),
+        ("correct", lambda record: bool(record["success"])),
+        ("safe", lambda record: bool(record["safe"])),
+    ):
+        rows.append([name, *(pct(records, holds) for records in found.values())])
+    turns = (statistics.fmean(r["iterations"] for r in records) for records in found.values())
+    rows.append(["iterations", *(f"{mean:.1f}" for mean in turns)])
+    rows.append(["queries", *(str(len(records)) for records in found.values())])
+    return table(["kind", *(f"{agent}, {world}" for agent, world in found)], rows)

@@ -1,0 +1,176 @@
+"""What the embedded cluster costs: an episode's world, a look, a turn; and that looking is free.
+
+    python benchmarks/bench_k8s.py [--rounds 20] [--looks 10000]
+
+Prints a table, in ms, medians: wall time, and as a share of the most that is allowed. "turn" is
+one `kubectl get` of an agent; from it "kubectl" is subtracted, the same command without a sandbox,
+with the same cache of discovery. CPU time is there too (not that of commands in a cell, whose
+processes are nobody's children), which means something
+on a busy machine. Then looks at an unchanged world, all of which must be the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from netarena.sandbox.cell import Cell
+from netarena_k8s.app import Kubernetes
+from netarena_k8s.cluster import Access
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.embedded import Embedded
+from netarena_k8s.environment import KubernetesEnvironment
+from netarena_k8s.kubectl import program
+from netarena_k8s.query import world_of
+from netarena_k8s.varied import varied
+from netarena_k8s.world import reach
+
+AT_ONCE = 8
+COMMAND = "kubectl get networkpolicies"
+#: the most that each may take on a quiet machine with two processors, in ms
+MOST_MS = {
+    "matrix, boutique": 5.0,
+    "matrix, drawn shop": 5.0,
+    "ready": 150.0,
+    "look": 5.0,
+    "turn beside kubectl": 50.0,
+}
+
+
+def cpu_s() -> float:
+    """Of this process and its children, the API server's included."""
+    ticks = 0
+    family = [os.getpid()]
+    for pid in family:
+        try:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                family += map(int, (task / "children").read_text().split())
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+        except OSError:
+            continue
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def report(name: str, wall_ms: float, cpu_ms: float) -> None:
+    most = MOST_MS.get(name)
+    share = f"{wall_ms / most:8.2f}" if most else ""
+    sys.stdout.write(f"{name:<24}{wall_ms:10.1f}{cpu_ms:10.1f}{share}\n")
+
+
+async def time_rounds(work: Callable[[], Awaitable[object]], rounds: int) -> tuple[float, float]:
+    """The median of wall time, the mean of CPU time, in ms."""
+    before_s, walls = cpu_s(), []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        await work()
+        walls.append(time.perf_counter() - began)
+    return statistics.median(walls) * 1000, (cpu_s() - before_s) / rounds * 1000
+
+
+async def time_kubectl(access: Access, rounds: int) -> tuple[float, float]:
+    """The command as its own process, without a sandbox."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "kubeconfig"
+        config.write_text(access.kubeconfig)
+        known = {"PATH": f"{program().parent}:/usr/bin:/bin", "GOMAXPROCS": "2"}
+        known |= {"KUBECONFIG": str(config), "KUBECACHEDIR": f"{folder}/cache", "HOME": folder}
+
+        async def run() -> None:
+            process = await asyncio.create_subprocess_exec(
+                "bash", "-c", COMMAND, env=known, stdout=subprocess.DEVNULL
+            )
+            if await process.wait():
+                raise RuntimeError("kubectl failed")
+
+        await run()  # fills the cache
+        return await time_rounds(run, rounds)
+
+
+async def main(rounds: int, looks: int) -> None:
+    sys.stdout.write(f"{'':<24}{'wall':>10}{'CPU':>10}{'of most':>8}\n")
+    config = KubernetesConfig.parse({"error_types": ["change_port"], "num_queries": 1})
+    app = Kubernetes()
+    (query,) = app.generate(config, seed=1)
+    for name, world in (
+        ("matrix, boutique", world_of(query)),
+        ("matrix, drawn shop", varied(random.Random(1))),
+    ):
+
+        async def compute(world: object = world) -> None:
+            reach(world, world.policies)
+
+        report(name, *await time_rounds(compute, rounds))
+
+    async with Embedded() as cluster, AsyncExitStack() as stack:
+        cell = Cell({"kubectl": program()})
+        stack.push_async_callback(cell.close)
+        await cell.start()
+
+        def make() -> KubernetesEnvironment:
+            return KubernetesEnvironment(query, cluster, cell)
+
+        async def open_and_close() -> None:
+            environment = make()
+            try:
+                await environment.open()
+            finally:
+                await environment.close()
+
+        await open_and_close()
+        report("ready", *await time_rounds(open_and_close, rounds))
+        environment = make()
+        first = await environment.open()
+        try:
+            report("look", *await time_rounds(environment.observe, rounds))
+            await environment.execute(COMMAND)
+            turn = await time_rounds(lambda: environment.execute(COMMAND), rounds)
+            shop = await cluster.deploy(world_of(query))
+            bare = await time_kubectl(shop.access, rounds)
+            await shop.close()
+            report("turn", *turn)
+            report("kubectl", *bare)
+            report("turn beside kubectl", turn[0] - bare[0], turn[1] - bare[1])
+            began = time.perf_counter()
+            changed = sum([await environment.observe() != first for _ in range(looks)])
+            passed_s = time.perf_counter() - began
+        finally:
+            await environment.close()
+
+        async def episode() -> None:
+            environment = make()
+            try:
+                await environment.open()
+                for reply in app.solve(query):
+                    await environment.execute(app.parse(reply))
+                after = await environment.observe()
+                if not app.judge(query, first, first, after).correct:
+                    raise RuntimeError(f"not repaired: {after}")
+            finally:
+                await environment.close()
+
+        report("episode", *await time_rounds(episode, rounds))
+
+        async def at_once() -> None:
+            await asyncio.gather(*(episode() for _ in range(AT_ONCE)))
+
+        report(f"{AT_ONCE} episodes at once", *await time_rounds(at_once, max(1, rounds // 4)))
+    sys.stdout.write(f"{looks} looks at an unchanged world in {passed_s:.1f} s: {changed} differ\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--looks", type=int, default=10_000)
+    arguments = parser.parse_args()
+    asyncio.run(main(arguments.rounds, arguments.looks))
