@@ -110,6 +110,12 @@ def _lacks_confinement() -> str:
     return "" if version >= protection.SCOPES_SINCE else f"landlock is of version {version}"
 
 
+def _lacks_dataplane() -> str:
+    from netarena_k8s.datapath import wired
+
+    return wired.lacking()
+
+
 def _lacks_episodes() -> str:
     """Of routing: namespaces of their own, bubblewrap, bridges, iptables, queues, Mininet."""
     from netarena.model import Severity
@@ -131,6 +137,29 @@ def _lacks_mininet() -> str:
     return f"there is no {missing[0]} (apt-get install mininet)" if missing else ""
 
 
+#: of the cluster that tests may use; all other tests, and what they start, know of none
+_ASIDE = "NETARENA_TEST_KUBECONFIG"  # worker processes of xdist inherit it
+os.environ[_ASIDE] = os.environ.pop("KUBECONFIG", "") or os.environ.get(_ASIDE, "")
+CLUSTER_KUBECONFIG = os.environ[_ASIDE]
+
+
+def _lacks_cluster() -> str:
+    from netarena.errors import ConfigError
+    from netarena_k8s.real.context import current_context
+    from netarena_k8s.real.diagnosis import examine
+
+    if not CLUSTER_KUBECONFIG:
+        return "KUBECONFIG names no cluster"
+    os.environ["KUBECONFIG"] = CLUSTER_KUBECONFIG
+    try:
+        context = current_context(CLUSTER_KUBECONFIG)
+        return "KUBECONFIG cannot be read" if context is None else examine(context, None)
+    except ConfigError as error:
+        return str(error)
+    finally:
+        del os.environ["KUBECONFIG"]
+
+
 #: name: what the machine lacks, in words; empty when it is there
 REQUIREMENTS: dict[str, Callable[[], str]] = {
     "landlock": _lacks_landlock,
@@ -143,8 +172,10 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "mininet": _lacks_mininet,
     "bwrap": _lacks_bwrap,
     "cell": _lacks_cell,
+    "cluster": _lacks_cluster,
     "namespaces": _lacks_namespaces,
     "confinement": _lacks_confinement,
+    "dataplane": _lacks_dataplane,
     "episodes": _lacks_episodes,
 }
 
@@ -199,6 +230,18 @@ def shared_data() -> Path:
     """The ../shared/data folder; skips where there is none."""
     requirement("shared")
     return SHARED_DATA
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a real cluster's context, which KUBECONFIG names for this test."""
+    from netarena_k8s.real.context import current_context
+
+    requirement("cluster")
+    monkeypatch.setenv("KUBECONFIG", CLUSTER_KUBECONFIG)
+    context = current_context(CLUSTER_KUBECONFIG)
+    assert context is not None
+    return context
 
 
 @pytest.fixture(scope="session")
