@@ -63,23 +63,42 @@ _NEEDS = (
     _Need("bridges", ("ip link add t2 type bridge && ip link set t2 up",), _KERNEL),
     _Need("cables", (_PAIR,), _KERNEL),
     _Need(
+        "policy rules",
+        (
+            "ip rule add prohibit pref 0",
+            "ip route add blackhole default table 102 && ip rule add iif lo lookup 102",
+        ),
+        _KERNEL,
+    ),
+    _Need(
         "iptables",
         (
             "iptables -P FORWARD DROP",
             "iptables -A INPUT -p icmp -j DROP",
-            "iptables -A FORWARD -j REJECT",
+            "iptables -A FORWARD -p udp --dport 33434:33523 -j DROP",
+            "iptables -A OUTPUT -p tcp --sport 23 -j REJECT",
+            "iptables -A FORWARD -s 192.0.2.0/24 -j ACCEPT",
         ),
         "apt-get install iptables; use a kernel with nf_tables or ip_tables",
     ),
     _Need(
-        "queues", (_PAIR, "tc qdisc add dev t0 root tbf rate 8kbit burst 90 limit 1000"), _KERNEL
+        "queues",
+        (
+            f"{_PAIR} && tc qdisc add dev t0 root pfifo limit 0",
+            "tc qdisc replace dev t0 root tbf rate 8kbit burst 90 limit 1000",
+        ),
+        _KERNEL,
     ),
     _Need(
         "iptables extensions",
         (
-            "iptables -A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT",
-            "iptables -t raw -A PREROUTING -j CT --notrack",
+            "iptables -A FORWARD -m conntrack --ctstate NEW,ESTABLISHED,UNTRACKED -j DROP",
+            "iptables -A FORWARD -m length --length 84:65535 -j DROP",
+            "iptables -A FORWARD -p icmp --icmp-type echo-reply -j DROP",
+            "iptables -t raw -A PREROUTING -j NOTRACK",
             "iptables -t nat -A PREROUTING -j DNAT --to-destination 192.0.2.1",
+            "iptables -t nat -A PREROUTING -j REDIRECT",
+            "iptables -t mangle -A POSTROUTING -j DROP",
             "iptables -t mangle -A PREROUTING -j TTL --ttl-set 1",
         ),
         _KERNEL,
@@ -91,7 +110,9 @@ _NEEDS = (
         (
             _PAIR,
             _NFT.format("inet", "hook forward"),
+            "nft add rule inet t c iifname t0 meta l4proto icmp drop",
             _NFT.format("netdev", "hook ingress device t0"),
+            "nft add rule netdev t c ip protocol icmp drop",
         ),
         "apt-get install nftables; use a kernel with nf_tables",
         "error_types",

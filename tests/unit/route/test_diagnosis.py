@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import threading
 from collections.abc import Callable
@@ -19,8 +20,10 @@ from netarena.sandbox.shell import Result
 from netarena_route import diagnosis
 from netarena_route.config import RouteConfig
 from netarena_route.diagnosis import NeighbourTable, check, diagnose
+from netarena_route.fault import PAPER_KINDS, one_of_each
 from netarena_route.netlink import Netlink
-from netarena_route.world import standard
+from netarena_route.path import Plan
+from netarena_route.world import standard, varied
 
 Lack = Callable[..., None]
 
@@ -179,6 +182,35 @@ def test_rights_that_are_missing_at_once_are_told(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(diagnosis, "isolate", isolate)
     assert diagnosis._try_all() == {"namespaces": "unshare: Operation not permitted"}
+
+
+#: of a command, what a kernel may lack: matches, targets and tables of iptables, hooks and families
+#: of nftables, queue disciplines, policy rules
+_FEATURE = re.compile(
+    r" -[mjt] \w+|--(?:ctstate|length|icmp-type|[sd]port)\b|nft add table \w+|hook \w+|root \w+"
+    r"|^ip rule"
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_fault_needs_of_the_kernel_is_tried(seed: int) -> None:
+    tried: dict[str, set[str]] = {"": set()}
+    for need in diagnosis._NEEDS:
+        for command in need.commands:
+            tried.setdefault(need.key, set()).update(_FEATURE.findall(command))
+    for make in (standard, varied):
+        world = make(3, 2, random.Random(seed))
+        entries = [f"iptables {entry}" for entry in world.router.filters]
+        entries += ["ip rule"] * bool(world.router.rules)
+        found = {"": {name for entry in entries for name in _FEATURE.findall(entry)}}
+        for fault in one_of_each(Plan(world), random.Random(seed)):
+            key = "" if fault.kind in PAPER_KINDS else "error_types"
+            for order in fault.inject:
+                found.setdefault(key, set()).update(_FEATURE.findall(order.command))
+        assert found[""] <= tried[""]
+        assert found["error_types"] <= tried[""] | tried["error_types"]
+        assert {" -j DROP", "root tbf"} <= found[""]
+        assert {" -m conntrack", "nft add table netdev"} <= found["error_types"]
 
 
 @pytest.mark.requires("bwrap", "root")
