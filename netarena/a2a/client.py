@@ -186,7 +186,7 @@ class A2AAgent:
         )
         self._name = _clean(card.name, 200).strip() or self._name
         config = ClientConfig(httpx_client=self._http, streaming=True)
-        self._client = ClientFactory(config).create(_reachable_card(card, self._url))
+        self._client = ClientFactory(config).create(reachable_card(card, self._url))
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         """Send one prompt and wait for the whole reply. Raises AgentFailed."""
@@ -243,7 +243,7 @@ def _card_url(url: str, path: str) -> str:
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path))
 
 
-def _reachable_card(card: AgentCard, url: str) -> AgentCard:
+def reachable_card(card: AgentCard, url: str) -> AgentCard:
     """What the client needs to know of a card, with the URL that was given."""
     versions = [
         interface.protocol_version

@@ -52,6 +52,18 @@ def split_command(command: str, option: str) -> list[str]:
     return words
 
 
+async def wait_for_card(url: str, timeout_s: float = 10.0) -> bool:
+    """Whether an agent card can be had at ``url`` within ``timeout_s``."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                if await serves_card(url):
+                    return True
+                await asyncio.sleep(_LOOK_EVERY_S)
+    except TimeoutError:
+        return False
+
+
 async def serves_card(url: str) -> bool:
     """Whether an agent card can be had at ``url`` now."""
     async with httpx.AsyncClient(trust_env=False, timeout=_CARD_TIMEOUT_S) as client:

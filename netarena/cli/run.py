@@ -30,6 +30,7 @@ from netarena.cli.conversation import Watched, show_verdict
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import RUNS, config_options, json_option, read_pairs
 from netarena.cli.program import free_port, running, split_command
+from netarena.cli.scenario import run_scenario
 from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
@@ -37,7 +38,7 @@ from netarena.report.document import make_report
 
 
 @click.command("run")
-@click.argument("application", metavar="APP")
+@click.argument("application", metavar="APP|SCENARIO.toml")
 @click.option(
     "--agent",
     "agent_name",
@@ -84,20 +85,26 @@ def command(  # noqa: PLR0913 -- one argument per option
     resume: bool,
     as_json: bool,
 ) -> None:
-    """Examine an agent on APP and show how it did.
+    """Examine an agent on APP and show how it did; or all that SCENARIO.toml names.
 
     A second run in the same folder keeps the first below earlier-N/.
     """
     logging.basicConfig(format="netarena: %(levelname)s: %(message)s")
-    app = load(application)
     values = read_pairs(
         pairs,
         num_queries=num_queries,
         seed=seed,
         concurrency=concurrency,
         resume=True if resume else None,
-        output_dir=None if out is None else str(out),
     )
+    if application.endswith(".toml"):
+        if agent_name or agent_cmd or over_a2a or query_id:
+            raise ConfigError("scenario", "says itself which agents take part: no --agent with it")
+        run_scenario(Path(application), values, out=out, verbose=verbose, as_json=as_json)
+        return
+    app = load(application)
+    if out is not None:
+        values |= read_pairs((), output_dir=str(out))
     if values.pop("agent_client_configs", None) is not None:
         click.echo("netarena: warning: agent_client_configs is ignored", err=True)
     config = app.config_type.parse(values)

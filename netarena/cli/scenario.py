@@ -1,0 +1,130 @@
+"""``netarena run SCENARIO.toml``: start what has a command, examine, stop all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from netarena.agent import Agent
+from netarena.application import load
+from netarena.archive import read_run
+from netarena.assessment import MAX_EPISODES, RESULTS_NAME, conduct
+from netarena.cli.comparison import show_comparison
+from netarena.cli.conversation import Watched, show_verdict
+from netarena.cli.interrupt import run_until_stopped
+from netarena.cli.option import RUNS
+from netarena.cli.program import running, split_command, wait_for_card
+from netarena.cli.request import ask, keep, show_documents
+from netarena.cli.screen import Meter, MeterReporter, show_result
+from netarena.errors import ConfigError
+from netarena.report.document import make_report
+from netarena.scenario import Scenario, read_scenario
+
+
+def run_scenario(
+    path: Path, values: dict[str, Any], *, out: Path | None, verbose: bool, as_json: bool
+) -> None:
+    """Run a scenario file; ``values`` are config keys that win over the file's.
+
+    Raises ConfigError and AssessmentFailed; whatever was started has been stopped then.
+    """
+    scenario = read_scenario(path)
+    scenario = dataclasses.replace(scenario, config={**scenario.config, **values})
+    endpoints = scenario.endpoints()
+    folder = out or Path(RUNS) / scenario.name
+    if scenario.application is not None:
+        _examine(scenario, endpoints, folder, verbose=verbose, as_json=as_json)
+        return
+    if verbose or "resume" in values:
+        raise ConfigError(
+            "--verbose" if verbose else "--resume",
+            "is for scenarios whose green agent is an application, not a service",
+        )
+    if scenario.green.endpoint is None:
+        raise ConfigError("green_agent.endpoint", "must be there (and cmd), or application")
+    green = scenario.green.endpoint
+
+    async def request() -> list[dict[str, Any]]:
+        async with started(scenario):
+            return keep(await ask(green, scenario.request(endpoints)), endpoints, folder)
+
+    documents = run_until_stopped(request)
+    if as_json:
+        shown = documents if len(documents) > 1 else documents[0]
+        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        return
+    show_documents(documents)
+    click.echo(f"{folder}")
+
+
+@asynccontextmanager
+async def started(scenario: Scenario) -> AsyncIterator[None]:
+    """Everybody's card is served while the context lasts; those with a command are started here."""
+    parties = [party for party in (*scenario.participants, scenario.green) if party.endpoint]
+    commands = [
+        (party, split_command(party.cmd, f"{party.role}.cmd"), party.environ(os.environ))
+        for party in parties
+        if party.cmd
+    ]
+    async with AsyncExitStack() as stack:
+        programs = [
+            running(words, str(party.endpoint), name=f"{party.role}.cmd", environ=environ)
+            for party, words, environ in commands
+        ]
+        for program in programs:
+            await stack.enter_async_context(program)
+        for party in parties:
+            if not party.cmd and not await wait_for_card(str(party.endpoint)):
+                raise ConfigError(
+                    f"{party.role}.endpoint",
+                    f"no agent card at {party.endpoint}: start the agent, or give its cmd",
+                )
+        yield
+
+
+def _examine(
+    scenario: Scenario, endpoints: dict[str, str], folder: Path, *, verbose: bool, as_json: bool
+) -> None:
+    """Examine the participants in this process, with a journal."""
+    from netarena.cli.run import connect, place
+
+    app = load(str(scenario.application))
+    values = {**scenario.config, "output_dir": str(folder)}
+    config, folder = place(app, app.config_type.parse(values))
+
+    async def examine() -> None:
+        slots = asyncio.Semaphore(max(MAX_EPISODES, 2 * config.concurrency))
+        async with app, started(scenario):
+            agents: dict[str, Agent] = {
+                role: connect(url, role, os.environ) for role, url in endpoints.items()
+            }
+            if verbose:
+                agents = {role: Watched(agent) for role, agent in agents.items()}
+            with Meter(scenario.name, bar=not verbose) as meter:
+                reporter = MeterReporter(meter, show_verdict if verbose else None)
+                await conduct(app, config, agents, out=folder, slots=slots, reporter=reporter)
+
+    again = f"the same command with --out {folder} --resume"
+    run_until_stopped(examine, hint=f"what was graded is kept; {again} continues")
+    folders = [folder / role for role in endpoints] if len(endpoints) > 1 else [folder]
+    if as_json:
+        documents = [
+            json.loads((place / RESULTS_NAME).read_text(encoding="utf-8")) for place in folders
+        ]
+        shown = documents if len(documents) > 1 else documents[0]
+        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        return
+    report = make_report(read_run(folder))
+    for participant in report["participants"]:
+        show_result(participant)
+    show_comparison(report)
+    for each in folders:
+        click.echo(f"{each / RESULTS_NAME}")

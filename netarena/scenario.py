@@ -1,0 +1,260 @@
+"""Scenario files: who takes part in an assessment, how each is started, and the config.
+
+TOML in both forms that are in use. Local ones say where each agent is and how it is started:
+
+    [green_agent]
+    endpoint = "http://127.0.0.1:9009"
+    cmd = "netarena serve malt --port 9009"
+
+    [[participants]]
+    role = "malt_operator"
+    endpoint = "http://127.0.0.1:9010"
+    cmd = "netarena-purple --model openai/gpt-4o-mini --port 9010"
+
+    [config]
+    num_queries = 1
+
+Those of leaderboards name an image, or the id that a platform knows the agent by, and the
+environment; the role is then called ``name``:
+
+    [[participants]]
+    agentbeats_id = "…"
+    image = "ghcr.io/me/my-agent:1"
+    name = "malt_operator"
+    env = { OPENAI_API_KEY = "${OPENAI_API_KEY}" }
+
+A green agent that has an ``application`` instead of an endpoint is none: the participants are
+examined by ``netarena run`` itself. Keys and tables beside these belong to the platform.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from netarena.a2a.request import MAX_PARTICIPANTS, ROLE, check_url
+from netarena.errors import ConfigError
+
+#: port that every image listens at
+IMAGE_PORT = 9009
+#: what a container of the green agent's image needs, by application (docs/container.md)
+PRIVILEGED = frozenset({"route"})
+#: roles of the applications' participants end so
+_ROLE_END = "_operator"
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: between looks at a container's health, s, and how often it may fail
+_HEALTH = {
+    "test": [
+        "CMD",
+        "curl",
+        "--fail",
+        "--silent",
+        "--output",
+        "/dev/null",
+        f"http://localhost:{IMAGE_PORT}/.well-known/agent-card.json",
+    ],
+    "interval": "2s",
+    "timeout": "5s",
+    "retries": 60,
+}
+
+
+@dataclass(frozen=True)
+class Party:
+    """One agent: where it is, and how it is started."""
+
+    #: the participant's role; ``green_agent`` of the green one
+    role: str
+    endpoint: str | None = None
+    cmd: str | None = None
+    image: str | None = None
+    agentbeats_id: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def environ(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Its environment, ``${NAME}`` replaced from ``given``. Raises ConfigError."""
+
+        def replace(match: re.Match[str]) -> str:
+            if match[1] not in given:
+                raise ConfigError(
+                    f"{self.role}.env", f"{match[1]} is not set in the environment: export it"
+                )
+            return given[match[1]]
+
+        return {name: _VARIABLE.sub(replace, value) for name, value in self.env.items()}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario file's content."""
+
+    name: str
+    green: Party
+    participants: tuple[Party, ...]
+    config: Mapping[str, Any]
+    #: of a green agent that is no service
+    application: str | None = None
+
+    def request(self, endpoints: Mapping[str, str]) -> str:
+        """The text of the assessment's message, with each participant's URL by role."""
+        return json.dumps({"participants": dict(endpoints), "config": dict(self.config)})
+
+    def endpoints(self) -> dict[str, str]:
+        """Each participant's URL. Raises ConfigError for one that has none."""
+        urls = {}
+        for party in self.participants:
+            if party.endpoint is None:
+                raise ConfigError(
+                    f"participants.{party.role}",
+                    "has no endpoint: give endpoint (and cmd), or run images with "
+                    "`netarena compose`",
+                )
+            urls[party.role] = party.endpoint
+        return urls
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Read a scenario file. Raises ConfigError that names the key."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("scenario", f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("scenario", f"{path} is no TOML: {error}") from None
+    green_table = _table(data, "green_agent")
+    parties = data.get("participants")
+    if not isinstance(parties, list) or not 1 <= len(parties) <= MAX_PARTICIPANTS:
+        raise ConfigError(
+            "participants", f"must be 1 to {MAX_PARTICIPANTS} tables [[participants]]"
+        )
+    participants = tuple(
+        _party(party, _role(party, number)) for number, party in enumerate(parties)
+    )
+    roles = [party.role for party in participants]
+    if twice := [role for role in roles if roles.count(role) > 1]:
+        raise ConfigError("participants", f"the role {twice[0]!r} is there twice")
+    return Scenario(
+        name=path.stem,
+        green=_party(green_table, "green_agent"),
+        participants=participants,
+        config=_table(data, "config", empty=True),
+        application=_text(green_table, "application", "green_agent"),
+    )
+
+
+def compose(scenario: Scenario, *, image: str | None = None) -> dict[str, Any]:
+    """The content of a compose file that runs the scenario's images and leaves its results.
+
+    ``docker compose up --abort-on-container-exit --exit-code-from assessment`` ends when the
+    results are in ``./output``. ``image`` stands in for parties that name none, by their role.
+    The service that asks for the assessment is the green agent's image too. Raises ConfigError
+    for a party without an image.
+    """
+    green = scenario.green
+    roles = [party.role for party in scenario.participants]
+    urls = {role: f"http://{_service(role)}:{IMAGE_PORT}/" for role in roles}
+    services: dict[str, Any] = {"green-agent": _container(green, image)}
+    application = scenario.application or _guess_application(roles)
+    if application in PRIVILEGED:
+        services["green-agent"]["privileged"] = True
+    for party in scenario.participants:
+        services[_service(party.role)] = _container(party, image)
+    services["assessment"] = {
+        "image": services["green-agent"]["image"],
+        "entrypoint": ["netarena", "request"],
+        # dollars are compose's own
+        "command": [
+            f"http://green-agent:{IMAGE_PORT}/",
+            scenario.request(urls).replace("$", "$$"),
+            "--out",
+            "/output",
+        ],
+        # the folder belongs to whoever made it
+        "user": "${UID:-0}",
+        "volumes": ["./output:/output"],
+        "depends_on": {name: {"condition": "service_healthy"} for name in services},
+    }
+    return {"services": services}
+
+
+def _container(party: Party, image: str | None) -> dict[str, Any]:
+    chosen = party.image or image
+    if chosen is None:
+        known = f" (id {party.agentbeats_id})" if party.agentbeats_id else ""
+        raise ConfigError(
+            f"{party.role}.image", f"is not there{known}: name the image that the agent runs in"
+        )
+    service: dict[str, Any] = {"image": chosen}
+    if party.env:
+        # ${NAME} stays: compose replaces it when it starts, so that no secret is in the file
+        service["environment"] = {
+            name: _VARIABLE.sub(r"${\1:?\1 is not set}", value.replace("$", "$$")
+                                .replace("$${", "${"))
+            for name, value in party.env.items()
+        }  # fmt: skip
+    # a copy: YAML would make one an alias of the other
+    service["healthcheck"] = copy.deepcopy(_HEALTH)
+    return service
+
+
+def _guess_application(roles: list[str]) -> str:
+    """The application whose role the first participant has, by the name."""
+    return roles[0].removesuffix(_ROLE_END)
+
+
+def _service(role: str) -> str:
+    """A host name of a role: underscores are none of it."""
+    return re.sub(r"[^a-z0-9-]+", "-", role.lower()).strip("-") or "participant"
+
+
+def _role(party: Any, number: int) -> str:
+    where = f"participants[{number}]"
+    if not isinstance(party, dict):
+        raise ConfigError(where, "must be a table")
+    role = party.get("role", party.get("name"))
+    if not isinstance(role, str) or not ROLE.fullmatch(role):
+        raise ConfigError(f"{where}.role", f"(or name) must be text that matches {ROLE.pattern}")
+    return role
+
+
+def _party(table: Mapping[str, Any], role: str) -> Party:
+    endpoint = _text(table, "endpoint", role)
+    cmd = _text(table, "cmd", role)
+    if endpoint is not None:
+        check_url(endpoint, f"{role}.endpoint")
+    if cmd is not None and endpoint is None and "application" not in table:
+        raise ConfigError(f"{role}.endpoint", "must say where the cmd will be reached")
+    env = table.get("env", {})
+    names = list(env) if isinstance(env, dict) else [""]
+    if not all(_NAME.fullmatch(name) and isinstance(env[name], str | int) for name in names):
+        raise ConfigError(f"{role}.env", "must be a table of names and texts")
+    return Party(
+        role=role,
+        endpoint=endpoint,
+        cmd=cmd,
+        image=_text(table, "image", role),
+        agentbeats_id=_text(table, "agentbeats_id", role),
+        env={name: str(value) for name, value in env.items()},
+    )
+
+
+def _text(table: Mapping[str, Any], key: str, role: str) -> str | None:
+    value = table.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"{role}.{key}", f"must be text, not {type(value).__name__}")
+    # templates leave what is to be filled in empty
+    return value or None
+
+
+def _table(data: Mapping[str, Any], key: str, *, empty: bool = False) -> dict[str, Any]:
+    value = data.get(key, {} if empty else None)
+    if not isinstance(value, dict):
+        raise ConfigError(key, f"must be a table [{key}]")
+    return value

@@ -1,0 +1,164 @@
+"""Scenario files run for real: services that are started, examined and stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from netarena.cli import main
+from netarena.cli.program import free_port
+
+PATIENCE_S = 90.0
+
+
+def processes(mark: str) -> list[str]:
+    """Processes that have ``mark`` among the words of their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if mark in words:
+            found.append(path.parent.name)
+    return found
+
+
+class File:
+    """A scenario of the toy application, with services at free ports that are told by ``mark``."""
+
+    def __init__(self, folder: Path, *strategies: str, green: bool = True, queries: int = 1):
+        self.mark = str(time.monotonic_ns())
+        self.path = folder / "toy.toml"
+        self.roles = ["toy_operator"] if len(strategies) == 1 else list(strategies)
+        lines = ["[green_agent]", 'application = "toy"']
+        if green:
+            port = free_port()
+            command = f"{sys.executable} -m netarena.cli serve toy --port {port}"
+            lines[1:] = [
+                f'endpoint = "http://127.0.0.1:{port}"',
+                f'cmd = "{command} --out served --card-url http://{self.mark}/"',
+            ]
+            # found again by a word of its own
+            lines[2] = lines[2].replace(f"http://{self.mark}/", f"http://a/{self.mark}")
+        for role, strategy in zip(self.roles, strategies, strict=True):
+            port = free_port()
+            command = (
+                f"{sys.executable} -m a2a_purple.cli --application toy --strategy {strategy} "
+                f"--role {role} --seed {self.mark} --set num_queries={queries} --port {port}"
+            )
+            lines += [
+                "[[participants]]",
+                f'role = "{role}"',
+                f'endpoint = "http://127.0.0.1:{port}"',
+                f'cmd = "{command}"',
+            ]
+        lines += ["[config]", f"num_queries = {queries}", f"seed = {self.mark}"]
+        self.path.write_text("\n".join(lines))
+
+    def left(self) -> list[str]:
+        return processes(self.mark) + processes(f"http://a/{self.mark}")
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_services_are_started_examined_and_stopped(tmp_path, capsys):
+    file = File(tmp_path, "oracle")
+    assert main(["run", str(file.path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document == json.loads(Path("netarena-runs/toy/results.json").read_text())
+    *records, summary = document["results"]
+    assert len(records) == 3
+    assert summary["avg_solved_safely"] == 1.0
+    assert document["participants"]["toy_operator"].startswith("http://127.0.0.1:")
+    assert "3/3" in err
+    assert file.left() == []
+
+
+def test_participants_meet_the_same_queries_and_are_compared(tmp_path, capsys):
+    file = File(tmp_path, "oracle", "noop", green=False)
+    assert main(["run", str(file.path), "--out", "both", "--num-queries", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "compared on the same queries" in out
+    ids = [
+        [record.get("id") for record in json.loads(path.read_text())["results"]]
+        for path in sorted(Path("both").glob("*/results.json"))
+    ]
+    assert len(ids) == 2
+    assert sorted(map(str, ids[0])) == sorted(map(str, ids[1]))
+    assert file.left() == []
+
+
+@pytest.mark.parametrize("green", [True, False])
+def test_an_interrupted_scenario_leaves_nothing_behind(tmp_path, green):
+    file = File(tmp_path, "oracle", green=green, queries=500)
+    command = [sys.executable, "-m", "netarena.cli", "run", str(file.path), "--out", "run"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            deadline = time.monotonic() + PATIENCE_S
+            while not list(Path().rglob("journal.jsonl")):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert file.left()
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert file.left() == []
+
+
+def test_a_service_that_does_not_come_up_stops_the_others(tmp_path, capsys):
+    file = File(tmp_path, "oracle")
+    text = file.path.read_text()
+    file.path.write_text(text.replace("netarena.cli serve toy", "netarena.cli serve nonsense"))
+    assert main(["run", str(file.path)]) == 2
+    err = capsys.readouterr().err
+    assert "green_agent.cmd: the command ended with status 2: netarena: error: application" in err
+    assert file.left() == []
+
+
+def test_a_request_that_is_rejected_says_why(tmp_path, capsys):
+    file = File(tmp_path, "oracle")
+    assert main(["run", str(file.path), "--set", "nonsense=1"]) == 1
+    err = capsys.readouterr().err
+    assert "the assessment ended rejected: config.nonsense: unknown key" in err
+    assert file.left() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--agent", "noop"], "scenario: says itself which agents take part"),
+        (["--verbose"], "--verbose: is for scenarios whose green agent is an application"),
+        (["--resume"], "--resume: is for scenarios whose green agent is an application"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(tmp_path, capsys, arguments, words):
+    assert main(["run", str(File(tmp_path, "oracle").path), *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_agent_that_nobody_started_is_named(tmp_path, capsys):
+    port = free_port()
+    Path("x.toml").write_text(
+        f'[green_agent]\nendpoint = "http://127.0.0.1:{port}"\n'
+        f'[[participants]]\nrole = "r"\nendpoint = "http://127.0.0.1:{port}"\n'
+    )
+    assert main(["request", f"http://127.0.0.1:{port}", '{"participants": {"r": "http://x"}}']) == 1
+    assert "the green agent cannot be reached" in capsys.readouterr().err
+    assert main(["run", "x.toml"]) == 2
+    err = capsys.readouterr().err
+    assert f"r.endpoint: no agent card at http://127.0.0.1:{port}: start the agent" in err

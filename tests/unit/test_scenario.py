@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from netarena.application import load
+from netarena.cli import main
+from netarena.errors import ConfigError
+from netarena.scenario import Party, compose, read_scenario
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = sorted((ROOT / "scenarios").rglob("*.toml"))
+GREEN = '[green_agent]\nendpoint = "http://127.0.0.1:1"\nimage = "green"\n'
+PURPLE = '[[participants]]\nrole = "malt_operator"\nendpoint = "http://127.0.0.1:2"\nimage = "p"\n'
+
+
+def read(tmp_path: Path, text: str):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return read_scenario(path)
+
+
+def test_both_forms_are_read(tmp_path):
+    local = read(tmp_path, GREEN + 'cmd = "serve"\n' + PURPLE + "[config]\nnum_queries = 2\n")
+    assert local.name == "mine"
+    assert (local.green.endpoint, local.green.cmd) == ("http://127.0.0.1:1", "serve")
+    assert local.endpoints() == {"malt_operator": "http://127.0.0.1:2"}
+    assert json.loads(local.request({"malt_operator": "http://x"})) == {
+        "participants": {"malt_operator": "http://x"},
+        "config": {"num_queries": 2},
+    }
+    board = read(
+        tmp_path,
+        '[green_agent]\nagentbeats_id = "g"\n[[participants]]\nname = "malt_operator"\n'
+        'agentbeats_id = ""\nimage = "p"\nenv = { KEY = "${SECRET}", N = 3 }\n'
+        '[platform]\nanything = "goes"\n',
+    )
+    (party,) = board.participants
+    assert (board.green.agentbeats_id, party.agentbeats_id) == ("g", None)
+    assert party.environ({"SECRET": "s"}) == {"KEY": "s", "N": "3"}
+    assert board.config == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("green_agent = 1", "green_agent: must be a table [green_agent]"),
+        ("[", "is no TOML"),
+        (PURPLE, "green_agent: must be a table"),
+        (GREEN, "participants: must be 1 to 16 tables"),
+        (GREEN + "participants = 1", "participants: must be 1 to 16 tables"),
+        (GREEN + "[[participants]]\n", "participants[0].role: (or name) must be text"),
+        (GREEN + '[[participants]]\nrole = "../x"\n', "participants[0].role: (or name)"),
+        (GREEN + PURPLE + PURPLE, "participants: the role 'malt_operator' is there twice"),
+        (GREEN.replace("http", "ftp") + PURPLE, "green_agent.endpoint: must be an http"),
+        (GREEN + PURPLE + "cmd = 3\n", "malt_operator.cmd: must be text, not int"),
+        (GREEN + PURPLE + "env = 3\n", "malt_operator.env: must be a table"),
+        (GREEN + PURPLE + 'env = { "A B" = "x" }\n', "malt_operator.env: must be a table"),
+        (
+            GREEN + '[[participants]]\nrole = "r"\ncmd = "x"\n',
+            "r.endpoint: must say where the cmd will be reached",
+        ),
+        ("config = 3\n" + GREEN + PURPLE, "config: must be a table [config]"),
+    ],
+)
+def test_a_mistake_names_its_key(tmp_path, text, words):
+    if text.endswith("participants = 1"):
+        text = "participants = 1\n" + GREEN
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_scenario(tmp_path / "none.toml")
+
+
+def test_an_environment_variable_that_is_not_set_is_named():
+    with pytest.raises(ConfigError, match=r"r\.env: SECRET is not set in the environment"):
+        Party(role="r", env={"KEY": "${SECRET}"}).environ({})
+
+
+def test_an_image_alone_cannot_be_run_here(tmp_path):
+    scenario = read(tmp_path, GREEN + '[[participants]]\nname = "r"\nimage = "p"\n')
+    with pytest.raises(ConfigError, match=r"participants\.r: has no endpoint: .*netarena compose"):
+        scenario.endpoints()
+
+
+def test_a_compose_file_waits_for_health_and_holds_no_secret(tmp_path):
+    env = 'env = { KEY = "${SECRET}", PRICE = "5$" }\n'
+    made = compose(read(tmp_path, GREEN + PURPLE + env + '[config]\nprompt_type = "a$b"\n'))
+    services = made["services"]
+    assert set(services) == {"green-agent", "malt-operator", "assessment"}
+    assert services["malt-operator"]["environment"] == {
+        "KEY": "${SECRET:?SECRET is not set}",
+        "PRICE": "5$$",
+    }
+    assert "curl" in services["green-agent"]["healthcheck"]["test"]
+    assessment = services["assessment"]
+    assert assessment["image"] == "green"
+    assert set(assessment["depends_on"]) == {"green-agent", "malt-operator"}
+    url, request, *_ = assessment["command"]
+    assert url == "http://green-agent:9009/"
+    assert json.loads(request.replace("$$", "$")) == {
+        "participants": {"malt_operator": "http://malt-operator:9009/"},
+        "config": {"prompt_type": "a$b"},
+    }
+    assert "privileged" not in services["green-agent"]
+
+
+def test_networks_need_a_privileged_container(tmp_path):
+    made = compose(read(tmp_path, GREEN + PURPLE.replace("malt", "route")))
+    assert made["services"]["green-agent"]["privileged"] is True
+    assert "privileged" not in made["services"]["route-operator"]
+
+
+def test_an_agent_known_by_id_alone_needs_an_image(tmp_path):
+    text = '[green_agent]\nimage = "g"\n[[participants]]\nname = "r"\nagentbeats_id = "7"\n'
+    with pytest.raises(ConfigError, match=r"r\.image: is not there \(id 7\)"):
+        compose(read(tmp_path, text))
+    assert compose(read(tmp_path, text), image="i")["services"]["r"]["image"] == "i"
+
+
+# the files that are there
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=name_of)
+def test_each_scenario_has_a_config_that_its_application_takes(path):
+    scenario = read_scenario(path)
+    name = scenario.application or path.parent.name
+    application = load(name)
+    config = application.config_type.parse(dict(scenario.config))
+    if scenario.application is None:
+        assert [party.role for party in scenario.participants] == [application.role]
+    if path.stem in {"smoke", "standard", "large"}:
+        one_each = config.model_copy(update={"num_queries": 1})
+        labels = sum(1 for _ in application.generate(one_each, 1))
+        assert f"{labels * config.num_queries:,} in all" in path.read_text()
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=name_of)
+def test_each_scenario_runs_here_or_in_containers(path, capsys):
+    scenario = read_scenario(path)
+    if path.stem != "leaderboard":
+        assert scenario.endpoints()
+        assert all(party.cmd for party in scenario.participants)
+        return
+    assert main(["compose", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert not re.search(r"&id|\*id", text)
+    assert yaml.safe_load(text) == compose(scenario)
+
+
+def test_a_compose_file_is_written_where_it_is_told(tmp_path, capsys):
+    source = str(ROOT / "scenarios" / "malt" / "leaderboard.toml")
+    target = tmp_path / "compose.yaml"
+    assert main(["compose", source, "--out", str(target)]) == 0
+    assert "services" in yaml.safe_load(target.read_text())
+    assert main(["compose", source, "--out", str(tmp_path / "no" / "file")]) == 2
+    assert "--out: " in capsys.readouterr().err
