@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from types import TracebackType
 from typing import ClassVar, Self, cast
 
 from netarena.application import Application, Environment
@@ -18,6 +17,7 @@ from netarena.model import (
     Action,
     Check,
     Episode,
+    Failure,
     JsonValue,
     Judgement,
     Move,
@@ -33,6 +33,7 @@ from netarena_k8s import (
     diagnosis,
     fault,
     guess,
+    heuristic,
     kubectl,
     prompt,
     query,
@@ -42,6 +43,7 @@ from netarena_k8s import (
 )
 from netarena_k8s.cluster import NAMESPACE, Cluster
 from netarena_k8s.config import EMBEDDED, KubernetesConfig
+from netarena_k8s.datapath.wired import Wired
 from netarena_k8s.embedded import Embedded
 from netarena_k8s.environment import KubernetesEnvironment
 from netarena_k8s.kubectl import LIMITS
@@ -76,6 +78,7 @@ class Kubernetes(Application):
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
         self._clusters: dict[tuple[str, str | None], Cluster] = {}
+        self._measured: Wired | None = None
         self._cell: Cell | None = None
 
     async def __aenter__(self) -> Self:
@@ -91,21 +94,19 @@ class Kubernetes(Application):
             await self._cell.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._cell = None
+    async def __aexit__(self, *_: object) -> None:
+        self._cell = self._measured = None
         self._clusters.clear()
         await self._stack.aclose()
 
     def variants(self, config: Config) -> Sequence[Config]:
         """Worlds and families of faults, but for keys that were set."""
         shop, fixed = cast("KubernetesConfig", config), config.model_fields_set
-        worlds = [shop.world] if "world" in fixed else ["standard", "varied"]
-        families = [shop.error_types] if "error_types" in fixed else [None, (EXTENDED,)]
+        told = "world" in fixed or shop.microservice_dir is not None
+        worlds = [shop.world] if told else ["standard", "varied"]
+        families = (
+            [shop.error_types] if "error_types" in fixed else [None, (EXTENDED,), fault.COMBINED]
+        )
         return [
             shop.model_copy(update={"world": world, "error_types": types})
             for world in worlds
@@ -137,6 +138,9 @@ class Kubernetes(Application):
         del answers
         return guess.blanket(NAMESPACE)
 
+    def operator(self) -> Callable[[str], str]:
+        return heuristic.Operator().reply
+
     def describe(self, action: Action) -> str:
         return fault.describe(action)
 
@@ -151,18 +155,16 @@ class Kubernetes(Application):
         if self._cell is None:
             raise EnvironmentFailed("the application is not entered", proven_ours=True)
         shop = cast("KubernetesConfig", config)
-        return KubernetesEnvironment(query, self._cluster(shop.cluster, shop.namespace), self._cell)
+        cluster = self._cluster(shop.cluster, shop.namespace)
+        if shop.datapath == "netns":
+            cluster = self._wired(cluster)
+        return KubernetesEnvironment(query, cluster, self._cell)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         return state.judge(_world(query), initial, before, after)
 
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
         return {
-            "agent_info": {
-                "base_url": episode.agent.base_url,
-                "name": episode.agent.name,
-                "prompt_type": episode.prompt_type,
-            },
             "error_type": query.label,
             "error_detail": [
                 {**fault.fault_of(action).model_dump(mode="json"), "fault": fault.describe(action)}
@@ -177,6 +179,9 @@ class Kubernetes(Application):
     def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
         turns = config.max_iterations if episode is None else episode.iterations
         return {"iterations": float(turns)}
+
+    def failure(self, query: Query, episode: Episode) -> Failure | None:
+        return state.classify(_world(query), episode)
 
     def diagnose(self) -> Sequence[Check]:
         return [*diagnosis.diagnose(), *real.diagnose(os.environ)]
@@ -216,15 +221,27 @@ class Kubernetes(Application):
             self._clusters[name, namespace] = made
         return self._clusters[name, namespace]
 
+    def _wired(self, inner: Cluster) -> Cluster:
+        """The one whose pairs are measured, for all episodes."""
+        if self._measured is None:
+            self._measured = Wired(inner)
+            self._stack.push_async_callback(self._measured.stop)
+        return self._measured
+
 
 def _world(query_: Query) -> World:
     return query.world_of(query_)
 
 
 def _result(world: World, step: Step) -> dict[str, JsonValue]:
-    """One turn in the form that stored results of the reference have."""
+    """One turn in the form that stored results of the reference have, and what it did."""
+    detail = step.judgement.detail if step.judgement is not None else None
     return {
         "llm_command": step.move or f"No command: {step.refused or 'there was no reply'}",
         "output": clip(step.output, MAX_LOGGED_CHARS),
         "mismatch_summary": "" if step.state is None else state.report(world, step.state),
+        **{
+            key: detail.get(key, []) if isinstance(detail, dict) else []
+            for key in ("broke", "healed", "opened")
+        },
     }

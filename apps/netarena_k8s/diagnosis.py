@@ -2,57 +2,60 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Check, Severity
 from netarena.sandbox import cell
-from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.checkout import read_checkout
+from netarena_k8s.config import EMBEDDED, KubernetesConfig
+from netarena_k8s.datapath import wired
 from netarena_k8s.kubectl import program
 
 _KUBECTL_REMEDY = 'pip install "netarena[k8s]"'
-#: key -> its only value until the others are built
-_ONLY = {"datapath": "evaluator", "microservice_dir": None}
+_PLANE_REMEDY = f"apt-get install nftables; {cell.REMEDY}"
 
 
 def diagnose() -> list[Check]:
-    """Each need, met or not, with its remedy."""
-    standing = _cell()
-    works = "a command reaches its API server alone"
-    found = [
-        ("kubectl", _kubectl(), "is there", _KUBECTL_REMEDY),
-        ("cell", standing.lacking, "commands run" if standing.reduced else works, cell.REMEDY),
+    """Each need, met or not, with its remedy, and what is not needed but good to have."""
+    with ThreadPoolExecutor() as pool:  # each tries something out in a process of its own
+        pool.submit(_cell)
+        unmeasured = pool.submit(_plane).result()
+    notes = [("cell: namespaces", _cell().reduced, "commands have their own", cell.REMEDY)]
+    notes.append(("data plane", unmeasured, "pairs can be measured", _PLANE_REMEDY))
+    return [*_needs(), *(_check(Severity.NOTE, *note) for note in notes)]
+
+
+def _needs() -> list[Check]:
+    return [
+        _check(Severity.RUN, "kubectl", _kubectl(), "is there", _KUBECTL_REMEDY),
+        _check(Severity.RUN, "cell", _cell().lacking, "commands run", cell.REMEDY),
     ]
-    checks = [
-        Check(
-            name=name,
-            ok=not problem,
-            severity=Severity.RUN,
-            detail=problem or works,
-            remedy=remedy if problem else "",
-        )
-        for name, problem, works, remedy in found
-    ]
-    if standing.reduced:
-        checks.append(
-            Check(
-                name="cell: namespaces",
-                ok=False,
-                severity=Severity.NOTE,
-                detail=standing.reduced,
-                remedy=cell.REMEDY,
-            )
-        )
-    return checks
+
+
+def _check(severity: Severity, name: str, problem: str, works: str, remedy: str) -> Check:
+    return Check(
+        name=name,
+        ok=not problem,
+        severity=severity,
+        detail=problem or works,
+        remedy=remedy if problem else "",
+    )
 
 
 def check(config: KubernetesConfig) -> None:
-    """Refuse what this machine, or this version, lacks for ``config``. Raises ConfigError."""
-    for key, only in _ONLY.items():
-        if (value := getattr(config, key)) != only:
-            raise ConfigError(key, f"{value!r} is not supported by this version: leave it out")
-    for one in diagnose():
-        if not one.ok and one.severity is Severity.RUN:
+    """Refuse what this machine, or this version, lacks for ``config``, and a checkout that cannot
+    be read. Raises ConfigError."""
+    if config.microservice_dir is not None:
+        read_checkout(config.microservice_dir)
+    if config.datapath == "netns":
+        if config.cluster != EMBEDDED:
+            raise ConfigError("datapath", "'netns' is for the embedded cluster: leave it out")
+        if problem := _plane():
+            raise ConfigError("datapath", f"'netns': {problem}; {_PLANE_REMEDY}")
+    for one in _needs():
+        if not one.ok:
             raise ConfigError(
                 "", f"this machine cannot run k8s: {one.name}: {one.detail}; {one.remedy}"
             )
@@ -70,3 +73,8 @@ def _kubectl() -> str:
 @cache
 def _cell() -> cell.Standing:
     return cell.examine()
+
+
+@cache
+def _plane() -> str:
+    return wired.lacking()

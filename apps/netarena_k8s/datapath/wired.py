@@ -1,0 +1,343 @@
+"""A cluster whose pairs are measured: real connections through rules of the kernel.
+
+    wired = Wired(Embedded())
+    deployed = await wired.deploy(world)
+    sight = await deployed.look()
+
+Policies are read from the cluster inside; whether a pair works is what a pod's namespace finds when
+it asks for the service's name (a datagram to the name server and its answer) and connects to the
+service's address. All pairs are tried at once, by new connections, until two rounds agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from netarena.errors import EnvironmentFailed, one_line
+from netarena.sandbox.child import Child, try_out
+from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
+from netarena_k8s.policy import Endpoint, Labels
+from netarena_k8s.world import (
+    NAME_LABEL,
+    STRANGERS,
+    Net,
+    Pair,
+    Policy,
+    World,
+    render_policy,
+    target_port,
+)
+
+_MODULE = "netarena_k8s.datapath.plane"
+_START_S = 60.0
+_STOP_S = 10.0
+_ANSWER_S = 60.0
+_ANSWER_BYTES = 16 << 20
+#: for what neither passes nor is refused, which no ruleset of ours brings about
+_WAIT_S = 1.0
+_SETTLE_S = 10.0
+#: of services here; what kubectl sees as their addresses is not routed
+_SERVICES = "10.96.1"
+_DNS = "kube-system/dns"
+
+
+@dataclass
+class Layout:
+    """What is laid for a world: endpoints by name, with where they listen, and services.
+
+    ``strangers`` adds the pods of other namespaces and ``outside`` addresses, which tests ask for.
+    """
+
+    world: World
+    namespace: str
+    strangers: bool = False
+    outside: Sequence[str] = ()
+    ends: dict[str, Endpoint] = field(init=False)
+    listen: dict[str, list[tuple[str, int]]] = field(init=False)
+    #: application -> protocol, service's address and port, pod's address and port
+    services: dict[str, tuple[str, str, int, str, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        net = Net(self.world, (), namespace=self.namespace)
+        self.ends = {**net.pods, _DNS: net.dns}
+        if self.strangers:
+            self.ends |= net.strangers
+        self.ends |= {ip: Endpoint(ip) for ip in self.outside}
+        self.listen = {name: [] for name in self.ends}
+        self.listen[_DNS] = [("UDP", 53)]
+        self.services = {}
+        for number, app in enumerate(self.world.apps, start=2):
+            ports = {one.number for one in app.ports}
+            for service in app.service[:1]:  # the one that is tested
+                if (target := target_port(app, service)) is None:
+                    continue
+                ports.add(target.number)
+                ip = self.ends[app.name].ip
+                self.services[app.name] = (
+                    service.protocol,
+                    f"{_SERVICES}.{number}",
+                    service.port,
+                    ip,
+                    target.number,
+                )
+            self.listen[app.name] = [(kind, port) for port in sorted(ports) for kind in _KINDS]
+
+    @property
+    def places(self) -> dict[str, int]:
+        """The place of each endpoint among those that are laid."""
+        return {name: place for place, name in enumerate(self.ends)}
+
+    @property
+    def namespaces(self) -> dict[str, Labels]:
+        return {**STRANGERS, self.namespace: {**self.world.labels, NAME_LABEL: self.namespace}}
+
+    def order(self) -> dict[str, Any]:
+        """What the plane is told."""
+        return {
+            "pods": [
+                {
+                    "ip": end.ip,
+                    "namespace": end.namespace,
+                    "labels": dict(end.labels),
+                    "named": [[one.name, one.protocol, one.number] for one in end.ports],
+                }
+                for end in self.ends.values()
+            ],
+            "listen": [self.listen[name] for name in self.ends],
+            "services": list(self.services.values()),
+            "namespaces": {name: dict(labels) for name, labels in self.namespaces.items()},
+        }
+
+    def look_up(self, source: str) -> Target:
+        """Whether a name is found: a datagram, and its answer."""
+        places = self.places
+        return places[source], "UDP", self.ends[_DNS].ip, 53, places[_DNS]
+
+    def connect(self, pair: Pair) -> Target | None:
+        """To a service's address; none where the service leads nowhere.
+
+        A datagram is sent to the pod's: that it was refused is not told for a service's.
+        """
+        if (service := self.services.get(pair.target)) is None:
+            return None
+        protocol, ip, port, pod_ip, pod_port = service
+        if protocol == "UDP":
+            ip, port = pod_ip, pod_port
+        return self.places[pair.source], protocol, ip, port, self.places[pair.target]
+
+
+_KINDS = ("TCP", "UDP")
+#: source, protocol, address, port, and who must be met: ``plane.Network.probe``
+Target = tuple[int, str, str, int, int]
+
+
+def lacking() -> str:
+    """Why this machine can measure nothing, in one line; empty when it can. Takes a second."""
+    try:
+        return one_line(try_out([sys.executable, "-m", _MODULE], _START_S))
+    except EnvironmentFailed as error:
+        return str(error)
+
+
+class Plane:
+    """The process of ``plane``, as the service sees it; started when it is first asked."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._turn = asyncio.Lock()
+        self._orders = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while it runs."""
+        return self._child.pid if self._child is not None else None
+
+    async def ask(self, do: str, episode: int, **arguments: Any) -> Any:
+        """Have the process do something. Raises EnvironmentFailed, and then it is started anew."""
+        async with self._turn:
+            if self._writer is None:
+                await self._start()
+            assert self._reader is not None
+            assert self._writer is not None
+            self._orders += 1
+            order = {"number": self._orders, "do": do, "episode": episode, **arguments}
+            try:
+                self._writer.write(json.dumps(order).encode() + b"\n")
+                async with asyncio.timeout(_ANSWER_S):
+                    answer = await self._answer(self._reader, self._orders)
+            except (OSError, ValueError) as error:
+                await self._stop()
+                raise EnvironmentFailed(f"the data plane does not answer: {error}") from None
+        if "failed" in answer:
+            raise EnvironmentFailed(one_line(f"the data plane: {do}: {answer['failed']}"))
+        return answer["ok"]
+
+    async def start(self) -> None:
+        """Raises EnvironmentFailed with what this machine lacks."""
+        async with self._turn:
+            if self._writer is None:
+                await self._start()
+
+    async def stop(self) -> None:
+        """End the process, and all that it laid."""
+        async with self._turn:
+            await self._stop()
+
+    @staticmethod
+    async def _answer(reader: asyncio.StreamReader, number: int) -> dict[str, Any]:
+        while True:
+            line = await reader.readline()
+            if not line.endswith(b"\n"):
+                raise ConnectionError("it has ended")
+            answer: dict[str, Any] = json.loads(line)
+            if answer.get("number", number) == number:  # not of one that nobody waited for
+                return answer
+
+    async def _start(self) -> None:
+        self._child = Child(
+            lambda end: [sys.executable, "-m", _MODULE, end], kind=socket.SOCK_STREAM
+        )
+        try:
+            self._reader, self._writer = await asyncio.open_unix_connection(
+                sock=self._child.control, limit=_ANSWER_BYTES
+            )
+            async with asyncio.timeout(_START_S):
+                said = await self._answer(self._reader, 0)
+        except (OSError, ValueError) as error:
+            said = {"failed": f"it does not start: {error}"}
+        except BaseException:
+            await asyncio.shield(self._stop())
+            raise
+        if "failed" in said:
+            await self._stop()
+            raise EnvironmentFailed(one_line(f"no data plane: {said['failed']}"), proven_ours=True)
+
+    async def _stop(self) -> None:
+        writer, self._writer, self._reader = self._writer, None, None
+        if writer is not None:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+        child, self._child = self._child, None
+        if child is not None:
+            await child.stop(_STOP_S)
+
+
+class Wired(Cluster):
+    """A cluster inside, which others may use too and which is not stopped here, and the plane."""
+
+    def __init__(self, inner: Cluster) -> None:
+        self._inner = inner
+        self._episodes = 0
+        self.plane = Plane()
+
+    async def start(self) -> None:
+        await self._inner.start()
+        await self.plane.start()
+
+    async def deploy(self, world: World) -> Deployed:
+        self._episodes += 1
+        number = self._episodes
+        inner = await self._inner.deploy(world)
+        layout = Layout(world, inner.access.namespace)
+        try:
+            await self.plane.ask("lay", number, **layout.order())
+        except BaseException:
+            await asyncio.shield(inner.close())
+            await asyncio.shield(self._forget(number))
+            raise
+        return WiredShop(inner, self.plane, number, layout)
+
+    async def stop(self) -> None:
+        await self.plane.stop()
+
+    async def _forget(self, number: int) -> None:
+        if self.plane.pid is not None:
+            with contextlib.suppress(EnvironmentFailed):
+                await self.plane.ask("close", number)
+
+
+class WiredShop(Deployed):
+    """One world: its objects are on the cluster inside, its pods in namespaces."""
+
+    def __init__(self, inner: Deployed, plane: Plane, number: int, layout: Layout) -> None:
+        self._inner = inner
+        self._plane = plane
+        self._number = number
+        self._layout = layout
+
+    @property
+    def access(self) -> Access:
+        return self._inner.access
+
+    async def write(self, policies: Sequence[Policy]) -> None:
+        await self._inner.write(policies)
+
+    async def look(self) -> Sight:
+        deadline = time.monotonic() + _SETTLE_S
+        before: Sight | None = None
+        while True:
+            seen = await self._inner.look()
+            reached = await measure_pairs(self._plane, self._number, self._layout, seen.policies)
+            now = replace(
+                seen, reached=reached, disagreement=self._differing(seen.reached, reached)
+            )
+            if now == before:
+                return now
+            if before is not None and time.monotonic() > deadline:
+                raise EnvironmentFailed("the data plane does not settle")
+            before = now
+
+    async def close(self) -> None:
+        await self._inner.close()
+        # with a process that has ended, the pods have ended too
+        if self._plane.pid is not None:
+            with contextlib.suppress(EnvironmentFailed):
+                await self._plane.ask("close", self._number)
+
+    def _differing(self, computed: Iterable[bool], reached: Iterable[bool]) -> tuple[str, ...]:
+        pairs = zip(self._layout.world.pairs, computed, reached, strict=True)
+        return tuple(
+            f"{pair.source} -> {pair.target}" for pair, one, other in pairs if one != other
+        )
+
+
+async def measure_pairs(
+    plane: Plane, number: int, layout: Layout, policies: Sequence[Policy]
+) -> tuple[bool, ...]:
+    """Whether each pair of a laid world works under ``policies``. Raises EnvironmentFailed."""
+    world = layout.world
+    finding = {app.name: layout.look_up(app.name) for app in world.apps}
+    connecting = [layout.connect(pair) for pair in world.pairs]
+    found = await measure(
+        plane,
+        number,
+        [render_policy(one, layout.namespace) for one in policies],
+        [*finding.values(), *(one for one in connecting if one is not None)],
+    )
+    return tuple(
+        target is not None and found[finding[pair.source]] and found[target]
+        for pair, target in zip(world.pairs, connecting, strict=True)
+    )
+
+
+async def measure(
+    plane: Plane, number: int, policies: Sequence[Mapping[str, Any]], targets: Sequence[Target]
+) -> dict[Target, bool]:
+    """Have policies in force on a laid network, and try all targets at once.
+
+    Raises EnvironmentFailed.
+    """
+    unique = list(dict.fromkeys(targets))
+    found = await plane.ask("measure", number, policies=policies, targets=unique, wait_s=_WAIT_S)
+    return dict(zip(unique, found, strict=True))
