@@ -291,8 +291,6 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sandbox.examine() == Standing()
     assert all(check.ok for check in diagnosis.diagnose())
     diagnosis.check(KubernetesConfig())
-    with pytest.raises(ConfigError, match="cluster"):
-        diagnosis.check(KubernetesConfig(cluster="kind"))
 
     monkeypatch.setattr(sandbox, "surroundings", lambda: {"PATH": "/nowhere", **_paths()})
     with pytest.raises(EnvironmentFailed, match="bubblewrap is not installed"):
@@ -349,7 +347,7 @@ os.waitpid(running, 0)
 about = mine.stat()
 print(json.dumps({
     "lives": os.waitpid(service, os.WNOHANG) == (0, 0),
-    "nice": os.getpriority(os.PRIO_PROCESS, service),
+    "nicer": os.getpriority(os.PRIO_PROCESS, service) - os.getpriority(os.PRIO_PROCESS, 0),
     "files": resource.prlimit(service, resource.RLIMIT_NOFILE)[0] > 10,
     "mode": about.st_mode & 0o777,
     "size": about.st_size,
@@ -389,7 +387,7 @@ def test_commands_of_the_services_own_user_do_not_reach_it(version: int) -> None
     assert output[0] == "65534"
     assert "REACHED" not in done.stdout
     assert json.loads(found) == {
-        "lives": True, "nice": 0, "files": True, "mode": 0o644, "size": 4, "old": False,
+        "lives": True, "nicer": 0, "files": True, "mode": 0o644, "size": 4, "old": False,
         "left": ["journal"],
     }  # fmt: skip
     assert not _sleepers()
