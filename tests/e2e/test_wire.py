@@ -27,14 +27,17 @@ from a2a.types.a2a_pb2 import (
     SubscribeToTaskRequest,
     TaskState,
 )
-from netarena_toy import VALVES
+from netarena_toy import VALVES, Toy
 from peer import Answering
 
+from netarena import archive
 from netarena.a2a.client import A2AAgent
 from netarena.a2a.purple import purple_app
 from netarena.a2a.request import derive_seed
 from netarena.a2a.service import listen, serving
+from netarena.archive import read_run
 from netarena.errors import AgentFailed, FailureReason
+from netarena.report.document import make_report
 
 pytestmark = pytest.mark.anyio
 HERE = Path(__file__).parent
@@ -225,6 +228,32 @@ async def test_two_tasks_at_once_of_both_lines(tmp_path, python03):
     check_results(old["results"], 6)
     check_results(results10(new), 6)
     assert {r["id"] for r in old["results"][:-1]} == {r["id"] for r in results10(new)[:-1]}
+
+
+async def test_two_agents_get_the_same_queries_an_artifact_each_and_are_compared(
+    tmp_path, monkeypatch
+):
+    async with (
+        green(tmp_path) as server,
+        purple(solve) as able,
+        purple(lambda prompt: "no idea") as unable,
+        client10(server.line, streaming=False) as client,
+    ):
+        config = {"num_queries": 2, "seed": 7, "output_dir": "both"}
+        text = json.dumps({"participants": {"able": able, "unable": unable}, "config": config})
+        task = [event async for event in client.send_message(message10(text))][-1].task
+    results = {
+        artifact.name: [json.loads(part.text) for part in artifact.parts]
+        for artifact in task.artifacts
+    }
+    assert sorted(results) == ["able", "unable"]
+    check_results(results["able"], 6)
+    ids = [{record["id"] for record in records[:-1]} for records in results.values()]
+    assert ids[0] == ids[1]
+    assert results["unable"][-1]["outcomes"]["agent_failed"] == 6
+    monkeypatch.setattr(archive, "load", lambda name: Toy())
+    (pair,) = make_report(read_run(tmp_path / "both"))["comparisons"]
+    assert (pair["pairs"], pair["only_first"], pair["difference"]) == (6, 6, 1.0)
 
 
 async def test_a_resumed_assessment_keeps_its_seed(tmp_path):
