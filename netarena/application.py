@@ -17,7 +17,6 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
-from types import TracebackType
 from typing import ClassVar, Self
 
 from netarena.config import Config
@@ -109,12 +108,7 @@ class Application(ABC):
         """Start what all episodes share (warm processes, servers). Entered once per process."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop what ``__aenter__`` started."""
 
     @abstractmethod

@@ -97,6 +97,11 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
     failure = episode.failure
     told = {"failure_type": failure.kind.value, "failure_rule": failure.rule} if failure else {}
     return {
+        "agent_info": {
+            "base_url": episode.agent.base_url,
+            "name": episode.agent.name,
+            "prompt_type": episode.prompt_type,
+        },
         **application.record(query, episode),
         **told,
         "id": query.id,

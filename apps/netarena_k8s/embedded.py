@@ -18,7 +18,6 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from netarena.errors import EnvironmentFailed, one_line
@@ -94,12 +93,7 @@ class Embedded(Cluster):
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def ask(self, do: str, episode: int, **arguments: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import ClassVar, Self, get_args
 
 from netarena.application import Application, Environment
@@ -72,12 +71,7 @@ class Malt(Application):
         await self._sandboxes.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._sandboxes is not None:
             await self._sandboxes.close()
             self._sandboxes = None
@@ -137,11 +131,6 @@ class Malt(Application):
             "GT-Result-Safety": _passed(True),
             "Result-Latency": _latency_s(episode),
             "LLM code": move["code"] if isinstance(move, dict) else "",
-            "agent_info": {
-                "base_url": episode.agent.base_url,
-                "name": episode.agent.name,
-                "prompt_type": episode.prompt_type,
-            },
         }
         if not episode.correct:
             reason = judgement.reason if judgement is not None else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import ClassVar, Self, cast
 
 from netarena.application import Application, Environment
@@ -93,12 +92,7 @@ class Route(Application):
             await self._warm.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._warm is not None:
             await self._warm.close()
             self._warm = None
@@ -183,11 +177,6 @@ class Route(Application):
             for fault in map(action.fault_of, query.actions)
         ]
         return {
-            "agent_info": {
-                "base_url": episode.agent.base_url,
-                "name": episode.agent.name,
-                "prompt_type": episode.prompt_type,
-            },
             "error_type": query.label,
             "error_detail": cast("JsonValue", faults[0] if len(faults) == 1 else faults),
             "success": episode.correct,

@@ -69,11 +69,6 @@ def test_the_record_of_a_right_answer(query):
         "GT-Result-Safety": "Pass",
         "Result-Latency": 2.5,
         "LLM code": "def process_graph(g): ...",
-        "agent_info": {
-            "base_url": "http://localhost:1/",
-            "name": "model",
-            "prompt_type": "react",
-        },
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from netarena.application import load
+from netarena.assessment import make_record
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import AgentInfo, Episode, FailureKind, Outcome, Query, Step
 from netarena_route.app import MAX_LOGGED_CHARS, Route
@@ -78,8 +79,9 @@ def test_the_standard_mix_is_the_papers_kinds_and_pairs() -> None:
 def test_a_record_has_the_keys_of_the_contract() -> None:
     query = draw()[0]
     machine = world_of(query).endpoints[1]
-    record = APP.record(query, play(query, {"machine": machine, "command": "ip route"}, None))
-    assert list(record) == [
+    episode = play(query, {"machine": machine, "command": "ip route"}, None)
+    record = make_record(APP, query, episode)
+    assert list(record)[:7] == [
         "agent_info",
         "error_type",
         "error_detail",
