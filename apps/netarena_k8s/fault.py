@@ -19,21 +19,31 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from netarena.label import Catalogue
-from netarena.model import Action, Record
+from netarena.model import Action, JsonValue, Record
 from netarena_k8s.world import App, Policy, Spec, World, opened, reach, target_port
 
 #: draws of one part of a combination before it is begun anew, and beginnings before it is given up
 _TRIES, _STARTS = 60, 6
+#: parts of a spec
+_PARTS = ("podSelector", "policyTypes", "ingress", "egress")
 SpecDict: TypeAlias = dict[str, Any]
 
 
 class Fault(Record):
-    """One policy made wrong; ``spec`` is what the cluster holds then."""
+    """One policy made wrong; ``spec`` is what the cluster holds then.
+
+    ``inject`` and ``repair`` are JSON patches of the policy; ``broken`` and ``opened`` the pairs
+    that are not as intended while it is the only fault.
+    """
 
     kind: str
     method: str
     policy: str
     spec: Spec
+    inject: tuple[dict[str, JsonValue], ...] = ()
+    repair: tuple[dict[str, JsonValue], ...] = ()
+    broken: tuple[tuple[str, str], ...] = ()
+    opened: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -480,6 +490,49 @@ KINDS: Mapping[str, Mapping[str, Method]] = MappingProxyType(
         "egress_port": {"few": _egress_port},
     }
 )  # fmt: skip
+#: kind -> what each of its methods comes to, in words
+WORDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "remove_ingress": {"rule": "a rule of ingress is missing",
+                           "peer": "a peer of a rule of ingress is missing"},
+        "add_ingress": {"rule": "one more rule lets in an application that must not call",
+                        "peer": "one more peer lets in an application that must not call"},
+        "change_port": {"number": "a port of a rule of ingress has another number"},
+        "change_protocol": {"udp": "a port of a rule of ingress is of UDP",
+                            "sctp": "a port of a rule of ingress is of SCTP",
+                            "tcp": "a port of a rule of ingress is of TCP"},
+        "add_egress": {"only_to": "egress is allowed to one application and to name lookups alone"},
+        "pod_selector": {"typo": "a value in podSelector is mistyped: its pods fall to deny-all",
+                         "key": "a key in podSelector is mistyped",
+                         "more": "podSelector asks for a label that the pods do not have"},
+        "wrong_app": {"selector": "podSelector is that of another application"},
+        "peer_label": {"typo": "a value in a peer's podSelector is mistyped",
+                       "key": "a key in a peer's podSelector is mistyped",
+                       "another": "a peer is another application"},
+        "peer_expression": {"not_in": "In and NotIn are mixed up in a peer"},
+        "namespace_peer": {"elsewhere": "a peer is looked for in the namespace default",
+                           "nobody": "a peer is looked for in namespaces that are not there"},
+        "joined_peers": {"and": "two peers are joined by AND instead of OR"},
+        "policy_types": {"ingress": "policyTypes lacks Egress",
+                         "egress": "policyTypes lacks Ingress"},
+        "ip_block": {"cut": "peers are all addresses but 10.0.0.0/8",
+                     "outside": "peers are addresses outside",
+                     "too_much": "peers are all addresses"},
+        "named_port": {"unknown": "a port has a name that no container declares"},
+        "service_port": {"of_service": "a port is the service's instead of the pod's"},
+        "port_range": {"before": "a range of ports ends before the pod's port",
+                       "after": "a range of ports begins behind the pod's port"},
+        "empty_rules": {"ingress": "no ingress is allowed", "egress": "no egress is allowed"},
+        "open_rule": {"all": "one more rule lets everything in",
+                      "namespace": "one more rule lets the whole namespace in",
+                      "everyone": "one more rule lets all namespaces in"},
+        "open_peer": {"any_pod": "a peer is every pod of the namespace"},
+        "dns_egress": {"none": "egress goes to all pods of the namespace, and to no name server",
+                       "wrong_port": "name lookups are allowed on port 5353",
+                       "wrong_protocol": "name lookups are allowed by TCP alone"},
+        "egress_port": {"few": "egress is allowed on one port that callees do not have"},
+    }
+)  # fmt: skip
 PAPER_KINDS = tuple(KINDS)[:5]
 EXTENDED_KINDS = tuple(KINDS)[5:]
 #: combinations beyond the paper's that an audit draws too: there is room for each in either world
@@ -544,7 +597,29 @@ def _draw_one(world: World, kind: str, policy: Policy, rng: random.Random) -> Fa
     if spec is None or spec == policy.spec:
         return None
     fault = Fault(kind=kind, method=method, policy=policy.name, spec=spec)
-    return None if reach(world, faulty(world, [fault])) == world.intended else fault
+    rows = zip(world.pairs, world.intended, reach(world, faulty(world, [fault])), strict=True)
+    wrong = [((pair.source, pair.target), wanted) for pair, wanted, now in rows if wanted != now]
+    if not wrong:
+        return None
+    return fault.model_copy(
+        update={
+            "inject": patch(policy.spec, spec),
+            "repair": patch(spec, policy.spec),
+            "broken": tuple(pair for pair, wanted in wrong if wanted),
+            "opened": tuple(pair for pair, wanted in wrong if not wanted),
+        }
+    )
+
+
+def patch(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """The JSON patch that makes the spec of a policy, which is ``there``, as ``wanted``."""
+    return tuple(
+        {"op": "add", "path": f"/spec/{part}", "value": wanted[part]}
+        if part in wanted
+        else {"op": "remove", "path": f"/spec/{part}"}
+        for part in _PARTS
+        if there.get(part) != wanted.get(part)
+    )
 
 
 def sound(world: World, faults: Sequence[Fault]) -> bool:
@@ -588,4 +663,5 @@ def fault_of(action: Action) -> Fault:
 def describe(action: Action) -> str:
     """A fault in words, for records and reports."""
     fault = fault_of(action)
-    return f"{fault.kind} ({fault.method}) in the policy {fault.policy}"
+    words = WORDS.get(fault.kind, {}).get(fault.method, fault.method)
+    return f"{fault.kind} in the policy {fault.policy}: {words}"

@@ -13,10 +13,8 @@ from itertools import permutations
 from typing import Any
 
 from netarena.model import Query
+from netarena_k8s.fault import patch
 from netarena_k8s.query import faults_of, world_of
-
-#: parts of a spec
-_PARTS = ("podSelector", "policyTypes", "ingress", "egress")
 
 
 def solve(query: Query) -> list[str]:
@@ -36,14 +34,8 @@ def orders(query: Query) -> Iterator[list[str]]:
 
 def patch_command(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """The command that makes the spec of policy ``name``, which is ``there``, as ``wanted``."""
-    patch = [
-        {"op": "add", "path": f"/spec/{part}", "value": wanted[part]}
-        if part in wanted
-        else {"op": "remove", "path": f"/spec/{part}"}
-        for part in _PARTS
-        if there.get(part) != wanted.get(part)
-    ]
-    return f"kubectl patch networkpolicy {name} --type=json -p {shlex.quote(json.dumps(patch))}"
+    operations = shlex.quote(json.dumps(patch(there, wanted)))
+    return f"kubectl patch networkpolicy {name} --type=json -p {operations}"
 
 
 def fenced(command: str) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
+import jsonpatch
 import pytest
 
 from netarena_k8s.boutique import boutique
@@ -10,6 +11,7 @@ from netarena_k8s.fault import (
     EXTENDED_KINDS,
     KINDS,
     PAPER_KINDS,
+    WORDS,
     Fault,
     Scene,
     action_of,
@@ -33,6 +35,17 @@ def test_every_kind_shows_in_every_world(kind, world):
     (fault,) = draw(net, (kind,), random.Random(1)) or ()
     assert reach(net, faulty(net, [fault])) != net.intended
     assert fault_of(action_of(fault)) == fault
+    broken = [[pair for pair, wanted, now in zip(net.pairs, net.intended,
+               reach(net, faulty(net, [fault])), strict=True) if wanted is meant is not now]
+              for meant in (True, False)]  # fmt: skip
+    told = [[(pair.source, pair.target) for pair in pairs] for pairs in broken]
+    assert [list(fault.broken), list(fault.opened)] == told
+    healthy = {policy.name: policy.spec for policy in net.policies}[fault.policy]
+    for there, operations, wanted in (
+        (healthy, fault.inject, fault.spec),
+        (fault.spec, fault.repair, healthy),
+    ):
+        assert jsonpatch.apply_patch({"spec": there}, list(operations))["spec"] == wanted
     assert fault.policy in describe(action_of(fault))
     assert draw(net, (kind,), random.Random(1)) == (fault,)
 
@@ -52,6 +65,12 @@ def test_every_method_shows_somewhere():
                         seen.add((kind, method))
     assert seen == set(METHODS)
     assert len(EXTENDED_KINDS) >= 12
+
+
+def test_every_method_is_told_in_words():
+    assert {kind: set(words) for kind, words in WORDS.items()} == {
+        kind: set(methods) for kind, methods in KINDS.items()
+    }
 
 
 def test_a_method_leaves_the_healthy_world_as_it_is():

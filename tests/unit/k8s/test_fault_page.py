@@ -1,0 +1,34 @@
+"""The table of faults in docs/k8s.md is that of the code.
+
+``python tests/unit/k8s/test_fault_page.py`` writes it anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from netarena.report.markdown import replace_section, table
+from netarena_k8s.fault import KINDS, PAPER_KINDS, WORDS
+
+_PAGE = Path(__file__).parents[3] / "docs" / "k8s.md"
+
+
+def _page() -> str:
+    rows = [
+        [f"`{kind}`", f"`{method}`", WORDS[kind][method]]
+        for kind, methods in KINDS.items()
+        for method in methods
+    ]
+    lines = table(["kind", "method", "what is wrong"], rows)
+    return replace_section(_PAGE.read_text(encoding="utf-8"), "faults", lines)
+
+
+def test_the_page_lists_every_method() -> None:
+    text = _PAGE.read_text(encoding="utf-8")
+    assert text == _page()
+    extended = sum(len(methods) for kind, methods in KINDS.items() if kind not in PAPER_KINDS)
+    assert f"{len(KINDS) - len(PAPER_KINDS)} further kinds with {extended} methods" in text
+
+
+if __name__ == "__main__":
+    _PAGE.write_text(_page(), encoding="utf-8")
