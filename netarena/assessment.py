@@ -533,7 +533,11 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         return error
     summary = summarise(application, config, seed, graded.episodes, graded.not_run)
     pump.tell("summarised", role, summary)
-    await asyncio.to_thread(_write_results, part, summary, config.output_file)
+    # to the end, even when cancelled: the spool must not be closed under the thread
+    try:
+        await finish(asyncio.to_thread(_write_results, part, summary, config.output_file))
+    except OSError as error:
+        return AssessmentFailed(f"the results of {role} cannot be written: {error.strerror}")
     return summary
 
 

@@ -273,13 +273,18 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_a_disk_that_takes_no_more_records_ends_the_assessment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(spool: Spool, record: object) -> None:
+    def full(spool: Spool, *record: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Spool, "append", full)
-    with pytest.raises(AssessmentFailed, match="no record can be written: No space left"):
-        assess(Toy(), Scripted(open_all), tmp_path)
-    monkeypatch.undo()
+    for method, message in (
+        ("append", "no record can be written: No space left"),
+        ("lines", "the results of toy_operator cannot be written: No space left"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(Spool, method, full)
+            with pytest.raises(AssessmentFailed, match=message):
+                assess(Toy(), Scripted(open_all), tmp_path)
+        assert not (tmp_path / "results.json").exists()
     results, _ = assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True)
     assert results[-1]["outcomes"]["solved"] == 3
 
