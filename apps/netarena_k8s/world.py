@@ -34,6 +34,8 @@ STRANGERS: Mapping[str, Labels] = MappingProxyType(
 )
 #: of the pods that answer name lookups, in ``kube-system``
 DNS_LABELS: Labels = MappingProxyType({"k8s-app": "kube-dns"})
+#: what they are called among addresses
+DNS = "kube-system/kube-dns"
 Spec: TypeAlias = dict[str, JsonValue]
 Workload: TypeAlias = Literal["Deployment", "StatefulSet", "DaemonSet", "Pod"]
 #: Headless: its name leads to the pods themselves, not to an address of its own
@@ -211,7 +213,9 @@ class Net:
             )
         }
 
-        self.dns = Endpoint("10.244.2.200", "kube-system", DNS_LABELS, (Port(53, "UDP", "dns"),))
+        self.dns = Endpoint(
+            given.get(DNS, "10.244.2.200"), "kube-system", DNS_LABELS, (Port(53, "UDP", "dns"),)
+        )
 
     def resolves(self, source: str) -> bool:
         """Whether an application's pods can look a service's name up."""

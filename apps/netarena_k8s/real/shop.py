@@ -21,7 +21,7 @@ from netarena_k8s.real.client import Api, Json, Refused, Server, each, encoded, 
 from netarena_k8s.real.manifest import app_manifests, policy_manifests, right_manifests
 from netarena_k8s.real.measure import Meter, Round, Wait, addresses_of, places_of
 from netarena_k8s.real.relay import HOST, Relay
-from netarena_k8s.world import Net, Policy, World, render_policy
+from netarena_k8s.world import DNS, DNS_LABELS, Net, Policy, World, render_policy
 
 #: how long measured and predicted may differ
 DISAGREE_S = 10.0
@@ -191,6 +191,16 @@ class Shop:
                 found[name] = json.dumps(facts, sort_keys=True)
         return found
 
+    async def _find_dns(self) -> dict[str, str]:
+        """The address of what answers lookups, for rules about addresses, where it may be seen."""
+        query = ",".join(f"{key}={value}" for key, value in DNS_LABELS.items())
+        try:
+            pods = await self._api.find("Pod", "kube-system", labelSelector=query)
+        except Refused:
+            return {}
+        found = [one["status"]["podIP"] for one in pods if (one.get("status") or {}).get("podIP")]
+        return {DNS: found[0]} if found else {}
+
     async def _gone(self) -> None:
         """Until no policy is left."""
         async with _deadline(_REPLACE_S, lambda: f"{self.namespace}: policies are not deleted"):
@@ -219,6 +229,7 @@ class Shop:
                     await asyncio.sleep(_PAUSE_S)
                     continue
                 self._pods = {name: place.ip for name, place in places.items()}
+                self._pods |= await self._find_dns()
                 return
 
 

@@ -1,0 +1,186 @@
+"""A real cluster and the evaluator agree on who reaches whom: drawn faults, and drawn policies.
+
+NETARENA_SETS=200 takes that many of each instead of a few (a second each).
+
+Left out, because an enforcer is known to be wrong about it (kube-router 2.2.1): a rule for a port
+by a name that a pod it is about does not declare. It should let nothing through, and lets all.
+"""
+
+import asyncio
+import json
+import os
+import random
+import time
+
+import pytest
+
+from netarena_k8s.boutique import boutique
+from netarena_k8s.fault import KINDS, draw, faulty
+from netarena_k8s.policy import selects
+from netarena_k8s.varied import varied
+from netarena_k8s.world import NAME_LABEL, Policy, render_policy
+
+pytestmark = [pytest.mark.requires("cluster"), pytest.mark.slow]
+
+SETS = int(os.environ.get("NETARENA_SETS", "3"))
+NAMES = sorted(KINDS)
+EXISTENCE = ("Exists", "DoesNotExist")
+
+
+def faulty_sets(world, sizes, seed):
+    """Policies of a world with drawn faults, each kind in turn; what was drawn with them."""
+    rng = random.Random(seed)
+    turn = 0
+    while True:
+        kinds = [NAMES[(turn + place * 7) % len(NAMES)] for place in range(rng.choice(sizes))]
+        turn += 1
+        faults = draw(world, kinds, rng)
+        if faults is not None:
+            yield "+".join(kinds), faulty(world, faults)
+
+
+def random_sets(world, seed):
+    """Policies that nobody would write: all forms of selectors, peers and ports, mixed."""
+    rng = random.Random(seed)
+    names = [app.name for app in world.apps]
+    ports = sorted({port.number for app in world.apps for port in app.ports})
+
+    def selector():
+        some = rng.sample(names, rng.randint(1, 4))
+        return rng.choice([
+            dict,
+            lambda: {"matchLabels": {"app": some[0]}},
+            lambda: {"matchLabels": {"app": some[0], "tier": "x"}},
+            lambda: {"matchExpressions": [
+                {"key": "app", "operator": rng.choice(["In", "NotIn"]), "values": some}
+            ]},
+            lambda: {"matchExpressions": [
+                {"key": rng.choice(["app", "tier"]), "operator": rng.choice(EXISTENCE)}
+            ]},
+        ])()  # fmt: skip
+
+    def space():
+        return rng.choice([
+            {},
+            {"matchLabels": {NAME_LABEL: rng.choice(["kube-system", "default"])}},
+            {"matchExpressions": [{"key": "netarena", "operator": "DoesNotExist"}]},
+        ])  # fmt: skip
+
+    def peer():
+        return rng.choice([
+            lambda: {"podSelector": selector()},
+            lambda: {"podSelector": selector()},
+            lambda: {"namespaceSelector": space()},
+            lambda: {"namespaceSelector": space(), "podSelector": selector()},
+            lambda: {"ipBlock": rng.choice([
+                {"cidr": "0.0.0.0/0"},
+                {"cidr": "10.0.0.0/8", "except": ["10.244.0.0/25"]},
+                {"cidr": "10.244.0.0/26"},
+            ])},
+        ])()  # fmt: skip
+
+    def entry():
+        number = rng.choice(ports)
+        return rng.choice([
+            lambda: {"port": number},
+            lambda: {"port": number, "protocol": rng.choice(["TCP", "UDP"])},
+            lambda: {"port": number - rng.randint(0, 90), "endPort": number + rng.randint(0, 90)},
+            lambda: {"protocol": rng.choice(["TCP", "UDP"])},
+        ])()  # fmt: skip
+
+    def rule(key):
+        return {
+            **({key: [peer() for _ in range(rng.randint(1, 2))]} if rng.random() < 0.85 else {}),
+            **(
+                {"ports": [entry() for _ in range(rng.randint(1, 2))]} if rng.random() < 0.6 else {}
+            ),
+        }
+
+    while True:
+        policies = []
+        for number in range(rng.randint(1, 6)):
+            types = rng.choice([["Ingress"], ["Egress"], ["Ingress", "Egress"]])
+            spec = {"podSelector": selector(), "policyTypes": types}
+            if "Ingress" in types:
+                spec["ingress"] = [rule("from") for _ in range(rng.randint(0, 2))]
+            if "Egress" in types:
+                spec["egress"] = [rule("to") for _ in range(rng.randint(0, 2))]
+                if rng.random() < 0.7:  # else nobody resolves a name, and all is closed alike
+                    spec["egress"].append({"ports": [{"port": 53, "protocol": "UDP"}]})
+            policies.append(Policy(name=f"p{number}", spec=spec))
+        yield f"{len(policies)} policies", tuple(policies)
+
+
+def undeclared(world, policies):
+    """The entries of rules that name a port which a pod they are about does not declare."""
+    found = []
+    every = {port.name for app in world.apps for port in app.ports}
+    for policy in policies:
+        selector = policy.spec.get("podSelector", {})
+        of_each = [
+            {port.name for port in app.ports} for app in world.apps if selects(selector, app.labels)
+        ]
+        for direction, declared in (("ingress", of_each), ("egress", [every])):
+            for rule in policy.spec.get(direction, ()):
+                for entry in rule.get("ports", ()):
+                    name = entry.get("port")
+                    if isinstance(name, str) and any(name not in names for names in declared):
+                        found.append(entry)
+    return found
+
+
+def by_number(world):
+    """The same shop, with a number nobody listens at for each such name."""
+    specs = json.loads(json.dumps([policy.spec for policy in world.policies]))
+    policies = tuple(
+        policy.model_copy(update={"spec": spec})
+        for policy, spec in zip(world.policies, specs, strict=True)
+    )
+    for entry in undeclared(world, policies):
+        entry["port"] = 1
+    return world.model_copy(update={"policies": policies})
+
+
+def measured(cluster, world, sets):
+    """What disagreed, by what was applied; and how long each look took."""
+    from netarena_k8s.real.cluster import RealCluster
+
+    async def scene():
+        one = RealCluster(cluster)
+        wrong, looks = {}, []
+        await one.start()
+        try:
+            deployed = await one.deploy(world)
+            space = deployed.access.namespace
+            known = (one for one in sets if not undeclared(world, one[1]))
+            for number, (name, policies) in zip(range(SETS), known, strict=False):
+                await deployed._shop.put([render_policy(policy, space) for policy in policies])
+                start = time.monotonic()
+                sight = await deployed.look()
+                looks.append(time.monotonic() - start)
+                if sight.disagreement:
+                    wrong[f"{number} {name}"] = (sight.disagreement, [p.spec for p in policies])
+            await deployed.close()
+        finally:
+            await one.stop()
+        looks.sort()
+        print(f"{len(looks)} sets, a look {looks[len(looks) // 2]:.2f} s at the median")
+        return wrong
+
+    return asyncio.run(scene())
+
+
+@pytest.mark.timeout(60 + 12 * SETS)
+def test_single_faults_and_pairs_of_the_boutique(cluster):
+    assert measured(cluster, boutique(), faulty_sets(boutique(), [1, 2], 1)) == {}
+
+
+@pytest.mark.timeout(60 + 12 * SETS)
+def test_faults_of_a_varied_shop(cluster):
+    world = by_number(varied(random.Random(5)))
+    assert measured(cluster, world, faulty_sets(world, [1, 2, 3], 2)) == {}
+
+
+@pytest.mark.timeout(60 + 12 * SETS)
+def test_drawn_policies(cluster):
+    assert measured(cluster, boutique(), random_sets(boutique(), 3)) == {}
