@@ -128,6 +128,8 @@ class Cell:
         try:
             said = await self._forker.start()
         except EnvironmentFailed as failed:
+            # whoever could not enter the cell does not leave it either
+            await self._clear()
             raise EnvironmentFailed(f"{failed}; {REMEDY}", proven_ours=True) from None
         self.walls, self._unapart = said["ready"], said["unapart"]
 
@@ -181,10 +183,7 @@ class Cell:
         for writer in self._asking:
             writer.close()
         await self._forker.close()
-        async with self._furnishing:
-            if self._home is not None:
-                self._home.cleanup()
-                self._home = None
+        await self._clear()
 
     @property
     def pid(self) -> int | None:
@@ -202,6 +201,12 @@ class Cell:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def _clear(self) -> None:
+        async with self._furnishing:
+            if self._home is not None:
+                self._home.cleanup()
+                self._home = None
 
     async def _ask(self, request: object, within_s: float) -> dict[str, Any]:
         """An answer, in time. That the socket closes ends the command, whatever the reason."""
