@@ -294,6 +294,10 @@ class _Confinement:
             null = os.open("/dev/null", os.O_RDONLY)
             for source, target in ((null, 0), (output, 1), (output, 2)):
                 os.dup2(source, target)
+            # sockets that came over a socket are inherited, the service's among them
+            for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- names are wanted
+                with contextlib.suppress(OSError):  # that of the listing itself
+                    os.set_inheritable(int(descriptor), int(descriptor) < 3)
             os.chdir(self._scratch)
             os.umask(0o077)
             protection.offer_to_oom_killer()

@@ -244,6 +244,31 @@ def test_files_are_read_only_and_a_folder_is_kept(walls: Walls) -> None:
 
 
 @each
+def test_a_command_has_no_descriptor_but_the_three(walls: Walls) -> None:
+    """One of the service's sockets would let it answer in the cell's place."""
+    command = (
+        "for fd in {3..99}; do { : >&$fd; } && echo WRITES $fd; { : <&$fd; } && echo READS $fd; "
+        "done 2> errors; grep -c 'Bad file descriptor' errors"
+    )
+    result = in_cell(walls, lambda cell: cell.run(command, address=NOWHERE))
+    # bash keeps the errors' own place at 10 meanwhile
+    output = result.output.replace("WRITES 10\nREADS 10\n", "")
+    assert output in {f"{2 * 97}\n", f"{2 * 96}\n"}
+
+
+@each
+def test_files_without_a_name_are_counted(walls: Walls) -> None:
+    command = (
+        'for i in {11..40}; do eval "exec $i> big"; head -c 7M /dev/zero >&$i 2>/dev/null || '
+        "exit 3; rm big; done; sleep 1; echo HELD"
+    )
+    result = in_cell(walls, lambda cell: cell.run(command, address=NOWHERE))
+    assert "HELD" not in result.output
+    told = {"namespaces": "exit status 3", "landlock": "files without a name"}[walls]
+    assert told in result.told
+
+
+@each
 def test_time_and_processes_are_bounded_and_nothing_is_left(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         short = replace(LIMITS, wall_s=1)
