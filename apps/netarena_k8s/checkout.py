@@ -13,6 +13,7 @@ Whatever is wrong is one line that names the file, the document in it and the fi
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -198,6 +199,10 @@ def _refuse(problem: str) -> NoReturn:
     raise ConfigError(KEY, problem)
 
 
+def _refuse_unread(name: str, error: OSError) -> NoReturn:
+    _refuse(f"{name} cannot be read: {error.strerror} (user {os.geteuid()})")
+
+
 def read_checkout(folder: str) -> World:
     """The application that a folder's manifests describe. Raises ConfigError.
 
@@ -220,7 +225,7 @@ def _version(path: Path) -> tuple[int, int, int]:
     try:
         status = path.stat()
     except OSError as error:
-        _refuse(f"{path.name} cannot be read: {error.strerror}")
+        _refuse_unread(path.name, error)
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
@@ -233,8 +238,8 @@ def _choose(folder: Path) -> list[Path]:
             places = [folder / name for name in _POLICIES if (folder / name).is_dir()]
             return [release, *(_walk(places[0]) if places else [])]
         found = list(_walk(folder))
-    except (OSError, ValueError) as error:
-        _refuse(f"{folder.name} cannot be read: {error}")
+    except OSError as error:
+        _refuse_unread(folder.name, error)
     if not found:
         _refuse(f"{folder.name} holds no YAML or JSON file")
     return found
@@ -304,7 +309,7 @@ def _documents(path: Path, folder: Path) -> Iterator[_Document]:
     except ValueError as error:
         _refuse(f"{name}: no YAML: {error}")
     except OSError as error:
-        _refuse(f"{name} cannot be read: {error.strerror}")
+        _refuse_unread(name, error)
     for number, one in enumerate(loaded, start=1):
         if not isinstance(one, dict) or not {"kind", "apiVersion"} & one.keys():
             continue

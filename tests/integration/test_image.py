@@ -18,8 +18,6 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: what an image may add to its base, bytes
-MOST_BYTES = 250_000_000
 #: a first build installs packages
 BUILD_S = 600
 WAIT_S = 180.0
@@ -35,6 +33,10 @@ class Image:
     #: of a short assessment, and how many queries it has
     config: Mapping[str, Any] = field(default_factory=dict)
     queries: int = 0
+    #: the user that the service ends up as
+    user: int = 9009
+    #: what it may add to its base, bytes
+    most_bytes: int = 250_000_000
 
     @property
     def tag(self) -> str:
@@ -53,6 +55,15 @@ IMAGES = (
         # one of each kind of the paper and of each pair of them
         config={"num_queries": 1, "max_iterations": 3, "concurrency": 2},
         queries=15,
+        user=0,
+    ),
+    Image(
+        "k8s",
+        # one of each kind of the paper; enough turns for every attack
+        config={"complexity_level": ["level1"], "max_iterations": 14, "concurrency": 2},
+        queries=5,
+        # kubectl, and the client of real clusters with a module for each of the API's types
+        most_bytes=300_000_000,
     ),
 )
 
@@ -186,6 +197,14 @@ def ask(url: str, participant: str, image: Image) -> dict[str, Any]:
     return task
 
 
+def refusal(url: str, image: Image) -> str:
+    """Why a request is rejected."""
+    task = ask(url, "http://127.0.0.1:9/", image)
+    assert task["status"]["state"] == "rejected", task
+    (part,) = task["status"]["message"]["parts"]
+    return str(part["text"])
+
+
 def assess(url: str, participant: str, image: Image) -> list[dict[str, Any]]:
     """The records and the summary of an assessment."""
     task = ask(url, participant, image)
@@ -193,6 +212,21 @@ def assess(url: str, participant: str, image: Image) -> list[dict[str, Any]]:
     return [
         json.loads(part["text"]) for artifact in task["artifacts"] for part in artifact["parts"]
     ]
+
+
+@contextmanager
+def purple(image: Image, net: str, strategy: str, *options: str) -> Iterator[str]:
+    """An agent of the image's own, in a container of its own; its URL within the network."""
+    name = f"{net}-{strategy}"
+    options = ("--network", net, "--name", name, "--entrypoint", "netarena-purple", *options)
+    pairs = [f"--set={key}={json.dumps(value)}" for key, value in image.config.items()]
+    arguments = (
+        *("--host", "0.0.0.0", "--strategy", strategy, "--seed", "1"),
+        *("--application", image.application, *pairs),
+    )
+    with container(image, *options, arguments=arguments) as identity:
+        wait_for(lambda: str("http" in docker("logs", identity)), "True", identity)
+        yield f"http://{name}:9009/"
 
 
 @pytest.mark.slow
@@ -207,7 +241,7 @@ class TestImage:
             int(docker("image", "inspect", "--format", "{{.Size}}", name))
             for name in (image.tag, base)
         )
-        assert size - base_size <= MOST_BYTES
+        assert size - base_size <= image.most_bytes
 
     def test_serves_as_an_unprivileged_user_and_takes_arguments(
         self, image: Image, built: Callable[[Image], Image]
@@ -217,8 +251,7 @@ class TestImage:
         with healthy(image, *PUBLISHED, arguments=("--card-url", told)) as identity:
             card = httpx.get(f"{address(identity)}/.well-known/agent-card.json").json()
             assert told in json.dumps(card)
-            user = docker("exec", identity, "id", "-u")
-            assert (user != "0") or image.privileges
+            assert docker("exec", identity, "stat", "-c", "%u", "/proc/1") == str(image.user)
             mounts = json.loads(docker("inspect", "--format", "{{json .Mounts}}", identity))
             assert [mount["Destination"] for mount in mounts] == ["/netarena-runs"]
             assert "Read-only" in docker("exec", identity, "touch", "/here", check=False)
@@ -234,16 +267,8 @@ class TestImage:
         with network() as net, healthy(image, *PUBLISHED, "--network", net) as identity:
             url = address(identity)
             for strategy, solved in (("hostile", 0.0), ("oracle", 1.0)):
-                name = f"{net}-{strategy}"
-                options = ("--network", net, "--name", name, "--entrypoint", "netarena-purple")
-                pairs = [f"--set={key}={value}" for key, value in image.config.items()]
-                arguments = (
-                    *("--host", "0.0.0.0", "--strategy", strategy, "--seed", "1"),
-                    *("--application", image.application, *pairs),
-                )
-                with container(image, *options, arguments=arguments) as purple:
-                    wait_for(lambda: str("http" in docker("logs", purple)), "True", purple)
-                    *records, summary = assess(url, f"http://{name}:9009/", image)
+                with purple(image, net, strategy) as agent:
+                    *records, summary = assess(url, agent, image)
                 assert len(records) == image.queries
                 assert summary["outcomes"]["invalid"] == summary["not_run"] == 0
                 assert summary["avg_solved_safely"] == solved
@@ -267,7 +292,109 @@ class TestImage:
         if not image.privileges:
             pytest.skip("it needs none")
         with healthy(replace(built(image), privileges=()), *PUBLISHED) as identity:
-            task = ask(address(identity), "http://127.0.0.1:9/", image)
-            assert task["status"]["state"] == "rejected", task
-            (part,) = task["status"]["message"]["parts"]
-            assert f"docker run {image.privileges[0]}" in part["text"]
+            assert f"docker run {image.privileges[0]}" in refusal(address(identity), image)
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: kind-shop
+clusters:
+- {name: kind-shop, cluster: {server: "https://127.0.0.1:1", certificate-authority: ca.crt}}
+contexts: [{name: kind-shop, context: {cluster: kind-shop, user: admin}}]
+users: [{name: admin, user: {token: t0ps3cret}}]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(BUILD_S)
+@pytest.mark.requires("docker")
+class TestKubernetes:
+    """Started as users of the reference do: a kubeconfig of root's, a folder of manifests."""
+
+    image = IMAGES[-1]
+
+    def test_a_kubeconfig_is_read_as_root_and_served_without_rights(
+        self, tmp_path: Path, built: Callable[[Image], Image]
+    ) -> None:
+        (tmp_path / "config").write_text(KUBECONFIG)
+        (tmp_path / "ca.crt").write_text("no certificate\n")
+        for path in (tmp_path, *tmp_path.iterdir()):
+            path.chmod(0o700)
+        options = (
+            *("--volume", f"{tmp_path}:/root/.kube:ro", "--env", "KUBECONFIG=/root/.kube/config"),
+            *PUBLISHED,
+        )
+        with healthy(built(self.image), *options) as identity:
+            assert docker("exec", identity, "stat", "-c", "%u", "/proc/1") == "9009"
+            rights = docker("exec", identity, "grep", "-h", "CapEff\\|CapBnd", "/proc/1/status")
+            assert set(re.findall(r"\t(\w+)", rights)) == {"0" * 16}
+            # the context was read, so that this is the cluster; nobody answers there
+            told = refusal(address(identity), self.image)
+            assert told.startswith("config.cluster: kind-shop: ")
+            assert "\n" not in told
+            assert "t0ps3cret" not in docker("logs", identity)
+            named = replace(self.image, config={**self.image.config, "cluster": "nosuch"})
+            assert "must be 'embedded' or a context of" in refusal(address(identity), named)
+
+    def test_what_is_no_kubeconfig_ends_in_one_line(
+        self, tmp_path: Path, built: Callable[[Image], Image]
+    ) -> None:
+        (tmp_path / "config").write_text("clusters: 7\n")
+        volume = (
+            "--volume",
+            f"{tmp_path}:/root/.kube:ro",
+            "--env",
+            "KUBECONFIG=/root/.kube/config",
+        )
+        with container(built(self.image), *volume) as identity:
+            assert docker("wait", identity) == "2"
+            last = docker("logs", identity).splitlines()[-1]
+        assert last == (
+            "netarena: /root/.kube/config is no kubeconfig that can be read with all that it names"
+        )
+
+    def test_a_mounted_folder_of_manifests_is_examined(
+        self, tmp_path: Path, built: Callable[[Image], Image]
+    ) -> None:
+        (tmp_path / "shop.yaml").write_text(SHOP)
+        tmp_path.chmod(0o755)  # of whoever cloned it, for all to read
+        folder = "/data/microservices-demo"
+        config = {"error_types": ["change_port"], "microservice_dir": folder, "max_iterations": 3}
+        image = replace(built(self.image), config=config, queries=1)
+        mount = ("--volume", f"{tmp_path}:{folder}:ro")
+        with network() as net, healthy(image, *PUBLISHED, *mount, "--network", net) as identity:
+            url = address(identity)
+            with purple(image, net, "oracle", *mount) as agent:
+                *records, summary = assess(url, agent, image)
+            assert len(records) == 1
+            assert summary["avg_solved_safely"] == 1.0
+            assert "api" in json.dumps(records[0]["error_detail"])
+            missing = replace(image, config={**config, "microservice_dir": "/data/nosuch"})
+            told = "config.microservice_dir: nosuch is not there, or no folder"
+            assert told in refusal(url, missing)
+            tmp_path.chmod(0o700)
+            told = "microservices-demo cannot be read: Permission denied (user 9009)"
+            assert told in refusal(url, image)
+
+
+#: two workloads, one service, one policy
+SHOP = """
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Pod, metadata: {name: front, labels: {app: front}},
+   spec: {containers: [{name: front}]}}
+- {apiVersion: v1, kind: Pod, metadata: {name: batch, labels: {app: batch}},
+   spec: {containers: [{name: batch}]}}
+- {apiVersion: v1, kind: Pod, metadata: {name: api, labels: {app: api}},
+   spec: {containers: [{name: api, ports: [{containerPort: 8000}]}]}}
+- {apiVersion: v1, kind: Service, metadata: {name: api},
+   spec: {selector: {app: api}, ports: [{port: 80, targetPort: 8000}]}}
+- apiVersion: networking.k8s.io/v1
+  kind: NetworkPolicy
+  metadata: {name: api}
+  spec:
+    podSelector: {matchLabels: {app: api}}
+    ingress: [{from: [{podSelector: {matchLabels: {app: front}}}], ports: [{port: 8000}]}]
+"""
