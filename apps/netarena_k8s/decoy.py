@@ -22,6 +22,8 @@ SpecDict: TypeAlias = dict[str, Any]
 BOTH = ("Ingress", "Egress")
 #: words that policies of an application are named by
 SUFFIXES = ("policy", "rules", "access", "traffic", "calls", "guard", "net", "scope", "limits")
+#: addresses that documentation may use, and nobody has
+_OUTSIDE = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 #: how many of the forms of egress that look wrong a shop has, beside the empty one
 _EGRESS_FORMS = 2
 #: rules that let nobody in, of a retired application
@@ -58,7 +60,12 @@ def _port_beside(spot: Spot) -> SpecDict:
 
 
 def _port_unknown(spot: Spot) -> SpecDict:
-    return spot.rule(port={"port": spot.rng.choice(PORT_NAMES), "protocol": spot.port.protocol})
+    """For outside addresses: some real enforcers open every port for a name that is not declared,
+    which must not show between applications."""
+    return spot.rule(
+        {"ipBlock": {"cidr": spot.rng.choice(_OUTSIDE)}},
+        {"port": spot.rng.choice(PORT_NAMES), "protocol": spot.port.protocol},
+    )
 
 
 def _protocol_other(spot: Spot) -> SpecDict:
