@@ -1,0 +1,94 @@
+"""The command blocks of the README and the quick start, run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netarena.application import load
+from netarena.cli.program import free_port
+
+ROOT = Path(__file__).parents[2]
+#: what is not run here, and where it is
+ELSEWHERE = {
+    "scripts/test": "is what runs this test",
+    "scripts/venv .venv all": "scripts/test has called scripts/venv before",
+    "source .venv/bin/activate": "the environment that runs this test comes first in PATH",
+}
+#: what the commands find in the folder that they are run in
+THERE = ("scenarios",)
+#: for all commands of a page, on a busy machine
+PATIENCE_S = 280
+START = """\
+set -euo pipefail
+trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
+"""
+
+
+def commands(page: str) -> list[str]:
+    """The lines of the page's command blocks that are run, comments left out."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert blocks
+    lines = [re.sub(r"\s+# .*", "", line) for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line and line not in ELSEWHERE]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S + 20)
+@pytest.mark.requires("landlock", "seccomp")
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_every_command_of_the_page_runs(page, tmp_path):
+    for name in THERE:
+        (tmp_path / name).symlink_to(ROOT / name)
+    script = "\n".join(commands(page)).replace("scripts/", f"{ROOT}/scripts/")
+    # fixed ports would be somebody's
+    for port in set(re.findall(r"\b90[0-9]{2}\b", script)):
+        script = script.replace(port, str(free_port()))
+    done = subprocess.run(
+        ["bash", "-c", START + script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    assert "Traceback" not in done.stderr
+
+
+def test_no_command_is_left_out_that_the_pages_do_not_have():
+    text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "quickstart.md").read_text()
+    assert all(re.search(rf"^{re.escape(line)}\b", text, re.MULTILINE) for line in ELSEWHERE)
+
+
+LINK = re.compile(r"\]\(([^)#: ]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize(
+    "page", [str(p.relative_to(ROOT)) for p in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]]
+)
+def test_links_between_pages_lead_somewhere(page):
+    path = ROOT / page
+    for target in LINK.findall(path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("name", ["malt", "route", "k8s"])
+def test_the_page_of_config_keys_has_each_key_and_says_which_shape_queries(name):
+    """A key's name is in the first cell of a row; * marks those that decide which are drawn."""
+    text = (ROOT / "docs" / "config.md").read_text()
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    marks = dict(re.findall(r"`(\w+)`(?:, `regenerate_\w+`)*( \*)?", " ".join(rows)))
+    kind = load(name).config_type
+    named_beside = {"regenerate_benchmark", "regenerate_config"}
+    assert not kind.model_fields.keys() - marks.keys() - named_beside
+    shaping = kind.parse({}).shape().keys() | {"seed"}
+    marked = {key for key in kind.model_fields if marks.get(key)}
+    assert marked == shaping
