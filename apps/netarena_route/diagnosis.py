@@ -297,7 +297,8 @@ def _try_inside() -> Iterator[tuple[str, str]]:
         for command in need.commands:
             result = shell.run(command, netns=network)
             if result.exit != 0:
-                yield need.name, one_line(f"{command}: {result.output.strip()}", 300)
+                said = result.output.strip().rstrip(".")
+                yield need.name, one_line(f"{command}: {said}", 300)
                 break
         os.close(network)
 
