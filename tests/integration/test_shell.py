@@ -18,6 +18,7 @@ from netarena.errors import EnvironmentFailed
 from netarena.sandbox import shell
 from netarena.sandbox.namespace import current_network, leave_network
 from netarena.sandbox.shell import Limits, Result, run
+from netarena_route import guard
 from netarena_route.guard import Guard
 
 pytestmark = pytest.mark.requires("bwrap")
@@ -241,9 +242,9 @@ def test_it_dies_with_its_caller(tmp_path: Path) -> None:
 
 
 def guarded(netns: int, command: str) -> tuple[Result, str]:
-    guard = Guard(netns, neighbours=3)
-    result = run(command, netns=netns, limits=Limits(wall_s=60), watch=guard.watch)
-    return result, guard.calm()
+    one = Guard(netns, neighbours=3)
+    result = run(command, netns=netns, limits=Limits(wall_s=60), watch=one.watch)
+    return result, one.calm()
 
 
 def neighbours(netns: int) -> int:
@@ -284,12 +285,35 @@ def test_a_storm_is_calmed(netns: int) -> None:
         "ip link set x$v up; ip link set y$v up; done; ip addr add 10.77.0.1/24 dev bridge1; "
         "sleep 0.2; ping -c 1 -W 0.1 10.77.0.9; true"
     )
-    guard = Guard(netns, neighbours=3)
+    one = Guard(netns, neighbours=3)
     run(build, netns=netns)
     # where others have the processors, it may rest while it is listened for
-    wait_for(lambda: "it carried a storm" in guard.calm(), 100)
+    wait_for(lambda: "it carried a storm" in one.calm(), 100)
     wait_for(lambda: Guard(netns, neighbours=3).calm() == "", 100)
     run("ip link del bridge1; ip link del bridge2; ip link del x1; ip link del x2", netns=netns)
+
+
+def test_what_nftables_holds_is_bounded_over_all_commands(netns: int) -> None:
+    room = "nft add table ip t; nft add set ip t s{} '{{ type ipv4_addr; size 700000; }}'"
+    result, note = guarded(netns, room.format(1))
+    assert (result.exit, result.stopped, note) == (0, "", "")
+    result, note = guarded(netns, f"{room.format(2)}; sleep 999")
+    assert result.stopped == "a flood of bytes of nftables rules: more than 1048576"
+    assert note == "the rules of nftables were flushed"
+    assert run("nft list ruleset", netns=netns).output == ""
+
+
+def test_a_command_is_not_blamed_for_what_it_found(
+    netns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "_MOST", {**guard._MOST, "interfaces": 1, "policy rules": 1})
+    assert guarded(netns, "sleep 0.1; ip rule; ip link")[0].exit == 0
+    added, _ = guarded(netns, "ip link add more type bridge; sleep 999")
+    assert added.stopped == "a flood of interfaces: more than 1"
+    assert guarded(netns, "sleep 0.1; ip link del more")[0].exit == 0
+    ruled, _ = guarded(netns, "ip rule add pref 9 prohibit to 10.9.9.9; sleep 999")
+    assert ruled.stopped == "a flood of policy rules: more than 1"
+    assert guarded(netns, "ip rule del pref 9")[0].exit == 0
 
 
 def test_a_guard_looks_away_from_what_has_ended(netns: int) -> None:
