@@ -136,7 +136,7 @@ def name_of(path: Path) -> str:
 @pytest.mark.parametrize("path", SCENARIOS, ids=name_of)
 def test_each_scenario_has_a_config_that_its_application_takes(path):
     scenario = read_scenario(path)
-    name = scenario.application or path.parent.name
+    name = scenario.application or scenario.participants[0].role.removesuffix("_operator")
     application = load(name)
     config = application.config_type.parse(dict(scenario.config))
     if scenario.application is None:
@@ -150,7 +150,7 @@ def test_each_scenario_has_a_config_that_its_application_takes(path):
 @pytest.mark.parametrize("path", SCENARIOS, ids=name_of)
 def test_each_scenario_runs_here_or_in_containers(path, capsys):
     scenario = read_scenario(path)
-    if path.stem != "leaderboard":
+    if scenario.green.image is None:
         assert scenario.endpoints()
         assert all(party.cmd for party in scenario.participants)
         return

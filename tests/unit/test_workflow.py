@@ -1,0 +1,76 @@
+"""Workflows and manifests, as far as they can be checked without the platforms that run them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from netarena.application import load
+from netarena.scenario import compose, read_scenario
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml")) + sorted(
+    ROOT.glob("scenarios/leaderboard/.github/workflows/*.yml")
+)
+MANIFESTS = sorted((ROOT / "scenarios" / "amber").glob("*.json5"))
+
+
+def steps(path: Path) -> list[dict[str, object]]:
+    jobs = yaml.safe_load(path.read_text())["jobs"]
+    return [step for job in jobs.values() for step in job.get("steps", [])]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflows_scripts_are_bash_and_its_actions_have_versions(path):
+    content = yaml.safe_load(path.read_text())
+    assert {"name", "permissions", "jobs"} <= content.keys()
+    for step in steps(path):
+        assert ("run" in step) != ("uses" in step), step
+        if "uses" in step:
+            assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", str(step["uses"]))
+            continue
+        # expressions are replaced before bash sees them
+        script = re.sub(r"\$\{\{.*?\}\}", "x", str(step["run"]))
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=20)
+
+
+def test_what_a_stranger_chooses_never_becomes_a_script():
+    for path in WORKFLOWS:
+        for step in steps(path):
+            told = re.findall(r"\$\{\{\s*([\w.]+)", str(step.get("run", "")))
+            assert all(name.startswith("matrix.") for name in told), told
+
+
+def test_the_release_builds_every_image_there_is():
+    content = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    rows = content["jobs"]["image"]["strategy"]["matrix"]["include"]
+    files = {path.name for path in ROOT.glob("Dockerfile.*")} | {"a2a_purple/Dockerfile"}
+    assert {row["file"] for row in rows} == files
+    names = {row["name"] for row in rows}
+    assert {path.stem for path in MANIFESTS} == names
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_a_manifest_starts_the_agent_and_declares_what_it_uses(path):
+    manifest = json.loads(re.sub(r"^//.*", "", path.read_text(), flags=re.MULTILINE))
+    program = manifest["program"]
+    (endpoint,) = program["network"]["endpoints"]
+    assert endpoint["port"] == 9009
+    assert manifest["provides"]["a2a"] == {"kind": "a2a", "endpoint": endpoint["name"]}
+    assert manifest["exports"] == {"a2a": "a2a"}
+    asked = set(re.findall(r"\$\{config\.(\w+)\}", json.dumps(program)))
+    schema = manifest["config_schema"]
+    assert asked == set(schema["properties"]) == set(schema["required"])
+    if path.stem != "purple":
+        assert list(manifest["slots"]) == [load(path.stem).role]
+
+
+def test_the_leaderboards_scenario_becomes_a_compose_file():
+    made = compose(read_scenario(ROOT / "scenarios" / "leaderboard" / "scenario.toml"))
+    images = {service["image"] for service in made["services"].values()}
+    assert images == {f"ghcr.io/OWNER/netarena-{name}:0.1.0" for name in ("malt", "purple")}
