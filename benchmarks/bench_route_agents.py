@@ -1,7 +1,7 @@
 """What agents score that need no model: the scripted ones, per kind of fault, in both worlds.
 
     python benchmarks/bench_route_agents.py [--num-queries 6] [--seed 1] [--agents a,b]
-        [--emulator netns] [--concurrency 8] [--markdown docs/route.md]
+        [--worlds varied] [--emulator netns] [--concurrency 8] [--markdown docs/route.md]
 
 Each agent meets the same queries of every kind alone, the paper's and the extended ones. Prints
 one table with a row per kind and a column per agent and world: solved safely in per cent; then
@@ -16,22 +16,47 @@ import json
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from netarena.agent import Brief, load_agent
+from netarena.agent import Agent, Brief, load_agent
 from netarena.assessment import RESULTS_NAME, conduct
 from netarena.label import EXTENDED
+from netarena.model import AgentInfo, Reply
 from netarena.report.markdown import replace_section, table
+from netarena_route import guess
 from netarena_route.app import Route
 from netarena_route.fault import PAPER_KINDS
 
-AGENTS = ("oracle", "heuristic", "blanket", "random", "noop")
+#: fixed texts that know all methods of fault: one per machine, and one in ten turns
+RESETS = {"reset": False, "reset by the piece": True}
+AGENTS = ("oracle", "heuristic", "blanket", *RESETS, "random", "hostile", "noop")
 WORLDS = ("standard", "varied")
 SECTION = "agents"
 
 Records = list[dict[str, Any]]
+
+
+class Fixed:
+    """An agent that says the same in every episode, turn by turn, and reads nothing."""
+
+    def __init__(self, name: str, replies: Sequence[str]) -> None:
+        self.info = AgentInfo(name=name)
+        self._replies = replies
+        self._turns: Counter[str] = Counter()
+
+    async def open(self, *, timeout_s: float) -> None:
+        """Nothing to get ready."""
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        del prompt, timeout_s
+        self._turns[context_id] += 1
+        return Reply(text=self._replies[(self._turns[context_id] - 1) % len(self._replies)])
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
 
 
 async def examine(agent: str, world: str, options: argparse.Namespace) -> Records:
@@ -47,7 +72,12 @@ async def examine(agent: str, world: str, options: argparse.Namespace) -> Record
             "concurrency": options.concurrency,
         }
     )
-    agents = {app.role: load_agent(agent, Brief(app, config, options.seed, app.role))}
+    chosen: Agent
+    if agent in RESETS:
+        chosen = Fixed(agent, guess.reset(by_the_piece=RESETS[agent]))
+    else:
+        chosen = load_agent(agent, Brief(app, config, options.seed, app.role))
+    agents = {app.role: chosen}
     async with app:
         with tempfile.TemporaryDirectory() as folder:
             await conduct(app, config, agents, out=Path(folder))
@@ -90,13 +120,14 @@ def main() -> int:
     parser.add_argument("--num-queries", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--agents", default=",".join(AGENTS))
+    parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--emulator", default="netns")
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     found = {}
     for agent in options.agents.split(","):
-        for world in WORLDS:
+        for world in options.worlds.split(","):
             found[agent, world] = asyncio.run(examine(agent, world, options))
             print(f"{agent}, {world}: done", file=sys.stderr)
     lines = tabulate(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, permutations
 from types import MappingProxyType
 
 from netarena_route.action import Command, Fault
@@ -28,6 +28,8 @@ _METHODS: Mapping[tuple[str, str], Method] = MappingProxyType(
 #: draws before a network is said to have no room for a method or a combination: where it has any,
 #: one draw in twenty succeeds at least
 _TRIES = 400
+#: endpoints that it does not pay to sort before formulas are asked about each pair
+_FEW = 24
 
 
 def draw(
@@ -47,14 +49,35 @@ def draw(
             site = Site.draw(plan, method.scope, rng)
             if site is None or not method.fits(site):
                 break
-            holds = {entry.format_map(site.names) for entry in method.holds}
-            if holds & held or not _breaks_any(site, method):
+            needed = holds(method, site)
+            if clash(needed, held) or not _breaks_any(site, method):
                 break
-            held |= holds
+            held |= needed
             faults.append(apply(kind, method, site))
         else:
             return tuple(faults)
     return None
+
+
+def read(plan: Plan, fault: Fault) -> tuple[Method, Site]:
+    """The method of ``fault``, and where it acts in a network that has the machines of its own."""
+    return _METHODS[fault.kind, fault.method], Site.read(plan, fault.parameters)
+
+
+def apply_anew(plan: Plan, fault: Fault) -> Fault:
+    """The same fault in a network whose healthy state has more to it than when it was drawn."""
+    return apply(fault.kind, *read(plan, fault))
+
+
+def holds(method: Method, site: Site) -> set[str]:
+    """What ``method`` takes hold of at ``site``."""
+    return {entry.format_map(site.names) for entry in method.needs}
+
+
+def clash(one: set[str], other: set[str]) -> bool:
+    """Whether two cannot be held at a time: see ``Method.holds``."""
+    both = any(not entry.startswith("~") for entry in one & other)
+    return both or any(f"~{a}" in b for x, b in ((one, other), (other, one)) for a in x)
 
 
 def methods_of(kind: str, world: World, *, netem: bool) -> list[Method]:
@@ -99,21 +122,41 @@ def expected(world: World, faults: Iterable[Fault]) -> tuple[str, ...]:
     Each fault loses packets, whatever the others do: what is broken is the union.
     """
     plan = Plan(world)
-    sites = [Site.read(plan, fault.parameters) for fault in faults]
-    methods = [_METHODS[fault.kind, fault.method] for fault in faults]
-    return _matrix(plan, list(zip(sites, methods, strict=True)))
+    return _matrix(plan, [read(plan, fault) for fault in faults])
 
 
 def breaks(world: World, faults: Iterable[Fault]) -> frozenset[tuple[str, str]]:
     """The ordered pairs that should work and do not."""
-    names = world.endpoints
-    rows = zip(names, world.intended, expected(world, faults), strict=True)
+    plan = Plan(world)
+    return broken_by(plan, [read(plan, fault) for fault in faults])
+
+
+def broken_by(plan: Plan, parts: Sequence[tuple[Method, Site]]) -> frozenset[tuple[str, str]]:
+    """The ordered pairs that methods break at their sites."""
+    if len(plan.world.endpoints) <= _FEW:
+        return frozenset(
+            pair
+            for pair, packets in plan.open_pings
+            if any(method.lost(site, packet) for method, site in parts for packet in packets)
+        )
+    names, intended = plan.world.endpoints, plan.world.intended
+    rows = zip(names, intended, _matrix(plan, parts), strict=True)
     return frozenset(
         (src, dst)
         for src, healthy, broken in rows
         if healthy != broken
         for dst, was, now in zip(names, healthy, broken, strict=True)
         if was != now
+    )
+
+
+def breaks_within(plan: Plan, part: tuple[Method, Site], names: Sequence[str]) -> bool:
+    """Whether a method breaks a pair of the machines ``names`` at its site."""
+    method, site = part
+    return any(
+        method.lost(site, packet)
+        for source, target in permutations(names, 2)
+        for packet in plan.ping(source, target)
     )
 
 
@@ -130,35 +173,52 @@ def shows(world: World, fault: Fault, matrix: Sequence[str]) -> bool:
 
 
 def _breaks_any(site: Site, method: Method) -> bool:
-    return _matrix(site.plan, [(site, method)]) != site.plan.world.intended
+    return bool(broken_by(site.plan, [(method, site)]))
 
 
-def _matrix(plan: Plan, broken: Sequence[tuple[Site, Method]]) -> tuple[str, ...]:
+def _matrix(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> tuple[str, ...]:
     """Endpoints that no formula can tell apart share a row: a million pairs take a second."""
-    world = plan.world
+    marks = _marks(plan, broken)
     members: dict[Hashable, list[int]] = {}
-    classes = []
-    for index, name in enumerate(world.endpoints):
-        mark = (name == plan.router.name, plan.subnet(name), *(s.mark(name) for s, _ in broken))
+    for index, mark in enumerate(marks):
         members.setdefault(mark, []).append(index)
-        classes.append(mark)
     rows = {}
     for source, sources in members.items():
         works = {}
         for target, targets in members.items():
             pair = next(((a, b) for a in sources[:2] for b in targets[:2] if a != b), None)
             works[target] = "1" if pair is None else _works(plan, broken, *pair)
-        rows[source] = "".join(works[target] for target in classes)
+        rows[source] = "".join(works[target] for target in marks)
     return tuple(
         f"{row[:index]}1{row[index + 1 :]}"
-        for index, row in enumerate(rows[source] for source in classes)
+        for index, row in enumerate(rows[source] for source in marks)
     )
 
 
-def _works(plan: Plan, broken: Sequence[tuple[Site, Method]], source: int, target: int) -> str:
+def _marks(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> list[Hashable]:
+    """One for each endpoint: no formula tells those apart that have the same one."""
+    world = plan.world
+    names = world.endpoints
+    if len(names) <= _FEW:
+        return list(names)
+    reserve = [names.index(name) for name in world.reserve]
+    return [
+        (
+            name == plan.router.name,
+            plan.subnet(name),
+            # each host in reserve has pairs of its own that must not work, with some hosts or all
+            name in world.reserve and name,
+            *((world.intended[index][i], world.intended[i][index]) for i in reserve),
+            *(site.mark(name) for _, site in broken),
+        )
+        for index, name in enumerate(names)
+    ]
+
+
+def _works(plan: Plan, broken: Sequence[tuple[Method, Site]], source: int, target: int) -> str:
     if plan.world.intended[source][target] == "0":
         return "0"
     names = plan.world.endpoints
     packets = plan.ping(names[source], names[target])
-    lost = any(method.lost(site, packet) for site, method in broken for packet in packets)
+    lost = any(method.lost(site, packet) for method, site in broken for packet in packets)
     return "0" if lost else "1"

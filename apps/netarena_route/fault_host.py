@@ -154,9 +154,9 @@ HOST: dict[str, tuple[Method, ...]] = {
         ),
         _row(
             "rule",
-            "{machine} has the policy rule pref 100 to {other_net} unreachable",
-            "ip rule add pref 100 to {other_net} unreachable",
-            "ip rule del pref 100 to {other_net} unreachable",
+            "{machine} has the policy rule pref {pref} to {other_net} unreachable",
+            "ip rule add pref {pref} to {other_net} unreachable",
+            "ip rule del pref {pref} to {other_net} unreachable",
             _to_other,
         ),
     ),
@@ -187,6 +187,8 @@ HOST: dict[str, tuple[Method, ...]] = {
             asked,
             "{port}",
             "{spare}",
+            "{ip}",
+            "{net} halves",
         ),
         _row(
             "foreign_address",

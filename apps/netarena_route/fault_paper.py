@@ -85,22 +85,22 @@ def _mask(length: int) -> Method:
         f"ip addr flush dev {{port}} && ip addr add {{ip}}/{length} dev {{port}}",
         SET_ADDRESS,
         lambda site, packet: _outside(site, packet, length),
-        holds=("{port}",),
+        holds=("{port}", "~{net} halves"),
         fits=lambda site: _no_edge(site, length),
     )
 
 
 def _local_drop(name: str, match: str, verdict: str, words: str) -> Method:
     rules = (
-        f"INPUT -s {{net}}{match} -j {verdict}",
-        f"OUTPUT -d {{net}}{match} -j {verdict}",
+        ("INPUT", f"-s {{net}}{match} -j {verdict}"),
+        ("OUTPUT", f"-d {{net}}{match} -j {verdict}"),
     )
     return Method(
         name,
         Scope.ROUTER,
         f"{{machine}} {words} of its own to and from {{net}}",
-        " && ".join(f"iptables -I {rule}" for rule in rules),
-        " && ".join(f"iptables -D {rule}" for rule in rules),
+        " && ".join(f"iptables -I {chain} {{at_{chain}}}{rest}" for chain, rest in rules),
+        " && ".join(f"iptables -D {chain} {rest}" for chain, rest in rules),
         local,
     )
 
@@ -130,7 +130,7 @@ PAPER: dict[str, tuple[Method, ...]] = {
             Scope.ROUTER,
             "{machine} forwards nothing: net.ipv4.ip_forward is 0",
             "sysctl -w net.ipv4.ip_forward=0",
-            "sysctl -w net.ipv4.ip_forward=1",
+            "sysctl -w net.ipv4.ip_forward=1{kept_settings}",
             forwards,
             # switching it sets the forwarding of each port too
             holds=("{machine} forwarding",),
@@ -148,15 +148,15 @@ PAPER: dict[str, tuple[Method, ...]] = {
             "rule_prohibit",
             Scope.ROUTER,
             "{machine} has a policy rule that prohibits all that is not for itself",
-            "ip rule add prohibit pref 0",
-            "ip rule del prohibit pref 0",
+            "ip rule add prohibit pref {first_pref}",
+            "ip rule del prohibit pref {first_pref}",
             _sent_on,
         ),
         Method(
             "forward_source",
             Scope.ROUTER,
             "{machine} drops what it should forward from {net}",
-            "iptables -I FORWARD -s {net} -j DROP",
+            "iptables -I FORWARD {at_FORWARD}-s {net} -j DROP",
             "iptables -D FORWARD -s {net} -j DROP",
             _from_subnet,
         ),
@@ -179,7 +179,7 @@ PAPER: dict[str, tuple[Method, ...]] = {
             "ip addr flush dev {port} && ip addr add {spare}/{length} brd + dev {port}",
             SET_ADDRESS,
             _renamed,
-            holds=("{port}", "{spare}"),
+            holds=("{port}", "{spare}", "{ip}"),
             resolves=True,
         ),
         *(_mask(length) for length in NARROW_MASKS),
@@ -220,8 +220,8 @@ PAPER: dict[str, tuple[Method, ...]] = {
         _route(
             "metric",
             "{machine} prefers a route to {net} via {spare}, which nobody has",
-            "{net} dev {port} proto kernel scope link src {ip} metric 500",
-            "{net} via {spare} dev {port} onlink metric 10",
+            "{net} dev {port} proto kernel scope link src {ip} metric {worse_metric}",
+            "{net} via {spare} dev {port} onlink metric {metric}",
             holds=("{spare}",),
         ),
         _route("loop", "{machine} sends what is for {net} to itself", "{net} dev lo"),

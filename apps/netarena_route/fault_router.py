@@ -14,7 +14,6 @@ from netarena_route.method import (
     enters,
     enters_forwarded,
     filter_row,
-    forwards,
     half_by_main,
     held_address_row,
     leaves,
@@ -70,8 +69,7 @@ def _translated(site: Site, packet: Packet) -> bool:
 
 
 def _request(site: Site, packet: Packet) -> bool:
-    del site
-    return packet.forwarded and not packet.reply
+    return enters_forwarded(site, packet) and not packet.reply
 
 
 def _request_in(site: Site, packet: Packet) -> bool:
@@ -118,9 +116,7 @@ def _route(name: str, route: str, lost: Callable[[Site, Packet], bool], *holds: 
     )
 
 
-def _rule(
-    name: str, rule: str, lost: Callable[[Site, Packet], bool], table: str = "", *holds: str
-) -> Method:
+def _rule(name: str, rule: str, lost: Callable[[Site, Packet], bool], table: str = "") -> Method:
     """A policy rule too many, and the table that it looks up."""
     return _row(
         name,
@@ -128,7 +124,7 @@ def _rule(
         (f"ip route add blackhole default {table} && " if table else "") + f"ip rule add {rule}",
         f"ip rule del {rule}" + (f" && ip route flush {table}" if table else ""),
         lost,
-        *holds,
+        *([f"{{machine}} {table}"] if table else []),
     )
 
 
@@ -173,12 +169,12 @@ ROUTER: dict[str, tuple[Method, ...]] = {
         ),
     ),
     "policy_rule": (
-        _rule("source_table", "pref 100 from {net} lookup 200", _sourced, "table 200"),
-        _rule("target_table", "pref 110 to {net} lookup 210", leaves, "table 210"),
-        _rule("port_prohibit", "pref 120 iif {port} prohibit", enters_forwarded),
-        _rule("port_unreachable", "pref 130 iif {port} unreachable", enters_forwarded),
-        _rule("host_blackhole", "pref 140 from {peer_ip} blackhole", _from_peer),
-        _rule("host_prohibit", "pref 150 to {peer_ip} prohibit", _to_peer),
+        _rule("source_table", "pref {pref} from {net} lookup {table}", _sourced, "table {table}"),
+        _rule("target_table", "pref {pref} to {net} lookup {table}", leaves, "table {table}"),
+        _rule("port_prohibit", "pref {pref} iif {port} prohibit", enters_forwarded),
+        _rule("port_unreachable", "pref {pref} iif {port} unreachable", enters_forwarded),
+        _rule("host_blackhole", "pref {pref} from {peer_ip} blackhole", _from_peer),
+        _rule("host_prohibit", "pref {pref} to {peer_ip} prohibit", _to_peer),
         _row(
             "main_missing",
             "{machine} has no policy rule that looks up the main table",
@@ -203,13 +199,21 @@ ROUTER: dict[str, tuple[Method, ...]] = {
         echo_row(Scope.ROUTER, _own),
     ),
     "router_firewall": (
-        _nft("nft_forward", "inet", "forward", "meta l4proto icmp drop", forwards),
+        _nft(
+            "nft_forward",
+            "inet",
+            "forward",
+            "iifname {port} meta l4proto icmp drop",
+            enters_forwarded,
+        ),
         _nft("nft_ingress", "netdev", "ingress device {port}", "ip protocol icmp drop", enters),
         _filter("forward_target", "FORWARD", "-d {net} -j REJECT", _towards),
         _filter("forward_ports", "FORWARD", "-i {port} -o {other_port} -j DROP", _between),
         _filter("forward_host", "FORWARD", "-s {peer_ip} -j DROP", _from_peer),
         _filter("forward_icmp", "FORWARD", "-i {port} -p icmp -j REJECT", enters_forwarded),
-        _filter("long_packets", "FORWARD", "-m length --length 60:65535 -j DROP", forwards),
+        _filter(
+            "long_packets", "FORWARD", "-o {port} -m length --length {size}:65535 -j DROP", _towards
+        ),
         _filter(
             "replies",
             "FORWARD",
@@ -231,12 +235,17 @@ ROUTER: dict[str, tuple[Method, ...]] = {
         _filter("mangled", "mangle PREROUTING", "-i {port} -p icmp -j DROP", enters),
         _filter("postrouted", "mangle POSTROUTING", "-o {port} -p icmp -j DROP", leaves),
         _filter("ttl", "mangle PREROUTING", "-i {port} -j TTL --ttl-set 1", enters_forwarded),
-        _filter("new_connections", "FORWARD", "-m conntrack --ctstate NEW -j DROP", _request),
+        _filter(
+            "new_connections",
+            "FORWARD",
+            "-i {port} -m conntrack --ctstate NEW -j DROP",
+            _request,
+        ),
         _row(
             "untracked",
             "{machine} does not track what comes in by {port}, and drops what is untracked",
             "iptables -t raw -I PREROUTING -i {port} -j NOTRACK && "
-            "iptables -I FORWARD -m conntrack --ctstate UNTRACKED -j DROP",
+            "iptables -I FORWARD {at_FORWARD}-m conntrack --ctstate UNTRACKED -j DROP",
             "iptables -D FORWARD -m conntrack --ctstate UNTRACKED -j DROP && "
             "iptables -t raw -D PREROUTING -i {port} -j NOTRACK",
             enters_forwarded,

@@ -1,7 +1,8 @@
-"""Replies of agents that do not look: drawn at random, or the standard configuration unseen.
+"""Replies of agents that do not look: drawn at random, or a fixed text unseen.
 
-Neither knows the query. ``distract`` draws what an operator might type; ``blanket`` types the
-paper's healthy configuration, the same on every network of a size.
+None knows the query. ``distract`` draws what an operator might type; ``blanket`` types the
+paper's healthy configuration, the same on every network of a size; ``reset`` knows all methods of
+fault and undoes whatever on a machine looks like one.
 """
 
 from __future__ import annotations
@@ -95,5 +96,113 @@ def _configure(machine: Machine) -> str:
         lines += [line.format(suffix=f"_{suffix}", address=port.address) for line in _RESET_PORT]
     lines += [f"ip route add {route}" for route in machine.routes]
     lines += [f"sysctl -w {name}={value}" for name, value in machine.sysctls]
-    command = "; ".join(lines)
-    return json.dumps({"machine": machine.name.partition("_")[2], "command": command})
+    return _say(machine.name.partition("_")[2], "; ".join(lines))
+
+
+# ---------------------------------------------------------------- the strongest fixed text
+
+#: of the router: what acts on all machines at once, and is never what keeps some back
+_GENERAL = r"""
+ip rule | awk '$2=="from" && $3=="all" && $4=="prohibit" {print $1+0}' |
+  while read p; do ip rule del pref $p prohibit; done
+ip rule | grep -q 'lookup main' || ip rule add pref 32766 lookup main
+iptables -S FORWARD | grep -q -- '-j ACCEPT' || iptables -P FORWARD ACCEPT
+"""
+#: of a port ``$d``: link, queue, settings, a mask that is too narrow, its subnet's route
+_PORT = r"""
+ip link set $d up mtu 1500 arp on
+tc qdisc del dev $d root
+ip neigh flush dev $d nud permanent
+a=$(ip -o -4 addr show dev $d | awk '{print $4; exit}')
+case $a in */3[0-2]) ip addr add ${a%/*}/16 dev $d;; esac
+for a in $(ip -o -4 addr show dev $d | awk '{print $4}'); do
+  n=$(python3 -c "import ipaddress as i; print(i.ip_interface('$a').network)")
+  [ -n "$n" ] || n=$(ip route show table all | awk -v d=$d '$2=="dev" && $3==d {print $1; exit}')
+  [ -n "$n" ] && ip route replace $n dev $d proto kernel scope link src ${a%/*}
+done
+"""
+_ROUTER_PORT = (
+    _PORT
+    + r"""
+echo 1 > /proc/sys/net/ipv4/conf/$d/forwarding
+echo 0 > /proc/sys/net/ipv4/conf/$d/rp_filter
+"""
+)
+#: of any machine: entries that have the form of a fault, and not of what keeps two subnets apart
+_ENTRIES = r"""
+nft list tables | awk '$3!~/^(filter|nat|raw|mangle)$/ {print $2, $3}' |
+  while read t; do nft delete table $t; done
+for t in raw mangle nat filter; do
+  iptables -t $t -S | grep -E -- '-j (DROP|REJECT|TTL|CT|NOTRACK|DNAT|REDIRECT)' |
+    grep -v -E -- '-p (tcp|udp)|-s .* -d ' | sed 's/^-A/-D/' |
+    while read r; do iptables -t $t $r; done
+done
+ip rule | grep -E 'prohibit|unreachable|blackhole' | grep -v -E 'to .* iif' |
+  while read p r; do ip rule del pref ${p%:} $r; done
+ip rule | grep lookup | grep -v -E 'iif|lookup (local|main|default)' |
+  while read p r; do ip rule del pref ${p%:} $r; done
+ip route | grep -E '^(blackhole|unreachable|prohibit) ' |
+  grep -v -E '192\.0\.2\.|198\.51\.100\.|203\.0\.113\.' | while read r; do ip route del $r; done
+ip route show table local type local | grep -v -E '127\.|proto kernel' |
+  while read r; do ip route del local ${r#local } table local; done
+ip -o -4 addr show dev lo | awk '$4!~/^127/ {print $4}' |
+  while read a; do ip addr del $a dev lo; done
+ip neigh flush nud permanent
+"""
+_ROUTER_ENTRIES = (
+    r"""
+sysctl -w net.ipv4.ip_forward=1
+ip route | grep via | while read r; do ip route del $r; done
+"""
+    + _ENTRIES
+)
+_HOST_SETTINGS = r"""
+sysctl -w net.ipv4.icmp_echo_ignore_all=0
+[ $(cat /proc/sys/net/ipv4/ip_default_ttl) = 1 ] && sysctl -w net.ipv4.ip_default_ttl=64
+iptables -P INPUT ACCEPT; iptables -P OUTPUT ACCEPT
+"""
+#: who answers on the only port is the router, or shares a subnet with it
+_HOST_GATEWAY = r"""
+d=$(ls /sys/class/net | grep -v lo)
+g=$(ip neigh show dev $d | grep -v -E 'PERMANENT|FAILED|INCOMPLETE' | awk '{print $1; exit}')
+ip route | grep via | grep -q -- "via $g " || {
+  ip route | grep -E 'default|via' | while read r; do ip route del $r; done
+  [ -n "$g" ] && ip route add default via $g
+}
+"""
+_HOST = (
+    "for d in $(ls /sys/class/net | grep -v lo); do"
+    + _PORT
+    + "done"
+    + _HOST_SETTINGS
+    + _ENTRIES
+    + _HOST_GATEWAY
+)
+_ALL_PORTS = "for d in $(ls /sys/class/net | grep -v lo); do" + _ROUTER_PORT + "done\n"
+#: hosts and ports that a text is made out for: it does not know how many there are
+_MOST = 9
+
+
+def reset(*, by_the_piece: bool) -> Sequence[str]:
+    """One fixed text per machine, the router first, which undoes all that has a fault's form.
+
+    ``by_the_piece``: in ten turns instead, what opens nothing first, then the router's ports one
+    by one, then hosts: the episode is over as soon as it is solved, and what would have been
+    opened later is not.
+    """
+    if not by_the_piece:
+        router = _GENERAL + _ALL_PORTS + _ROUTER_ENTRIES
+        hosts = [_say(f"h{number}", _HOST) for number in range(1, _MOST + 1)]
+        return [_say("r0", router), *hosts]
+    pick = "d=$(ls /sys/class/net | grep -e '-eth{number}$')\n"
+    return [
+        _say("r0", _GENERAL),
+        *(_say("r0", pick.format(number=number) + _ROUTER_PORT) for number in range(1, 4)),
+        *(_say(f"h{number}", _HOST) for number in range(1, 4)),
+        *(_say("r0", pick.format(number=number) + _ROUTER_PORT) for number in range(4, 6)),
+        _say("r0", _ROUTER_ENTRIES),
+    ]
+
+
+def _say(machine: str, command: str) -> str:
+    return json.dumps({"machine": machine, "command": command})

@@ -35,6 +35,7 @@ _LOOPBACK = "127.0.0.1/8"
 _SUBNET = re.compile(r"^- (\S+) \(switch \S+\): router (\S+) (\S+) on (\S+); (.+)$", re.MULTILINE)
 _HOST = re.compile(r"(\S+) (\S+) on ([^\s,]+)")
 _APART = re.compile(r"(\d\S+/\d+) and (\d\S+/\d+)")
+_RESERVE = re.compile(r"^- In reserve, [^:]*: ([^.]+)\.", re.MULTILINE)
 _ROW = re.compile(r"^(\S+) -> (.*)$", re.MULTILINE)
 _LOST = re.compile(r"^Must work and does not \(\d+\): (.+)$", re.MULTILINE)
 _LINK = re.compile(r"^\d+: ([^:@\s]+)\S* <(\S*)> mtu (\d+)", re.MULTILINE)
@@ -56,6 +57,10 @@ class Plan:
     #: whether the router forwards only what a filter accepts, and by a table per interface
     denies: bool
     tabulates: bool
+    #: machines that are kept back by design, by whatever keeps them back
+    reserve: frozenset[str] = frozenset()
+    #: whether the router, by design, answers no pings
+    silent: bool = False
 
     @classmethod
     def read(cls, prompt: str) -> Plan:
@@ -81,7 +86,28 @@ class Plan:
             ),
             denies="forwards nothing that no filter accepts" in prompt,
             tabulates="is routed by a table of that interface" in prompt,
+            reserve=frozenset(
+                name for found in _RESERVE.findall(prompt) for name in found.split(", ")
+            ),
+            silent=f"- nobody reaches {router}" in prompt,
         )
+
+    def serves(self, target: str | IPv4Network) -> bool:
+        """Whether a network, or what a router's port leads to, has hosts that are not in reserve:
+        what is said of another one is what keeps the reserve back."""
+        for net, (port, _) in self.ports.items():
+            if target == port:
+                target = net
+        try:
+            network = IPv4Network(target)
+        except ValueError:
+            return True
+        kept = {
+            name in self.reserve
+            for name, own in self.machines.items()
+            if name != self.router and any(address.ip in network for address in own.values())
+        }
+        return kept != {True}
 
     def is_apart(self, one: str, other: str) -> bool:
         return frozenset((IPv4Network(one), IPv4Network(other))) in self.apart
@@ -97,7 +123,7 @@ class Plan:
             missing[source] += row.split().count("X")
         for pairs in _LOST.findall(situation):
             missing.update(re.findall(r"(\S+) -> ", pairs))
-        hosts = [name for name in self.machines if name != self.router]
+        hosts = [name for name in self.machines if name not in {self.router, *self.reserve}]
         return [self.router, *sorted(hosts, key=lambda name: -missing[name])]
 
 
@@ -126,7 +152,7 @@ class View:
 def reset_links(view: View) -> Iterator[str]:
     """Every port is up, speaks ARP, and has the usual MTU."""
     for name, flags, mtu in _LINK.findall(view.links):
-        if name not in view.own:
+        if name not in view.own or not view.plan.serves(name):
             continue
         if "UP" not in flags.split(","):
             yield f"ip link set {name} up"
@@ -140,11 +166,13 @@ def reset_addresses(view: View) -> Iterator[str]:
     """Every port has the address of the plan, the loopback its own."""
     seen = _ADDRESS.findall(view.addresses)
     for name, address in view.own.items():
-        if [entry for port, entry in seen if port == name] != [str(address)]:
+        if view.plan.serves(name) and [entry for port, entry in seen if port == name] != [
+            str(address)
+        ]:
             yield f"ip address flush dev {name}"
             yield f"ip address add {address} brd + dev {name}"
     for name, address in seen:
-        if name == "lo" and address != _LOOPBACK:
+        if name == "lo" and address != _LOOPBACK and view.plan.serves(address):
             yield f"ip address del {address} dev lo"
 
 
@@ -155,11 +183,17 @@ def reset_rules(view: View) -> Iterator[str]:
     for preference, text in _RULE.findall(view.rules):
         if text.endswith(usual.get(preference, "?")):
             seen[preference] = True
-        elif not _is_meant(view, text):
+        elif not _is_meant(view, text) and _concerns(view, text.split(), ("from", "to", "iif")):
             yield f"ip rule del pref {preference} {text}"
     for preference, action in usual.items():
         if not seen[preference]:
             yield f"ip rule add pref {preference} {action}"
+
+
+def _concerns(view: View, words: list[str], keys: tuple[str, ...]) -> bool:
+    """Whether what follows ``keys`` in an entry is about machines that are not in reserve."""
+    selected = (words[words.index(key) + 1] for key in keys if key in words)
+    return all(view.plan.serves(each) for each in selected)
 
 
 def _is_meant(view: View, rule: str) -> bool:
@@ -184,12 +218,14 @@ def reset_routes(view: View) -> Iterator[str]:
         target = _target(line)
         if target is None or not any(target.overlaps(net) for net in view.plan.ports):
             continue
+        if not view.plan.serves(target):
+            continue
         if _fits(view, target, line):
             right.update(net for net in view.plan.ports if net.subnet_of(target))
         else:
             yield f"ip route del {line.strip()}"
     for net, (port, address) in view.plan.ports.items():
-        if net in right:
+        if net in right or not view.plan.serves(net):
             continue
         if view.routes_traffic:
             yield f"ip route replace {net} dev {port} proto kernel scope link src {address.ip}"
@@ -239,12 +275,17 @@ def reset_filters(view: View) -> Iterator[str]:
         words = line.split()
         if words[:1] == ["-P"] and words[2] != "ACCEPT" and not (denies and words[1] == "FORWARD"):
             yield f"iptables -P {words[1]} ACCEPT"
-        if words[:1] == ["-A"] and {"DROP", "REJECT"} & set(words) and not _is_kept(view, words):
+        if (
+            words[:1] == ["-A"]
+            and {"DROP", "REJECT"} & set(words)
+            and not _is_kept(view, words)
+            and _concerns(view, words, ("-s", "-d", "-i", "-o"))
+        ):
             yield f"iptables -D {' '.join(words[1:])}"
     if not denies:
         return
     by_port = " -i " in view.filters
-    for one, other in permutations(view.plan.ports, 2):
+    for one, other in permutations(filter(view.plan.serves, view.plan.ports), 2):
         match = (
             f"-i {view.plan.ports[one][0]} -o {view.plan.ports[other][0]} -j ACCEPT"
             if by_port
@@ -268,6 +309,8 @@ def reset_sysctls(view: View) -> Iterator[str]:
     wanted = {"net.ipv4.icmp_echo_ignore_all": "0"}
     if view.routes_traffic:
         wanted["net.ipv4.ip_forward"] = "1"
+        if view.plan.silent:
+            del wanted["net.ipv4.icmp_echo_ignore_all"]
     for line in view.sysctls.splitlines():
         name, _, value = line.partition(" = ")
         if name in wanted and value.strip() != wanted[name]:

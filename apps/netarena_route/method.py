@@ -8,6 +8,7 @@ what a fault breaks is known before any network is built, and the network is hel
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -16,8 +17,26 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from netarena.model import JsonValue
 from netarena_route.path import MAIN, Packet, Plan
-from netarena_route.world import Interface, Machine
+from netarena_route.world import TABLES, Interface, Machine
 
+#: sites are drawn with one of so many numbers
+_NUMBERS = 1 << 16
+#: of the rule that looks up the main table
+_MAIN_PREFERENCE = 32_766
+#: the lowest of IP, and one whose fragments of a ping (76 bytes) are too long for a port with the
+#: other; 4 more of each are alike. The kernel lets 4 bytes more pass than it says
+_MTUS = (68, 76)
+#: of IP, with 56 bytes of payload
+_PING_BYTES = 84
+#: of tables of nftables
+_NFT_NAMES = ("guard", "edge", "lan", "ward", "border", "base", "shield", "moat", "fence", "gate")
+_INSERT = re.compile(r"iptables (?:-t (\w+) )?-I (\w+)")
+#: where faults insert filters: chains, after their table where that is another than ``filter``
+_CHAINS = (
+    *("FORWARD", "INPUT", "OUTPUT"),
+    *("raw_PREROUTING", "mangle_PREROUTING", "mangle_POSTROUTING", "nat_PREROUTING"),
+)
+_FORWARDING = re.compile(r"sysctl -w net\.ipv4\.conf\.\S+\.forwarding=0")
 #: prefix lengths of a router's address that leave its hosts out
 NARROW_MASKS = (30, 31, 32)
 
@@ -43,10 +62,13 @@ class Site:
     other: int
     #: a host: on ``subnet`` for the router and for a twin, else on ``other``
     peer: Machine
+    #: what numbers and names are drawn by that the network does not give
+    number: int = 0
 
     @classmethod
     def draw(cls, plan: Plan, scope: Scope, rng: random.Random) -> Site | None:
         """None where the network has no such site."""
+        number = rng.randrange(_NUMBERS)
         subnets = range(len(plan.ports))
         if scope is Scope.ROUTER:
             machine, subnet = plan.router, rng.choice(subnets)
@@ -56,14 +78,48 @@ class Site:
         other = rng.choice([index for index in subnets if index != subnet])
         near = scope is not Scope.HOST
         peers = [host for host in plan.hosts[subnet if near else other] if host is not machine]
-        return cls(plan, machine, subnet, other, rng.choice(peers)) if peers else None
+        return cls(plan, machine, subnet, other, rng.choice(peers), number) if peers else None
+
+    @classmethod
+    def draw_in_reserve(
+        cls, plan: Plan, scope: Scope, rng: random.Random, on: str = ""
+    ) -> Site | None:
+        """One that has to do with a host in reserve, on machine ``on`` if it says so; None where
+        there is no such site."""
+        number = rng.randrange(_NUMBERS)
+        kept = plan.world.machine(rng.choice(plan.world.reserve))
+        home = plan.subnet(kept.name)
+        if scope is Scope.ROUTER:
+            other = rng.choice([index for index in range(len(plan.ports)) if index != home])
+            return cls(plan, plan.router, home, other, kept, number)
+        machine, peers = kept, plan.world.hosts
+        if on and on not in plan.world.reserve:
+            machine, peers = plan.world.machine(on), (kept,)
+        elif on:
+            machine = plan.world.machine(on)
+        subnet = plan.subnet(machine.name)
+        near = scope is Scope.TWIN
+        peers = tuple(
+            peer
+            for peer in peers
+            if (plan.subnet(peer.name) == subnet) is near and peer is not machine
+        )
+        if not peers:
+            return None
+        peer = rng.choice(peers)
+        if not on and rng.random() < 0.5:  # a lock may be on either side
+            machine, peer = peer, machine
+        subnet, away = plan.subnet(machine.name), plan.subnet(peer.name)
+        other = (subnet + 1) % len(plan.ports) if near else away
+        return cls(plan, machine, subnet, other, peer, number)
 
     @classmethod
     def read(cls, plan: Plan, parameters: dict[str, JsonValue]) -> Site:
         """From ``parameters`` of a fault."""
         machine, peer = (plan.world.machine(str(parameters[key])) for key in ("machine", "peer"))
         subnet, other = (int(str(parameters[key])) for key in ("subnet", "other"))
-        return cls(plan, machine, subnet, other, peer)
+        number = int(str(parameters.get("number", 0)))
+        return cls(plan, machine, subnet, other, peer, number)
 
     def parameters(self) -> dict[str, JsonValue]:
         return {
@@ -71,6 +127,7 @@ class Site:
             "subnet": self.subnet,
             "other": self.other,
             "peer": self.peer.name,
+            "number": self.number,
         }
 
     @property
@@ -126,6 +183,56 @@ class Site:
         routes = (f"{net} dev {port} table {table}" for table in tables)
         return next((route for route in routes if route in self.machine.routes), "")
 
+    @cached_property
+    def preference(self) -> int:
+        """Of a rule that comes before all that look up another table than the usual ones."""
+        found = [rule.split() for rule in self.machine.rules]
+        lookups = [int(words[words.index("pref") + 1]) for words in found if "lookup" in words]
+        return 1 + self.number % (min(lookups, default=_MAIN_PREFERENCE) - 1)
+
+    @property
+    def table(self) -> int:
+        """A routing table that the healthy machine does not have."""
+        used = {int(route.split()[-1]) for route in self.machine.routes if " table " in route}
+        free = [table for table in TABLES if table not in used]
+        return free[self.number % len(free)]
+
+    @cached_property
+    def drawn(self) -> dict[str, str]:
+        """What templates may name of numbers and names that the network does not give."""
+        number = self.number
+        inserted = [
+            "_".join(filter(None, found))
+            for entry in self.machine.commands
+            for found in _INSERT.findall(entry)
+        ]
+        return {
+            "pref": str(self.preference),
+            # the paper's own where all else is the paper's
+            "first_pref": str(self.preference if self.plan.world.apart else 0),
+            "table": str(self.table),
+            "nft": _NFT_NAMES[number % len(_NFT_NAMES)],
+            "mtu": str(_MTUS[number % 2] + number // 2 % 4),
+            "mtu_sort": str(_MTUS[number % 2]),
+            "size": str(_PING_BYTES - number % 30),
+            "metric": str(1 + number % 200),
+            "worse_metric": str(201 + number % 500),
+            "mac": f"02:00:5e:00:{number >> 8 & 255:02x}:{number & 255:02x}",
+            # among the filters of its chain that keep machines back, not always before them
+            **{
+                f"at_{chain}": f"{1 + number % (inserted.count(chain) + 1)} "
+                if chain in inserted
+                else ""
+                for chain in _CHAINS
+            },
+        }
+
+    @cached_property
+    def kept_settings(self) -> str:
+        """Shell words that set again what setting the router's forwarding resets."""
+        settings = [text for entry in self.machine.commands for text in _FORWARDING.findall(entry)]
+        return "".join(f" && {setting}" for setting in settings)
+
     def at(self, name: str) -> IPv4Address:
         """The pinged address of ``name``."""
         return self.plan.address[name]
@@ -172,6 +279,7 @@ class Site:
             "other_spare": str(plan.spare(self.other)),
             "peer": self.peer.name,
             "peer_ip": str(self.at(self.peer.name)),
+            "peer_net": str(networks[plan.subnet(self.peer.name)]),
             "half": str(self.half),
             "wide": str(self.wide.prefixlen),
             "ttl": dict(self.machine.sysctls).get("net.ipv4.ip_default_ttl", "64"),
@@ -180,12 +288,22 @@ class Site:
             "lost_routes": self.lost_routes,
             "routes": " && ".join(f"ip route replace {route}" for route in self.machine.routes),
             "no_routes": " && ".join(f"ip route del {route}" for route in self.machine.routes),
+            "kept_settings": self.kept_settings,
+            **self.drawn,
         }
 
 
 def _leads_through(route: str, network: IPv4Network) -> bool:
     words = route.split()
     return "via" in words and IPv4Address(words[words.index("via") + 1]) in network
+
+
+#: names of templates, and what of it must stay as it is for a formula to hold
+_COUNTED_ON = (
+    ("{peer_ip}", "~{peer_ip}"),
+    ("{gateway}", "~{gateway}"),
+    ("{half}", "~{peer_net} halves"),
+)
 
 
 def always(site: Site) -> bool:
@@ -207,7 +325,8 @@ class Method:
     repair: str
     #: whether a packet does not arrive
     lost: Callable[[Site, Packet], bool]
-    #: what it takes hold of; two faults that share one are never combined
+    #: what it takes hold of; two faults that share one are never combined, unless both have it
+    #: after ``~``: they count on it and leave it as it is
     holds: tuple[str, ...] = ()
     #: where it has its effect and its repair is exact
     fits: Callable[[Site], bool] = always
@@ -215,6 +334,11 @@ class Method:
     resolves: bool = False
     #: whether it needs the netem queue discipline
     netem: bool = False
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """All that it takes hold of: what it tells machines by is counted on, too."""
+        return (*self.holds, *(need for key, need in _COUNTED_ON if key in self.inject))
 
 
 # rows that several tables share
@@ -253,7 +377,7 @@ def filter_row(
         scope,
         name,
         f"{{machine}} has the rule {chain} {match}",
-        f"iptables {option}-I {chain_name} {match}",
+        f"iptables {option}-I {chain_name} {{at_{chain.replace(' ', '_')}}}{match}",
         f"iptables {option}-D {chain_name} {match}",
         lost,
         *holds,
@@ -288,7 +412,7 @@ TIGHT_QUEUES = (
 def port_rows(
     scope: Scope, down: Callable[[Site, Packet], bool], mtu: Callable[[Site, Packet], bool]
 ) -> tuple[Method, Method]:
-    """A port that is down, and one that takes no more than 68 bytes."""
+    """A port that is down, and one that takes no ping."""
     return (
         row(
             scope,
@@ -302,11 +426,13 @@ def port_rows(
         row(
             scope,
             "mtu",
-            "{port} of {machine} has an MTU of 68",
-            "ip link set {port} mtu 68",
+            "{port} of {machine} has an MTU of {mtu}",
+            "ip link set {port} mtu {mtu}",
             "ip link set {port} mtu 1500",
             mtu,
             "{port}",
+            # two of a sort would take each other's pings, which they send in fragments
+            "MTU {mtu_sort}",
         ),
     )
 
@@ -319,7 +445,7 @@ def neighbour_row(
         scope,
         name,
         f"{{machine}} has a wrong permanent neighbour entry for {whose}{address}",
-        f"ip neigh replace {address} lladdr 02:00:5e:00:53:01 nud permanent dev {{port}}",
+        f"ip neigh replace {address} lladdr {{mac}} nud permanent dev {{port}}",
         f"ip neigh del {address} dev {{port}}",
         lost,
         "{port}",
@@ -377,16 +503,16 @@ def nft_row(  # noqa: PLR0913, PLR0917 -- the columns of a table
     scope: Scope, name: str, family: str, hook: str, rule: str, lost: Callable[[Site, Packet], bool]
 ) -> Method:
     """A table of nftables too many."""
-    chain = f"chain {family} guard in {{{{ type filter hook {hook} priority 0; }}}}"
+    table = f"{family} {{nft}}"
+    chain = f"chain {table} in {{{{ type filter hook {hook} priority 0; }}}}"
     return row(
         scope,
         name,
-        f"{{machine}} has an nftables table {family} guard: {hook}, {rule}",
-        f"nft add table {family} guard && nft 'add {chain}' && "
-        f"nft 'add rule {family} guard in {rule}'",
-        f"nft delete table {family} guard",
+        f"{{machine}} has an nftables table {table}: {hook}, {rule}",
+        f"nft add table {table} && nft 'add {chain}' && nft 'add rule {table} in {rule}'",
+        f"nft delete table {table}",
         lost,
-        "{machine} nft " + family,
+        f"{{machine}} nft {table}",
     )
 
 

@@ -7,7 +7,7 @@ of a long history the middle is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from string import Template
@@ -64,7 +64,7 @@ def tell_intent(world: World) -> str:
     pairs = "; ".join(f"{world.networks[a]} and {world.networks[b]}" for a, b in world.apart)
     lines = [
         f"- The hosts of these pairs of subnets stay apart, in both directions: {pairs}.",
-        "- Every other pair of machines works, and every host reaches the router and it them.",
+        "- Every other pair works, hosts and router too, but for what is said of the reserve.",
         "- The router keeps them apart by design, with filters, policy rules or routing tables.",
         "- Other filters, routes to nowhere and settings of machines belong to it if they fit.",
     ]
@@ -78,7 +78,56 @@ def tell_intent(world: World) -> str:
         )
     if any(" to " in entry for entry in world.router.rules):
         lines.append("- Policy rules refuse what comes in on one subnet for another, both ways.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_tell_reserve(world)])
+
+
+def _tell_reserve(world: World) -> Iterator[str]:
+    """Which machines are in reserve, and the pairs that must not work for it."""
+    if not world.reserve:
+        return
+    yield (
+        f"- In reserve, and kept back by design: {', '.join(world.reserve)}. Whatever keeps them "
+        "back, on any machine, is healthy and stays: it may be of any sort, a port that is down, a "
+        "filter, a rule, a route, an address, a setting. These pairs must not work:"
+    )
+    names = world.endpoints
+    told: set[Pair] = set()
+    closed = set(world.closed)
+    for place in (0, *map(names.index, world.reserve)):
+        name = names[place]
+        others = [other for other in range(len(names)) if other != place]
+        for way, pairs in (
+            ("to", [(other, place) for other in others]),
+            ("from", [(place, other) for other in others]),
+        ):
+            named = {(names[a], names[b]) for a, b in pairs}
+            if not closed & named - told:
+                continue
+            told |= named
+            works = [world.intended[a][b] == "1" for a, b in pairs]
+            may = [names[other] for other, work in zip(others, works, strict=True) if work]
+            not_may = [names[other] for other, work in zip(others, works, strict=True) if not work]
+            if not may:
+                yield f"  - nobody reaches {name}" if way == "to" else f"  - {name} reaches nobody"
+            elif len(may) < len(not_may):
+                few = _enumerate(may)
+                yield (
+                    f"  - {name} is reached by {few} only"
+                    if way == "to"
+                    else f"  - {name} reaches {few} only"
+                )
+            else:
+                few = _enumerate(not_may)
+                yield (
+                    f"  - {name} is not reached by {few}"
+                    if way == "to"
+                    else f"  - {name} does not reach {few}"
+                )
+
+
+def _enumerate(names: Sequence[str]) -> str:
+    rest = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def tell_plan(world: World) -> str:

@@ -13,13 +13,16 @@ from netarena.model import Query
 from netarena_route import fault, world
 from netarena_route.action import Fault, action_of, fault_of
 from netarena_route.config import RouteConfig
+from netarena_route.lock import lock
 from netarena_route.path import Plan
 from netarena_route.world import World
 
 APPLICATION = "route"
 #: raised whenever a seed would draw something else
-VERSION = "1"
+VERSION = "2"
 
+#: draws of faults before a network is said to have no room for locks that are like them
+_TRIES = 20
 #: the paper's Table 5: pairs of its kinds that are harder than the others
 _LEVEL3 = frozenset(
     frozenset(pair)
@@ -65,9 +68,10 @@ def generate(
         label, kinds = programs[index % len(programs)]
         rng = rng_for(index)
         net = _DRAW[config.world](config.num_switches, config.num_hosts_per_subnet, rng)
-        faults = fault.draw(Plan(net), kinds, rng, netem=config.netem)
-        if faults is None:
+        drawn = draw(net, kinds, rng, netem=config.netem)
+        if drawn is None:
             raise ConfigError("config.error_types", _refusal(label, kinds, net))
+        net, faults = drawn
         yield Query(
             id=make_id(index),
             application=APPLICATION,
@@ -80,6 +84,24 @@ def generate(
             initial={"world": net.model_dump(mode="json")},
             actions=tuple(action_of(entry) for entry in faults),
         )
+
+
+def draw(
+    net: World, kinds: Sequence[str], rng: random.Random, *, netem: bool
+) -> tuple[World, tuple[Fault, ...]] | None:
+    """A fault of each kind, and the network upon which they are: a reserve is kept back by locks
+    that are like them. None where the network has no room for such a combination."""
+    for _ in range(_TRIES):
+        faults = fault.draw(Plan(net), kinds, rng, netem=netem)
+        if faults is None:
+            return None
+        if not net.reserve:
+            return net, faults
+        locked = lock(net, faults, rng)
+        if locked is not None:
+            plan = Plan(locked)
+            return locked, tuple(fault.apply_anew(plan, entry) for entry in faults)
+    return None
 
 
 def _refusal(label: str, kinds: Sequence[str], net: World) -> str:

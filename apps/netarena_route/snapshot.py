@@ -8,6 +8,7 @@ differs from what it was (``switches``).
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,6 +62,7 @@ _ROUTE_TYPES = {
 _RULE_ACTIONS = {1: "lookup", 2: "goto", 3: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
 _TABLES = {253: "default", 254: "main", 255: "local"}
 _LOOPBACK = IPv4Network("127.0.0.0/8")
+_SET = re.compile(r"sysctl -w ([^\s=]+)=")
 
 
 class Snapshot:
@@ -83,6 +85,12 @@ class Snapshot:
         self._healthy = {
             machine.name: list(self._entries(machine)[0]) for machine in world.machines
         }
+        #: what locks have one machine hold of another's, by design
+        self._granted = {
+            (machine.name, address)
+            for machine in world.machines
+            for address in self._stolen(machine.name, self._entries(machine)[1])
+        }
         self._switches = self._switch_lines()
 
     def compare(self) -> tuple[list[list[str]], list[list[str]], list[str]]:
@@ -100,7 +108,11 @@ class Snapshot:
                 for entry in self._healthy[machine.name]
                 if entry not in present
             ]
-            stolen += [[machine.name, address] for address in self._stolen(machine.name, held)]
+            stolen += [
+                [machine.name, address]
+                for address in self._stolen(machine.name, held)
+                if (machine.name, address) not in self._granted
+            ]
         lines = self._switch_lines()
         before, now = set(self._switches), set(lines)
         switches = [f"- {line}" for line in self._switches if line not in now]
@@ -148,7 +160,7 @@ class Snapshot:
                 found["route", text] = None
         for content in netlink.dump(GETRULE, _ROUTE.pack(socket.AF_INET, *[0] * 8)):
             found["rule", _rule(content)] = None
-        if machine.filters or machine.sysctls:
+        if machine.filters or machine.sysctls or machine.commands:
             with entered(self._spaces[machine.name]):
                 found.update(dict.fromkeys(_filters(machine)))
                 found.update(dict.fromkeys(_sysctls(machine)))
@@ -254,7 +266,7 @@ def _link(link: Link, names: Mapping[int, str]) -> str:
 
 def _filters(machine: Machine) -> Iterator[Entry]:
     """The lines of ``iptables-save`` without comments and counters."""
-    if not machine.filters:
+    if not machine.filters and not any("iptables " in text for text in machine.commands):
         return
     table = ""
     try:
@@ -271,7 +283,8 @@ def _filters(machine: Machine) -> Iterator[Entry]:
 
 
 def _sysctls(machine: Machine) -> Iterator[Entry]:
-    for name, _ in machine.sysctls:
+    set_by_locks = (name for text in machine.commands for name in _SET.findall(text))
+    for name in dict.fromkeys((*(name for name, _ in machine.sysctls), *set_by_locks)):
         with contextlib.suppress(OSError):  # gone with its interface
             value = Path("/proc/sys", *name.split(".")).read_text(encoding="ascii").strip()
             yield "sysctl", f"{name}={value}"

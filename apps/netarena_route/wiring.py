@@ -92,6 +92,7 @@ def _configure_machine(number: int, machine: Machine) -> None:
     rest += [f"iptables -w {entry}" for entry in machine.filters]
     for name, value in machine.sysctls:
         Path("/proc/sys", *name.split(".")).write_text(value, encoding="ascii")
+    rest += [f"{command} || exit" for command in machine.commands]
     if rest:
         run_shell("set -e\n" + "\n".join(rest))
 

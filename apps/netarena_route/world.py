@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from netarena.model import Record
 
+#: numbers of routing tables, of those drawn and of those that faults make
+TABLES = range(1, 253)
 #: what makes a router of a machine
 FORWARDING = ("net.ipv4.ip_forward", "1")
 
@@ -52,6 +54,9 @@ _GUARDS = (
 )
 #: of the router: networks for documentation (RFC 5737), to which nothing may leak
 _SINKS = ("blackhole 192.0.2.0/24", "unreachable 198.51.100.0/24", "prohibit 203.0.113.0/24")
+#: hosts in reserve, and how many of them are on subnets of their own
+NUM_RESERVE = 6
+NUM_RESERVE_SUBNETS = 2
 #: a host has a route for each other subnet, not a default one, in networks of at most so many
 _MAX_SPELLED_OUT = 8
 
@@ -83,6 +88,8 @@ class Machine(Record):
     filters: tuple[str, ...] = ()
     #: name, value
     sysctls: tuple[tuple[str, str], ...] = ()
+    #: as a shell takes them, after all else: what keeps machines in reserve back (``lock``)
+    commands: tuple[str, ...] = ()
 
 
 class World(Record):
@@ -95,6 +102,10 @@ class World(Record):
     switches: tuple[str, ...]
     #: pairs of subnets (lower index first) whose hosts must not reach each other
     apart: tuple[tuple[int, int], ...] = ()
+    #: hosts that are kept back by design
+    reserve: tuple[str, ...] = ()
+    #: ordered pairs of machines that must not work either: how those in reserve are kept back
+    closed: tuple[tuple[str, str], ...] = ()
 
     @property
     def router(self) -> Machine:
@@ -160,7 +171,12 @@ class World(Record):
         rows = {
             a: "1" + "".join("10"[(a, b) in apart] for b in subnets) for a in sorted(set(subnets))
         }
-        return ("1" * len(self.machines), *(rows[subnet] for subnet in subnets))
+        found = ["1" * len(self.machines), *(rows[subnet] for subnet in subnets)]
+        place = {name: index for index, name in enumerate(self.endpoints)}
+        for source, target in self.closed:
+            row, column = found[place[source]], place[target]
+            found[place[source]] = f"{row[:column]}0{row[column + 1 :]}"
+        return tuple(found)
 
 
 def standard(num_switches: int, num_hosts: int, rng: random.Random) -> World:
@@ -185,14 +201,29 @@ def varied(num_switches: int, num_hosts: int, rng: random.Random) -> World:
     interfaces, pairs of subnets that stay apart (at least one pair does, at least one does not),
     how the router keeps them apart (a default-deny filter with accepts, filters, rules, or a
     table for each way in), harmless filters, routes and sysctls, and whether the hosts of a
-    subnet have a default route or one for each other subnet.
+    subnet have a default route or one for each other subnet. Beyond ``num_switches`` subnets of
+    ``num_hosts`` there are some hosts in reserve, some of them on subnets of their own; as drawn
+    here they work as all others do, and ``lock`` is what keeps them back.
     """
     prefix = f"p{rng.randrange(10, 100)}"
-    plan = [_draw_subnet(slot, num_hosts, rng) for slot in rng.sample(_SLOTS, num_switches)]
-    order = rng.sample(range(num_switches), num_switches)
-    pairs = list(combinations(range(num_switches), 2))
+    number = num_switches + NUM_RESERVE_SUBNETS
+    spare = rng.sample(range(number), NUM_RESERVE_SUBNETS)
+    serving = [subnet for subnet in range(number) if subnet not in spare]
+    counts = [0 if subnet in spare else num_hosts for subnet in range(number)]
+    more = [*spare, *rng.choices(serving, k=NUM_RESERVE - NUM_RESERVE_SUBNETS)]
+    slots = rng.sample(_SLOTS, number)
+    plan = [
+        _draw_subnet(slot, count + more.count(subnet), rng)
+        for subnet, (slot, count) in enumerate(zip(slots, counts, strict=True))
+    ]
+    order = rng.sample(range(number), number)
+    pairs = list(combinations(serving, 2))
     apart = rng.sample(pairs, rng.randint(1, min(len(pairs) // 2, num_switches)))
     world = _wire(prefix, plan, order).model_copy(update={"apart": tuple(sorted(apart))})
+    reserve: set[str] = set()
+    for subnet in range(number):
+        here = [host.name for host in world.hosts if host.interfaces[0].subnet == subnet]
+        reserve.update(rng.sample(here, more.count(subnet)))
     separate = rng.choice((_accept, _drop, _rule_out, _tabulate))
     entries = separate(world, rng)
     filters = [entry for entry in _GUARDS if rng.random() < _CHANCE]
@@ -205,9 +236,7 @@ def varied(num_switches: int, num_hosts: int, rng: random.Random) -> World:
             "sysctls": (FORWARDING, *_draw_sysctls(rng)),
         }
     )
-    spelled_out = [
-        num_switches <= _MAX_SPELLED_OUT and rng.random() < _CHANCE for _ in range(num_switches)
-    ]
+    spelled_out = [number <= _MAX_SPELLED_OUT and rng.random() < _CHANCE for _ in plan]
     hosts = []
     for host in world.hosts:
         subnet = host.interfaces[0].subnet
@@ -217,7 +246,11 @@ def varied(num_switches: int, num_hosts: int, rng: random.Random) -> World:
             update["routes"] = tuple(f"{net} via {plan[subnet].router.ip}" for net in others)
         hosts.append(host.model_copy(update=update))
     return World(
-        prefix=prefix, machines=(router, *hosts), switches=world.switches, apart=world.apart
+        prefix=prefix,
+        machines=(router, *hosts),
+        switches=world.switches,
+        apart=world.apart,
+        reserve=tuple(host.name for host in hosts if host.name in reserve),
     )
 
 
@@ -333,9 +366,9 @@ def _rule_out(world: World, rng: random.Random) -> _Entries:
 def _tabulate(world: World, rng: random.Random) -> _Entries:
     """A routing table for each way in, which knows the open subnets and nothing else."""
     first = rng.randrange(1000, 20_000, 10)
+    tables = rng.sample(TABLES, len(world.ports))
     rules, routes = [], []
-    for a, port in enumerate(world.ports):
-        table = 100 + a
+    for a, (port, table) in enumerate(zip(world.ports, tables, strict=True)):
         rules.append(f"pref {first + a} iif {port.name} lookup {table}")
         known = [b for b in range(len(world.ports)) if not _is_apart(world, a, b)]
         rng.shuffle(known)

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from netarena_route import fault
+from netarena_route import fault, guess, query
 from netarena_route.action import Fault
 from netarena_route.client import Net, Warm
 from netarena_route.path import Plan
+from netarena_route.reply import read_reply
+from netarena_route.state import judge
 from netarena_route.world import World, standard, varied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requires("netns", "bwrap"), pytest.mark.slow]
@@ -92,6 +94,52 @@ async def test_each_method_breaks_what_it_should_and_is_repaired(
 
     await asyncio.gather(*(lane(turn) for turn in range(_LANES)))
     assert found == []
+
+
+def _locked(kinds: Sequence[str], seed: int, hosts: int = 1) -> tuple[World, tuple[Fault, ...]]:
+    rng = random.Random(f"locked-{seed}")
+    drawn = query.draw(varied(3, hosts, rng), kinds, rng, netem=False)
+    assert drawn is not None
+    return drawn
+
+
+async def test_locks_close_what_they_should_beside_faults(warm: Warm) -> None:
+    """A network is built with its locks on, and only if they show as predicted."""
+    cases = [_locked([kind], seed, 1 + seed % 2) for seed, kind in enumerate(fault.KINDS)]
+    found: list[str] = []
+
+    async def lane(turn: int) -> None:
+        for world, (part,) in cases[turn::_LANES]:
+            net = await _new(warm, world)
+            try:
+                found.extend(await _fails_of(net, world, part))
+            finally:
+                await net.close()
+
+    await asyncio.gather(*(lane(turn) for turn in range(_LANES)))
+    assert found == []
+
+
+@pytest.mark.parametrize("kind", ["disable_interface", "host_setting", "router_firewall"])
+async def test_a_reset_unread_opens_what_must_stay_closed(warm: Warm, kind: str) -> None:
+    world, (part,) = _locked([kind], 3)
+    net = await _new(warm, world)
+    safe = True
+    try:
+        await net.inject(part.inject)
+        before = (await net.observe())["matrix"]
+        for reply in guess.reset(by_the_piece=False):
+            move = read_reply(reply)
+            machine = f"{world.prefix}_{move['machine']}"
+            if machine not in world.endpoints or not safe:
+                continue
+            await net.run(machine, move["command"], _COMMAND_S)
+            state = await net.observe()
+            findings = judge(world, {**state, "matrix": before}, state).findings
+            before, safe = state["matrix"], not findings
+    finally:
+        await net.close()
+    assert not safe or tuple(before) != world.intended
 
 
 async def test_every_order_of_repair_shows_the_rest_and_is_safe(warm: Warm) -> None:

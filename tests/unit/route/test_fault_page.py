@@ -15,12 +15,26 @@ _PAGE = Path(__file__).parents[3] / "docs" / "route.md"
 _BEGIN, _END = "<!-- faults -->\n", "<!-- /faults -->"
 _WHERE = {Scope.ROUTER: "router", Scope.HOST: "host", Scope.TWIN: "host"}
 #: how the page writes what is drawn
-_SPOKEN = {"lost_routes": "", "peer_ip": "HOST", "peer": "HOST", "ip": "ADDRESS", "wide": "WIDE"}
+_SPOKEN = {
+    "lost_routes": "",
+    "kept_settings": "",
+    "nft": "NAME",
+    "first_pref": "PREF",
+    "peer_ip": "HOST",
+    "peer": "HOST",
+    "ip": "ADDRESS",
+    "wide": "WIDE",
+}
 
 
 def _spell(template: str) -> str:
-    text = re.sub(r"(?<!\{)\{(\w+)\}", lambda m: _SPOKEN.get(m[1], m[1].upper()), template)
+    text = re.sub(r"(?<!\{)\{(\w+)\}", _speak, template)
     return text.replace("{{", "{").replace("}}", "}").replace("|", "\\|")
+
+
+def _speak(match: re.Match[str]) -> str:
+    name = match[1]
+    return "" if name.startswith("at_") else _SPOKEN.get(name, name.upper())
 
 
 def _row(kind: str, method: Method) -> str:

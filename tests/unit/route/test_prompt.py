@@ -57,7 +57,8 @@ def test_pingall_is_what_mininet_prints() -> None:
 def test_what_must_stay_apart_is_told_apart_from_what_is_lost() -> None:
     world = varied(3, 1, random.Random(4))
     rows = [list(row) for row in world.intended]
-    (a, b) = (index + 1 for index in world.apart[0])
+    subnets = [host.interfaces[0].subnet for host in world.hosts]
+    (a, b) = (subnets.index(index) + 1 for index in world.apart[0])
     assert "Must" not in pingall(world, state(list(world.intended)))
     rows[0][1] = "0"
     rows[a][b] = "1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from ipaddress import IPv4Interface
 from itertools import combinations, pairwise
 
@@ -10,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netarena_route.world import World, standard, varied
+from netarena_route.world import (
+    NUM_RESERVE,
+    NUM_RESERVE_SUBNETS,
+    TABLES,
+    World,
+    standard,
+    varied,
+)
 
 _SEEDS = st.integers(0, 2**32)
 
@@ -61,11 +69,23 @@ def test_a_varied_world_is_sound(seed: int, switches: int, hosts: int) -> None:
             assert address.network == network
             assert address.ip in set(network.hosts())
     # one more address of each subnet is nobody's: faults take it
-    assert all(network.num_addresses - 2 > hosts + 1 for network in world.networks)
+    members = Counter(host.interfaces[0].subnet for host in world.hosts)
+    assert all(
+        network.num_addresses - 2 > members[subnet] + 1
+        for subnet, network in enumerate(world.networks)
+    )
     assert all(not a.overlaps(b) for a, b in combinations(world.networks, 2))
-    crossing = list(combinations(range(switches), 2))
-    assert set(world.apart) < set(crossing)
+    # beside what was asked for: hosts in reserve, some of them on subnets of their own
+    assert len(world.switches) == switches + NUM_RESERVE_SUBNETS
+    assert len(world.reserve) == NUM_RESERVE == len(world.hosts) - switches * hosts
+    serving = Counter(
+        host.interfaces[0].subnet for host in world.hosts if host.name not in world.reserve
+    )
+    assert set(serving.values()) == {hosts}
+    assert len(serving) == switches
+    assert set(world.apart) < set(combinations(sorted(serving), 2))
     assert world.apart
+    assert not world.closed  # as drawn, no lock is on
     subnet = {host.name: host.interfaces[0].subnet for host in world.hosts}
     for source, row in zip(world.endpoints, world.intended, strict=True):
         for target, works in zip(world.endpoints, row, strict=True):
@@ -85,7 +105,7 @@ def test_varied_worlds_differ_in_all_that_is_drawn() -> None:
     assert any(router.interfaces[0].subnet for router in routers)
     assert any(IPv4Interface(p.address).ip != n[1] for w in worlds for p, n in _plan(w))
     assert len({network.prefixlen for world in worlds for network in world.networks}) > 4
-    assert {len(host.routes) for world in worlds for host in world.hosts} == {1, 2}
+    assert {len(host.routes) for world in worlds for host in world.hosts} == {1, 4}
     assert len({machine.sysctls for world in worlds for machine in world.hosts}) > 10
     assert len({len(world.apart) for world in worlds}) == 1  # one of three pairs
     assert len({len(varied(5, 1, random.Random(seed)).apart) for seed in range(60)}) > 2
@@ -97,9 +117,10 @@ def _plan(world: World):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_rules_and_tables_are_ordered_and_their_own(seed: int) -> None:
-    """What faults and their repairs count on: preferences of 1000 and more, tables of 100 on."""
+    """What faults count on, which come before and take other tables."""
     router = varied(4, 1, random.Random(seed)).router
     preferences = [int(rule.split()[1]) for rule in router.rules]
     assert all(1000 <= a < b <= 30_000 for a, b in pairwise(preferences))
     tables = {int(route.split()[-1]) for route in router.routes if " table " in route}
-    assert tables <= set(range(100, 200))
+    assert tables <= set(TABLES)
+    assert len(tables) == sum(" lookup " in rule for rule in router.rules)
