@@ -433,6 +433,11 @@ def _warnings(options: _Options, shaped: Shaped, refuse: Refuse) -> list[str]:
 
 def _check_place(call: Call, metadata: Object) -> None:
     name, namespace = metadata.get("name", ""), metadata.get("namespace", "")
+    if call.name and not name:
+        raise bad_request(
+            f"the name of the object ({call.name} based on URL) was undeterminable: name must be "
+            "provided"
+        )
     if call.name and name != call.name:
         raise bad_request(
             f"the name of the object ({name}) does not match the name on the URL ({call.name})"

@@ -114,6 +114,11 @@ class RealCluster(Cluster):
             raise
         return deployed
 
+    async def rest(self) -> None:
+        """Wait until no shop is being made as new."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._soon.total())
+
     async def stop(self) -> None:
         async with self._starting:
             await self._stop()

@@ -149,6 +149,14 @@ def test_json_patches_apply_whole_or_not_at_all(store):
     ]
     found = do(store, "patch", sent, JSON).body["spec"]["ingress"]
     assert [rule["ports"][0]["port"] for rule in found] == [9555, 1]
+    # beyond the RFC, as a real API server has it: what is not there is replaced all the same
+    new = [{"op": "replace", "path": "/spec/podSelector/matchLabels/x", "value": "y"}]
+    found = do(store, "patch", new, JSON).body["spec"]
+    assert found["podSelector"]["matchLabels"]["x"] == "y"
+    assert refused(store, "patch", [{"op": "remove", "path": "/metadata/name"}], JSON) == (
+        400,
+        "the name of the object (adservice based on URL) was undeterminable: name must be provided",
+    )
     for bad in (
         [sent[2], {"op": "test", "path": "/kind", "value": "Pod"}],
         [{"op": "remove", "path": "/spec/nosuch"}],

@@ -1,0 +1,82 @@
+"""What a real cluster costs: to be ready, a shop, a look at it, and a change that takes effect.
+
+    KUBECONFIG=... python benchmarks/bench_cluster.py [--rounds 20]
+
+Prints a table, in s. "settle" is from the moment that a fault is written until two rounds agree
+with the evaluator: what a turn waits for beside its command. "from the pool" is an episode's shop
+when another episode of the same world has ended; a shop of another world is built anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import resource
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from netarena_k8s.boutique import boutique
+from netarena_k8s.fault import PAPER_KINDS, draw, faulty
+from netarena_k8s.real.cluster import RealCluster
+from netarena_k8s.real.context import current_context
+
+T = TypeVar("T")
+
+
+async def timed(call: Callable[[], Awaitable[T]], into: list[float]) -> T:
+    start = time.monotonic()
+    found = await call()
+    into.append(time.monotonic() - start)
+    return found
+
+
+async def measure(rounds: int) -> None:
+    world, rng = boutique(), random.Random(1)
+    cluster = RealCluster(current_context(os.environ["KUBECONFIG"]))
+    rows: dict[str, list[float]] = {
+        name: [] for name in ("start", "first shop", "look", "write", "settle", "from the pool")
+    }
+    await timed(cluster.start, rows["start"])
+    try:
+        deployed = await timed(lambda: cluster.deploy(world), rows["first shop"])
+        await deployed.close()
+        await cluster.rest()
+        for number in range(rounds):
+            row = rows["from the pool"]
+            deployed = await timed(lambda: cluster.deploy(world), row)
+            await timed(deployed.look, rows["look"])
+            faults = None
+            while faults is None:
+                faults = draw(world, [PAPER_KINDS[number % len(PAPER_KINDS)]], rng)
+            changed = [p for p in faulty(world, faults) if p.name == faults[0].policy]
+            await timed(lambda d=deployed, c=changed: d.write(c), rows["write"])
+            sight = await timed(deployed.look, rows["settle"])
+            assert not sight.disagreement, sight.disagreement
+            await deployed.close()
+            await cluster.rest()
+    finally:
+        await cluster.stop()
+    load = os.getloadavg()[0]
+    print(f"{rounds} rounds, load {load:.0f}, {os.cpu_count()} processors")
+    print("| what | median, s | most, s |\n| --- | ---: | ---: |")
+    for name, row in rows.items():
+        if row:
+            row.sort()
+            print(f"| {name} | {row[len(row) // 2]:.2f} | {row[-1]:.2f} |")
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    print(
+        f"own CPU {usage.ru_utime + usage.ru_stime:.1f} s, most memory {usage.ru_maxrss >> 10} MiB"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    asyncio.run(measure(parser.parse_args().rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,331 @@
+"""The embedded API server and a real one, given the same commands, hold the same policies.
+
+Drawn are sequences of commands as operators type them: patches of all types, applies, replaces,
+edits, labels, and their mistakes. NETARENA_SEQUENCES=500 takes that many instead of a few;
+NETARENA_SEED_OF_COMMANDS another start.
+"""
+
+import asyncio
+import json
+import os
+import random
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from netarena_k8s.boutique import boutique
+from netarena_k8s.embedded import Embedded
+from netarena_k8s.world import render_policy
+
+pytestmark = [pytest.mark.requires("cluster"), pytest.mark.slow]
+
+SEQUENCES = int(os.environ.get("NETARENA_SEQUENCES", "4"))
+SEED = int(os.environ.get("NETARENA_SEED_OF_COMMANDS", "1"))
+LENGTH = 4
+KUBECTL = Path(sys.executable).with_name("kubectl")
+#: what two clusters draw for themselves, and what follows from the time
+DRAWN = (
+    (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UID"),
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(Z| \+0000 UTC)", "TIME"),
+    (r'(resourceVersion\\*"?: ?\\*)"\d+\\*"', r"\1VERSION"),
+    (r"\b(\d+[dhms])+$", "AGE"),
+    (r"kubectl_replace_\d+", "FOLDER"),
+    (r"https://[\d.]+:\d+", "SERVER"),
+)
+
+
+class Typist:
+    """Types commands about the policies of a shop."""
+
+    def __init__(self, rng, world):
+        self._rng = rng
+        self._world = world
+
+    def type(self):
+        return self._rng.choice((
+            self._json_patch, self._json_patch, self._merge_patch, self._merge_patch,
+            self._strategic_patch, self._apply, self._apply, self._server_apply, self._replace,
+            self._edit, self._label, self._annotate, self._set_last_applied, self._read,
+            self._mistake,
+        ))()  # fmt: skip
+
+    def _policy(self):
+        return self._rng.choice(self._world.policies)
+
+    def _app(self):
+        return self._rng.choice([app for app in self._world.apps if app.service])
+
+    def _peer(self):
+        app = self._app()
+        return self._rng.choice([
+            {"podSelector": {"matchLabels": dict(app.labels)}},
+            {"podSelector": {"matchExpressions": [
+                {"key": "app", "operator": "In", "values": [app.name]}
+            ]}},
+            {"namespaceSelector": {}},
+            {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(app.labels)}},
+            {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
+            {"ipBlock": {"cidr": "10.0.0.0/33"}},
+            {"podSelector": {"matchLabels": {"app": "not a label!"}}},
+            {},
+        ])  # fmt: skip
+
+    def _port(self):
+        return self._rng.choice([
+            {"port": self._app().ports[0].number},
+            {"port": self._app().ports[0].number, "protocol": "TCP"},
+            {"port": 53, "protocol": "UDP"},
+            {"port": "http"},
+            {"port": 8000, "endPort": 9000},
+            {"port": 9000, "endPort": 8000},
+            {"port": 70000},
+            {"port": "Not_A_Name"},
+            {"protocol": "ICMP"},
+            {"port": "8080"},
+            {},
+        ])  # fmt: skip
+
+    def _rule(self, key="from"):
+        return {
+            **({key: [self._peer()]} if self._rng.random() < 0.8 else {}),
+            **({"ports": [self._port()]} if self._rng.random() < 0.6 else {}),
+        }
+
+    def _spec(self):
+        return self._rng.choice([
+            {"ingress": [self._rule()]},
+            {"ingress": [self._rule(), self._rule()]},
+            {"ingress": []},
+            {"ingress": None},
+            {"ingress": [{}]},
+            {"egress": [self._rule("to")]},
+            {"egress": None},
+            {"egress": [{}]},
+            {"policyTypes": ["Ingress"]},
+            {"policyTypes": []},
+            {"policyTypes": None},
+            {"policyTypes": ["ingress"]},
+            {"podSelector": {"matchLabels": dict(self._app().labels)}},
+            {"podSelector": {"matchLabels": {"app": None}}},
+            {"podSelector": {}},
+            {"podSelector": None},
+            {"ingress": [{"form": [self._peer()]}]},
+            {"ingress": {"from": []}},
+            {"ingress": "all"},
+        ])  # fmt: skip
+
+    def _patch(self, kind, patch):
+        return (
+            f"patch networkpolicy {self._policy().name} --type={kind} "
+            f"-p {shlex.quote(json.dumps(patch))}"
+        )
+
+    def _json_patch(self):
+        path, value = self._rng.choice([
+            ("/spec/ingress", [self._rule()]),
+            ("/spec/ingress/0", self._rule()),
+            ("/spec/ingress/-", self._rule()),
+            ("/spec/ingress/0/from/-", self._peer()),
+            ("/spec/ingress/0/from/0", self._peer()),
+            ("/spec/ingress/0/ports/0/port", 8080),
+            ("/spec/ingress/0/ports/0/port", "8080"),
+            ("/spec/ingress/0/ports/0/protocol", "UDP"),
+            ("/spec/ingress/0/ports/-", self._port()),
+            ("/spec/ingress/7", {}),
+            ("/spec/egress", [self._rule("to")]),
+            ("/spec/policyTypes", ["Ingress"]),
+            ("/spec/podSelector/matchLabels/app", self._app().name),
+            ("/spec/podSelector/matchLabels/a~1b", "c"),
+            ("/metadata/labels", {"team": "a"}),
+            ("/metadata/name", "another"),
+            ("/spec/nothing/there", 1),
+        ])  # fmt: skip
+        op = self._rng.choice(["add", "replace", "remove", "add", "replace", "test", "move"])
+        one = {"op": op, "path": path}
+        if op in {"add", "replace", "test"}:
+            one["value"] = value
+        if op == "move":
+            one["from"] = "/spec/egress"
+        return self._patch("json", [one])
+
+    def _merge_patch(self):
+        return self._patch("merge", {"spec": self._spec()})
+
+    def _strategic_patch(self):
+        extra = self._rng.choice([{}, {}, {"metadata": {"labels": {"team": "b"}}}])
+        return self._patch("strategic", {"spec": self._spec(), **extra})
+
+    def _manifest(self):
+        policy = self._policy()
+        manifest = render_policy(policy, "shop")
+        del manifest["metadata"]["namespace"]
+        manifest["spec"] = {**policy.spec, **self._spec()}
+        if self._rng.random() < 0.2:
+            manifest["metadata"]["labels"] = {"by": "hand"}
+        if self._rng.random() < 0.1:
+            manifest["spec"]["unknown"] = True
+        if self._rng.random() < 0.1:
+            manifest["metadata"]["name"] = "brand-new"
+        if self._rng.random() < 0.05:
+            manifest["kind"] = "NetworkPolicies"
+        return manifest
+
+    def _given(self, verb, *flags):
+        document = json.dumps(self._manifest(), indent=1)
+        return f"{verb} {' '.join(flags)} -f - <<'END'\n{document}\nEND"
+
+    def _apply(self):
+        return self._given(
+            "apply", self._rng.choice(["", "", "--dry-run=server", "--validate=false"])
+        )
+
+    def _server_apply(self):
+        return self._given("apply", "--server-side", self._rng.choice(["", "--force-conflicts"]))
+
+    def _replace(self):
+        return self._given("replace", self._rng.choice(["", "", "--force"]))
+
+    def _edit(self):
+        name = self._policy().name
+        word = self._rng.choice(
+            ["s/protocol: TCP/protocol: UDP/", "s/app: /app: x/", "s/Egress/Nonsense/", "s/q/q/"]
+        )
+        return f"edit netpol {name}", f"sed -i '{word}'"
+
+    def _label(self):
+        what = self._rng.choice(["team=a", "team=b --overwrite", "team-", "bad/label/x=1", "x=a b"])
+        return f"label netpol {self._policy().name} {what}"
+
+    def _annotate(self):
+        return (
+            f"annotate netpol {self._policy().name} note={self._rng.choice(['x', 'y'])} --overwrite"
+        )
+
+    def _set_last_applied(self):
+        return self._given("apply", "set-last-applied")
+
+    def _read(self):
+        return self._rng.choice([
+            f"get netpol {self._policy().name} -o yaml",
+            f"get netpol {self._policy().name} -o jsonpath='{{.spec.ingress}}'",
+            "get netpol",
+            "get netpol -l team=a -o name",
+            f"describe netpol {self._policy().name}",
+            "get netpol -o custom-columns=N:.metadata.name,T:.spec.policyTypes",
+        ])  # fmt: skip
+
+    def _mistake(self):
+        name = self._policy().name
+        return self._rng.choice([
+            f"patch netpol {name} -p '{{spec: '",
+            f"patch netpol {name}",
+            f"patch netpoll {name} -p '{{}}'",
+            "patch netpol nosuch -p '{\"spec\":{}}'",
+            f"delete netpol {name}",
+            f"patch netpol {name} --type=yaml -p '{{}}'",
+            f"patch netpol {name} -n default -p '{{\"spec\":{{}}}}'",
+            "create -f - <<'END'\nkind: NetworkPolicy\nEND",
+            "apply -f - <<'END'\n\tnot: yaml\nEND",
+            f"get netpol {name} --output=xml",
+        ])  # fmt: skip
+
+
+async def kubectl(command, kubeconfig, folder):
+    """Exit status, and what it prints."""
+    line, editor = command if isinstance(command, tuple) else (command, "false")
+    running = await asyncio.create_subprocess_shell(
+        f"{shlex.quote(str(KUBECTL))} {line}",
+        env={
+            "KUBECONFIG": str(kubeconfig),
+            "KUBECACHEDIR": str(folder),
+            "HOME": str(folder),
+            "PATH": os.environ["PATH"],
+            "KUBE_EDITOR": editor,
+        },
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await running.communicate()
+    return running.returncode, output.decode()
+
+
+def plain(text):
+    """Without what differs from cluster to cluster."""
+    for pattern, word in DRAWN:
+        text = re.sub(pattern, word, text, flags=re.MULTILINE)
+    return text
+
+
+async def held(kubeconfig, folder):
+    """The policies, with what operators write of them."""
+    _, text = await kubectl("get netpol -o json", kubeconfig, folder)
+    return {
+        one["metadata"]["name"]: (
+            one["spec"],
+            one["metadata"].get("labels"),
+            one["metadata"].get("annotations"),
+            one["metadata"]["generation"],
+        )
+        for one in json.loads(text)["items"]
+    }
+
+
+@pytest.mark.timeout(120 + 30 * SEQUENCES)
+def test_drawn_commands_leave_the_same_policies_on_both(cluster, tmp_path):
+    from netarena_k8s.real.cluster import RealCluster
+    from netarena_k8s.real.manifest import policy_manifests
+
+    world = boutique()
+    wrong, unlike = [], []
+
+    async def scene():
+        one = RealCluster(cluster)
+        await one.start()
+        real = await one.deploy(world)
+        try:
+            space = real.access.namespace
+            async with Embedded(namespace=space) as embedded:
+                for number in range(SEQUENCES):
+                    await run(real, embedded, SEED * 100_000 + number, space)
+        finally:
+            await real.close()
+            await one.stop()
+
+    async def run(real, embedded, seed, space):
+        await real._shop.put(policy_manifests(world, space))
+        ours = await embedded.deploy(world)
+        both = []
+        for name, access in (("real", real.access), ("embedded", ours.access)):
+            folder = tmp_path / name
+            folder.mkdir(exist_ok=True)
+            (folder / "config").write_text(access.kubeconfig)
+            both.append((folder / "config", folder / "cache"))
+        typist = Typist(random.Random(seed), world)
+        typed = []
+        for command in (typist.type() for _ in range(LENGTH)):
+            typed.append(command)
+            said = await asyncio.gather(*(kubectl(command, *where) for where in both))
+            said = [(status, plain(text)) for status, text in said]
+            if said[0] != said[1]:
+                unlike.append((seed, command, *said))
+            kept = await asyncio.gather(*(held(*where) for where in both))
+            if kept[0] != kept[1] or said[0][0] != said[1][0]:
+                names = kept[0].keys() | kept[1].keys()
+                changed = {
+                    name: (kept[0].get(name), kept[1].get(name))
+                    for name in names
+                    if kept[0].get(name) != kept[1].get(name)
+                }
+                wrong.append((seed, typed, said, changed))
+                break
+        await ours.close()
+
+    asyncio.run(scene())
+    for seed, command, theirs, ours in unlike:
+        print(f"--- {seed}: {command}\nreal: {theirs}\nembedded: {ours}")
+    print(f"{SEQUENCES} sequences: {len(wrong)} end differently, {len(unlike)} answers are unlike")
+    assert wrong == []
