@@ -17,6 +17,7 @@ from netarena_k8s.apiserver import process
 from netarena_k8s.apiserver.process import CONNECTIONS, Process
 from netarena_k8s.boutique import boutique
 from netarena_k8s.embedded import Embedded
+from netarena_k8s.world import render_policy
 
 KUBECTL = Path(sys.executable).with_name("kubectl")
 
@@ -135,6 +136,35 @@ def test_faults_show_in_the_matrix_and_nowhere_else(tmp_path):
         assert sight.others == ()
         with pytest.raises(EnvironmentFailed, match="not found"):
             await one.deployed.write([broken.model_copy(update={"name": "nosuch"})])
+
+    run(tmp_path, scene)
+
+
+def test_lists_and_files_of_several_documents_are_written(tmp_path):
+    policies = [render_policy(policy, "shop") for policy in boutique().policies[1:4]]
+    for policy in policies:
+        policy["spec"] = {**policy["spec"], "ingress": [{"ports": [{"port": 1}]}]}
+    wanted = {"ports": [{"port": 1, "protocol": "TCP"}]}
+    listed = {"apiVersion": "v1", "kind": "List", "items": policies}
+    typed = {**listed, "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicyList"}
+    files = {
+        "list.json": json.dumps(listed),
+        "typed.json": json.dumps(typed),
+        "documents.yaml": "\n---\n".join(map(json.dumps, policies)),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    async def scene(one):
+        for verb in ("replace", "apply"):
+            for name in files:
+                await one.deployed.write(boutique().policies[1:4])
+                told = await one.kubectl(verb, "-f", str(tmp_path / name))
+                assert told.count("networkpolicy.networking.k8s.io/") == 3
+                seen = {each.name: each.spec for each in (await one.deployed.look()).policies}
+                assert [seen[each["metadata"]["name"]]["ingress"] for each in policies] == [
+                    [wanted]
+                ] * 3
 
     run(tmp_path, scene)
 

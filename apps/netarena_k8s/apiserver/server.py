@@ -60,6 +60,8 @@ _POLL_S = 1.0
 #: requests of one episode: this many a second, with this many in reserve
 _RATE = 100.0
 _BURST = 400.0
+#: a second of the processor counts as so many requests: no episode keeps the others waiting
+_REQUESTS_OF_SECOND = 400.0
 _WARNINGS: Mapping[str, str] = MappingProxyType(
     {
         "endpoints": "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
@@ -77,11 +79,13 @@ class Server:
         users: Mapping[str, User],
         home: str,
         monotonic: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.thread_time,
     ) -> None:
         self._store = store
         self._users = users
         self._rights = Rights(home)
         self._monotonic = monotonic
+        self._processor = processor
         self._reserve = _BURST
         self._last_s = monotonic()
 
@@ -116,12 +120,14 @@ class Server:
             raise no_page()
         if call.verb == "watch":
             return self._watch(call, request)
-        if call.verb in {"get", "list"}:
-            answer = self._look(call)
-        else:
+        if call.verb not in {"get", "list"}:
             call = replace(call, body=await _body(request))
-            answer = self._change(call)
-        return _json(answer.code, answer.body, _warned(call.resource, answer.warnings))
+        before_s = self._processor()
+        try:
+            answer = self._look(call) if call.verb in {"get", "list"} else self._change(call)
+            return _json(answer.code, answer.body, _warned(call.resource, answer.warnings))
+        finally:
+            self._reserve -= (self._processor() - before_s) * _REQUESTS_OF_SECOND
 
     def _take(self) -> None:
         now = self._monotonic()

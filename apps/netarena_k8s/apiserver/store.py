@@ -7,6 +7,7 @@ new object with a new ``resourceVersion``, so an object that is still the same o
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ from netarena_k8s.apiserver.status import Refused, exists, expired, not_found
 
 #: versions begin somewhere, as those of a cluster that has been up for a while
 _FIRST_VERSION = 1000
-#: changes that are kept for watches; one that lags further behind starts anew
-_HISTORY = 256
+#: changes that are kept for watches, and the characters of their objects as JSON; a watch that lags
+#: further behind starts anew
+_HISTORY, _HISTORY_CHARS = 256, 2_000_000
 #: of one stored object, as etcd has it
 OBJECT_CHARS = 1_500_000
-#: objects in all: far more than a world has, far less than would hurt
-_OBJECTS = 5000
+#: objects in all, and the characters of those that were written: far more than a world has, far
+#: less than would hurt (in Python an object takes up to thirty times its characters)
+_OBJECTS, _WRITTEN_CHARS = 5000, 4_000_000
 
 #: plural.group, namespace, name
 Key = tuple[str, str, str]
@@ -38,6 +41,8 @@ class Change:
     key: Key
     object: Mapping[str, Any]
     old: Mapping[str, Any] | None
+    #: of the object, in characters of JSON
+    size: int
 
 
 class Store:
@@ -46,7 +51,12 @@ class Store:
     def __init__(self) -> None:
         self.version = _FIRST_VERSION
         self._objects: dict[Key, dict[str, Any]] = {}
-        self._history: deque[Change] = deque(maxlen=_HISTORY)
+        self._history: deque[Change] = deque()
+        #: versions up to this one are no longer in the history
+        self._forgotten = 0
+        #: characters of what was written, and of the objects in the history
+        self._sizes: dict[Key, int] = {}
+        self._kept_chars = 0
         self._news = asyncio.Event()
         self._fresh: dict[Key, dict[str, Any]] = {}
 
@@ -67,7 +77,7 @@ class Store:
         if key in self._objects:
             raise exists(resource, key[2])
         if len(self._objects) >= _OBJECTS:
-            raise Refused(500, "InternalError", "etcdserver: mvcc: database space exceeded")
+            raise _full()
         return self._set("ADDED", key, one)
 
     def put(self, resource: Resource, one: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +95,8 @@ class Store:
         old = self._objects.pop(key)
         self.version += 1
         last = _versioned(old, self.version)
-        self._tell(Change(self.version, "DELETED", key, last, old))
+        size = self._sizes.pop(key, 0)
+        self._tell(Change(self.version, "DELETED", key, last, old, size))
         return last
 
     def fill(self, objects: Iterable[Mapping[str, Any]]) -> None:
@@ -117,8 +128,7 @@ class Store:
 
     def since(self, version: int) -> list[Change]:
         """Changes after ``version``. Raises Refused when they are no longer known."""
-        oldest = self._history[0].version if self._history else self.version + 1
-        if version + 1 < oldest and len(self._history) == _HISTORY:
+        if version < self._forgotten:
             raise expired()
         return [one for one in self._history if one.version > version]
 
@@ -135,16 +145,28 @@ class Store:
         return True
 
     def _set(self, what: str, key: Key, one: Mapping[str, Any]) -> dict[str, Any]:
+        size = len(json.dumps(one, ensure_ascii=False, separators=(",", ":")))
+        if sum(self._sizes.values()) - self._sizes.get(key, 0) + size > _WRITTEN_CHARS:
+            raise _full()
+        self._sizes[key] = size
         old = self._objects.get(key)
         self.version += 1
         new = self._objects[key] = _versioned(one, self.version)
-        self._tell(Change(self.version, what, key, new, old))
+        self._tell(Change(self.version, what, key, new, old, size))
         return new
 
     def _tell(self, change: Change) -> None:
         self._history.append(change)
+        self._kept_chars += change.size
+        while len(self._history) > _HISTORY or self._kept_chars > _HISTORY_CHARS:
+            gone = self._history.popleft()
+            self._forgotten, self._kept_chars = gone.version, self._kept_chars - gone.size
         self._news.set()
         self._news = asyncio.Event()
+
+
+def _full() -> Refused:
+    return Refused(500, "InternalError", "etcdserver: mvcc: database space exceeded")
 
 
 def _key(resource: Resource, one: Mapping[str, Any]) -> Key:

@@ -63,11 +63,11 @@ class Client:
 class Api:
     """A client of one server as one user."""
 
-    def __init__(self, token="operator", store=None, clock=None):
+    def __init__(self, token="operator", store=None, clock=None, processor=lambda: 0.0):
         self.store = store or deployed()
         users = {"operator": OPERATOR, "admin": ADMIN}
         extra = {"monotonic": clock} if clock else {}
-        self.client = Client(Server(self.store, users, "shop", **extra))
+        self.client = Client(Server(self.store, users, "shop", processor=processor, **extra))
         self.headers = {"Authorization": f"Bearer {token}"}
 
     def get(self, path, **params):
@@ -548,6 +548,42 @@ def test_floods_are_answered_with_too_many():
     codes = [api.get("/healthz").status_code for _ in range(420)]
     assert codes[:400] == [200] * 400
     assert set(codes[400:]) == {429}
+
+
+def test_what_takes_the_processor_long_counts_as_many_requests():
+    ticks = iter(range(1000))
+    api = Api(clock=lambda: 0.0, processor=lambda: next(ticks) / 4)  # a quarter second each
+    codes = [api.get(POLICIES).status_code for _ in range(6)]
+    assert codes == [200, 200, 200, 200, 429, 429]
+
+
+def test_changes_are_forgotten_by_their_size_and_watches_told(api):
+    policy = api.store.get(NETWORK_POLICIES, "shop", "frontend")
+    large = {**policy, "metadata": {**policy["metadata"], "annotations": {"a": "x" * 900_000}}}
+    version = api.store.version
+    for _ in range(3):
+        api.store.put(NETWORK_POLICIES, large)
+    assert len(api.store.since(version + 1)) == 2
+    with pytest.raises(Refused, match="too old"):
+        api.store.since(version)
+
+
+def test_what_is_written_has_an_end(admin):
+    """Objects of 1 MB; what replaces another counts once, what is deleted not at all."""
+    annotations = {f"a{n}": "x" * 100_000 for n in range(10)}
+
+    def make(name):
+        body = {"metadata": {"name": name, "annotations": annotations}}
+        return admin.post("/api/v1/namespaces/shop/configmaps", body)
+
+    codes = [make(f"large-{n}").status_code for n in range(5)]
+    assert codes == [201, 201, 201, 500, 500]
+    assert "database space exceeded" in make("large-9").json()["message"]
+    for _ in range(5):
+        admin.store.put(by_kind()["ConfigMap"], admin.store.get(
+            by_kind()["ConfigMap"], "shop", "large-0"))  # fmt: skip
+    admin.store.remove(by_kind()["ConfigMap"], "shop", "large-0")
+    assert make("large-9").status_code == 201
 
 
 def test_a_body_beyond_the_limit_is_not_read_to_its_end(api):
