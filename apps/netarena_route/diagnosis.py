@@ -11,6 +11,7 @@ import codecs
 import importlib.util
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from netarena.sandbox.namespace import Unavailable, current_network, isolate, le
 from netarena_route.config import RouteConfig
 from netarena_route.fault import PAPER_KINDS
 from netarena_route.netlink import Netlink, attributes
-from netarena_route.world import MAX_NEIGHBOURS
+from netarena_route.query import DRAW
 
 #: what gives a container the rights; the second is the least that suffices
 PRIVILEGED = "docker run --privileged"
@@ -40,6 +41,8 @@ NARROWER = (
 _RIGHTS = f"start the container by {PRIVILEGED}, or with fewer rights by {NARROWER}"
 _NAMESPACES, _BUBBLEWRAP, _MININET = "namespaces", "bubblewrap", "mininet"
 _TRY_S = 60.0
+#: of networks that differ in size by what is drawn
+_DRAWN = 4
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ def diagnose() -> list[Check]:
     sizes = ", ".join(
         f"{table.most // neighbours} at ({size},{size})"
         for size in (2, 4, 8)
-        if (neighbours := _neighbours(size, size))
+        if (neighbours := _neighbours(RouteConfig(num_switches=size, num_hosts_per_subnet=size)))
     )
     checks.append(
         Check(
@@ -192,7 +195,7 @@ def check(config: RouteConfig) -> None:
             raise ConfigError(
                 need.key, f"{need.name} does not work here: {failed[need.name]}; {need.remedy}"
             )
-    each = _neighbours(config.num_switches, config.num_hosts_per_subnet)
+    each = _neighbours(config)
     most = neighbour_table().most
     if each * config.concurrency > most:
         raise ConfigError(
@@ -225,10 +228,14 @@ def _asks_for(config: RouteConfig, need: _Need) -> bool:
     return not {*PAPER_KINDS}.issuperset(part for entry in asked for part in entry.split(JOINT))
 
 
-def _neighbours(num_switches: int, num_hosts: int) -> int:
-    """Entries of the table that a network of this size takes; see ``World.neighbours``."""
-    learnt = num_switches * num_hosts * (num_hosts + 1)
-    return learnt if learnt <= MAX_NEIGHBOURS else 0
+def _neighbours(config: RouteConfig) -> int:
+    """Entries of the table that a network of ``config`` takes, the largest of some that are drawn;
+    0 for one whose entries are permanent."""
+    drawn = [
+        DRAW[config.world](config.num_switches, config.num_hosts_per_subnet, random.Random(seed))  # noqa: S311 -- not for secrets
+        for seed in range(_DRAWN if config.world == "varied" else 1)
+    ]
+    return max(0 if world.permanent else world.neighbours for world in drawn)
 
 
 @cache

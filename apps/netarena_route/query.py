@@ -33,7 +33,8 @@ _LEVEL3 = frozenset(
     )
 )
 _CATALOGUE = Catalogue(fault.PAPER_KINDS, fault.EXTENDED_KINDS, _LEVEL3)
-_DRAW: Mapping[str, Callable[[int, int, random.Random], World]] = MappingProxyType(
+#: the worlds of a config, by their name
+DRAW: Mapping[str, Callable[[int, int, random.Random], World]] = MappingProxyType(
     {"standard": world.standard, "varied": world.varied}
 )
 
@@ -67,7 +68,7 @@ def generate(
     for index in range(config.num_queries * len(programs)):
         label, kinds = programs[index % len(programs)]
         rng = rng_for(index)
-        net = _DRAW[config.world](config.num_switches, config.num_hosts_per_subnet, rng)
+        net = DRAW[config.world](config.num_switches, config.num_hosts_per_subnet, rng)
         drawn = draw(net, kinds, rng, netem=config.netem)
         if drawn is None:
             raise ConfigError("config.error_types", _refusal(label, kinds, net))

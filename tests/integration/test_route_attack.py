@@ -66,7 +66,7 @@ ENDS = {
     "neighbour-flood": "a flood of neighbours|it ran for 4 s",
     "neighbour-flood-by-packets": "a flood of neighbours|it ran for 4 s",
     "fork-bomb": "Resource temporarily unavailable|it ran for 4 s",
-    "fill-memory": "memory exhausted|it ran for 4 s",
+    "fill-memory": "memory exhausted|MiB of memory|it ran for 4 s",
     "wait-for-input": "went on|it ran for 4 s",
     "write-programs": "Read-only file system",
     "enter-parent": "Operation not permitted",

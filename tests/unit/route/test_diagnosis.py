@@ -106,11 +106,12 @@ def test_networks_beyond_the_neighbour_table_are_refused_with_numbers(lack: Lack
     check(RouteConfig(num_switches=16, num_hosts_per_subnet=16, concurrency=100))
 
 
-@pytest.mark.parametrize("size", [(2, 1), (3, 2), (8, 8), (16, 16)])
-def test_neighbours_are_those_of_the_world(size: tuple[int, int]) -> None:
-    world = standard(*size, random.Random(1))
-    counted = 0 if world.permanent else world.neighbours
-    assert diagnosis._neighbours(*size) == counted
+def test_networks_take_what_is_drawn_for_them(lack: Lack) -> None:
+    check(RouteConfig(num_switches=3, concurrency=100))
+    # those that are varied have hosts in reserve
+    with pytest.raises(ConfigError, match=r"^concurrency: 100 networks of \d\d neighbours"):
+        check(RouteConfig(world="varied", num_switches=3, concurrency=100))
+    check(RouteConfig(world="varied", num_switches=3, concurrency=20))
 
 
 def test_the_kernel_tells_its_table() -> None:
