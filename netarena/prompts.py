@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
+from typing import Self
 
 from netarena.model import Step
 
@@ -53,6 +54,18 @@ class PromptParts:
     #: earlier turns, each with what was sent and what came of it, oldest first
     history: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True)
+class CommandLimits:
+    """What the sandbox allows a command, as rules tell it."""
+
+    timeout_s: int
+    output_kib: int
+
+    @classmethod
+    def of(cls, wall_s: float, output_bytes: int) -> Self:
+        return cls(round(wall_s), output_bytes >> 10)
 
 
 _METHOD = {
@@ -103,13 +116,17 @@ def _render_example(example: Example, *, with_thought: bool) -> str:
     return "\n".join([*lines, "Reply:", example.reply])
 
 
+#: of an application whose agent repairs something, a turn at a time
+_EXAMPLES = ("example_look", "example_repair")
+
+
 @cache
 def read_text(package: str, name: str) -> str:
     """A text of an application: ``prompts/NAME.txt`` in its package."""
     return (files(package) / "prompts" / f"{name}.txt").read_text(encoding="utf-8").strip()
 
 
-def read_examples(package: str, names: Iterable[str]) -> tuple[Example, ...]:
+def read_examples(package: str, names: Iterable[str] = _EXAMPLES) -> tuple[Example, ...]:
     """Worked examples, a file each: task, thought and reply between lines of ``---``."""
     found = []
     for name in names:

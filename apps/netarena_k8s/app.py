@@ -26,7 +26,7 @@ from netarena.model import (
     State,
     Step,
 )
-from netarena.prompts import PromptParts, clip
+from netarena.prompts import CommandLimits, PromptParts, clip
 from netarena.sandbox.cell import Cell
 from netarena_k8s import (
     attack,
@@ -55,7 +55,7 @@ from netarena_k8s.world import World
 #: what a record keeps of the output of one command, in characters
 MAX_LOGGED_CHARS = 20_000
 
-_TOLD_LIMITS = prompt.Limits(timeout_s=round(LIMITS.wall_s), output_kib=LIMITS.output_bytes >> 10)
+_TOLD_LIMITS = CommandLimits.of(LIMITS.wall_s, LIMITS.output_bytes)
 
 
 class Kubernetes(Application):

@@ -6,11 +6,19 @@ The texts are files in ``prompts``. The examples are about applications that are
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from string import Template
 
 from netarena.model import Query, State, Step
-from netarena.prompts import PromptParts, bound, clip, read_examples, read_text, tell_turn
+from netarena.prompts import (
+    CommandLimits,
+    PromptParts,
+    bound,
+    clip,
+    read_examples,
+    read_text,
+    tell_turn,
+)
 from netarena_k8s.state import mismatches, report
 from netarena_k8s.world import App, World, target_port
 
@@ -21,19 +29,14 @@ MAX_OUTPUT_CHARS = 16_000
 MAX_HISTORY_CHARS = 32_000
 MAX_REPORT_CHARS = 12_000
 
-_EXAMPLES = ("example_look", "example_repair")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the sandbox allows a command."""
-
-    timeout_s: int
-    output_kib: int
-
 
 def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
-    query: Query, world: World, namespace: str, state: State, steps: Sequence[Step], limits: Limits
+    query: Query,
+    world: World,
+    namespace: str,
+    state: State,
+    steps: Sequence[Step],
+    limits: CommandLimits,
 ) -> PromptParts:
     """The parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns."""
     rules = Template(read_text(PACKAGE, "rules")).substitute(
@@ -51,7 +54,7 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
         task=query.text,
         situation=f"Connections that are not as intended ({number}):\n{found}",
         history=bound(turns, MAX_HISTORY_CHARS),
-        examples=read_examples(PACKAGE, _EXAMPLES),
+        examples=read_examples(PACKAGE),
     )
 
 

@@ -24,7 +24,7 @@ from netarena.model import (
     State,
     Step,
 )
-from netarena.prompts import PromptParts, clip
+from netarena.prompts import CommandLimits, PromptParts, clip
 from netarena_route import (
     action,
     attack,
@@ -61,7 +61,7 @@ _AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (
     ),
 )
 
-_TOLD_LIMITS = prompt.Limits(timeout_s=round(LIMITS.wall_s), output_kib=LIMITS.output_bytes >> 10)
+_TOLD_LIMITS = CommandLimits.of(LIMITS.wall_s, LIMITS.output_bytes)
 
 
 class Route(Application):

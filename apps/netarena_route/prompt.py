@@ -8,13 +8,13 @@ of a long history the middle is cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from string import Template
 from typing import Any
 
 from netarena.model import Query, State, Step
-from netarena.prompts import PromptParts, bound, read_examples, read_text, tell_turn
+from netarena.prompts import CommandLimits, PromptParts, bound, read_examples, read_text, tell_turn
 from netarena_route.state import Pair, count_pings, fields, lost, opened
 from netarena_route.world import World
 
@@ -25,19 +25,9 @@ MAX_HISTORY_CHARS = 24_000
 MAX_TABLE_CHARS = 6_000
 MAX_NAMED = 40
 
-_EXAMPLES = ("example_look", "example_repair")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the sandbox allows a command."""
-
-    timeout_s: int
-    output_kib: int
-
 
 def prompt_parts(
-    query: Query, world: World, state: State, steps: Sequence[Step], limits: Limits
+    query: Query, world: World, state: State, steps: Sequence[Step], limits: CommandLimits
 ) -> PromptParts:
     """The parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns."""
     rules = Template(read_text(PACKAGE, "rules")).substitute(
@@ -53,7 +43,7 @@ def prompt_parts(
         task=query.text,
         situation=f"{tell_plan(world)}\n\nPingall result:\n{pingall(world, state)}",
         history=bound(turns, MAX_HISTORY_CHARS),
-        examples=read_examples(PACKAGE, _EXAMPLES),
+        examples=read_examples(PACKAGE),
     )
 
 

@@ -10,13 +10,13 @@ import jsonpatch
 import pytest
 
 from netarena.model import Step
-from netarena.prompts import PromptStyle, render
+from netarena.prompts import CommandLimits, PromptStyle, render
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault import faulty
 from netarena_k8s.heuristic import Operator, Plan
-from netarena_k8s.prompt import Limits, prompt_parts
+from netarena_k8s.prompt import prompt_parts
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.reply import read_reply
 from netarena_k8s.state import judge, make_state
@@ -55,7 +55,7 @@ def play(query):
     initial = state = seen()
     steps = []
     for _ in range(TURNS):
-        parts = prompt_parts(query, world, "shop", state, steps, Limits(10, 64))
+        parts = prompt_parts(query, world, "shop", state, steps, CommandLimits(10, 64))
         command = read_reply(operator.reply(render(PromptStyle.ZEROSHOT_BASE, parts)))
         there, output = run(there, command)
         before, state = state, seen()
@@ -91,7 +91,7 @@ def test_it_looks_first_and_says_nothing_twice():
     steps = []
     commands = []
     for _ in range(4):
-        parts = prompt_parts(query, world, "shop", state, steps, Limits(10, 64))
+        parts = prompt_parts(query, world, "shop", state, steps, CommandLimits(10, 64))
         commands.append(read_reply(operator.reply(render(PromptStyle.REACT, parts))))
         _, output = run(policies, commands[-1])
         steps.append(Step(prompt="", move=commands[-1], output=output, executed=True, state=state))
@@ -112,7 +112,8 @@ def test_the_plan_is_read_as_it_is_told():
         world = world_of(query)
         state = make_state(Sight(world.policies, world.intended))
         text = render(
-            PromptStyle.FEWSHOT_COT, prompt_parts(query, world, "shop", state, [], Limits(10, 64))
+            PromptStyle.FEWSHOT_COT,
+            prompt_parts(query, world, "shop", state, [], CommandLimits(10, 64)),
         )
         plan = Plan.read(text)
         assert plan.labels == {app.name: app.labels for app in world.apps}

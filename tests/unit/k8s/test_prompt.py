@@ -4,12 +4,12 @@ import random
 from typing import Any
 
 from netarena.model import Step
-from netarena.prompts import PromptStyle, render
+from netarena.prompts import CommandLimits, PromptStyle, render
 from netarena_k8s.boutique import boutique
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault import faulty
-from netarena_k8s.prompt import MAX_HISTORY_CHARS, Limits, prompt_parts, tell_intent
+from netarena_k8s.prompt import MAX_HISTORY_CHARS, prompt_parts, tell_intent
 from netarena_k8s.query import faults_of, generate, world_of
 from netarena_k8s.state import judge, make_state
 from netarena_k8s.varied import varied
@@ -57,7 +57,7 @@ def test_a_prompt_holds_the_report_and_the_history_within_bounds():
         *[Step(prompt="", move=f"kubectl {n}", output="y" * 9_000, executed=True,
                state=healthy, judgement=verdict) for n in range(40)],
     ]  # fmt: skip
-    parts = prompt_parts(asked, world, "shop-1", start, steps, Limits(10, 64))
+    parts = prompt_parts(asked, world, "shop-1", start, steps, CommandLimits(10, 64))
     assert "expected to work, is blocked" in parts.situation
     assert sum(map(len, parts.history)) < 1.3 * MAX_HISTORY_CHARS
     text = render(PromptStyle.FEWSHOT_COT, parts)

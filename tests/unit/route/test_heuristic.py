@@ -11,9 +11,9 @@ from itertools import combinations
 import pytest
 
 from netarena.model import Query, Step
-from netarena.prompts import PromptStyle, render
+from netarena.prompts import CommandLimits, PromptStyle, render
 from netarena_route.heuristic import Operator, Plan
-from netarena_route.prompt import Limits, prompt_parts
+from netarena_route.prompt import prompt_parts
 from netarena_route.state import judge
 from netarena_route.world import Machine, World, standard, varied
 
@@ -78,7 +78,7 @@ def prompt(world: World, *steps: Step, lost: int = 0) -> str:
     )  # fmt: skip
     return render(
         PromptStyle.ZEROSHOT_BASE,
-        prompt_parts(query, world, state, steps, Limits(timeout_s=10, output_kib=64)),
+        prompt_parts(query, world, state, steps, CommandLimits(timeout_s=10, output_kib=64)),
     )
 
 

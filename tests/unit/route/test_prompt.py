@@ -6,11 +6,10 @@ import random
 from typing import Any
 
 from netarena.model import Query, Step
-from netarena.prompts import PromptStyle, read_examples, render
+from netarena.prompts import CommandLimits, PromptStyle, read_examples, render
 from netarena_route.prompt import (
     MAX_HISTORY_CHARS,
     MAX_TABLE_CHARS,
-    Limits,
     loss_pct,
     pingall,
     prompt_parts,
@@ -21,7 +20,7 @@ from netarena_route.reply import read_reply
 from netarena_route.state import judge
 from netarena_route.world import World, standard, varied
 
-LIMITS = Limits(timeout_s=10, output_kib=64)
+LIMITS = CommandLimits(timeout_s=10, output_kib=64)
 WORLD = standard(2, 1, random.Random(1))
 
 
