@@ -86,7 +86,14 @@ _INT32 = range(-(1 << 31), 1 << 31)
 
 
 class MistypedError(Exception):
-    """A value is of a kind that its field cannot have; the text is the decoder's."""
+    """A value is of a kind that its field cannot have; the text is the JSON decoder's.
+
+    ``restored`` is that of the converter which reads what a strategic patch made.
+    """
+
+    def __init__(self, text: str, restored: str = "") -> None:
+        super().__init__(text)
+        self.restored = restored or text
 
 
 @dataclass(frozen=True)
@@ -209,7 +216,23 @@ def _number(value: Any, type_name: str, target: str) -> int:
             return value
         raise MistypedError(f"json: cannot unmarshal number {str(value)[:40]} into {target}")
     shown = f"number {value}" if isinstance(value, float) else _kind(value)
-    raise MistypedError(f"json: cannot unmarshal {shown} into {target}")
+    # a port may be a number or a name, and decodes itself
+    restored = "" if target.startswith("Go value") else _restored(value, type_name, type_name)
+    raise MistypedError(f"json: cannot unmarshal {shown} into {target}", restored)
+
+
+def _restored(value: Any, word: str, shown: str) -> str:
+    """What the converter says of a value for a field of type ``word``, which it calls ``shown``."""
+    names = {bool: "bool", int: "int64", float: "float64", str: "string", list: "slice"}
+    kind = names.get(type(value), "map")
+    for wanted, mark in (("map", "{}"), ("slice", "[]")):
+        if word.endswith(mark):
+            return f"cannot restore {wanted} from {kind}"
+    if word in _TYPES:
+        return f"cannot restore struct from: {kind}"
+    if (word, kind) == ("string", "int64") or (word != "string" and kind == "float64"):
+        return f"cannot convert {kind} to {shown}"
+    return f"unrecognized type: {word}"
 
 
 def _target(place: _Place, type_name: str) -> str:
@@ -226,7 +249,8 @@ def _mistyped(value: Any, word: str, place: _Place) -> MistypedError:
         shown = _NAMES.get((place.struct, place.field)) or _PLAIN_NAMES.get(item, f"v1.{item}")
         shown = f"[]{shown}" if word.endswith("[]") else shown
     target = _target(place, shown) if place.path else f"Go value of type {shown}"
-    return MistypedError(f"json: cannot unmarshal {_kind(value)} into {target}")
+    restored = _restored(value, word, shown)
+    return MistypedError(f"json: cannot unmarshal {_kind(value)} into {target}", restored)
 
 
 def _kind(value: Any) -> str:

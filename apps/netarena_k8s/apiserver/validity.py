@@ -148,7 +148,7 @@ def _key_flaws(key: str) -> Iterator[str]:
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
         yield (
-            "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must "
+            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must "
             "start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or "
             f"'123-abc', regex used for validation is '{_NAME.pattern}') with an optional DNS "
             "subdomain prefix and '/' (e.g. 'example.com/MyName')"

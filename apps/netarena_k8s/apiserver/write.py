@@ -20,7 +20,7 @@ from netarena_k8s.apiserver import ownership
 from netarena_k8s.apiserver.call import Answer, Call
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES, by_path
 from netarena_k8s.apiserver.ownership import LAST_APPLIED, Owner
-from netarena_k8s.apiserver.patch import APPLY, JSON, MEDIA, patch, read_config
+from netarena_k8s.apiserver.patch import APPLY, JSON, MEDIA, STRATEGIC, patch, read_config
 from netarena_k8s.apiserver.selector import field_test, label_test
 from netarena_k8s.apiserver.shape import MistypedError, Shaped, shape
 from netarena_k8s.apiserver.status import (
@@ -202,7 +202,24 @@ def _patch(call: Call, store: Store) -> Answer:
         return _invalid_as("", [flaw_invalid("patch", _dumped(shown), told)])
 
     _check_kind(call, new, refuse)
-    return _change(_Job(call, store, options, refuse), old, new)
+    try:
+        return _change(_Job(call, store, options, refuse), old, new)
+    except Refused as refused:
+        cause = refused.__cause__
+        if media != STRATEGIC or not isinstance(cause, MistypedError):
+            raise
+        flaw = flaw_invalid("patch", _go(sent), cause.restored)
+        raise _invalid_as("", [flaw]) from None
+
+
+def _go(value: Any) -> str:
+    """A value as Go prints it; what a patch takes away is not in it any more."""
+    if isinstance(value, Mapping):
+        told = (f"{key}:{_go(one)}" for key, one in sorted(value.items()) if one is not None)
+        return f"map[{' '.join(told)}]"
+    if isinstance(value, list):
+        return f"[{' '.join(map(_go, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _read_patch(call: Call) -> Any:
@@ -414,7 +431,7 @@ def _shaped(call: Call, sent: Object, refuse: Refuse) -> Shaped:
     try:
         found = shape(call.resource, sent)
     except MistypedError as error:
-        raise refuse(str(error)) from None
+        raise refuse(str(error)) from error
     metadata = found.object.get("metadata")
     whole = {
         "kind": call.resource.kind,

@@ -584,3 +584,30 @@ def test_a_table_is_answered_to_who_asks_for_one(store):
     assert answer.headers["warning"] == '299 - "unknown field \\"spec.ingress[0].x\\""'
     answer = asyncio.run(patch_policy(table, spec_of({})))
     assert (answer.status_code, answer.json()["kind"]) == (422, "Status")
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"ingress": "all"}, '"map[spec:map[ingress:all]]": cannot restore slice from string'),
+        ({"ingress": ["x"]}, '"map[spec:map[ingress:[x]]]": cannot restore struct from: string'),
+        ({"podSelector": {"matchLabels": ["x"]}}, "cannot restore map from slice"),
+        ({"podSelector": {"matchLabels": {"b": None, "a": 1}}},
+         '"map[spec:map[podSelector:map[matchLabels:map[a:1]]]]": cannot convert int64 to string'),
+        ({"podSelector": {"matchLabels": {"a": True}}}, 'a:true]]]]": unrecognized type: string'),
+        ({"policyTypes": [1]}, "cannot convert int64 to v1.PolicyType"),
+        ({"policyTypes": [{}]}, '[map[]]]]": unrecognized type: string'),
+        ({"ingress": [{"ports": [{"endPort": "9"}]}]}, "unrecognized type: int32"),
+        ({"ingress": [{"ports": [{"port": 1.5}]}]},
+         "json: cannot unmarshal number 1.5 into Go value of type int32"),
+        (5, '"map[spec:5]": cannot restore struct from: int64'),
+    ],
+)  # fmt: skip
+def test_a_strategic_patch_of_wrong_types_is_told_as_a_real_server_does(store, spec, told):
+    """The words of Kubernetes 1.34.2 to the same patches."""
+    body = json.dumps({"spec": spec}).encode()
+    with pytest.raises(Refused) as caught:
+        do(store, "patch", body, STRATEGIC)
+    message = caught.value.status["message"]
+    assert message.startswith(' "" is invalid: patch: Invalid value: "map[')
+    assert told in message
