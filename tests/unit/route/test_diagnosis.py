@@ -71,6 +71,8 @@ def test_missing_rights_are_told_with_the_flags_that_give_them(lack: Lack) -> No
         ("netem", {"netem": True}, {}, "netem"),
         ("mininet", {}, {"emulator": "netns"}, "emulator"),
         ("nft", {"error_types": ["extended"]}, {}, "error_types"),
+        # what keeps a reserve back may be of any kind
+        ("nft", {"world": "varied"}, {"error_types": ["remove_ip"]}, "error_types"),
         (
             "iptables_extensions",
             {"error_types": ["disable_routing", "remove_ip+stray_route"]},
