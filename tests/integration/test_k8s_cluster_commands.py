@@ -32,7 +32,7 @@ DRAWN = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(Z| \+0000 UTC)", "TIME"),
     (r'(resourceVersion\\*"?: ?\\*)"\d+\\*"', r"\1VERSION"),
     (r"\b(\d+[dhms])+$", "AGE"),
-    (r"kubectl_replace_\d+", "FOLDER"),
+    (r"kubectl(_replace_|-edit-)\d+", "FILE"),
     (r"https://[\d.]+:\d+", "SERVER"),
 )
 
@@ -327,5 +327,7 @@ def test_drawn_commands_leave_the_same_policies_on_both(cluster, tmp_path):
     asyncio.run(scene())
     for seed, command, theirs, ours in unlike:
         print(f"--- {seed}: {command}\nreal: {theirs}\nembedded: {ours}")
+    for seed, typed, said, changed in wrong:
+        print(f"=== {seed}: {typed}\n{said}\nreal, embedded: {changed}")
     print(f"{SEQUENCES} sequences: {len(wrong)} end differently, {len(unlike)} answers are unlike")
     assert wrong == []
