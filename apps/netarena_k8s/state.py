@@ -89,7 +89,7 @@ def judge(world: World, initial: State, before: State, after: State) -> Judgemen
         known = (world.policies, policies_of(initial), policies_of(before))
         exposed = [
             one
-            for one in opened(world, known, policies_of(after))
+            for one in opened(world, known, policies_of(after), namespace_of(after))
             if not any((pair.source, pair.target) == (one.source, one.target) for pair in loosed)
         ]
     touched = [line for line in now["others"] if line not in was["others"]]

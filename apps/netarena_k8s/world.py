@@ -10,17 +10,17 @@ A *cluster* (embedded or real) deploys a world; ``Net`` tells what given policie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from ipaddress import ip_network
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from pydantic import Field
 
 from netarena.model import JsonValue, Record
-from netarena_k8s.policy import Endpoint, Labels, Manifest, Port, Protocol, Rules
+from netarena_k8s.policy import Endpoint, Labels, Manifest, Port, Protocol, Rules, selects
 from netarena_k8s.stretch import NONE, Stretches, difference, show, union
 
 #: the label that every namespace has of its own name
@@ -216,10 +216,13 @@ class Net:
         self.dns = Endpoint(
             given.get(DNS, "10.244.2.200"), "kube-system", DNS_LABELS, (Port(53, "UDP", "dns"),)
         )
+        self._resolving: dict[str, bool] = {}
 
     def resolves(self, source: str) -> bool:
         """Whether an application's pods can look a service's name up."""
-        return self.rules.allow(self.pods[source], self.dns, 53, "UDP")
+        if source not in self._resolving:
+            self._resolving[source] = self.rules.allow(self.pods[source], self.dns, 53, "UDP")
+        return self._resolving[source]
 
     def connects(self, pair: Pair) -> bool:
         """Whether a pair works by the service's address: its first port, the pod's port."""
@@ -233,19 +236,24 @@ class Net:
         """Whether a pair works as applications use it: by the service's name."""
         return self.resolves(pair.source) and self.connects(pair)
 
-    def table(self, outside: Iterable[str]) -> dict[tuple[str, str], Stretches]:
+    def table(
+        self, outside: Iterable[str], about: Container[str]
+    ) -> dict[tuple[str, str], Stretches]:
         """All that is open between pods, strangers and the addresses ``outside``; by name.
 
-        Pairs of which neither is a pod of the world are not in it, nor are those with nothing
-        open.
+        Pairs of which neither is a pod of the applications ``about`` are not in it, nor are those
+        with nothing open.
         """
         others = {**self.strangers, **{ip: Endpoint(ip) for ip in outside}}
         found = {}
         for name, pod in self.pods.items():
-            for other, end in {**self.pods, **others}.items():
+            ends = {**self.pods, **others}
+            if name not in about:
+                ends = {other: end for other, end in self.pods.items() if other in about}
+            for other, end in ends.items():
                 if pod is not end and (ports := self.rules.open_ports(pod, end)):
                     found[name, other] = ports
-            for other, end in others.items():
+            for other, end in others.items() if name in about else ():
                 if ports := self.rules.open_ports(end, pod):
                     found[other, name] = ports
         return found
@@ -277,18 +285,41 @@ def _blocks(value: JsonValue | Sequence[JsonValue]) -> Iterator[str]:
 
 
 def opened(
-    world: World, before: Sequence[Sequence[Policy]], after: Sequence[Policy]
+    world: World,
+    before: Sequence[Sequence[Policy]],
+    after: Sequence[Policy],
+    namespace: str = "shop",
 ) -> tuple[Opening, ...]:
     """What ``after`` lets through and none of the states ``before`` did, exactly: every pod and
     port of three protocols, strangers and outside addresses."""
     outside = outside_of(*before, after)
-    known = [Net(world, policies).table(outside) for policies in before]
+    # where neither end is selected by a policy that differs, nothing is new
+    about = min((_selected_anew(world, policies, after) for policies in before), key=len)
+    known = [Net(world, policies, namespace=namespace).table(outside, about) for policies in before]
     found = []
-    for (source, target), ports in Net(world, after).table(outside).items():
+    for (source, target), ports in (
+        Net(world, after, namespace=namespace).table(outside, about).items()
+    ):
         new = difference(ports, union(*(table.get((source, target), NONE) for table in known)))
         if new:
             found.append(Opening(source=source, target=target, ports=show(new)))
     return tuple(found)
+
+
+def _selected_anew(world: World, one: Sequence[Policy], other: Sequence[Policy]) -> frozenset[str]:
+    """Applications that policies select, before or after, in which two states differ."""
+    specs = [{policy.name: policy.spec for policy in policies} for policies in (one, other)]
+    selectors = [
+        cast("Manifest", spec.get("podSelector") or {})
+        for there, then in (specs, specs[::-1])
+        for name, spec in there.items()
+        if then.get(name) != spec
+    ]
+    return frozenset(
+        app.name
+        for app in world.apps
+        if any(selects(selector, app.labels) for selector in selectors)
+    )
 
 
 def _manifest(policy: Policy | Manifest, namespace: str) -> Manifest:

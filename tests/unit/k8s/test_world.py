@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from netarena_k8s.boutique import boutique
+from netarena_k8s.fault import draw, faulty
+from netarena_k8s.stretch import NONE, difference, show, union
+from netarena_k8s.varied import varied
 from netarena_k8s.world import Net, Policy, opened, outside_of, reach
 
 WORLD = boutique()
@@ -81,3 +85,23 @@ def test_a_service_that_leads_nowhere_is_not_reached():
             if p.target == "adservice" and ok]  # fmt: skip
     assert lost == []
     assert Net(world, world.policies).reaches(world.pairs[1])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_openings_are_sought_where_policies_differ_alone(seed: int) -> None:
+    """The same as over all pods, strangers and addresses."""
+    rng = random.Random(seed)
+    world = varied(rng) if seed % 2 else WORLD
+    kinds = ["open_rule", *rng.sample(["add_ingress", "wrong_app", "ip_block", "dns_egress"], 2)]
+    faults = [fault for kind in kinds for fault in draw(world, (kind,), rng) or ()]
+    before = [world.policies, faulty(world, faults[1:2])]
+    after = faulty(world, faults)
+    everything = [app.name for app in world.apps]
+    outside = outside_of(*before, after)
+    known = [Net(world, policies).table(outside, everything) for policies in before]
+    found = {}
+    for ends, ports in Net(world, after).table(outside, everything).items():
+        if new := difference(ports, union(*(table.get(ends, NONE) for table in known))):
+            found[ends] = show(new)
+    assert found
+    assert {(one.source, one.target): one.ports for one in opened(world, before, after)} == found
