@@ -97,6 +97,9 @@ class Application(ABC):
     summary: ClassVar[str]
     #: true if one reply decides; ``max_iterations`` then does not matter
     one_shot: ClassVar[bool] = False
+    #: keys of a query that give its answer away: beside the actions, in a reactive application,
+    #: the healthy state that is to be reached
+    hidden: ClassVar[frozenset[str]] = frozenset({"actions", "initial"})
     #: how often the audit looks at each settled state, which must be the same each time
     looks: ClassVar[int] = 1
     #: set before entering: run agents' code also where the machine lacks a protection

@@ -93,10 +93,6 @@ class Query(Record):
     #: hidden: what turns the initial state into the target (constructive) or broke it (reactive)
     actions: tuple[Action, ...]
 
-    def public(self) -> dict[str, Any]:
-        """The query without its hidden part."""
-        return self.model_dump(mode="json", exclude={"actions"})
-
 
 class Finding(Record):
     """One safety violation: which rule, at which element, in one sentence."""

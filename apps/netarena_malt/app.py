@@ -60,6 +60,8 @@ class Malt(Application):
         "sandbox and judged for correctness and for safety."
     )
     one_shot: ClassVar[bool] = True
+    # an agent is given the whole initial network
+    hidden: ClassVar[frozenset[str]] = frozenset({"actions"})
     config_type: ClassVar[type[Config]] = query.MaltConfig
 
     def __init__(self) -> None:

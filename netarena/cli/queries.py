@@ -30,7 +30,7 @@ def command(
     queries, _ = choose_queries(app, app.config_type.parse(values))
     for query in queries:
         if public:
-            line = query.public()
+            line = query.model_dump(mode="json", exclude=set(app.hidden))
         else:
             line = query.model_dump(mode="json") | {"reference": list(app.solve(query))}
         sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")

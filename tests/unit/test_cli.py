@@ -643,6 +643,15 @@ def test_public_queries_hold_no_ground_truth(fake, capsys):
         assert not {"actions", "reference"} & set(json.loads(line))
 
 
+@pytest.mark.parametrize(
+    ("application", "told"), [("malt", True), ("route", False), ("k8s", False)]
+)
+def test_the_healthy_state_that_is_to_be_reached_is_no_public_part(application, told, capsys):
+    assert main(["queries", application, "--seed", "7", "--public"]) == 0
+    line = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert ("initial" in line) is told
+
+
 def test_queries_are_the_same_for_the_same_seed_and_hash_seed(fake, monkeypatch):
     outputs = []
     for hash_seed in ("1", "2"):
