@@ -3,6 +3,7 @@
     python benchmarks/bench_end_to_end.py [--queries 50] [--concurrency 2] [--agent oracle]
     python benchmarks/bench_end_to_end.py --queries 5000 --concurrency 2 --repeat 1
     python benchmarks/bench_end_to_end.py --concurrency 8 --agent copier
+    python benchmarks/bench_end_to_end.py --application k8s --queries 2000 --repeat 1
 
 Prints a table: wall time from sending the request to the last event, CPU time of the service with
 its children, and memory (PSS, each page counted once over all processes) in each quarter of the
@@ -39,6 +40,8 @@ from netarena.a2a.purple import serve_agent
 from netarena.model import AgentInfo, Reply
 
 MIB = 2**20
+#: labels of each application's standard config, over which queries are spread
+LABELS = {"malt": 12, "route": 15, "k8s": 15}
 
 
 def free_port() -> int:
@@ -124,13 +127,15 @@ async def wait_for(url: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def request(green: str, purple: str, config: dict[str, object]) -> tuple[float, list[str]]:
+async def request(
+    green: str, purple: str, role: str, config: dict[str, object]
+) -> tuple[float, list[str]]:
     """Send one request as the stock client does; the wall time in s, and the artifact's parts."""
     parts: list[str] = []
     async with httpx.AsyncClient(timeout=None) as http:
         card = await A2ACardResolver(http, green).get_agent_card()
         client = ClientFactory(ClientConfig(httpx_client=http, streaming=True)).create(card)
-        text = json.dumps({"participants": {"malt_operator": purple}, "config": config})
+        text = json.dumps({"participants": {role: purple}, "config": config})
         message = new_text_message(text, role=Role.ROLE_USER)
         begin = time.perf_counter()
         async for event in client.send_message(SendMessageRequest(message=message)):
@@ -155,19 +160,19 @@ def started(arguments: argparse.Namespace, folder: Path) -> Iterator[Started]:
     green, purple = (f"http://127.0.0.1:{port}/" for port in (green_port, purple_port))
     config: dict[str, object] = {
         "seed": 7,
-        "num_queries": -(-arguments.queries // 12),
+        "num_queries": -(-arguments.queries // LABELS[arguments.application]),
         "end_index": arguments.queries,
         "concurrency": arguments.concurrency,
     }
     pairs = [f"--set={key}={json.dumps(value)}" for key, value in config.items() if key != "seed"]
     python = [sys.executable, "-m"]
-    service = [*python, "netarena", "serve", "malt", "--port", str(green_port)]
+    service = [*python, "netarena", "serve", arguments.application, "--port", str(green_port)]
     service += ["--out", str(folder)]
     if arguments.agent == "copier":
         agent = [sys.executable, __file__, "--serve-copier", str(purple_port)]
     else:
         agent = [*python, "a2a_purple", "--port", str(purple_port), "--strategy", arguments.agent]
-        agent += ["--application", "malt", "--seed", "7", *pairs]
+        agent += ["--application", arguments.application, "--seed", "7", *pairs]
     quiet = subprocess.DEVNULL
     processes = [
         subprocess.Popen(command, cwd=folder, stdout=quiet, stderr=quiet)
@@ -217,7 +222,9 @@ def measure(arguments: argparse.Namespace, folder: Path) -> Measured:
         watch = Watch(run.service_pid, 0.05 if arguments.queries < 500 else 1.0)
         watch.start()
         before = cpu_s(run.service_pid)
-        wall_s, parts = asyncio.run(request(run.green, run.purple, run.config))
+        wall_s, parts = asyncio.run(
+            request(run.green, run.purple, f"{arguments.application}_operator", run.config)
+        )
         used_s = cpu_s(run.service_pid) - before
         watch.over.set()
         watch.join()
@@ -234,6 +241,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=2)
     parser.add_argument("--agent", default="oracle")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--application", choices=LABELS, default="malt")
     parser.add_argument("--serve-copier", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve_copier:

@@ -14,7 +14,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from agent_table import examine, tabulate
+from agent_table import Records, examine, tabulate
 
 from netarena.label import EXTENDED
 from netarena.report.markdown import replace_section
@@ -34,7 +34,8 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    found = {}
+    found: dict[tuple[str, str], Records] = {}
+    lines: list[str] = []
     for agent in options.agents.split(","):
         for world in WORLDS:
             values = {
@@ -46,11 +47,11 @@ def main() -> int:
             }
             found[agent, world] = asyncio.run(examine(Kubernetes(), agent, values))
             sys.stderr.write(f"{agent}, {world}: done\n")
-    lines = tabulate(found, PAPER_KINDS)
+        lines = tabulate(found, PAPER_KINDS)
+        if options.markdown is not None:  # after each agent, for what takes long may be ended
+            page = options.markdown.read_text(encoding="utf-8")
+            options.markdown.write_text(replace_section(page, SECTION, lines), encoding="utf-8")
     sys.stdout.write("\n".join(lines) + "\n")
-    if options.markdown is not None:
-        page = options.markdown.read_text(encoding="utf-8")
-        options.markdown.write_text(replace_section(page, SECTION, lines), encoding="utf-8")
     return 0
 
 
