@@ -95,6 +95,7 @@ class Party:
 class Scenario:
     """A scenario file's content."""
 
+    #: of its results: the application as far as it is known, and the file's name
     name: str
     green: Party
     participants: tuple[Party, ...]
@@ -140,12 +141,13 @@ def read_scenario(path: Path) -> Scenario:
     roles = [party.role for party in participants]
     if twice := [role for role in roles if roles.count(role) > 1]:
         raise ConfigError("participants", f"the role {twice[0]!r} is there twice")
+    application = _text(green_table, "application", "green_agent")
     return Scenario(
-        name=path.stem,
+        name=f"{application or _guess_application(roles)}-{path.stem}",
         green=_party(green_table, "green_agent"),
         participants=participants,
         config=_table(data, "config", empty=True),
-        application=_text(green_table, "application", "green_agent"),
+        application=application,
     )
 
 

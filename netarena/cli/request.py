@@ -63,6 +63,7 @@ async def ask(url: str, text: str) -> Assessed:
 def keep(assessed: Assessed, participants: dict[str, str], out: Path) -> list[dict[str, Any]]:
     """Write a ``results.json`` per participant; returns their contents.
 
+    One that is there is kept below ``earlier-N/`` beside it.
     Raises AssessmentFailed when the task did not complete.
     """
     if assessed.state != "completed" or not assessed.results:
@@ -74,9 +75,22 @@ def keep(assessed: Assessed, participants: dict[str, str], out: Path) -> list[di
         role = next(iter(participants)) if alone else name
         document = {"participants": {role: participants.get(role, role)}, "results": results}
         folder = out if len(assessed.results) == 1 else out / role
+        _keep_earlier(folder)
         write_json(folder / RESULTS_NAME, document)
         documents.append(document)
     return documents
+
+
+def _keep_earlier(folder: Path) -> None:
+    path = folder / RESULTS_NAME
+    if not path.exists():
+        return
+    number = 1
+    while (folder / f"earlier-{number}").exists():
+        number += 1
+    earlier = folder / f"earlier-{number}"
+    earlier.mkdir()
+    path.rename(earlier / RESULTS_NAME)
 
 
 def show_documents(documents: list[dict[str, Any]]) -> None:

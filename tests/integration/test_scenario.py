@@ -76,13 +76,17 @@ def test_services_are_started_examined_and_stopped(tmp_path, capsys):
     assert main(["run", str(file.path), "--json"]) == 0
     out, err = capsys.readouterr()
     document = json.loads(out)
-    assert document == json.loads(Path("netarena-runs/toy/results.json").read_text())
+    assert document == json.loads(Path("netarena-runs/toy-toy/results.json").read_text())
     *records, summary = document["results"]
     assert len(records) == 3
     assert summary["avg_solved_safely"] == 1.0
     assert document["participants"]["toy_operator"].startswith("http://127.0.0.1:")
     assert "3/3" in err
     assert file.left() == []
+    # a second run keeps the first
+    assert main(["run", str(file.path), "--json"]) == 0
+    earlier = Path("netarena-runs/toy-toy/earlier-1/results.json")
+    assert json.loads(earlier.read_text()) == document
 
 
 def test_participants_meet_the_same_queries_and_are_compared(tmp_path, capsys):

@@ -26,7 +26,7 @@ def read(tmp_path: Path, text: str):
 
 def test_both_forms_are_read(tmp_path):
     local = read(tmp_path, GREEN + 'cmd = "serve"\n' + PURPLE + "[config]\nnum_queries = 2\n")
-    assert local.name == "mine"
+    assert local.name == "malt-mine"
     assert (local.green.endpoint, local.green.cmd) == ("http://127.0.0.1:1", "serve")
     assert local.endpoints() == {"malt_operator": "http://127.0.0.1:2"}
     assert json.loads(local.request({"malt_operator": "http://x"})) == {
