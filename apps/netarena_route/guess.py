@@ -161,24 +161,26 @@ sysctl -w net.ipv4.icmp_echo_ignore_all=0
 [ $(cat /proc/sys/net/ipv4/ip_default_ttl) = 1 ] && sysctl -w net.ipv4.ip_default_ttl=64
 iptables -P INPUT ACCEPT; iptables -P OUTPUT ACCEPT
 """
-#: who answers on the only port is the router, or shares a subnet with it
+#: who was heard of on the only port is the router, or shares a subnet with it
 _HOST_GATEWAY = r"""
-d=$(ls /sys/class/net | grep -v lo)
+d=$(ls /proc/sys/net/ipv4/conf | grep -e -eth)
+c=$(ip route | awk '/via/ {print $3; exit}')
 g=$(ip neigh show dev $d | grep -v -E 'PERMANENT|FAILED|INCOMPLETE' | awk '{print $1; exit}')
-ip route | grep via | grep -q -- "via $g " || {
+[ -n "$c" ] && ip neigh show $c dev $d | grep -q lladdr || [ -z "$g" ] || {
   ip route | grep -E 'default|via' | while read r; do ip route del $r; done
-  [ -n "$g" ] && ip route add default via $g
+  ip route add default via $g
 }
+ip route | grep -q via || [ -z "$g" ] || ip route add default via $g
 """
 _HOST = (
-    "for d in $(ls /sys/class/net | grep -v lo); do"
+    "for d in $(ls /proc/sys/net/ipv4/conf | grep -e -eth); do"
     + _PORT
     + "done"
     + _HOST_SETTINGS
-    + _ENTRIES
     + _HOST_GATEWAY
+    + _ENTRIES
 )
-_ALL_PORTS = "for d in $(ls /sys/class/net | grep -v lo); do" + _ROUTER_PORT + "done\n"
+_ALL_PORTS = "for d in $(ls /proc/sys/net/ipv4/conf | grep -e -eth); do" + _ROUTER_PORT + "done\n"
 #: hosts and ports that a text is made out for: it does not know how many there are
 _MOST = 9
 
@@ -194,7 +196,7 @@ def reset(*, by_the_piece: bool) -> Sequence[str]:
         router = _GENERAL + _ALL_PORTS + _ROUTER_ENTRIES
         hosts = [_say(f"h{number}", _HOST) for number in range(1, _MOST + 1)]
         return [_say("r0", router), *hosts]
-    pick = "d=$(ls /sys/class/net | grep -e '-eth{number}$')\n"
+    pick = "d=$(ls /proc/sys/net/ipv4/conf | grep -e '-eth{number}$')\n"
     return [
         _say("r0", _GENERAL),
         *(_say("r0", pick.format(number=number) + _ROUTER_PORT) for number in range(1, 4)),
