@@ -215,7 +215,6 @@ class RealCluster(Cluster):
 
     async def _discard(self, shop: Shop) -> None:
         """Remove a shop from the cluster; what cannot be removed now goes at the next start."""
-        self._shops.pop(shop.namespace, None)
         await shop.close()
         with contextlib.suppress(EnvironmentFailed):
             if self._fixed:
@@ -223,6 +222,8 @@ class RealCluster(Cluster):
                 await self._empty(shop.namespace)
             else:
                 await _remove(self.api, shop.namespace)
+        # not before: who is stopped half-way finds it here
+        self._shops.pop(shop.namespace, None)
 
     async def _empty(self, namespace: str) -> None:
         """Delete what is ours in a namespace that is not; and policies, which are all ours."""
