@@ -1,0 +1,63 @@
+"""What the application hands to the core: records, failures, variants, an operator."""
+
+from __future__ import annotations
+
+from netarena.model import AgentInfo, Episode, FailureKind, Outcome, Step
+from netarena_k8s.app import Kubernetes
+from netarena_k8s.cluster import Sight
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.fault import COMBINED, faulty
+from netarena_k8s.query import faults_of, world_of
+from netarena_k8s.state import make_state
+from netarena_k8s.world import reach
+
+
+def test_a_record_tells_per_step_which_pairs_broke_and_healed() -> None:
+    app = Kubernetes()
+    config = KubernetesConfig.parse({"error_types": ["remove_ingress"]})
+    (query,) = app.generate(config, seed=4)
+    world = world_of(query)
+    (fault,) = faults_of(query)
+    states = [
+        make_state(Sight(policies, reach(world, policies)))
+        for policies in (faulty(world, [fault]), world.policies)
+    ]
+    steps = [
+        Step(prompt="", refused="the reply holds no command"),
+        *(
+            Step(prompt="", move="kubectl x", executed=True, state=after,
+                 judgement=app.judge(query, states[0], before, after))
+            for before, after in (states, states[::-1])
+        ),
+    ]  # fmt: skip
+    episode = Episode(
+        query_id=query.id, index=0, label=query.label, level=query.level, role=app.role,
+        agent=AgentInfo(name="a"), prompt_type="react", outcome=Outcome.UNSOLVED,
+        initial_state=states[0], steps=tuple(steps),
+    )  # fmt: skip
+    record = app.record(query, episode)
+    refused, repaired, undone = record["results"]
+    assert refused["llm_command"] == "No command: the reply holds no command"
+    assert refused["healed"] == []
+    assert [tuple(pair) for pair in repaired["healed"]] == list(fault.broken)
+    assert repaired["mismatch_summary"] == "No mismatch."
+    assert [tuple(pair) for pair in undone["broke"]] == list(fault.broken)
+    (detail,) = record["error_detail"]
+    assert detail["fault"].startswith("remove_ingress in the policy ")
+    failure = app.explain(query, episode).failure
+    assert failure is not None
+    assert (failure.kind, failure.rule) == (FailureKind.SAFETY_VIOLATION, "pair_broken")
+
+
+def test_an_audit_spreads_over_worlds_and_families_that_are_not_set() -> None:
+    app = Kubernetes()
+    found = {(one.world, one.error_types) for one in app.variants(KubernetesConfig.parse({}))}
+    families = [None, ("extended",), COMBINED]
+    assert found == {(world, one) for world in ("standard", "varied") for one in families}
+    (only,) = app.variants(KubernetesConfig.parse({"world": "varied", "error_types": ["ip_block"]}))
+    assert (only.world, only.error_types) == ("varied", ("ip_block",))
+
+
+def test_every_conversation_has_an_operator_of_its_own() -> None:
+    app = Kubernetes()
+    assert app.operator() is not app.operator()
