@@ -218,7 +218,9 @@ def test_reading_is_linear(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cost(2000) <= 2.2 * cost(1000) + 100
 
 
-@pytest.mark.parametrize("kind", _HOSTILE)
+@pytest.mark.parametrize(
+    "kind", ["objects that do not end", "single quotes", "two ways to read it", "lines"]
+)
 def test_megabytes_are_read_as_far_as_they_count(kind: str) -> None:
     text = _HOSTILE[kind](1000)
     text = (text * (3_000_000 // len(text) + 1))[:3_000_000]
