@@ -7,6 +7,7 @@ Objects of other kinds, which only an administrator writes, are taken as they ar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -88,12 +89,14 @@ _INT32 = range(-(1 << 31), 1 << 31)
 class MistypedError(Exception):
     """A value is of a kind that its field cannot have; the text is the JSON decoder's.
 
-    ``restored`` is that of the converter which reads what a strategic patch made.
+    ``restored`` is that of the converter which reads what a strategic patch made, ``typed`` that
+    of the schema by which an apply is read; empty where it takes the value.
     """
 
-    def __init__(self, text: str, restored: str = "") -> None:
+    def __init__(self, text: str, restored: str = "", typed: str = "") -> None:
         super().__init__(text)
         self.restored = restored or text
+        self.typed = typed
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,9 @@ class _Place:
         dot = "." if self.shown else ""
         return _Place(struct, key, f"{self.shown}{dot}{key}", f"{self.path}{dot}{key}")
 
+    def entry(self, key: str) -> _Place:
+        return _Place(self.struct, self.field, f"{self.shown}.{key}", self.path)
+
     def item(self, number: int) -> _Place:
         return _Place(self.struct, self.field, f"{self.shown}[{number}]", self.path)
 
@@ -185,7 +191,7 @@ class _Reading:
             if not isinstance(value, Mapping):
                 raise _mistyped(value, word, place)
             return {
-                key: self.value("string", "" if one is None else one, place)
+                key: self.value("string", "" if one is None else one, place.entry(key))
                 for key, one in value.items()
             }
         if word == "IntOrString":
@@ -250,7 +256,25 @@ def _mistyped(value: Any, word: str, place: _Place) -> MistypedError:
         shown = f"[]{shown}" if word.endswith("[]") else shown
     target = _target(place, shown) if place.path else f"Go value of type {shown}"
     restored = _restored(value, word, shown)
-    return MistypedError(f"json: cannot unmarshal {_kind(value)} into {target}", restored)
+    typed = f".{place.shown}: {_expected(value, word)}"
+    return MistypedError(f"json: cannot unmarshal {_kind(value)} into {target}", restored, typed)
+
+
+def _expected(value: Any, word: str) -> str:
+    if word == "string":
+        return f"expected string, got &value.valueUnstructured{{Value:{show_go(value)}}}"
+    wanted = "list" if word.endswith("[]") else "map"
+    return f"expected {wanted}, got &{{{show_go(value)}}}"
+
+
+def show_go(value: Any) -> str:
+    """A value as Go prints it, without its nulls."""
+    if isinstance(value, Mapping):
+        told = (f"{key}:{show_go(one)}" for key, one in sorted(value.items()) if one is not None)
+        return f"map[{' '.join(told)}]"
+    if isinstance(value, list):
+        return f"[{' '.join(map(show_go, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _kind(value: Any) -> str:

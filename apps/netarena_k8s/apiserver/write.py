@@ -22,7 +22,7 @@ from netarena_k8s.apiserver.kind import NETWORK_POLICIES, by_path
 from netarena_k8s.apiserver.ownership import LAST_APPLIED, Owner
 from netarena_k8s.apiserver.patch import APPLY, JSON, MEDIA, STRATEGIC, patch, read_config
 from netarena_k8s.apiserver.selector import field_test, label_test
-from netarena_k8s.apiserver.shape import MistypedError, Shaped, shape
+from netarena_k8s.apiserver.shape import MistypedError, Shaped, shape, show_go
 from netarena_k8s.apiserver.status import (
     Refused,
     bad_request,
@@ -208,18 +208,8 @@ def _patch(call: Call, store: Store) -> Answer:
         cause = refused.__cause__
         if media != STRATEGIC or not isinstance(cause, MistypedError):
             raise
-        flaw = flaw_invalid("patch", _go(sent), cause.restored)
+        flaw = flaw_invalid("patch", show_go(sent), cause.restored)
         raise _invalid_as("", [flaw]) from None
-
-
-def _go(value: Any) -> str:
-    """A value as Go prints it; what a patch takes away is not in it any more."""
-    if isinstance(value, Mapping):
-        told = (f"{key}:{_go(one)}" for key, one in sorted(value.items()) if one is not None)
-        return f"map[{' '.join(told)}]"
-    if isinstance(value, list):
-        return f"[{' '.join(map(_go, value))}]"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _read_patch(call: Call) -> Any:
@@ -244,7 +234,7 @@ def _apply(call: Call, store: Store, options: _Options) -> Answer:
         raise bad_request("metadata.managedFields must be nil")
     refuse = _undecodable(call)
     job = _Job(call, store, options, refuse)
-    shaped = _shaped(call, config, refuse)
+    shaped = _typed(call, config, refuse)
     # defaults are nobody's: what was applied is what was sent
     applied = {**shaped.object, "spec": _sent_only(shaped.object.get("spec"), config.get("spec"))}
     if applied["spec"] is None:
@@ -264,6 +254,26 @@ def _apply(call: Call, store: Store, options: _Options) -> Answer:
     warnings = _warnings(options, shaped, refuse)
     answer = _change(job, old, new, result.owners)
     return Answer(answer.code, answer.body, [*warnings, *answer.warnings])
+
+
+def _typed(call: Call, config: Object, refuse: Refuse) -> Shaped:
+    """Read by the schema, which refuses what it does not know whatever validation is asked for."""
+    flaw = ""
+    try:
+        shaped = _shaped(call, config, refuse)
+        if shaped.unknown:
+            field = min(shaped.unknown).removeprefix('unknown field "').rstrip('"')
+            flaw = f".{field}: field not declared in schema"
+    except Refused as refused:
+        if not isinstance(refused.__cause__, MistypedError) or not refused.__cause__.typed:
+            raise
+        flaw = refused.__cause__.typed
+        shaped = Shaped({})
+    if flaw:
+        kind = f"{call.resource.api_version}, Kind={call.resource.kind}"
+        place = f"{call.namespace}/{call.name}; {kind}"
+        raise Refused(500, "", f"failed to create typed patch object ({place}): {flaw}")
+    return shaped
 
 
 def _sent_only(spec: Any, sent: Any) -> Any:

@@ -473,7 +473,7 @@ HEAD = b"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n"
         (b"apiVersion: v1\nkind: Pod", 400),
         (b"metadata: 1", 400),
         (HEAD + b"metadata: {managedFields: [{}]}", 400),
-        (HEAD + b"spec: 1", 400),
+        (HEAD + b"spec: 1", 500),
     ],
 )  # fmt: skip
 def test_bodies_that_apply_does_not_take(store, body, code):
@@ -611,3 +611,25 @@ def test_a_strategic_patch_of_wrong_types_is_told_as_a_real_server_does(store, s
     message = caught.value.status["message"]
     assert message.startswith(' "" is invalid: patch: Invalid value: "map[')
     assert told in message
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"ingress": [{"form": []}]}, ".spec.ingress[0].form: field not declared in schema"),
+        ({"foo": 1, "bar": 2}, ".spec.bar: field not declared in schema"),
+        ({"ingress": "all"}, ".spec.ingress: expected list, got &{all}"),
+        ({"podSelector": "x"}, ".spec.podSelector: expected map, got &{x}"),
+        ({"podSelector": {"matchLabels": {"a": 1}}}, (".spec.podSelector.matchLabels.a: expected "
+         "string, got &value.valueUnstructured{Value:1}")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("validation", ["Strict", "Ignore"])
+def test_an_apply_is_read_by_the_schema_alone(store, spec, told, validation):
+    """The words of Kubernetes 1.34.2, and its status, whatever validation is asked for."""
+    sent = config_of("adservice", **{"podSelector": {}, **spec})
+    where = "(shop/adservice; networking.k8s.io/v1, Kind=NetworkPolicy)"
+    assert refused(store, "patch", sent, APPLY, fieldManager="me", fieldValidation=validation) == (
+        500,
+        f"failed to create typed patch object {where}: {told}",
+    )
