@@ -69,18 +69,17 @@ def faults(world: World, rng: random.Random) -> Iterator[Fault]:
 @pytest.mark.parametrize("part", range(3))
 def test_both_agree_on_every_single_fault(part: int) -> None:
     world = boutique()
+    found = list(faults(world, random.Random(1)))
 
-    async def scene(plane: Plane) -> list[Fault]:
+    async def scene(plane: Plane) -> None:
         layout = Layout(world, SPACE)
         await plane.ask("lay", 1, **layout.order())
-        found = list(faults(world, random.Random(1)))[part::3]
-        for fault in found:
+        for fault in found[part::3]:
             policies = faulty(world, [fault])
             assert await measure_pairs(plane, 1, layout, policies) == reach(world, policies), fault
-        return found
 
-    found = with_plane(scene)
-    assert len(found) > 100
+    with_plane(scene)
+    assert len(found) > 300
     assert {fault.kind for fault in found} == set(KINDS)
     shown = [reach(world, faulty(world, [fault])) != world.intended for fault in found]
     assert sum(shown) > len(found) / 2
@@ -101,7 +100,7 @@ def test_both_agree_on_drawn_shops(number: int) -> None:
             assert await measure_pairs(plane, 1, layout, policies) == reach(world, policies), fault
 
     with_plane(scene)
-    assert {kind for kind, _ in each} == set(KINDS)
+    assert len({kind for kind, _ in each}) >= len(KINDS) - 2  # not every shop has room for each
 
 
 def drawn(world: World, layout: Layout, rng: random.Random) -> list[Policy]:
@@ -279,6 +278,9 @@ def test_an_episode_is_measured_from_broken_to_repaired() -> None:
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wired.lacking() == ""
+    with monkeypatch.context() as patched:
+        patched.setattr(wired, "surroundings", lambda: {"PATH": "/nowhere"})
+        assert wired.lacking() == "nftables is not installed"
     with pytest.raises(ConfigError, match="for the embedded cluster"):
         diagnosis.check(KubernetesConfig(datapath="netns", cluster="kind"))
     monkeypatch.setattr(wired, "lacking", lambda: "no namespaces of one's own")

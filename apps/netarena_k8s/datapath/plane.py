@@ -22,7 +22,6 @@ import encodings.latin_1  # noqa: F401 -- codecs, too, are files that nobody may
 import json
 import os
 import select
-import shutil
 import socket
 import struct
 import subprocess
@@ -47,6 +46,8 @@ _KINDS = {"TCP": _STREAM, "UDP": _DATAGRAM}
 #: closes without waiting for the other side
 _LINGER = struct.pack("=ii", 1, 0)
 _NFT_S = 30.0
+_SETTLE_S = 10.0
+_TICK_S = 0.005
 
 
 class Network:
@@ -127,6 +128,7 @@ class Network:
                 index = socket.if_nametoindex(interface(place))
                 node.link("set", index=index, state="up", arp=False)
                 node.route("add", dst=f"{self._pods[place].ip}/32", oif=index)
+        places = range(len(self._spaces))
         for place, space in enumerate(self._spaces):
             with entered(space), IPRoute() as pod:
                 index = socket.if_nametoindex("eth0")
@@ -134,6 +136,9 @@ class Network:
                 pod.addr("add", index=index, address=self._pods[place].ip, prefixlen=32)
                 pod.route("add", dst=f"{_GATEWAY}/32", oif=index, scope=253)
                 pod.route("add", dst="default", gateway=_GATEWAY, oif=index)
+                _settle(pod, [index])
+        with IPRoute() as node:
+            _settle(node, [socket.if_nametoindex(interface(place)) for place in places])
 
     def close(self) -> None:
         for one, _, _ in self._listening.values():
@@ -319,6 +324,20 @@ def _pod(told: dict[str, Any]) -> Pod:
     return Pod(told["ip"], told["namespace"], told["labels"], named)
 
 
+def _settle(route: IPRoute, links: Sequence[int]) -> None:
+    """Wait until the kernel has acted on the carrier of these links: it drops what they are to
+    send before, for up to a second. From Linux 6.4 on, asking for a link makes it act.
+
+    Raises OSError.
+    """
+    deadline = time.monotonic() + _SETTLE_S
+    for index in links:
+        while route.link("get", index=index)[0].get_attr("IFLA_OPERSTATE") != "UP":
+            if time.monotonic() > deadline:
+                raise OSError("a cable is not up")
+            time.sleep(_TICK_S)
+
+
 def _hardware(place: int) -> str:
     return f"02:00:00:00:{place >> 8:02x}:{place & 0xFF:02x}"
 
@@ -334,13 +353,6 @@ def _nft(text: str) -> None:
     )
     if done.returncode:
         raise OSError(f"nft: {done.stderr.decode(errors='replace').strip()[:500]}")
-
-
-def lacking() -> str:
-    """What this machine lacks, in words; empty if nothing. For a process of one thread."""
-    if shutil.which("nft") is None:
-        return "nftables is not installed (apt-get install nftables)"
-    return namespace.lacking()
 
 
 def _try() -> str:
@@ -396,7 +408,7 @@ def main() -> None:
     """See the module's description."""
     control = socket.socket(fileno=int(sys.argv[1])) if len(sys.argv) > 1 else None
     os.chdir("/")
-    problem = lacking()
+    problem = namespace.lacking()
     if not problem:
         try:
             inner = namespace.isolate()

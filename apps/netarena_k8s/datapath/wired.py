@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import socket
 import sys
 import time
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from netarena.errors import EnvironmentFailed, one_line
-from netarena.sandbox.child import Child, try_out
+from netarena.sandbox.child import Child, surroundings, try_out
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
 from netarena_k8s.policy import Endpoint, Labels
 from netarena_k8s.world import (
@@ -141,6 +142,8 @@ Target = tuple[int, str, str, int, int]
 
 def lacking() -> str:
     """Why this machine can measure nothing, in one line; empty when it can. Takes a second."""
+    if shutil.which("nft", path=surroundings()["PATH"]) is None:
+        return "nftables is not installed"
     try:
         return one_line(try_out([sys.executable, "-m", _MODULE], _START_S))
     except EnvironmentFailed as error:
