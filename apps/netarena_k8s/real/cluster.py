@@ -181,7 +181,10 @@ class RealCluster(Cluster):
 
     async def _renew(self, shop: Shop) -> None:
         try:
-            await shop.renew()
+            try:
+                await shop.renew()
+            except NotHealthy:  # a busy machine; new pods would make it busier
+                await shop.renew()
             self._free.append(shop)
         except EnvironmentFailed:
             await self._discard(shop)
