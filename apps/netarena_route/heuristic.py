@@ -225,7 +225,8 @@ def reset_routes(view: View) -> Iterator[str]:
         else:
             yield f"ip route del {line.strip()}"
     for net, (port, address) in view.plan.ports.items():
-        if net in right or not view.plan.serves(net):
+        # a host's way to a subnet in reserve is its way to the router's address there, too
+        if net in right or (view.routes_traffic and not view.plan.serves(net)):
             continue
         if view.routes_traffic:
             yield f"ip route replace {net} dev {port} proto kernel scope link src {address.ip}"
