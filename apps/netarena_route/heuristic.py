@@ -219,6 +219,7 @@ def reset_routes(view: View) -> Iterator[str]:
         if target is None or not any(target.overlaps(net) for net in view.plan.ports):
             continue
         if not view.plan.serves(target):
+            right.add(target)
             continue
         if _fits(view, target, line):
             right.update(net for net in view.plan.ports if net.subnet_of(target))
