@@ -1,13 +1,17 @@
 """What agents score that need no model, as a table: for ``bench_*_agents.py``.
 
-A row per kind of fault and a column per agent and world: solved safely in per cent; then rows for
-correct, safe and the mean of iterations over all kinds.
+Each agent meets the same queries of every kind alone, the paper's and the extended ones. A row per
+kind of fault and a column per agent and world: solved safely in per cent; then rows for correct,
+safe and the mean of iterations over all kinds.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import json
 import statistics
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +21,12 @@ from typing import Any
 from netarena.agent import Agent, Brief, load_agent
 from netarena.application import Application
 from netarena.assessment import RESULTS_NAME, conduct
+from netarena.label import EXTENDED
 from netarena.model import AgentInfo, Reply
-from netarena.report.markdown import table
+from netarena.report.markdown import replace_section, table
+
+WORLDS = ("standard", "varied")
+SECTION = "agents"
 
 Records = list[dict[str, Any]]
 
@@ -41,6 +49,50 @@ class Fixed:
 
     async def aclose(self) -> None:
         """Nothing to release."""
+
+
+def print_table(
+    application: Callable[[], Application],
+    agents: Mapping[str, str | Callable[[], Agent]],
+    paper_kinds: Sequence[str],
+    *,
+    num_queries: int,
+    keys: Mapping[str, str] | None = None,
+) -> int:
+    """Read the arguments, examine each of ``agents`` in each world, print the table: the exit
+    status. ``keys`` of the config are arguments too, with these defaults; ``num_queries`` is the
+    default per kind."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--num-queries", type=int, default=num_queries)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--agents", default=",".join(agents))
+    parser.add_argument("--worlds", default=",".join(WORLDS))
+    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--markdown", type=Path, help="a page with a section 'agents'")
+    for key, default in (keys or {}).items():
+        parser.add_argument(f"--{key}", default=default)
+    options = parser.parse_args()
+    found: dict[tuple[str, str], Records] = {}
+    lines: list[str] = []
+    for name in options.agents.split(","):
+        for world in options.worlds.split(","):
+            values = {key: getattr(options, key) for key in keys or {}} | {
+                "world": world,
+                "error_types": [*paper_kinds, EXTENDED],
+                "num_queries": options.num_queries,
+                "seed": options.seed,
+                "concurrency": options.concurrency,
+            }
+            agent = agents[name]
+            chosen = agent if isinstance(agent, str) else agent()
+            found[name, world] = asyncio.run(examine(application(), chosen, values))
+            sys.stderr.write(f"{name}, {world}: done\n")
+        lines = tabulate(found, paper_kinds)
+        if options.markdown is not None:  # after each agent, for what takes long may be ended
+            page = options.markdown.read_text(encoding="utf-8")
+            options.markdown.write_text(replace_section(page, SECTION, lines), encoding="utf-8")
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
 
 
 async def examine(app: Application, agent: str | Agent, values: Mapping[str, Any]) -> Records:
