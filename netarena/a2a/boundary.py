@@ -79,18 +79,15 @@ class Boundary:
             return
         outbox = _Outbox(send, self._account, self._stall_timeout_s)
         pump = asyncio.create_task(outbox.pump())
-        answer = asyncio.ensure_future(self._app(scope, _replay(body, receive), outbox.put))
+        answer = asyncio.create_task(self._answer(scope, _replay(body, receive), outbox.put))
         closing = asyncio.create_task(self._closing.wait())
         try:
             await asyncio.wait((answer, closing), return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                answer.result()
+            if not answer.done():
+                outbox.cut()
+            elif answer.result():
                 outbox.end()
                 await asyncio.wait((pump, closing), return_when=asyncio.FIRST_COMPLETED)
-            else:
-                outbox.cut()
-        except _ReaderLost:
-            pass
         finally:
             answer.cancel()
             await asyncio.wait((answer,))
@@ -101,6 +98,18 @@ class Boundary:
             outbox.drop()
             pump.cancel()
             closing.cancel()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Run the application; whether its reader was there to the end.
+
+        An error that left the task would hold the response, by its traceback, while many tasks wait
+        to be looked at, and with that look in a cycle until the collector comes.
+        """
+        try:
+            await self._app(scope, receive, send)
+        except _ReaderLost:
+            return False
+        return True
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body; None if it is too large, as its header says or as it turns out.
@@ -177,8 +186,10 @@ class _Outbox:
         self._messages.extend(_split(message))
         self._started = True
         self._wake.set()
-        # a producer that never waits for anything else would leave no turn to the pump
-        await asyncio.sleep(0)
+        if message["type"] == "http.response.body":
+            # a producer that never waits for anything else would leave no turn to the pump; none
+            # after the head: many tasks would hold a body that is not counted yet
+            await asyncio.sleep(0)
 
     def end(self) -> None:
         self._ended = True

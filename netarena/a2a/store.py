@@ -33,11 +33,15 @@ from a2a.types.a2a_pb2 import (
     Task,
     TaskArtifactUpdateEvent,
 )
+from a2a.utils.errors import InvalidParamsError
 
 #: ended tasks that a client may still come back for
 MAX_ENDED = 100
 #: bytes of ended tasks together; the last one is kept whatever its size
 MAX_ENDED_BYTES = 32 * 2**20
+#: bytes of the artifacts in one page of a list: what is held compressed may be hundreds of times
+#: as large in a response; one task is sent whatever its size
+MAX_LISTED_BYTES = 32 * 2**20
 #: the fastest: records are text, of which it leaves a third
 _LEVEL = 1
 
@@ -49,14 +53,18 @@ class Pile:
         self._batches: list[bytes] = []
         #: bytes that it holds
         self.size = 0
+        #: bytes of what it gives back
+        self.whole_size = 0
 
     def take(self, artifact: Artifact) -> None:
         """Take the parts of ``artifact``, and leave a ticket."""
-        batch = zlib.compress(Artifact(parts=artifact.parts).SerializeToString(), _LEVEL)
+        whole = Artifact(parts=artifact.parts).SerializeToString()
+        batch = zlib.compress(whole, _LEVEL)
         del artifact.parts[:]
         artifact.parts.append(Part(text=str(len(self._batches))))
         self._batches.append(batch)
         self.size += len(batch)
+        self.whole_size += len(whole)
 
     def put_back(self, artifact: Artifact) -> None:
         """Put parts where there are tickets; what is no longer there is left out."""
@@ -147,6 +155,12 @@ class Handler(DefaultRequestHandler):
         self, params: ListTasksRequest, context: ServerCallContext
     ) -> ListTasksResponse:
         page: ListTasksResponse = await super().on_list_tasks(params, context)
+        sizes = [self.task_store.pile(task.id).whole_size for task in page.tasks if task.artifacts]
+        if len(sizes) > 1 and sum(sizes) > MAX_LISTED_BYTES:
+            raise InvalidParamsError(
+                message=f"the artifacts of this page have {sum(sizes)} bytes, more than "
+                f"{MAX_LISTED_BYTES}; ask for a smaller pageSize, or without includeArtifacts"
+            )
         for task in page.tasks:
             task.CopyFrom(self._whole(task))
         return page

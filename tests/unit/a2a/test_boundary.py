@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -197,6 +199,54 @@ async def test_all_readers_together_are_bounded(monkeypatch):
                     await asyncio.sleep(0.05)
         for client in clients:
             client.close()
+
+
+async def test_what_is_refused_for_its_size_is_let_go_at_once(monkeypatch):
+    """Not held by a traceback, a frame or a cycle until somebody looks."""
+    monkeypatch.setattr(boundary, "MAX_BEHIND_ALL", 2**20)
+    made, most = [], 0
+
+    class Large(PlainTextResponse):
+        pass
+
+    def alive() -> int:
+        return sum(ref() is not None for ref in made)
+
+    async def large(_: Request) -> Response:
+        nonlocal most
+        response = Large(b"x" * 2**19)
+        made.append(weakref.ref(response))
+        most = max(most, alive())
+        return response
+
+    async def stuck(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    app = Starlette(
+        routes=[Route("/", large)], middleware=[Middleware(Boundary, closing=asyncio.Event())]
+    )
+
+    async def ask() -> None:
+        body = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> Any:
+            return body.pop() if body else await stuck(None)
+
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
+        await app(scope, receive, stuck)
+
+    gc.collect()
+    gc.disable()
+    clients = [asyncio.create_task(ask()) for _ in range(20)]
+    try:
+        await until(lambda: sum(client.done() for client in clients) == 18)
+        assert most <= 4
+        assert alive() <= 2
+    finally:
+        gc.enable()
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
 
 
 def resident(pid: str = "self") -> int:

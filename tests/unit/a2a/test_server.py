@@ -18,7 +18,7 @@ from a2a.types.a2a_pb2 import Task
 from netarena_toy import Toy
 from peer import FakeConduct, until
 
-from netarena.a2a import server, service
+from netarena.a2a import server, service, store
 from netarena.a2a.credential import Credential, variable
 from netarena.a2a.request import derive_seed
 from netarena.a2a.server import create_app
@@ -370,6 +370,21 @@ async def test_a_task_goes_on_when_its_client_leaves_and_it_can_come_back(tmp_pa
             page = await agent.rpc("1.0", "ListTasks", {"includeArtifacts": wanted})
             (listed,) = page["result"]["tasks"]
             assert len(results({"artifacts": [], **listed})) == parts
+
+
+async def test_a_page_of_tasks_is_bounded_by_what_its_artifacts_unpack_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "MAX_LISTED_BYTES", 300_000)
+    async with green(FakeConduct(2, size=100_000), tmp_path) as agent:
+        for _ in range(2):
+            await agent.send(REQUEST)
+        wanted = {"includeArtifacts": True}
+        answer = await agent.rpc("1.0", "ListTasks", wanted)
+        assert answer["error"]["code"] == -32602
+        assert "smaller pageSize" in answer["error"]["message"]
+        assert len((await agent.rpc("1.0", "ListTasks", {}))["result"]["tasks"]) == 2
+        answer = await agent.rpc("1.0", "ListTasks", {**wanted, "pageSize": 1})
+    (task,) = answer["result"]["tasks"]
+    assert len(results(task)) == 3
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
