@@ -204,6 +204,10 @@ class EmbeddedShop(Deployed):
 
     async def look(self) -> Sight:
         seen = await self._cluster.ask("look", self._number)
+        # an agent's policies may be large: nobody else is kept waiting
+        return await asyncio.to_thread(self._compute, seen)
+
+    def _compute(self, seen: Mapping[str, Any]) -> Sight:
         policies = tuple(Policy.model_validate(one) for one in seen["policies"])
         net = Net(self._world, policies, namespace=self._cluster.namespace)
         reached = tuple(net.reaches(pair) for pair in self._world.pairs)

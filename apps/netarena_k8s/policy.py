@@ -26,10 +26,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from netarena_k8s.stretch import ALL, Stretches, intersection, union
+from netarena_k8s.stretch import ALL, Stretches, contains, intersection, union
 
 Protocol: TypeAlias = Literal["TCP", "UDP", "SCTP"]
 Labels: TypeAlias = Mapping[str, str]
@@ -88,13 +89,26 @@ class Rules:
         self._policies = [_read(policy) for policy in policies]
         self._namespaces = namespaces
         self._found: dict[tuple[Endpoint, str], list[tuple[str, Manifest]] | None] = {}
+        #: (id of a rule, whose ports): a rule that names no port means the same on every pod
+        self._ports: dict[tuple[int, Endpoint | None], Stretches] = {}
 
     def allow(
         self, source: Endpoint, target: Endpoint, port: int, protocol: Protocol = "TCP"
     ) -> bool:
         """Whether ``source`` may begin to talk to ``port`` of ``target``."""
-        pieces = self.open_ports(source, target).get(protocol, ())
-        return any(low <= port <= high for low, high in pieces)
+        if source is target:
+            return True
+        leaving, entering = (EGRESS, source, target), (INGRESS, target, source)
+        return all(
+            rules is None
+            or any(
+                contains(self._stretches(rule, target), protocol, port)
+                and self._peer_matches(rule.get(_KEYS[direction][1]), namespace, peer)
+                for namespace, rule in rules
+            )
+            for direction, subject, peer in (leaving, entering)
+            for rules in [self._rules(subject, direction)]
+        )
 
     def open_ports(self, source: Endpoint, target: Endpoint) -> Stretches:
         """All ports of ``target`` to which ``source`` may begin to talk."""
@@ -117,11 +131,24 @@ class Rules:
         peers_key = _KEYS[direction][1]
         return union(
             *(
-                _stretches(rule.get("ports"), target)
+                self._stretches(rule, target)
                 for namespace, rule in rules
                 if self._peer_matches(rule.get(peers_key), namespace, peer)
             )
         )
+
+    def _stretches(self, rule: Manifest, target: Endpoint) -> Stretches:
+        """The ports that a rule stands for on ``target``; found out once, for agents write rules
+        of thousands of ports."""
+        alike = self._ports.get((id(rule), None))
+        if alike is not None:
+            return alike
+        if (id(rule), target) not in self._ports:
+            entries = rule.get("ports") or ()
+            named = any(isinstance(entry.get("port"), str) for entry in entries)
+            self._ports[id(rule), target if named else None] = _stretches(entries, target)
+            return self._stretches(rule, target)
+        return self._ports[id(rule), target]
 
     def _rules(self, endpoint: Endpoint, direction: str) -> list[tuple[str, Manifest]] | None:
         """Rules that apply, each with its policy's namespace; None where nothing is in force."""
@@ -203,12 +230,20 @@ def _holds(expression: Manifest, labels: Labels) -> bool:
 
 def in_block(block: Manifest, ip: str) -> bool:
     """Whether an address lies in an ``ipBlock`` and in none of its exceptions."""
-    address = ipaddress.ip_address(ip)
-    if address not in ipaddress.ip_network(block["cidr"], strict=False):
+    address = _address(ip)
+    if address not in _network(block["cidr"]):
         return False
-    return not any(
-        address in ipaddress.ip_network(cut, strict=False) for cut in block.get("except") or ()
-    )
+    return not any(address in _network(cut) for cut in block.get("except") or ())
+
+
+@lru_cache(maxsize=4096)
+def _address(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(ip)
+
+
+@lru_cache(maxsize=4096)
+def _network(cidr: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    return ipaddress.ip_network(cidr, strict=False)
 
 
 def _stretches(entries: Sequence[Manifest] | None, target: Endpoint) -> Stretches:

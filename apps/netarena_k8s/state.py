@@ -20,10 +20,14 @@ from typing import Any, cast
 from netarena.failure import classify_turns
 from netarena.model import Episode, Failure, Finding, JsonValue, Judgement, State, Step
 from netarena_k8s.cluster import NAMESPACE, Sight
-from netarena_k8s.world import Opening, Pair, Policy, World, opened
+from netarena_k8s.world import Opening, Pair, Policy, World, count_entries, opened
 
 #: pairs and openings that a judgement names, of each sort; it counts them all
 MAX_NAMED = 60
+#: items of lists that policies may have beyond those of the healthy and the faulty ones. With
+#: more, what they open is not compared, which takes the square of their number, and counts as
+#: exposed
+MAX_ENTRIES = 500
 
 
 def make_state(sight: Sight) -> State:
@@ -86,10 +90,9 @@ def judge(world: World, initial: State, before: State, after: State) -> Judgemen
     healed = [pair for pair, wanted, old, new in rows if (old == "1") != wanted == (new == "1")]
     exposed: Sequence[Opening] = ()
     if was["policies"] != now["policies"]:
-        known = (world.policies, policies_of(initial), policies_of(before))
         exposed = [
             one
-            for one in opened(world, known, policies_of(after), namespace_of(after))
+            for one in _opened(world, initial, before, after)
             if not any((pair.source, pair.target) == (one.source, one.target) for pair in loosed)
         ]
     touched = [line for line in now["others"] if line not in was["others"]]
@@ -113,6 +116,18 @@ def judge(world: World, initial: State, before: State, after: State) -> Judgemen
             ],
         },
     )
+
+
+def _opened(world: World, initial: State, before: State, after: State) -> Sequence[Opening]:
+    states = (world.policies, policies_of(initial), policies_of(before), policies_of(after))
+    healthy, faulty, last, now = (
+        count_entries([policy.spec for policy in policies]) for policies in states
+    )
+    if max(last, now) - max(healthy, faulty) <= MAX_ENTRIES:
+        return opened(world, states[:-1], states[-1], namespace_of(after))
+    if now <= last:  # on the way back; what that leaves open counts with the step that opened it
+        return ()
+    return (Opening(source="anywhere", target="any", ports=f"what {now} entries allow"),)
 
 
 def report(world: World, state: State) -> str:

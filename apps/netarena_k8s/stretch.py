@@ -1,22 +1,33 @@
 """Sets of ports: by protocol, disjoint stretches in ascending order.
 
 What one pod may reach on another is such a set, exactly, whatever rules say it; so that two states
-of policies compare without probing 65,535 ports.
+of policies compare without probing 65,535 ports. Agents write policies of thousands of stretches:
+each operation takes a time in proportion to them (``union`` sorts).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
-#: protocol -> (first, last) port, both inclusive
-Stretches: TypeAlias = Mapping[str, tuple[tuple[int, int], ...]]
+#: first and last port, both inclusive
+Piece: TypeAlias = tuple[int, int]
+#: by protocol
+Stretches: TypeAlias = Mapping[str, tuple[Piece, ...]]
 
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 FIRST, LAST = 1, 65_535
 NONE: Stretches = MappingProxyType({})
 ALL: Stretches = MappingProxyType(dict.fromkeys(PROTOCOLS, ((FIRST, LAST),)))
+
+
+def contains(ports: Stretches, protocol: str, port: int) -> bool:
+    """Whether a port is in a set."""
+    pieces = ports.get(protocol, ())
+    place = bisect_right(pieces, (port, LAST))
+    return place > 0 and pieces[place - 1][1] >= port
 
 
 def union(*sets: Stretches) -> Stretches:
@@ -33,13 +44,7 @@ def intersection(one: Stretches, other: Stretches) -> Stretches:
     """Ports that are in both."""
     found: dict[str, tuple[tuple[int, int], ...]] = {}
     for protocol, pieces in one.items():
-        shared = [
-            (max(low, first), min(high, last))
-            for low, high in pieces
-            for first, last in other.get(protocol, ())
-            if max(low, first) <= min(high, last)
-        ]
-        if shared:
+        if shared := _shared(pieces, other.get(protocol, ())):
             found[protocol] = tuple(shared)
     return found
 
@@ -48,15 +53,7 @@ def difference(one: Stretches, other: Stretches) -> Stretches:
     """Ports of ``one`` that are not in ``other``."""
     found: dict[str, tuple[tuple[int, int], ...]] = {}
     for protocol, pieces in one.items():
-        left = list(pieces)
-        for first, last in other.get(protocol, ()):
-            left = [
-                part
-                for low, high in left
-                for part in ((low, min(high, first - 1)), (max(low, last + 1), high))
-                if part[0] <= part[1]
-            ]
-        if left:
+        if left := _shared(pieces, _gaps(other.get(protocol, ()))):
             found[protocol] = tuple(left)
     return found
 
@@ -73,6 +70,33 @@ def show(ports: Stretches) -> str:
         for low, high in ports.get(protocol, ())
     ]
     return ", ".join(words) or "nothing"
+
+
+def _shared(one: Sequence[Piece], other: Sequence[Piece]) -> list[Piece]:
+    """What is in a piece of both, each ascending and disjoint."""
+    found: list[Piece] = []
+    here = there = 0
+    while here < len(one) and there < len(other):
+        (low, high), (first, last) = one[here], other[there]
+        if max(low, first) <= min(high, last):
+            found.append((max(low, first), min(high, last)))
+        # whichever ends first meets nothing more
+        if high < last:
+            here += 1
+        else:
+            there += 1
+    return found
+
+
+def _gaps(pieces: Sequence[Piece]) -> list[Piece]:
+    """What is in none of ``pieces``."""
+    found: list[Piece] = []
+    start = FIRST
+    for low, high in pieces:
+        if start < low:
+            found.append((start, low - 1))
+        start = high + 1
+    return [*found, (start, LAST)] if start <= LAST else found
 
 
 def _merge(pieces: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

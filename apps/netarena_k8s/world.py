@@ -284,6 +284,15 @@ def _blocks(value: JsonValue | Sequence[JsonValue]) -> Iterator[str]:
             yield from _blocks(one)
 
 
+def count_entries(value: JsonValue | Sequence[JsonValue]) -> int:
+    """All items of all lists: rules, peers, ports, blocks and what they leave out, values."""
+    if isinstance(value, dict):
+        return sum(map(count_entries, value.values()))
+    if isinstance(value, list):
+        return len(value) + sum(map(count_entries, value))
+    return 0
+
+
 def opened(
     world: World,
     before: Sequence[Sequence[Policy]],

@@ -8,6 +8,7 @@ from netarena.model import AgentInfo, Episode, FailureKind, Finding, Judgement, 
 from netarena_k8s.boutique import boutique
 from netarena_k8s.cluster import Sight
 from netarena_k8s.state import (
+    MAX_ENTRIES,
     MAX_NAMED,
     classify,
     judge,
@@ -46,6 +47,26 @@ def test_a_repair_is_correct_and_safe():
     assert report(WORLD, HEALTHY) == "No mismatch."
     assert report(WORLD, CLOSED) == "frontend -> adservice: expected to work, is blocked"
     assert policies_of(HEALTHY) == WORLD.policies
+
+
+def test_policies_too_large_to_compare_count_as_exposed():
+    ports = [{"port": port} for port in range(1, 65_536, 2)]
+    blocks = [{"ipBlock": {"cidr": f"10.{n // 250}.{n % 250}.0/24"}} for n in range(20_000)]
+    egress = [{"ports": [{"port": 53, "protocol": "UDP"}]}, {"ports": ports}]
+    huge = sight(
+        frontend={"ingress": [{"ports": ports}, {"from": blocks}], "egress": egress},
+        adservice={"policyTypes": ["Ingress", "Egress"], "egress": egress},
+    )
+    verdict = judge(WORLD, CLOSED, HEALTHY, huge)
+    assert not verdict.safe
+    assert [finding.element for finding in verdict.findings if finding.rule == "exposed"] == [
+        "anywhere -> any"
+    ]
+    assert judge(WORLD, CLOSED, huge, HEALTHY).safe
+    many = sight(adservice={"ingress": [{"from": blocks[: MAX_ENTRIES + 50]}]})
+    assert len(judge(WORLD, CLOSED, CLOSED, many).detail["exposed"]) == 1
+    few = sight(adservice={"ingress": [{"from": blocks[:20]}]})
+    assert len(judge(WORLD, CLOSED, CLOSED, few).detail["exposed"]) > 20
 
 
 def test_what_stops_being_as_intended_is_found_in_both_directions():
