@@ -77,6 +77,22 @@ def owned_fields(one: Mapping[str, Any]) -> dict[str, Any]:
     return owned
 
 
+def applied(one: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy as it would be had ``spec`` been applied when it was made; managedFields tells the
+    keys of the spec, so that those of another one would tell what that had."""
+    found = {**one, "spec": shape_spec(spec)}
+    entry = {
+        "manager": MANAGER,
+        "operation": "Apply",
+        "apiVersion": one["apiVersion"],
+        "time": one["metadata"]["creationTimestamp"],
+        "fieldsType": "FieldsV1",
+        "fieldsV1": owned_fields(found),
+    }
+    found["metadata"] = {**one["metadata"], "managedFields": [entry]}
+    return found
+
+
 class _Fresh:
     def __init__(self, namespace: str, stamp: str) -> None:
         self._namespace = namespace
@@ -109,18 +125,7 @@ class _Fresh:
 
     def policy(self, policy: Policy) -> dict[str, Any]:
         found = self.head("networking.k8s.io/v1", "NetworkPolicy", policy.name, generation=1)
-        found["spec"] = shape_spec(policy.spec)
-        found["metadata"]["managedFields"] = [
-            {
-                "manager": MANAGER,
-                "operation": "Apply",
-                "apiVersion": found["apiVersion"],
-                "time": self._stamp,
-                "fieldsType": "FieldsV1",
-                "fieldsV1": owned_fields(found),
-            }
-        ]
-        return found
+        return applied(found, policy.spec)
 
     def accounts(self, of_pods: Iterable[str]) -> Iterator[dict[str, Any]]:
         """Who may do what here, and what every namespace has."""

@@ -30,11 +30,11 @@ from uvicorn.server import ServerState
 
 from netarena_k8s.apiserver import discovery, openapi
 from netarena_k8s.apiserver.call import User
-from netarena_k8s.apiserver.fresh import objects
+from netarena_k8s.apiserver.fresh import applied, objects
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES, resources
 from netarena_k8s.apiserver.right import OPERATOR
 from netarena_k8s.apiserver.server import Server
-from netarena_k8s.apiserver.shape import shape_spec
+from netarena_k8s.apiserver.status import not_found
 from netarena_k8s.apiserver.store import Store
 from netarena_k8s.world import World
 
@@ -229,8 +229,10 @@ class Episode:
     def amend(self, policies: list[dict[str, Any]]) -> None:
         """Let policies have been deployed with other specs."""
         for one in policies:
-            spec = shape_spec(one["spec"])
-            self.store.amend(NETWORK_POLICIES, self._namespace, one["name"], spec)
+            there = self.store.get(NETWORK_POLICIES, self._namespace, one["name"])
+            if there is None:
+                raise not_found(NETWORK_POLICIES, one["name"])
+            self.store.amend(NETWORK_POLICIES, applied(there, one["spec"]))
 
 
 class Process:

@@ -108,13 +108,13 @@ class Store:
             key = _key(resource, one)
             self._objects[key] = self._fresh[key] = _versioned(one, self.version)
 
-    def amend(self, resource: Resource, namespace: str, name: str, spec: Any) -> None:
-        """Make it that an object was deployed with another spec: its version and history show
-        nothing of it. Raises Refused when it does not exist."""
-        key = (resource.full, namespace, name)
+    def amend(self, resource: Resource, one: Mapping[str, Any]) -> None:
+        """Make it that an object was deployed as ``one``, which has its version: nothing shows
+        that it was another. Raises Refused when it does not exist."""
+        key = _key(resource, one)
         if key not in self._objects:
-            raise not_found(resource, name)
-        self._objects[key] = self._fresh[key] = {**self._objects[key], "spec": spec}
+            raise not_found(resource, key[2])
+        self._objects[key] = self._fresh[key] = dict(one)
 
     def touched(self) -> list[tuple[str, Key]]:
         """Which objects are not as they were deployed: (what happened, key), in order."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from netarena_k8s.apiserver import discovery
 from netarena_k8s.apiserver.call import BODY_BYTES, User
-from netarena_k8s.apiserver.fresh import objects
+from netarena_k8s.apiserver.fresh import applied, objects
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES, by_kind, by_path, resources
 from netarena_k8s.apiserver.protobuf import Field, Repeated, Text, read
 from netarena_k8s.apiserver.selector import field_test, label_test
@@ -597,7 +597,7 @@ def test_a_body_beyond_the_limit_is_not_read_to_its_end(api):
 def test_the_store_tells_what_is_not_as_it_was_deployed():
     store = deployed()
     policy = store.get(NETWORK_POLICIES, "shop", "frontend")
-    store.amend(NETWORK_POLICIES, "shop", "frontend", {"podSelector": {}})
+    store.amend(NETWORK_POLICIES, {**policy, "spec": {"podSelector": {}}})
     assert store.touched() == []
     assert store.get(NETWORK_POLICIES, "shop", "frontend")["metadata"] == policy["metadata"]
     pods = by_path()["", "v1", "pods"]
@@ -614,11 +614,34 @@ def test_the_store_tells_what_is_not_as_it_was_deployed():
         store.add(NETWORK_POLICIES, policy)
     for act in (
         lambda: store.remove(NETWORK_POLICIES, "shop", "gone"),
-        lambda: store.amend(NETWORK_POLICIES, "shop", "gone", {}),
+        lambda: store.amend(NETWORK_POLICIES, {"metadata": {"namespace": "shop", "name": "gone"}}),
         lambda: store.put(NETWORK_POLICIES, {**policy, "metadata": {"name": "gone"}}),
     ):
         with pytest.raises(Refused, match="not found"):
             act()
+
+
+@pytest.mark.parametrize("left", [("podSelector",), ("podSelector", "ingress"), ()])
+def test_a_fault_leaves_no_trace_in_an_object(left):
+    """Also not in managedFields, which tell the keys of what was applied."""
+    world = boutique()
+    chosen = world.policies[1]
+    spec = {key: value for key, value in chosen.spec.items() if key in left} or {
+        **chosen.spec, "egress": [{}],
+    }  # fmt: skip
+    store, faulty = deployed(world), chosen.model_copy(update={"spec": spec})
+    there = store.get(NETWORK_POLICIES, "shop", chosen.name)
+    store.amend(NETWORK_POLICIES, applied(there, spec))
+    policies = [faulty if one is chosen else one for one in world.policies]
+    born = deployed(world.model_copy(update={"policies": tuple(policies)}))
+    seen = [one.get(NETWORK_POLICIES, "shop", chosen.name) for one in (store, born)]
+    for one in seen:
+        one["metadata"].pop("creationTimestamp")
+        one["metadata"]["managedFields"][0].pop("time")
+    assert seen[0] == seen[1]
+    assert seen[0]["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"].keys() == {
+        f"f:{key}" for key in seen[0]["spec"]
+    }
 
 
 def test_the_store_is_bounded():
