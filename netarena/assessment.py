@@ -464,8 +464,9 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         "shape": config.shape(),
         "config": public,
     }
-    write_json(out / CONFIG_NAME, {**header, "participants": dict(names)})
+    # the config last: where it is, a run can be resumed
     replace_file(out / QUERIES_NAME, write_jsonl(queries))
+    write_json(out / CONFIG_NAME, {**header, "participants": dict(names)})
     parts = []
     for role, agent in agents.items():
         folder = out / role if len(agents) > 1 else out

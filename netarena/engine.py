@@ -417,7 +417,9 @@ class Run:
         ordered = order_queries(list(queries), self.seed)
         by_id = {query.id: query for query in ordered}
         past = self.past.episodes
-        for episode in read_episodes(self.journal.path) if past else ():
+        stored = read_episodes(self.journal.path) if past else iter(())
+        # one by one, in a thread: reading costs time, and who is told of them keeps pace
+        while episode := await asyncio.to_thread(next, stored, None):
             if episode.query_id in by_id:
                 self._reached = self._reached or episode.outcome is not Outcome.INVALID
                 self._graded.episodes.append(episode.outline())

@@ -6,7 +6,9 @@ import asyncio
 import errno
 import gc
 import json
+import threading
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ import pytest
 from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
+from netarena import assessment, engine
 from netarena.assessment import conduct
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureReason
-from netarena.journal import read_events
+from netarena.journal import read_episodes, read_events
 from netarena.model import AgentInfo, Episode, Query, Reply, Usage
 from netarena.result import Spool
 
@@ -91,6 +94,39 @@ def test_resuming_a_finished_run_asks_nobody(tmp_path: Path) -> None:
     assert second[:-1] == first[:-1]
     assert second[-1]["outcomes"] == first[-1]["outcomes"]
     assert not agent.contexts
+
+
+def test_what_is_resumed_is_read_no_faster_than_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path, num_queries=10)
+    listener = Listener()
+    ahead: list[int] = []
+
+    def read(path: Path) -> Iterator[Episode]:
+        assert threading.current_thread() is not threading.main_thread()
+        for number, episode in enumerate(read_episodes(path)):
+            ahead.append(number - len(listener.heard))
+            yield episode
+
+    monkeypatch.setattr(engine, "read_episodes", read)
+    assess(Toy(), Scripted(open_all), tmp_path, num_queries=10, resume=True, reporter=listener)
+    assert len(ahead) == 30
+    assert max(ahead) < 5
+
+
+def test_a_run_whose_queries_could_not_be_written_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, parts: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(assessment, "replace_file", full)
+        with pytest.raises(ConfigError, match="output_dir: cannot be written: No space left"):
+            assess(Toy(), Scripted(open_all), tmp_path)
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path, resume=True)
+    assert results[-1]["outcomes"]["solved"] == 3
 
 
 @pytest.mark.parametrize(
