@@ -21,6 +21,8 @@ APPLICATION = "route"
 #: raised whenever a seed would draw something else
 VERSION = "2"
 
+#: networks that are drawn before a combination is said not to fit into their size
+_NETWORKS = 5
 #: draws of faults before a network is said to have no room for locks that are like them
 _TRIES = 20
 #: the paper's Table 5: pairs of its kinds that are harder than the others
@@ -68,11 +70,7 @@ def generate(
     for index in range(config.num_queries * len(programs)):
         label, kinds = programs[index % len(programs)]
         rng = rng_for(index)
-        net = DRAW[config.world](config.num_switches, config.num_hosts_per_subnet, rng)
-        drawn = draw(net, kinds, rng, netem=config.netem)
-        if drawn is None:
-            raise ConfigError("config.error_types", _refusal(label, kinds, net))
-        net, faults = drawn
+        net, faults = _draw_fitting(config, label, kinds, rng)
         yield Query(
             id=make_id(index),
             application=APPLICATION,
@@ -85,6 +83,21 @@ def generate(
             initial={"world": net.model_dump(mode="json")},
             actions=tuple(action_of(entry) for entry in faults),
         )
+
+
+def _draw_fitting(
+    config: RouteConfig, label: str, kinds: Sequence[str], rng: random.Random
+) -> tuple[World, tuple[Fault, ...]]:
+    """A network and faults for which it has room: of its size one may have none, another does."""
+    tries = 1
+    while True:
+        net = DRAW[config.world](config.num_switches, config.num_hosts_per_subnet, rng)
+        drawn = draw(net, kinds, rng, netem=config.netem)
+        if drawn is not None:
+            return drawn
+        if tries == _NETWORKS:
+            raise ConfigError("config.error_types", _refusal(label, kinds, net))
+        tries += 1
 
 
 def draw(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from netarena.model import Query
 from netarena_route import fault, query, solution
 from netarena_route.config import RouteConfig
 from netarena_route.reply import read_reply
+from netarena_route.world import World
 
 
 def _config(**keys: object) -> RouteConfig:
@@ -112,6 +114,23 @@ def test_netem_is_drawn_when_asked_for() -> None:
 def test_what_a_network_has_no_room_for_is_refused(keys: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=r"config.error_types.*" + said):
         _generate(_config(**keys))
+
+
+def test_a_network_without_room_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Now and then a varied one of a size that has room has none: see seed 5, query 45."""
+    config = _config(world="varied", num_switches=3, error_types=["host_gateway"])
+    (first,) = _generate(config)
+    draw, tried = query.draw, []
+
+    def refuse_the_first(net: World, *rest: Any, **options: Any) -> Any:
+        tried.append(net)
+        return None if len(tried) == 1 else draw(net, *rest, **options)
+
+    monkeypatch.setattr(query, "draw", refuse_the_first)
+    (again,) = _generate(config)
+    assert len(tried) == 2
+    assert query.world_of(again).switches
+    assert again.initial != first.initial
 
 
 def test_the_reference_solution_is_one_command_a_part_in_any_order() -> None:
