@@ -50,6 +50,8 @@ _LINE = re.compile(
     r"[\s>*_#`-]*+(machine|command)[*_`]*+\s*+:(?:\*\*|__)?+\s*+(.++)", re.IGNORECASE
 )
 _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
+#: of a line: marks of prose about commands, or a command whose rest stands in the lines after it
+_NO_COMMAND = re.compile(r"`|.*(?:\\|&&|\||(?<!<)<<(?!<).*)\Z")
 
 
 def read_reply(reply: str) -> dict[str, str]:
@@ -86,8 +88,8 @@ def _checked(text: str, what: str = "command") -> str:
     return text
 
 
-def _objects(text: str, *, inner: bool = True) -> Iterator[dict[str, Any]]:
-    """Objects with both keys, in the order in which they end; ``inner``: in texts of others too."""
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """Objects with both keys, in the order in which they end, those in a text of others too."""
     hopeless: set[int] = set()
     opening = _OPENING.search(text)
     while opening:
@@ -95,11 +97,19 @@ def _objects(text: str, *, inner: bool = True) -> Iterator[dict[str, Any]]:
         for found in walk.found:
             if found.keys() >= _KEYS:
                 yield found
-            elif inner:
+            else:
                 for value in found.values():
-                    if isinstance(value, str) and value.lstrip().startswith("{"):
-                        yield from _objects(value, inner=False)
+                    if isinstance(value, str):
+                        yield from _alone(value.strip())
         opening = _OPENING.search(text, walk.end)
+
+
+def _alone(text: str) -> Iterator[dict[str, Any]]:
+    """Objects with both keys of a text that is one object and nothing else: more is prose."""
+    if opening := _OPENING.match(text):
+        walk = _Walk(text, opening.end(), set())
+        if walk.end == len(text):
+            yield from (found for found in walk.found if found.keys() >= _KEYS)
 
 
 class _Level:
@@ -211,7 +221,11 @@ def _paired_lines(text: str) -> Iterator[dict[str, Any]]:
     lines = [_LINE.fullmatch(line) for line in text.splitlines() if line.strip()]
     for pair in pairwise(lines):
         found = {one[1].lower(): _bare(one[2]) for one in pair if one}
-        if found.keys() == _KEYS and _NAME.fullmatch(found["machine"]):
+        if (
+            found.keys() == _KEYS
+            and _NAME.fullmatch(found["machine"])
+            and not _NO_COMMAND.match(found["command"])
+        ):
             yield found
 
 
