@@ -193,7 +193,9 @@ class _Life:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            raise EnvironmentFailed(f"no process for a network: {error}") from None
+            raise EnvironmentFailed(
+                f"no process for a network: {error}", proven_ours=True
+            ) from None
         number = 0
         try:
             with theirs:

@@ -213,7 +213,9 @@ class Cell:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            raise EnvironmentFailed(f"no process for a command: {error}") from None
+            raise EnvironmentFailed(
+                f"no process for a command: {error}", proven_ours=True
+            ) from None
         try:
             with theirs:
                 _, end = await self._forker.begin(theirs)

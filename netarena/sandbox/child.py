@@ -78,7 +78,7 @@ class Child:
     """One life of a process; it begins at once, which blocks for the few milliseconds of a fork.
 
     ``control`` is our end of its socket, not blocking; ``kind`` is the socket's. ``fed`` is what
-    it reads from standard input. Raises OSError where no process can be had.
+    it reads from standard input. Raises EnvironmentFailed where no process can be had.
     """
 
     def __init__(
@@ -89,21 +89,27 @@ class Child:
         kind: socket.SocketKind = socket.SOCK_SEQPACKET,
         fed: bytes = b"",
     ) -> None:
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, kind)
-        self.control.setblocking(False)
-        with theirs, os.fdopen(os.memfd_create("fed"), "wb+") as given:
-            given.write(fed)
-            given.seek(0)
-            self._process = subprocess.Popen(
-                line(str(theirs.fileno())),
-                stdin=given,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=surroundings() if environment is None else environment,
-                cwd="/",
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C on the service's terminal is the service's
-            )
+        with contextlib.ExitStack() as undo:
+            try:
+                self.control, theirs = socket.socketpair(socket.AF_UNIX, kind)
+                undo.callback(self.control.close)
+                self.control.setblocking(False)
+                with theirs, os.fdopen(os.memfd_create("fed"), "wb+") as given:
+                    given.write(fed)
+                    given.seek(0)
+                    self._process = subprocess.Popen(
+                        line(str(theirs.fileno())),
+                        stdin=given,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                        env=surroundings() if environment is None else environment,
+                        cwd="/",
+                        pass_fds=(theirs.fileno(),),
+                        start_new_session=True,  # Ctrl-C on the service's terminal is its own
+                    )
+            except OSError as error:
+                raise EnvironmentFailed(f"no process of ours: {error}", proven_ours=True) from None
+            undo.pop_all()
 
     @property
     def pid(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -52,6 +53,10 @@ def forker(program: str, *, start_s: float = 60.0, feed: bytes = b"fed") -> Fork
         stop_s=60.0,
         feed=lambda: feed,
     )
+
+
+def open_files() -> list[Path]:
+    return sorted(Path("/proc/self/fd").iterdir())
 
 
 def lives(pid: int | None) -> bool:
@@ -156,6 +161,25 @@ async def test_one_that_reads_late_is_told_of_all(monkeypatch: pytest.MonkeyPatc
             ours.close()
     finally:
         await plays.close()
+
+
+@pytest.mark.parametrize("lacking", ["a program", "descriptors"])
+async def test_a_process_that_cannot_be_had_is_our_failure_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    before = open_files()
+    plays = Forker("no plays", lambda _: ["/no/such/program"], start_s=60.0, stop_s=60.0)
+    if lacking == "descriptors":
+
+        def refuse(*_: object) -> int:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr("os.memfd_create", refuse)
+    with pytest.raises(EnvironmentFailed, match=r"No such file|Too many open") as failed:
+        await plays.start()
+    assert failed.value.proven_ours
+    assert open_files() == before
+    await plays.close()
 
 
 async def test_a_process_that_does_not_listen_is_killed() -> None:
