@@ -121,7 +121,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     async def examine() -> None:
         slots = asyncio.Semaphore(max(MAX_EPISODES, 2 * config.concurrency))
         chosen = (
-            choose_agent(name, app, config, over_a2a=over_a2a)
+            choose_agent(name, app, _asked(app, config, folder), over_a2a=over_a2a)
             if program is None
             else start_agent(program, app.role)
         )
@@ -225,6 +225,20 @@ def _stored_seed(folder: Path) -> int | None:
         return None
     seed = stored.get("seed") if isinstance(stored, dict) else None
     return seed if isinstance(seed, int) else None
+
+
+def _asked(application: Application, config: Config, folder: Path) -> Config:
+    """What a named agent must know of the queries: a resumed run's keys need not be given again."""
+    if not config.resume:
+        return config
+    try:
+        stored = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        shape = dict(stored["shape"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return config  # ``conduct`` says why
+    given = config.model_dump(mode="json", include=config.model_fields_set)
+    asked = application.config_type.parse({**shape, **given})
+    return asked.model_copy(update={"seed": config.seed})
 
 
 def _check_agent(name: str, *, over_a2a: bool) -> None:

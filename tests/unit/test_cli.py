@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import re
@@ -350,6 +351,23 @@ def test_a_run_that_is_stopped_can_be_resumed(fake, number, status, capsys):
     assert run_lamp(*settings, "--resume", "--json") == 0
     summary = json.loads(capsys.readouterr().out)["results"][-1]
     assert (summary["graded"], summary["complete"]) == (8, True)
+
+
+def test_a_named_agent_of_a_resumed_run_knows_keys_that_are_not_given_again(fake, monkeypatch):
+    cli_run = importlib.import_module("netarena.cli.run")
+    briefs = []
+    load_agent = cli_run.load_agent
+
+    def watch(name, brief):
+        briefs.append(brief)
+        return load_agent(name, brief)
+
+    monkeypatch.setattr(cli_run, "load_agent", watch)
+    assert run_lamp("--out", "run", "--seed", "7", "--num-queries", "4", "--set", "lamps=7") == 0
+    assert run_lamp("--out", "run", "--resume", "--set", "concurrency=2") == 0
+    first, second = briefs
+    assert (second.config.num_queries, second.config.lamps, second.seed) == (4, 7, 7)
+    assert (first.config.shape(), second.config.concurrency) == (second.config.shape(), 2)
 
 
 def test_resume_refuses_another_config(fake, capsys):
