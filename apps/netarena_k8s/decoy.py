@@ -26,8 +26,8 @@ SUFFIXES = ("policy", "rules", "access", "traffic", "calls", "guard", "net", "sc
 _OUTSIDE = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 #: how many of the forms of egress that look wrong a shop has, beside the empty one
 _EGRESS_FORMS = 2
-#: rules that let nobody in, of a retired application
-_RETIRED_RULES = 5
+#: rules that let nobody in, of a retired application: sometimes as few as a fault leaves
+_RETIRED_RULES = (1, 2, 5)
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def decorate(
     for make in _RULES:
         place = spot(*(app for app in world.apps if app not in retired))
         add(place, make(place))
-    for make in rng.sample(_RULES, _RETIRED_RULES):
+    for make in rng.sample(_RULES, rng.choice(_RETIRED_RULES)):
         place = spot(first)
         add(place, make(place))
     del own[second.name]

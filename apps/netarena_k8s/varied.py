@@ -55,7 +55,7 @@ class _Style:
     """How one policy says what it says."""
 
     egress: Literal["all", "calls", "none"]
-    ingress: Literal["callers", "not_others", "anyone"]
+    ingress: Literal["callers", "not_others", "anyone", "mixed_rules", "mixed_peers"]
     #: egress without ports, and lookups of names anywhere
     plain: bool
 
@@ -131,7 +131,14 @@ def _styles(
     leaves = [app.name for app in apps if app.name not in sources]
     rng.shuffle(leaves)
     quiet = leaves[: rng.randint(1, max(1, len(leaves) // 2))]
-    public, inverted = rng.sample([app.name for app in apps if app.service], 2)
+    # where more than one calls, the last one is let in as a fault that adds a caller would do it
+    targets = [target for _, target in calls]
+    several = [app.name for app in apps if targets.count(app.name) > 1]
+    mixed: dict[str, Literal["mixed_rules", "mixed_peers"]] = dict(
+        zip(rng.sample(several, min(2, len(several))), ("mixed_rules", "mixed_peers"), strict=False)
+    )
+    rest = [app.name for app in apps if app.service and app.name not in mixed]
+    public, inverted = rng.sample(rest, 2)
     found = {}
     for app in apps:
         egress: Literal["all", "calls", "none"] = "all"
@@ -139,7 +146,8 @@ def _styles(
             egress = "calls"
         elif app.name in quiet:
             egress = "none"
-        ingress: Literal["callers", "not_others", "anyone"] = "callers"
+        ingress: Literal["callers", "not_others", "anyone", "mixed_rules", "mixed_peers"]
+        ingress = mixed.get(app.name, "callers")
         if app.name == public:
             ingress = "anyone"
         elif app.name == inverted:
@@ -268,7 +276,13 @@ def _ingress(draft: _Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
             {"from": [{"namespaceSelector": {}}]},
             {"from": [{"podSelector": {}}], "ports": ports},
         ]
-        return [rng.choice(wide)]
+        # beside it what it makes needless, as beside a rule that a fault has added
+        narrow: list[Any] = [
+            {"from": peers(draft, rng.sample(others, 2)), "ports": ports}
+            for others in [[app for app in draft.apps if app is not draft.app]]
+            for _ in range(2)
+        ]
+        return rng.sample([rng.choice(wide), *narrow], 3)
     if draft.style.ingress == "not_others":
         others = [app for app in draft.apps if app not in draft.callers]
         (peer,) = _by_expression(draft, others)
@@ -276,6 +290,15 @@ def _ingress(draft: _Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
         return [{"from": [peer], "ports": ports}]
     if not draft.callers:
         return []
+    *most, last = draft.callers
+    if draft.style.ingress == "mixed_peers":
+        both = [*_by_expression(draft, most), *_by_labels(draft, [last])]
+        return [{"from": both, "ports": ports}]
+    if draft.style.ingress == "mixed_rules":
+        return [
+            {"from": _by_expression(draft, most), "ports": [_range(draft.port)]},
+            {"from": _by_labels(draft, [last]), "ports": [_number(draft.port)]},
+        ]
     if rng.random() < 0.35:  # a rule per caller
         return [{"from": peers(draft, [caller]), "ports": ports} for caller in draft.callers]
     return [{"from": peers(draft, draft.callers), "ports": ports}]
