@@ -23,6 +23,7 @@ from netarena_route.netlink import (
     NETFILTER,
     Netlink,
     hardware_queues,
+    nexthops,
     policy_rules,
     ruleset_bytes,
     ruleset_generation,
@@ -45,6 +46,8 @@ _MOST: Mapping[str, int] = {
     "sockets": 512,
     "queues": 2048 + 32 * (os.cpu_count() or 1),
     "policy rules": 2_000,
+    "nexthops": 10_000,
+    "permanent neighbours": 4_096,
     "bytes of nftables rules": 1 << 20,
 }
 #: what is asked by netlink waits for whoever changes things, and large sets are told slowly: after
@@ -117,6 +120,7 @@ class Guard:
             return {
                 "queues": hardware_queues(routes),
                 "policy rules": policy_rules(routes),
+                "nexthops": nexthops(routes),
                 "bytes of nftables rules": self._ruleset_bytes,
             }
 
@@ -155,6 +159,7 @@ def _count(folder: Path) -> dict[str, int]:
         "interfaces": len(_sent_packets(folder)),
         "routes": _routes(folder),
         "sockets": _sockets(folder),
+        "permanent neighbours": _neighbours(folder, _PERMANENT),
     }
 
 
@@ -173,8 +178,13 @@ def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]
 
 def _passing_neighbours(folder: Path) -> int:
     """How many entries of the kernel's table the namespace holds."""
+    return _neighbours(folder, 0)
+
+
+def _neighbours(folder: Path, permanent: int) -> int:
+    """How many IPv4 neighbours the namespace knows, the permanent ones or all others."""
     lines = (folder / "arp").read_text(encoding="ascii", errors="replace").splitlines()[1:]
-    return sum(not int(line.split()[2], 16) & _PERMANENT for line in lines)
+    return sum(int(line.split()[2], 16) & _PERMANENT == permanent for line in lines)
 
 
 def _routes(folder: Path) -> int:

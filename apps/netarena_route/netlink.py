@@ -23,6 +23,7 @@ GETADDR = 22
 GETROUTE = 26
 NEWNEIGH, DELNEIGH, GETNEIGH = 28, 29, 30
 GETRULE = 34
+GETNEXTHOP = 106
 NEWQDISC, GETQDISC = 36, 38
 
 _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
@@ -161,6 +162,7 @@ _TRAFFIC = struct.Struct("=BxxxiIII")
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
 _ROOT = 0xFFFFFFFF
 _RULE_BYTES = 12
+_NEXTHOP_BYTES = 8
 _FORWARDING = 3
 _NDA_DST, _NDA_LLADDR = 1, 2
 #: states of entries that nobody put there for good: all but NOARP and PERMANENT
@@ -241,6 +243,11 @@ def hardware_queues(netlink: Netlink) -> int:
 def policy_rules(netlink: Netlink) -> int:
     """How many policy rules there are, of all families."""
     return sum(1 for _ in netlink.dump(GETRULE, bytes(_RULE_BYTES)))
+
+
+def nexthops(netlink: Netlink) -> int:
+    """How many nexthop objects there are, which no route need use."""
+    return sum(1 for _ in netlink.dump(GETNEXTHOP, bytes(_NEXTHOP_BYTES)))
 
 
 def stop_queues(netlink: Netlink) -> bool:

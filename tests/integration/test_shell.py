@@ -303,6 +303,25 @@ def test_what_nftables_holds_is_bounded_over_all_commands(netns: int) -> None:
     assert run("nft list ruleset", netns=netns).output == ""
 
 
+@pytest.mark.parametrize(
+    ("what", "entry"),
+    [
+        ("nexthops", "nexthop add id {n} blackhole"),
+        ("permanent neighbours", "neigh add 10.5.0.{n} lladdr 02:00:00:00:00:01 dev k"),
+    ],
+)
+def test_what_no_limit_of_the_kernel_counts_is_bounded(
+    netns: int, monkeypatch: pytest.MonkeyPatch, what: str, entry: str
+) -> None:
+    monkeypatch.setattr(guard, "_MOST", {**guard._MOST, what: 20})
+    run("ip neigh flush nud all; ip link add k type bridge; ip link set k up", netns=netns)
+    add = f"for n in $(seq {{}}); do echo {entry.format(n='$n')}; done | ip -batch -"
+    assert guarded(netns, f"{add.format(20)}; sleep 0.2")[0].exit == 0
+    result, _ = guarded(netns, f"{add.replace('$n', '$((n+20))').format(20)}; sleep 999")
+    run("ip link del k; ip nexthop flush", netns=netns)
+    assert result.stopped == f"a flood of {what}: more than 20"
+
+
 def test_a_command_is_not_blamed_for_what_it_found(
     netns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
