@@ -10,7 +10,8 @@ import binascii
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -62,6 +63,8 @@ _RATE = 100.0
 _BURST = 400.0
 #: a second of the processor counts as so many requests: no episode keeps the others waiting
 _REQUESTS_OF_SECOND = 400.0
+#: requests that an episode may owe; connections on which it sends more are closed
+_DEBT = 800.0
 _WARNINGS: Mapping[str, str] = MappingProxyType(
     {
         "endpoints": "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
@@ -122,17 +125,32 @@ class Server:
             return self._watch(call, request)
         if call.verb not in {"get", "list"}:
             call = replace(call, body=await _body(request))
-        before_s = self._processor()
-        try:
+        with self.charged():
             answer = self._look(call) if call.verb in {"get", "list"} else self._change(call)
             return _json(answer.code, answer.body, _warned(call.resource, answer.warnings))
+
+    @contextmanager
+    def charged(self) -> Iterator[None]:
+        """The episode pays for the processor time that the block takes."""
+        before_s = self._processor()
+        try:
+            yield
         finally:
             self._reserve -= (self._processor() - before_s) * _REQUESTS_OF_SECOND
 
-    def _take(self) -> None:
+    @property
+    def overdrawn(self) -> bool:
+        """Whether the episode has had so much that it is not even listened to."""
+        self._refill()
+        return self._reserve < -_DEBT
+
+    def _refill(self) -> None:
         now = self._monotonic()
         self._reserve = min(_BURST, self._reserve + (now - self._last_s) * _RATE)
         self._last_s = now
+
+    def _take(self) -> None:
+        self._refill()
         if self._reserve < 1:
             raise too_many()
         self._reserve -= 1

@@ -557,6 +557,21 @@ def test_what_takes_the_processor_long_counts_as_many_requests():
     assert codes == [200, 200, 200, 200, 429, 429]
 
 
+def test_what_is_parsed_is_paid_for_too():
+    """Bodies in chunks of a byte cost most before anything is asked."""
+    ticks, now = iter(range(1000)), [0.0]
+    server = Server(Store(), {}, "shop", lambda: now[0], lambda: next(ticks))  # a second each
+    for _ in range(3):
+        assert not server.overdrawn
+        with server.charged():
+            pass
+    with server.charged():
+        pass
+    assert server.overdrawn
+    now[0] += 5.0
+    assert not server.overdrawn
+
+
 def test_changes_are_forgotten_by_their_size_and_watches_told(api):
     policy = api.store.get(NETWORK_POLICIES, "shop", "frontend")
     large = {**policy, "metadata": {**policy["metadata"], "annotations": {"a": "x" * 900_000}}}
