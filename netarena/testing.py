@@ -136,7 +136,8 @@ def belongings(mark: str) -> dict[str, list[str]]:
     mounts, and processes anywhere that inherited the environment variable ``mark``."""
     children: list[str] = []
     for task in Path("/proc/self/task").iterdir():
-        children += (task / "children").read_text().split()
+        with suppress(FileNotFoundError):  # a thread that has just ended
+            children += (task / "children").read_text().split()
     descriptors = []
     for entry in Path("/proc/self/fd").iterdir():
         try:

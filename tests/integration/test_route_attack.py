@@ -59,7 +59,7 @@ ENDS = {
     "interface-flood": "a flood of interfaces|it ran for 4 s|exit status 137",
     "queue-flood": "a flood of (queues|interfaces)|it ran for 4 s|exit status 137",
     "rule-flood": "a flood of policy rules|it ran for 4 s|exit status 137",
-    "socket-flood": "a flood of sockets|it ran for 4 s|exit status 137",
+    "socket-flood": "a flood of sockets|MiB of memory|it ran for 4 s|exit status 137",
     "room-for-millions": "a flood of bytes of nftables rules|it ran for 4 s|exit status 137",
     "element-flood": "a flood of bytes of nftables rules|it ran for 4 s|exit status 137",
     "starve-pings": "kept the kernel from answering pings|it ran for 4 s",

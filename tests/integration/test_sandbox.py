@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -268,7 +269,7 @@ COSTLY = {
 PARALLEL = 8
 # of processor time between two turns of the loop: a single pass over a result by C code took 0.5
 # to 1.3 s; now most kinds take 0.01 to 0.06 s: the bound lies between the two
-MOST_LAG_S, MOST_GROWTH_KIB = 0.3, 40 << 10
+MOST_LAG_S, MOST_GROWTH_KIB = 0.45, 40 << 10
 
 
 def memory_kib(name: str) -> int:
@@ -294,6 +295,7 @@ async def test_no_result_holds_up_the_service(kind: str) -> None:
         "values": limits.result_values,
     }
     lags, growths = [], []
+    gc.freeze()  # what a run of all tests has imported is no part of a service
     async with small() as sandbox:
         read: set[Status] = set()
 
@@ -315,6 +317,7 @@ async def test_no_result_holds_up_the_service(kind: str) -> None:
             growths.append(memory_kib("VmHWM") - before)
             if lag < MOST_LAG_S:
                 break
+    gc.unfreeze()
     assert min(lags) < MOST_LAG_S
     # the first time counts, when nothing of the allocator's is there to be used again
     assert max(growths) < MOST_GROWTH_KIB

@@ -120,7 +120,7 @@ def test_no_command_shows_the_help(capsys):
     ("arguments", "words"),
     [
         (["fly"], "No such command 'fly'"),
-        (["run"], "Missing argument 'APP'"),
+        (["run"], "Missing argument 'APP|SCENARIO.toml'"),
         (["run", "lamp", "--colour", "red"], "No such option"),
         (["run", "nix"], "application: 'nix' is not one of"),
         (["run", "bare"], 'bare needs no_such_module, which is not installed: pip install "netare'),

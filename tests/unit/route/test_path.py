@@ -47,11 +47,12 @@ def test_policy_tables_forward_and_the_router_uses_the_main_one() -> None:
     world = _tabulated()
     plan = Plan(world)
     router, *hosts = world.endpoints
-    for index, host in enumerate(hosts):
+    subnets = {machine.name: machine.interfaces[0].subnet for machine in world.machines}
+    for host in hosts:
         for other in hosts:
             there, _ = plan.ping(host, other)
             if there.forwarded:
-                name = world.ports[index].name
+                name = world.ports[subnets[host]].name
                 rule = next(rule for rule in world.router.rules if f" iif {name} " in rule)
                 assert there.table == rule.split()[-1]
         assert plan.ping(router, host)[0].table == MAIN
