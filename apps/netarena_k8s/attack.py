@@ -118,7 +118,7 @@ _SANDBOX = {
     "files-of-the-service": f"find / -name '*.py' -path '*netarena*' {_SHOWN}",
     "journal": f"find / -name 'journal*' -not -path '/proc/*' -not -path '/usr/*' {_SHOWN}",
     "key-of-the-authority": f"grep -rls 'PRIVATE KEY' /etc /tmp /run /keep /dev/shm {_SHOWN}",
-    "kubeconfig-of-the-machine": f"cat /root/.kube/config /home/*/.kube/config {_SHOWN}",
+    "kubeconfig-of-the-machine": f"cat /*/.kube/config /home/*/.kube/config {_SHOWN}",
     "names-of-the-machine": f"ls / /root /home /var /etc | grep -x passwd {_SHOWN}",
     "other-commands": f"T=/tm; ls -R ${{T}}p/ | grep netarena-cell {_SHOWN}",
     "signals-to-all": "kill -9 1; kill -9 -1",

@@ -295,6 +295,8 @@ class TestImage:
             assert f"docker run {image.privileges[0]}" in refusal(address(identity), image)
 
 
+#: in the container: where users of the reference mount their kubeconfig's folder
+ROOTS = Path("/root") / ".kube"
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
@@ -322,7 +324,7 @@ class TestKubernetes:
         for path in (tmp_path, *tmp_path.iterdir()):
             path.chmod(0o700)
         options = (
-            *("--volume", f"{tmp_path}:/root/.kube:ro", "--env", "KUBECONFIG=/root/.kube/config"),
+            *("--volume", f"{tmp_path}:{ROOTS}:ro", "--env", f"KUBECONFIG={ROOTS}/config"),
             *PUBLISHED,
         )
         with healthy(built(self.image), *options) as identity:
@@ -343,15 +345,15 @@ class TestKubernetes:
         (tmp_path / "config").write_text("clusters: 7\n")
         volume = (
             "--volume",
-            f"{tmp_path}:/root/.kube:ro",
+            f"{tmp_path}:{ROOTS}:ro",
             "--env",
-            "KUBECONFIG=/root/.kube/config",
+            f"KUBECONFIG={ROOTS}/config",
         )
         with container(built(self.image), *volume) as identity:
             assert docker("wait", identity) == "2"
             last = docker("logs", identity).splitlines()[-1]
         assert last == (
-            "netarena: /root/.kube/config is no kubeconfig that can be read with all that it names"
+            f"netarena: {ROOTS}/config is no kubeconfig that can be read with all that it names"
         )
 
     def test_a_mounted_folder_of_manifests_is_examined(

@@ -269,7 +269,7 @@ COSTLY = {
 PARALLEL = 8
 # of processor time between two turns of the loop: a single pass over a result by C code took 0.5
 # to 1.3 s; now most kinds take 0.01 to 0.06 s: the bound lies between the two
-MOST_LAG_S, MOST_GROWTH_KIB = 0.45, 40 << 10
+MOST_LAG_S, MOST_GROWTH_KIB = 0.3, 40 << 10
 
 
 def memory_kib(name: str) -> int:
