@@ -22,6 +22,7 @@ environment; the role is then called ``name``:
     image = "ghcr.io/me/my-agent:1"
     name = "malt_operator"
     env = { OPENAI_API_KEY = "${OPENAI_API_KEY}" }
+    volumes = ["./pack.json:/data/pack.json:ro"]
 
 A green agent that has an ``application`` instead of an endpoint is none: the participants are
 examined by ``netarena run`` itself. Keys and tables beside these belong to the platform.
@@ -49,6 +50,9 @@ PRIVILEGED = frozenset({"route"})
 _ROLE_END = "_operator"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: what compose's short form of a mount allows of ours: a path or a volume's name, where it is
+#: found in the container, and whether it may be written
+_VOLUME = re.compile(r"[^:\0]+:/[^:\0]*(:r[ow])?")
 #: between looks at a container's health, s, and how often it may fail
 _HEALTH = {
     "test": [
@@ -77,6 +81,8 @@ class Party:
     image: str | None = None
     agentbeats_id: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    #: what its container has mounted, each ``SOURCE:TARGET`` or ``SOURCE:TARGET:ro``
+    volumes: tuple[str, ...] = ()
 
     def environ(self, given: Mapping[str, str]) -> dict[str, str]:
         """Its environment, ``${NAME}`` replaced from ``given``. Raises ConfigError."""
@@ -195,15 +201,17 @@ def _container(party: Party, image: str | None) -> dict[str, Any]:
         )
     service: dict[str, Any] = {"image": chosen}
     if party.env:
-        # ${NAME} stays: compose replaces it when it starts, so that no secret is in the file
-        service["environment"] = {
-            name: _VARIABLE.sub(r"${\1:?\1 is not set}", value.replace("$", "$$")
-                                .replace("$${", "${"))
-            for name, value in party.env.items()
-        }  # fmt: skip
+        service["environment"] = {name: _late(value) for name, value in party.env.items()}
+    if party.volumes:
+        service["volumes"] = [_late(volume) for volume in party.volumes]
     # a copy: YAML would make one an alias of the other
     service["healthcheck"] = copy.deepcopy(_HEALTH)
     return service
+
+
+def _late(text: str) -> str:
+    """``${NAME}`` stays: compose replaces it when it starts, so that no secret is in the file."""
+    return _VARIABLE.sub(r"${\1:?\1 is not set}", text.replace("$", "$$").replace("$${", "${"))
 
 
 def _guess_application(roles: list[str]) -> str:
@@ -237,6 +245,11 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
     names = list(env) if isinstance(env, dict) else [""]
     if not all(_NAME.fullmatch(name) and isinstance(env[name], str | int) for name in names):
         raise ConfigError(f"{role}.env", "must be a table of names and texts")
+    volumes = table.get("volumes", [])
+    if not isinstance(volumes, list) or not all(
+        isinstance(volume, str) and _VOLUME.fullmatch(volume) for volume in volumes
+    ):
+        raise ConfigError(f"{role}.volumes", 'must be a list of texts "SOURCE:/TARGET[:ro]"')
     return Party(
         role=role,
         endpoint=endpoint,
@@ -244,6 +257,7 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
         image=_text(table, "image", role),
         agentbeats_id=_text(table, "agentbeats_id", role),
         env={name: str(value) for name, value in env.items()},
+        volumes=tuple(volumes),
     )
 
 

@@ -60,6 +60,10 @@ def test_both_forms_are_read(tmp_path):
         (GREEN + PURPLE + "cmd = 3\n", "malt_operator.cmd: must be text, not int"),
         (GREEN + PURPLE + "env = 3\n", "malt_operator.env: must be a table"),
         (GREEN + PURPLE + 'env = { "A B" = "x" }\n', "malt_operator.env: must be a table"),
+        (GREEN + PURPLE + 'volumes = "a:/b"\n', "malt_operator.volumes: must be a list"),
+        (GREEN + PURPLE + "volumes = [1]\n", "malt_operator.volumes: must be a list"),
+        (GREEN + PURPLE + 'volumes = ["a:b"]\n', "malt_operator.volumes: must be a list"),
+        (GREEN + PURPLE + 'volumes = ["a:/b:rx"]\n', "malt_operator.volumes: must be a list"),
         (
             GREEN + '[[participants]]\nrole = "r"\ncmd = "x"\n',
             "r.endpoint: must say where the cmd will be reached",
@@ -111,6 +115,18 @@ def test_a_compose_file_waits_for_health_and_holds_no_secret(tmp_path):
         "config": {"prompt_type": "a$b"},
     }
     assert "privileged" not in services["green-agent"]
+
+
+def test_mounts_are_those_of_the_agent_that_names_them(tmp_path):
+    mounts = 'volumes = ["${HOME}/.kube:/kube:ro", "./pay$:/data/pay", "runs:/netarena-runs:rw"]\n'
+    services = compose(read(tmp_path, GREEN + mounts + PURPLE))["services"]
+    assert services["green-agent"]["volumes"] == [
+        "${HOME:?HOME is not set}/.kube:/kube:ro",
+        "./pay$$:/data/pay",
+        "runs:/netarena-runs:rw",
+    ]
+    assert "volumes" not in services["malt-operator"]
+    assert services["assessment"]["volumes"] == ["./output:/output"]
 
 
 def test_networks_need_a_privileged_container(tmp_path):

@@ -66,8 +66,20 @@ def test_a_manifest_starts_the_agent_and_declares_what_it_uses(path):
     asked = set(re.findall(r"\$\{config\.(\w+)\}", json.dumps(program)))
     schema = manifest["config_schema"]
     assert asked == set(schema["properties"]) == set(schema["required"])
-    if path.stem != "purple":
-        assert list(manifest["slots"]) == [load(path.stem).role]
+    assert manifest["manifest_version"] == "0.1.0"
+    if path.stem == "purple":
+        assert "slots" not in manifest
+        return
+    # as in the manifests of AgentBeats' own green agents: the scenario binds the gateway's proxy to
+    # this slot, and a slot that no program names cannot be talked to
+    assert manifest["slots"] == {"proxy": {"kind": "a2a"}}
+    assert "${slots.proxy.url}" in program["env"].values()
+    told = manifest["metadata"]
+    application = load(path.stem)
+    assert told["participant_roles"] == [application.role]
+    board = read_scenario(ROOT / "scenarios" / path.stem / "leaderboard.toml")
+    assert told["assessment_config"] == board.config
+    assert application.config_type.parse(told["assessment_config"])
 
 
 def test_the_leaderboards_scenario_becomes_a_compose_file():
