@@ -148,7 +148,8 @@ class Cell:
         ``address`` is an IPv4 address of loopback and a port: the same inside and outside. With
         ``keep`` the command may write a folder which holds what the last one left there. In
         ``environment`` ``{files}`` and ``{kept}`` stand for where these are. Every process of the
-        command is dead on return. Raises EnvironmentFailed when none could be run.
+        command is dead on return. Raises EnvironmentFailed when none could be run, proven ours
+        where the walls around it could not be built.
         """
         await self.start()
         assert self._home is not None
@@ -173,7 +174,8 @@ class Cell:
             self._users.discard(user)
         self.cpu_s += answer.get("cpu_s", 0.0)
         if "failed" in answer:
-            raise EnvironmentFailed(one_line(f"a command: {answer['failed']}"))
+            ours = bool(answer.get("ours"))
+            raise EnvironmentFailed(one_line(f"a command: {answer['failed']}"), proven_ours=ours)
         if keep is not None and answer["kept"] is not None:
             keep.files = unpack(answer["kept"])
         return Result(**answer["result"])
@@ -342,9 +344,13 @@ def _confined(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
     )
     try:
         result, kept = confinement.run(task, asked)
-    except NetArenaError as error:
-        return {"failed": str(error)}
+    except EnvironmentFailed as error:
+        return _failure(error)
     return _answer(result, keep, kept)
+
+
+def _failure(error: EnvironmentFailed) -> dict[str, Any]:
+    return {"failed": error.detail, "ours": error.proven_ours}
 
 
 def _answer(result: Result, keep: Keep | None, kept: dict[str, bytes] | None) -> dict[str, Any]:
@@ -455,8 +461,10 @@ def _live_apart(request: dict[str, Any], telling: socket.socket) -> NoReturn:
             os.waitpid(inner, 0)
             os._exit(0)
         answer = _run(request, telling)
-    except (NetArenaError, namespace.Unavailable) as error:
-        answer = {"failed": str(error)}
+    except EnvironmentFailed as error:
+        answer = _failure(error)
+    except namespace.Unavailable as error:
+        answer = {"failed": str(error), "ours": True}
     except BaseException as error:  # noqa: BLE001 -- nothing may come back to the loop
         answer = {"failed": f"{type(error).__name__}: {error}"}
     with contextlib.suppress(OSError):
@@ -466,12 +474,15 @@ def _live_apart(request: dict[str, Any], telling: socket.socket) -> NoReturn:
 
 def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
     keep, folder = request["keep"] and Keep.unpack(request["keep"]), Path(request["folder"])
-    if keep is not None:
-        namespace.mount_memory(folder, keep.most_bytes, keep.most_files)
-        keep.fill(folder)
-    namespace.raise_loopback()
-    with socket.create_server(tuple(request["address"]), backlog=MAX_CONNECTIONS) as listening:
-        socket.send_fds(telling, [b"!"], [listening.fileno()])
+    try:
+        if keep is not None:
+            namespace.mount_memory(folder, keep.most_bytes, keep.most_files)
+            keep.fill(folder)
+        namespace.raise_loopback()
+        with socket.create_server(tuple(request["address"]), backlog=MAX_CONNECTIONS) as listening:
+            socket.send_fds(telling, [b"!"], [listening.fileno()])
+    except (namespace.Unavailable, OSError) as error:
+        raise EnvironmentFailed(f"no cell: {error}", proven_ours=True) from None
     waited_for = select.poll()
     waited_for.register(telling, 0)  # a hang-up is told unasked
 

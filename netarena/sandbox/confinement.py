@@ -189,12 +189,18 @@ def run(task: Task, asked: socket.socket) -> tuple[Result, dict[str, bytes] | No
     """Run ``bash -c``; return what came of it, and the kept folder's files where there is one.
 
     Ends the command when the other side of ``asked`` is closed. Every process of the command is
-    dead on return. For a process of its own: it is changed for good. Raises EnvironmentFailed.
+    dead on return. For a process of its own: it is changed for good. Raises EnvironmentFailed,
+    proven ours while the walls are built: nothing of the command has run then.
     """
+    confinement = _Confinement(task, asked)
+    if len(confinement.text().encode("utf-8", "replace")) > shell.LONGEST_COMMAND_BYTES:
+        return Result("", None, stopped="the command is too long"), None
     try:
-        return _Confinement(task, asked).run()
+        return confinement.run()
     except (Unprotected, OSError) as error:
-        raise EnvironmentFailed(f"no confinement: {error}", proven_ours=True) from None
+        began = confinement.began
+        what = "a confined command" if began else "no confinement"
+        raise EnvironmentFailed(f"{what}: {error}", proven_ours=not began) from None
     finally:
         _libc.setfsuid(os.geteuid())
         _remove(task.folder)
@@ -209,6 +215,8 @@ class _Confinement:
         self._files = task.folder / "files"
         self._programs = task.folder / "programs"
         self._keep = task.folder / "kept"
+        #: whether the command was let run: what fails from then on may be its doing
+        self.began = False
 
     def run(self) -> tuple[Result, dict[str, bytes] | None]:
         if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
@@ -279,11 +287,12 @@ class _Confinement:
         for end in (ruleset, output, telling):
             os.close(end)
         os.set_blocking(self._output, False)
+        self._life = os.pidfd_open(self._child)
         with os.fdopen(told, "rb") as file:
             if problem := file.read():
                 self._end()
                 raise Unprotected(problem.decode())
-        self._life = os.pidfd_open(self._child)
+        self.began = True
 
     def _become_the_command(self, ruleset: int, output: int, telling: int) -> NoReturn:
         try:
@@ -314,12 +323,13 @@ class _Confinement:
             protection.restrict(ruleset)
             signals = user is None and protection.landlock_version() < protection.SCOPES_SINCE
             protection.set_filter(_filter(signals=signals))
-            os.execve("/bin/bash", ["bash", "-c", self._text()], self._environment())  # noqa: S606 -- what all this is for
+            os.execve("/bin/bash", ["bash", "-c", self.text()], self._environment())  # noqa: S606 -- what all this is for
         except BaseException as error:  # noqa: BLE001 -- nothing may come back
             os.write(telling, str(error).encode())
         os._exit(1)
 
-    def _text(self) -> str:
+    def text(self) -> str:
+        """The command as bash gets it; each ``/tmp`` in it makes it longer."""
         return _HABIT.sub(lambda _: str(self._scratch), self._task.command)
 
     def _environment(self) -> dict[str, str]:

@@ -249,7 +249,7 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
     limits = limits or Limits()
     if problem := available():
         raise EnvironmentFailed(f"no sandbox: {problem}", proven_ours=True)
-    if "\0" in command or len(command.encode("utf-8", "replace")) > _LONGEST_COMMAND_BYTES:
+    if "\0" in command or len(command.encode("utf-8", "replace")) > LONGEST_COMMAND_BYTES:
         return Result("", None, stopped="the command is too long or holds a null character")
     with contextlib.ExitStack() as stack:
         sandbox = _Sandbox(stack, limits, watch, networked=netns is not None)
@@ -279,7 +279,7 @@ def entered(netns: int | None) -> Iterator[None]:
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_LONGEST_COMMAND_BYTES = 100_000  # the kernel takes 128 KiB in one argument
+LONGEST_COMMAND_BYTES = 100_000  # the kernel takes 128 KiB in one argument
 
 
 def _set_namespace(descriptor: int) -> None:

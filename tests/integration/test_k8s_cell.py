@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -307,6 +308,32 @@ def test_a_warm_process_that_died_is_started_again(walls: Walls) -> None:
         os.kill(dead, signal.SIGKILL)
         await _until(lambda: cell.pid is None)
         assert (await cell.run("echo again", address=NOWHERE)).output == "again\n"
+
+    in_cell(walls, scene)
+
+
+@each
+def test_walls_that_cannot_be_built_are_our_failure(walls: Walls) -> None:
+    """What the operating system refuses before the command runs is no doing of the agent's."""
+
+    async def scene(cell: Cell) -> None:
+        assert cell._home is not None
+        shutil.rmtree(cell._home.name)
+        with pytest.raises(EnvironmentFailed, match="No such file") as failed:
+            await cell.run("true", address=NOWHERE, keep=Keep())
+        assert failed.value.proven_ours
+
+    in_cell(walls, scene)
+
+
+@each
+def test_a_command_that_grows_too_long_is_the_agents_own_failure(walls: Walls) -> None:
+    """Were it ours, an agent could void its episode: each /tmp stands for a longer path."""
+
+    async def scene(cell: Cell) -> None:
+        result = await cell.run("true " + "/tmp " * 13_000, address=NOWHERE)
+        assert result.exit == 0 or "too long" in result.stopped
+        assert (await cell.run("true", address=NOWHERE)).exit == 0
 
     in_cell(walls, scene)
 
