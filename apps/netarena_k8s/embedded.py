@@ -18,7 +18,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from netarena.errors import EnvironmentFailed, one_line
 from netarena.sandbox.child import Child
@@ -34,6 +34,9 @@ _ANSWER_BYTES = 64 << 20
 #: what the process inherits of the service's surroundings
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 
+#: None when the process has ended first
+_Answer: TypeAlias = asyncio.Future[dict[str, Any] | None]
+
 
 class Embedded(Cluster):
     """Use ``start`` and ``stop``, or an async context manager; worlds live in ``namespace``."""
@@ -43,9 +46,11 @@ class Embedded(Cluster):
         self._child: Child | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[int, _Answer] = {}
         self._orders = 0
         self._episodes = 0
+        #: processes that have ended: a world lives and dies with one
+        self._lives = 0
         self._root = ""
         self._starting = asyncio.Lock()
 
@@ -64,12 +69,13 @@ class Embedded(Cluster):
         """Starts the process too, also when it has died."""
         await self.start()
         self._episodes += 1
-        number = self._episodes
+        number, life = self._episodes, self._lives
         addresses = {name: pod.ip for name, pod in Net(world, ()).pods.items()}
         try:
             made = await self.ask(
                 "deploy",
                 number,
+                life,
                 world=world.model_dump(mode="json"),
                 namespace=self.namespace,
                 addresses=addresses,
@@ -77,13 +83,13 @@ class Embedded(Cluster):
         except BaseException:
             # it may be there all the same, when nobody waited for the answer
             with contextlib.suppress(EnvironmentFailed):
-                await asyncio.shield(self.ask("close", number))
+                await asyncio.shield(self.ask("close", number, life))
             raise
         access = {
             user: _access(made["port"], user, token, self._root, self.namespace)
             for user, token in made["tokens"].items()
         }
-        return EmbeddedShop(self, number, world, access)
+        return EmbeddedShop(self, number, life, world, access)
 
     async def stop(self) -> None:
         async with self._starting:
@@ -96,13 +102,16 @@ class Embedded(Cluster):
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def ask(self, do: str, episode: int, **arguments: Any) -> Any:
-        """Have the process do something. Raises EnvironmentFailed."""
-        if self._writer is None:
-            raise EnvironmentFailed("the API server has ended")
+    async def ask(self, do: str, episode: int, life: int, **arguments: Any) -> Any:
+        """Have the process do something for an episode, which began in its ``life``.
+
+        Raises EnvironmentFailed; proven ours when that process has ended, out of any agent's reach.
+        """
+        if self._writer is None or life != self._lives:
+            raise EnvironmentFailed("the API server has ended", proven_ours=True)
         self._orders += 1
         number = self._orders
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        answer: _Answer = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         order = {"number": number, "do": do, "episode": episode, **arguments}
         try:
@@ -115,6 +124,8 @@ class Embedded(Cluster):
             ) from None
         finally:
             self._waiting.pop(number, None)
+        if found is None:
+            raise EnvironmentFailed("the API server has ended", proven_ours=True)
         if "failed" in found:
             raise EnvironmentFailed(one_line(f"the API server: {do}: {found['failed']}"))
         return found["ok"]
@@ -158,9 +169,10 @@ class Embedded(Cluster):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+            self._lives += 1
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_result({"failed": "it has ended"})
+                waiting.set_result(None)
 
     async def _stop(self) -> None:
         """Close the control socket, at which the process ends; kill it otherwise."""
@@ -181,10 +193,10 @@ class EmbeddedShop(Deployed):
     """One world on the embedded cluster."""
 
     def __init__(
-        self, cluster: Embedded, number: int, world: World, access: Mapping[str, Access]
+        self, cluster: Embedded, number: int, life: int, world: World, access: Mapping[str, Access]
     ) -> None:
         self._cluster = cluster
-        self._number = number
+        self._of = (number, life)
         self._world = world
         self._access = access
 
@@ -200,10 +212,10 @@ class EmbeddedShop(Deployed):
     async def write(self, policies: Sequence[Policy]) -> None:
         """As if they had been deployed so: nothing of the objects tells that they were altered."""
         written = [policy.model_dump(mode="json") for policy in policies]
-        await self._cluster.ask("amend", self._number, policies=written)
+        await self._cluster.ask("amend", *self._of, policies=written)
 
     async def look(self) -> Sight:
-        seen = await self._cluster.ask("look", self._number)
+        seen = await self._cluster.ask("look", *self._of)
         # an agent's policies may be large: nobody else is kept waiting
         return await asyncio.to_thread(self._compute, seen)
 
@@ -216,7 +228,7 @@ class EmbeddedShop(Deployed):
     async def close(self) -> None:
         # with a process that has ended, the episode has ended too
         with contextlib.suppress(EnvironmentFailed):
-            await self._cluster.ask("close", self._number)
+            await self._cluster.ask("close", *self._of)
 
 
 def _access(port: int, user: str, token: str, root: str, namespace: str) -> Access:

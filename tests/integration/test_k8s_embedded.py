@@ -8,14 +8,20 @@ import socket
 import ssl
 import sys
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from netarena.assessment import conduct
 from netarena.errors import EnvironmentFailed
+from netarena.journal import JOURNAL_NAME, read_journal
+from netarena.model import AgentInfo, Outcome, Reply
 from netarena_k8s.apiserver import process
 from netarena_k8s.apiserver.process import CONNECTIONS, Process
+from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
+from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.embedded import Embedded
 from netarena_k8s.world import render_policy
 
@@ -295,15 +301,67 @@ def test_a_server_that_dies_fails_its_episodes_and_a_new_one_is_started():
         async with Embedded() as cluster:
             one = await cluster.deploy(boutique())
             os.kill(cluster.pid, 9)
-            with pytest.raises(EnvironmentFailed, match="ended"):
+            with pytest.raises(EnvironmentFailed, match="ended") as failed:
                 await ask_until_it_fails(one)
+            assert failed.value.proven_ours
             two = await cluster.deploy(boutique())
             assert (await two.look()).reached == boutique().intended
+            # the new process knows nothing of the old one's worlds, which is nobody's doing either
+            with pytest.raises(EnvironmentFailed, match="ended") as failed:
+                await one.look()
+            assert failed.value.proven_ours
         assert cluster.pid is None
         with pytest.raises(EnvironmentFailed, match="ended"):
             await two.look()
 
     asyncio.run(scene())
+
+
+class Killer:
+    """An agent that reads; once two episodes have read, it kills the API server below them."""
+
+    info = AgentInfo(name="killer")
+
+    def __init__(self):
+        self.killed = asyncio.Event()
+        self.turns = Counter()
+        self.cluster = None
+
+    async def open(self, *, timeout_s):
+        pass
+
+    async def aclose(self):
+        pass
+
+    async def ask(self, prompt, *, context_id, timeout_s):
+        self.turns[context_id] += 1
+        first = list(self.turns)[:2]
+        if context_id in first and self.turns[context_id] == 2:
+            if [self.turns[one] for one in first] == [2, 2]:
+                os.kill(self.cluster.pid, 9)
+                self.killed.set()
+            await self.killed.wait()
+        return Reply(text="kubectl get networkpolicies")
+
+
+@pytest.mark.requires("cell")
+def test_episodes_on_a_server_that_dies_are_tried_again(tmp_path):
+    """They count as nobody's failure, and the next find a new server."""
+
+    async def scene():
+        agent = Killer()
+        async with Kubernetes() as green:
+            agent.cluster = green._cluster("embedded")
+            config = KubernetesConfig(
+                num_queries=1, error_types=("change_port", "remove_ingress"), seed=5,
+                concurrency=2, max_iterations=2,
+            )  # fmt: skip
+            await conduct(green, config, {green.role: agent}, out=tmp_path)
+
+    asyncio.run(scene())
+    episodes = list(read_journal(tmp_path / JOURNAL_NAME).episodes.values())
+    assert [(one.outcome, one.attempt) for one in episodes] == [(Outcome.UNSOLVED, 1)] * 2
+    assert all(one.safe for one in episodes)
 
 
 def test_the_process_carries_out_orders_and_bounds_connections(monkeypatch):
