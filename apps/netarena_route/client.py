@@ -25,7 +25,7 @@ from typing import Any, Protocol, Self
 from netarena.errors import EnvironmentFailed, one_line
 from netarena.model import JsonValue, Record
 from netarena.sandbox.child import End, Forker, try_out
-from netarena_route.diagnosis import neighbour_table
+from netarena_route.netlink import neighbour_table
 from netarena_route.world import World
 
 _START_S = 60.0  # interpreter and imports

@@ -12,14 +12,12 @@ import importlib.util
 import json
 import os
 import random
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from netarena import errors
 from netarena.errors import ConfigError, NetArenaError, one_line
@@ -29,7 +27,7 @@ from netarena.sandbox import shell
 from netarena.sandbox.namespace import Unavailable, current_network, isolate, leave_network
 from netarena_route.config import RouteConfig
 from netarena_route.fault import PAPER_KINDS
-from netarena_route.netlink import Netlink, attributes
+from netarena_route.netlink import neighbour_table
 from netarena_route.query import DRAW
 
 #: what gives a container the rights; the second is the least that suffices
@@ -130,27 +128,6 @@ _NEEDS = (
         "mininet",
     ),
 )
-
-
-class NeighbourTable(NamedTuple):
-    """The kernel's one table of IPv4 neighbours, of all its network namespaces together."""
-
-    #: entries now
-    used: int
-    #: entries at most (gc_thresh3); permanent ones are not counted
-    most: int
-
-
-def neighbour_table() -> NeighbourTable:
-    """Ask the kernel by netlink, which tells it in every network namespace (rtnetlink(7))."""
-    get_table, name_of, most_of, config_of, entries_at = 66, 1, 4, 5, 4
-    with Netlink() as netlink:
-        for body in netlink.dump(get_table, struct.pack("=Bxxx", 2)):
-            found = attributes(body, 4)
-            if found.get(name_of, b"").rstrip(b"\0") == b"arp_cache" and config_of in found:
-                (used,) = struct.unpack_from("=I", found[config_of], entries_at)
-                return NeighbourTable(used, *struct.unpack("=I", found[most_of]))
-    raise OSError("the kernel tells no neighbour table")
 
 
 def diagnose() -> list[Check]:

@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, Self
 
 #: the family of nftables (linux/netlink.h; Python does not name it)
@@ -25,6 +26,7 @@ NEWNEIGH, DELNEIGH, GETNEIGH = 28, 29, 30
 GETRULE = 34
 GETNEXTHOP = 106
 NEWQDISC, GETQDISC = 36, 38
+_GETNEIGHTBL = 66
 
 _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
 CREATE = 0x400 | 0x100  # also in place of what is there
@@ -165,6 +167,9 @@ _RULE_BYTES = 12
 _NEXTHOP_BYTES = 8
 _FORWARDING = 3
 _NDA_DST, _NDA_LLADDR = 1, 2
+_NDTA_NAME, _NDTA_STATS, _NDTA_THRESH3, _NDTA_CONFIG = 1, 7, 4, 5
+#: of struct ndt_config and struct ndt_stats (linux/neighbour.h)
+_NDTC_ENTRIES_AT, _NDTS_TABLE_FULLS_AT = 4, 80
 #: states of entries that nobody put there for good: all but NOARP and PERMANENT
 _LEARNT = 0x3F
 _INCOMPLETE = 0x1
@@ -308,6 +313,40 @@ def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:
         + attribute(_NDA_LLADDR, mac),
         CREATE,
     )
+
+
+class NeighbourTable(NamedTuple):
+    """The kernel's one table of IPv4 neighbours, of all its network namespaces together."""
+
+    #: entries now
+    used: int
+    #: entries at most (gc_thresh3); permanent ones are not counted
+    most: int
+    #: how often there was no room for one since the kernel started; the packet was dropped
+    refused: int = 0
+
+
+def neighbour_table() -> NeighbourTable:
+    """What the kernel tells in every network namespace (rtnetlink(7)). Raises OSError."""
+    with Netlink() as netlink:
+        for body in netlink.dump(_GETNEIGHTBL, struct.pack("=Bxxx", socket.AF_INET)):
+            found = attributes(body, 4)
+            if found.get(_NDTA_NAME, b"").rstrip(b"\0") == b"arp_cache" and _NDTA_CONFIG in found:
+                (used,) = struct.unpack_from("=I", found[_NDTA_CONFIG], _NDTC_ENTRIES_AT)
+                (most,) = struct.unpack("=I", found[_NDTA_THRESH3])
+                (refused,) = struct.unpack_from("=Q", found[_NDTA_STATS], _NDTS_TABLE_FULLS_AT)
+                return NeighbourTable(used, most, refused)
+    raise OSError("the kernel tells no neighbour table")
+
+
+def count_refused() -> int:
+    """How often the kernel, since it started, had no room for a neighbour or for a packet on its
+    way to another namespace: whoever asked, it may have been anybody's that was lost.
+
+    The second are drops of the processors' queues (/proc/net/softnet_stat). Raises OSError.
+    """
+    rows = Path("/proc/thread-self/net/softnet_stat").read_text(encoding="ascii").splitlines()
+    return neighbour_table().refused + sum(int(row.split()[1], 16) for row in rows)
 
 
 # ---------------------------------------------------------------------------- rules of nftables

@@ -28,6 +28,7 @@ from netarena_route.guard import Guard
 from netarena_route.netlink import (
     Netlink,
     blocked,
+    count_refused,
     forget_neighbours,
     forward,
     links,
@@ -37,7 +38,7 @@ from netarena_route.netlink import (
     stop_queues,
     unsettled,
 )
-from netarena_route.prober import Echo, Prober, Pulse, open_socket
+from netarena_route.prober import Echo, Prober, Pulse, Round, open_socket
 from netarena_route.snapshot import Snapshot
 from netarena_route.wiring import configure, run_shell
 from netarena_route.world import World
@@ -57,6 +58,10 @@ READY_S = 1.5
 SETTLE_S = 6.0
 #: a network that is new must be healthy after so long, beyond the time of one round
 HEALTHY_S = 15.0
+#: a round is made again for so long, and so often at least, where the kernel had no room for it
+ROOM_S, _ROOM_TRIES = 20.0, 3
+#: pauses in between, which double up to the second: others come to their end meanwhile
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 #: between looks at what commands left in the kernel, while nothing is asked for
 _CALM_S = 0.5
 #: of all machines' sockets, and a few for each
@@ -273,8 +278,7 @@ class Worker:
         before: tuple[str, ...] | None = None
         deadline = None
         while True:
-            self._make_ready()
-            rows, lost_s = self._prober.measure(*self._patience_s())
+            rows, lost_s = self._measure()
             waited_s += lost_s
             if deadline is None:  # one round at the largest sizes takes longer than all waiting
                 deadline = time.monotonic() + most_s
@@ -283,6 +287,34 @@ class Worker:
             if time.monotonic() > deadline:
                 return _both(rows, before or rows), waited_s
             before = rows
+
+    def _measure(self) -> Round:
+        """One round that lost nothing for want of room in what all networks of a kernel share: its
+        table of neighbours, its processors' queues. Others may fill these at any time, and what is
+        lost then says nothing about this network; so the round is made again.
+
+        Raises EnvironmentFailed when that does not end. It is proven ours if others were seen to
+        fill them while this network was silent.
+        """
+        deadline = time.monotonic() + ROOM_S
+        pause_s, tries, others = _FIRST_PAUSE_S, 0, False
+        while True:
+            self._make_ready()
+            before = count_refused()
+            found = self._prober.measure(*self._patience_s())
+            tries += 1
+            if not any("0" in row for row in found.rows) or count_refused() == before:
+                return found
+            if tries >= _ROOM_TRIES and time.monotonic() > deadline:
+                raise EnvironmentFailed(
+                    f"the kernel's neighbour table or its queues were full for {ROOM_S:g} s",
+                    proven_ours=others,
+                )
+            self._make_ready()  # what this network holds of the table is free for others
+            silent = count_refused()
+            time.sleep(pause_s)  # none of its packets is on its way
+            others |= count_refused() > silent
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _first_wrong(self, rows: tuple[str, ...]) -> str:
         names = self._world.endpoints

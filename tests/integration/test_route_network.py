@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,15 @@ import pytest
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox.child import surroundings
 from netarena.sandbox.namespace import leave_network
+from netarena.sandbox.shell import entered
 from netarena_route import client, worker, world
 from netarena_route.action import Command
 from netarena_route.client import Warm, command
 from netarena_route.fault import KINDS, apply, breaks, expected, methods_of
 from netarena_route.method import Site
+from netarena_route.netlink import neighbour_table
 from netarena_route.path import Plan
+from netarena_route.prober import Prober
 from netarena_route.worker import Worker
 from netarena_route.world import standard, varied
 
@@ -191,6 +195,69 @@ async def test_a_queue_that_keeps_replies_waiting_is_stopped(requirement):
             await net.close()
     assert "kept the kernel from answering pings" in out.output
     assert "pfifo" in shown.output
+
+
+def test_a_table_of_neighbours_that_others_fill_changes_no_verdict(apart, monkeypatch):
+    """They fill it for the first round, in which nothing is learnt and pings are lost."""
+    net = apart(make(2, 2))
+    net.do("r0", "sysctl -w net.ipv4.ip_forward=0")
+    alone = net.observe()["matrix"]
+    number = neighbour_table().most + 100
+    places = [f"10.0.{place >> 8}.{place & 255} dev t0" for place in range(1, number)]
+    fill = [f"neigh replace {place} lladdr 02:00:00:00:00:01 nud stale" for place in places]
+    rounds, measure = [], Prober.measure
+    with space_of_others() as others:
+
+        def crowded(prober, *patience):
+            if rounds:
+                found = measure(prober, *patience)
+            else:
+                for _ in range(20):  # whoever else has networks here may leave places meanwhile
+                    others(fill)
+                    found = measure(prober, *patience)
+                    if found.rows != tuple(alone):
+                        break
+                others([f"neigh del {place}" for place in places])
+            rounds.append(found.rows)
+            return found
+
+        monkeypatch.setattr(Prober, "measure", crowded)
+        among_others = net.observe()["matrix"]
+
+    assert rounds[0] != tuple(alone)
+    assert among_others == alone
+    assert len(rounds) >= 3  # one that is not believed, two that are equal
+
+
+@contextmanager
+def space_of_others():
+    """A network namespace with a link ``t0``; ``others([command, ...])`` gives commands to ip."""
+    found = []
+
+    def make_space():
+        leave_network()
+        subprocess.run(
+            "ip link add t0 type veth peer name t1 && ip link set t0 up && ip link set t1 up",
+            shell=True,
+            check=True,
+        )
+        found.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+
+    thread = threading.Thread(target=make_space)
+    thread.start()
+    thread.join()
+
+    def others(commands):
+        text = "".join(f"{command}\n" for command in commands).encode()
+        with entered(found[0]):  # where there is no room, or nothing to delete, it fails
+            subprocess.run(
+                ["ip", "-force", "-batch", "-"], input=text, capture_output=True, check=False
+            )
+
+    try:
+        yield others
+    finally:
+        os.close(found[0])
 
 
 def test_what_was_learnt_is_forgotten_and_what_was_set_stays(apart):

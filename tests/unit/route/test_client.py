@@ -8,7 +8,7 @@ import pytest
 
 from netarena.errors import EnvironmentFailed
 from netarena_route import client
-from netarena_route.diagnosis import NeighbourTable
+from netarena_route.netlink import NeighbourTable
 
 
 async def granted(count: int) -> None:

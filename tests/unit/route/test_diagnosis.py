@@ -19,9 +19,9 @@ from netarena.sandbox.namespace import Unavailable
 from netarena.sandbox.shell import Result
 from netarena_route import diagnosis
 from netarena_route.config import RouteConfig
-from netarena_route.diagnosis import NeighbourTable, check, diagnose
+from netarena_route.diagnosis import check, diagnose
 from netarena_route.fault import PAPER_KINDS, one_of_each
-from netarena_route.netlink import Netlink
+from netarena_route.netlink import NeighbourTable, Netlink
 from netarena_route.path import Plan
 from netarena_route.world import standard, varied
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from netarena.errors import EnvironmentFailed
-from netarena_route import worker
+from netarena_route import prober, worker
 
 
 class Watched:
@@ -65,6 +65,65 @@ def test_what_was_ended_in_between_is_kept_once_for_the_next_command() -> None:
         served._note(note, machine)
 
     assert served._notes == ["m: a storm", "pings"]
+
+
+class Rounds:
+    """Stands for a prober, and for the kernel's count of what it had no room for: each round
+    finds ``rows``, and ``refused`` of the first rounds are refused something."""
+
+    def __init__(self, rows: tuple[str, ...], refused: int) -> None:
+        self.rows = rows
+        self.refused = refused
+        self.count = self.tries = 0
+
+    def measure(self, *_: float) -> prober.Round:
+        self.tries += 1
+        if self.tries <= self.refused:
+            self.count += 1
+        return prober.Round(self.rows, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "refused", "tries"),
+    [
+        (("11", "01"), 0, 1),  # what is lost is the network's
+        (("11", "11"), 1, 1),  # nothing is lost, whoever was refused
+        (("11", "01"), 2, 3),  # it may have been lost for want of room
+    ],
+)
+def test_a_round_that_the_kernel_had_no_room_for_is_made_again(
+    rows: tuple[str, ...], refused: int, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, rounds = worker.Worker(), Rounds(rows, refused)
+    served._prober = rounds  # type: ignore[assignment] # stands for it
+    monkeypatch.setattr(served, "_make_ready", lambda: None)
+    monkeypatch.setattr(served, "_patience_s", lambda: (0.0, 0.0))
+    monkeypatch.setattr(worker, "count_refused", lambda: rounds.count)
+
+    assert served._measure().rows == rows
+    assert rounds.tries == tries
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_kernel_without_room_is_ours_if_others_were_seen_to_take_it(
+    others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, rounds = worker.Worker(), Rounds(("10", "01"), 10**6)
+
+    def pause(_: float) -> None:
+        rounds.count += others
+
+    served._prober = rounds  # type: ignore[assignment] # stands for it
+    monkeypatch.setattr(served, "_make_ready", lambda: None)
+    monkeypatch.setattr(served, "_patience_s", lambda: (0.0, 0.0))
+    monkeypatch.setattr(worker, "count_refused", lambda: rounds.count)
+    monkeypatch.setattr(worker.time, "sleep", pause)
+    monkeypatch.setattr(worker, "ROOM_S", 0.0)
+
+    with pytest.raises(EnvironmentFailed, match="neighbour table or its queues") as caught:
+        served._measure()
+    assert caught.value.proven_ours == others
+    assert rounds.tries == 3
 
 
 def test_what_commands_left_is_calmed_while_nothing_is_asked(
