@@ -1,0 +1,60 @@
+"""docs/troubleshooting.md quotes what the code says, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from netarena.errors import FailureReason
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+#: a row's first cell; two backticks around what holds one
+ROWS = [text for _, text in re.findall(r"^\| (``|`) ?(.+?) ?\1 \| .+ \|$", PAGE, re.MULTILINE)]
+
+
+def said() -> set[str]:
+    """Every text of the code, what is filled in as ``…``."""
+    texts = set()
+    for folder in ("netarena", "apps", "a2a_purple"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    parts = [v.value if isinstance(v, ast.Constant) else "…" for v in node.values]
+                    texts.add("".join(map(str, parts)))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    texts.add(node.value)
+    return texts | {(ROOT / "scripts" / "venv").read_text()}
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return said()
+
+
+def ways(text: str) -> list[list[str]]:
+    """``where: words``, which an error puts together, or words alone; fillings at the ends left."""
+    where, colon, words = text.partition(": ")
+    apart = [[where, words]] if colon else []
+    return [[piece.strip("…") for piece in pieces] for pieces in ([text], *apart)]
+
+
+@pytest.mark.parametrize("text", ROWS)
+def test_each_text_of_the_page_stands_in_the_code(text, texts):
+    assert any(
+        all(any(piece in one for one in texts) for piece in pieces) for pieces in ways(text)
+    ), text
+
+
+def test_a_text_that_nobody_says_would_be_found(texts):
+    assert not any(
+        all(any(piece in one for one in texts) for piece in pieces)
+        for pieces in ways("participants: must be at least seventeen, not …")
+    )
+
+
+def test_every_way_in_which_an_agent_fails_has_a_row():
+    assert {reason.value for reason in FailureReason} <= set(ROWS)
