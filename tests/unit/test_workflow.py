@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,48 @@ def test_a_workflows_scripts_are_bash_and_its_actions_have_versions(path):
         # expressions are replaced before bash sees them
         script = re.sub(r"\$\{\{.*?\}\}", "x", str(step["run"]))
         subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=20)
+
+
+def check_schema(name: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+    """Hold files against the schema that is published for them, which came with the program."""
+    return subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{name}", *paths],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_workflows_are_what_github_publishes_as_such(tmp_path):
+    done = check_schema("github-workflows", *WORKFLOWS)
+    assert done.returncode == 0, done.stdout
+    broken = tmp_path / "broken.yml"
+    broken.write_text(WORKFLOWS[0].read_text().replace("runs-on", "runs-at"))
+    assert "runs-at" in check_schema("github-workflows", broken).stdout
+
+
+def test_compose_files_are_what_compose_publishes_as_such(tmp_path):
+    made = []
+    for path in [*ROOT.glob("scenarios/*/leaderboard.toml"), ROOT / "docs" / "scenario.md"]:
+        text = path.read_text()
+        if path.suffix == ".md":  # the one with mounts, which names no participant
+            (text,) = [
+                block
+                for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+                if "volumes" in block
+            ]
+            text += '[[participants]]\nrole = "k8s_operator"\nimage = "netarena-purple"\n'
+        scenario = tmp_path / f"{path.parent.name}.toml"
+        scenario.write_text(text)
+        made.append(scenario.with_suffix(".yaml"))
+        made[-1].write_text(yaml.safe_dump(compose(read_scenario(scenario))))
+    assert len(made) == 4
+    done = check_schema("compose-spec", *made)
+    assert done.returncode == 0, done.stdout
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(made[0].read_text().replace("depends_on", "depending_on"))
+    assert check_schema("compose-spec", broken).returncode == 1
 
 
 def test_what_a_stranger_chooses_never_becomes_a_script():
