@@ -14,7 +14,8 @@ Each drawn query is opened in its real environment and held against five promise
 A world that fails before anything was executed gets one more try, as in an assessment.
 
 Queries are spread over all labels of all variants of the config (``Application.variants``). Checks
-that are computation alone may be shared out to worker processes, one per core.
+that are computation alone may be shared out to worker processes, one per core. An audit may be
+cancelled at any time, while it draws too; what was found until then is in its ``Ledger``.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import json
 import multiprocessing
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from itertools import zip_longest
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from netarena.application import Application, Environment
 from netarena.config import Config
@@ -44,6 +45,11 @@ CONCURRENCY = 2
 TRIES = 2
 #: queries that a worker process is handed at a time: a second's work
 BATCH = 16
+#: of a value in a variant's name
+_MAX_VALUE_CHARS = 24
+
+
+T = TypeVar("T")
 
 
 class Reason(StrEnum):
@@ -76,19 +82,22 @@ class Audit(Record):
     application: str
     version: str
     seed: int
-    #: queries drawn, by variant and label; a config without variants has one, ""
+    #: queries checked, by variant and label; a config without variants has one, ""
     drawn: dict[str, dict[str, int]]
     levels: dict[str, int]
     retried: int
     flaws: tuple[Flaw, ...]
+    #: queries that an audit that was ended early did not come to
+    not_checked: int = 0
 
     @property
     def queries(self) -> int:
+        """Queries checked."""
         return sum(self.labels.values())
 
     @property
     def labels(self) -> dict[str, int]:
-        """Queries drawn by label."""
+        """Queries checked by label."""
         counts: Counter[str] = Counter()
         for labels in self.drawn.values():
             counts.update(labels)
@@ -96,7 +105,7 @@ class Audit(Record):
 
     @property
     def variants(self) -> dict[str, int]:
-        """Queries drawn by variant, in the order of the variants."""
+        """Queries checked by variant, in the order of the variants."""
         return {variant: sum(labels.values()) for variant, labels in self.drawn.items()}
 
     @property
@@ -116,6 +125,7 @@ class Audit(Record):
             "seed": self.seed,
             "queries": self.queries,
             "invalid": self.invalid,
+            "not_checked": self.not_checked,
             "reasons": self.reasons(),
             "labels": self.labels,
             "levels": self.levels,
@@ -145,14 +155,27 @@ def draw(application: Application, config: Config, seed: int, total: int) -> lis
 
     ``config.num_queries`` is not used. Raises ConfigError when nothing can be drawn.
     """
+    steps = _draw(application, config, seed, total)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: list[Item] = end.value
+            return found
+
+
+def _draw(
+    application: Application, config: Config, seed: int, total: int
+) -> Generator[None, None, list[Item]]:
+    """As ``draw``, a query a step: the time of all may be long."""
     if total < 1:
         raise ConfigError("num_queries", f"must be at least 1, not {total}")
     variants = _named(application.variants(config))
-    labels = {
-        (name, query.label)
-        for name, variant in variants.items()
-        for query in _generate(application, variant, seed, per_label=1)
-    }
+    labels = set[tuple[str, str]]()
+    for name, variant in variants.items():
+        for query in _generate(application, variant, seed, per_label=1):
+            labels.add((name, query.label))
+            yield
     if not labels:
         raise ConfigError("config", "no query can be drawn from it")
     piles: list[list[list[Item]]] = []
@@ -160,6 +183,7 @@ def draw(application: Application, config: Config, seed: int, total: int) -> lis
         own: dict[str, list[Item]] = {}
         for query in _generate(application, variant, seed, per_label=-(-total // len(labels))):
             own.setdefault(query.label, []).append(Item(name, variant, query))
+            yield
         # variants take turns, each from another label on: few queries meet many of both
         start = place * len(own) // len(variants)
         piles.append([*own.values()][start:] + [*own.values()][:start])
@@ -171,14 +195,64 @@ def _named(variants: Sequence[Config]) -> dict[str, Config]:
     """Variants by the keys in which they differ; one alone has the empty name."""
     shapes = [variant.shape() for variant in variants]
     keys = [key for key in shapes[0] if len({json.dumps(shape[key]) for shape in shapes}) > 1]
-    return {
-        ", ".join(f"{key}={_plain(shape[key])}" for key in keys): variant
-        for shape, variant in zip(shapes, variants, strict=True)
-    }
+
+    def name(most: int | None) -> list[str]:
+        return [", ".join(f"{key}={_plain(shape[key], most)}" for key in keys) for shape in shapes]
+
+    names = name(_MAX_VALUE_CHARS)
+    if len(set(names)) < len(names):
+        names = name(None)
+    return dict(zip(names, variants, strict=True))
 
 
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _plain(value: object, most: int | None) -> str:
+    """A value in a name, cut off beyond ``most`` characters."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if most is None or len(text) <= most else f"{text[:most]}…"
+
+
+class Ledger:
+    """What an audit has found so far."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._checked: set[str] = set()
+        self._flaws: list[Flaw] = []
+        self._retried = 0
+
+    def enter(self, item: Item) -> None:
+        """A query was drawn."""
+        self._items.append(item)
+
+    def add(self, flaws: Iterable[Flaw]) -> None:
+        """Flaws that show without a world."""
+        self._flaws += flaws
+
+    def check(self, checked: Checked) -> None:
+        """A query was tried out."""
+        self._checked.add(checked.item.query.id)
+        self._retried += checked.tries - 1
+        if checked.flaw is not None:
+            self._flaws.append(checked.flaw)
+
+    def audit(self, application: Application, seed: int, total: int) -> Audit:
+        """The result for those of ``total`` queries that were checked, or are flawed unchecked."""
+        told = self._checked | {flaw.id for flaw in self._flaws}
+        items = [item for item in self._items if item.query.id in told]
+        order = {item.query.id: number for number, item in enumerate(items)}
+        drawn: dict[str, dict[str, int]] = {}
+        for (variant, label), number in Counter((i.variant, i.query.label) for i in items).items():
+            drawn.setdefault(variant, {})[label] = number
+        return Audit(
+            application=application.name,
+            version=application.version,
+            seed=seed,
+            drawn=drawn,
+            levels=_count(item.query.level for item in items),
+            retried=self._retried,
+            flaws=tuple(sorted(self._flaws, key=lambda flaw: order[flaw.id])),
+            not_checked=total - len(items),
+        )
 
 
 async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
@@ -190,44 +264,42 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
     concurrency: int = CONCURRENCY,
     processes: int = 1,
     checked: Callable[[Query, Flaw | None], None] | None = None,
+    ledger: Ledger | None = None,
 ) -> Audit:
     """Draw ``total`` queries and check each; ``application`` is entered already.
 
     ``concurrency`` worlds are open at a time in each of ``processes``: in this one, or, if there
     are more, in as many workers, each of which enters an application of the same type.
-    ``checked`` is told of each query when it is done. Raises ConfigError when nothing can be
-    drawn, EnvironmentFailed when a worker ends before its work.
+    ``checked`` is told of each query when it is done; ``ledger`` holds what has been found, for
+    who ends this early. Raises ConfigError when nothing can be drawn, EnvironmentFailed when a
+    worker ends before its work.
     """
-    items = draw(application, config, seed, total)
-    flaws = _record_flaws(items)
-    retried = 0
+    ledger = Ledger() if ledger is None else ledger
+    items = await _rest(_draw(application, config, seed, total))
+    await _rest(_inspect(items, ledger))
 
     def count(found: Iterable[Checked]) -> None:
-        nonlocal retried
-        for item, flaw, tries in found:
-            retried += tries - 1
-            if flaw is not None:
-                flaws.append(flaw)
+        for one in found:
+            ledger.check(one)
             if checked is not None:
-                checked(item.query, flaw)
+                checked(one.item.query, one.flaw)
 
     if processes > 1:
         await _share_out(application, items, processes, concurrency, count)
     else:
         await _check_all(application, items, concurrency, count)
-    order = {item.query.id: number for number, item in enumerate(items)}
-    drawn: dict[str, dict[str, int]] = {}
-    for (variant, label), number in Counter((i.variant, i.query.label) for i in items).items():
-        drawn.setdefault(variant, {})[label] = number
-    return Audit(
-        application=application.name,
-        version=application.version,
-        seed=seed,
-        drawn=drawn,
-        levels=_count(item.query.level for item in items),
-        retried=retried,
-        flaws=tuple(sorted(flaws, key=lambda flaw: order[flaw.id])),
-    )
+    return ledger.audit(application, seed, len(items))
+
+
+async def _rest(steps: Generator[None, None, T]) -> T:
+    """What steps come to, which may be cancelled after each."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await asyncio.sleep(0)
 
 
 class Checked(NamedTuple):
@@ -328,8 +400,8 @@ def _count(names: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(names).items()))
 
 
-def _record_flaws(items: Sequence[Item]) -> list[Flaw]:
-    flaws = []
+def _inspect(items: Sequence[Item], ledger: Ledger) -> Generator[None, None, None]:
+    """Enter queries into ``ledger`` with the flaws of their records, one a step."""
     seen: set[str] = set()
     for item in items:
         query = item.query
@@ -345,8 +417,9 @@ def _record_flaws(items: Sequence[Item]) -> list[Flaw]:
         if Query.model_validate_json(query.model_dump_json()) != query:
             problems.append("it does not survive a JSON round trip")
         seen.add(query.id)
-        flaws += [_flaw(item, Reason.RECORD, problem) for problem in problems]
-    return flaws
+        ledger.enter(item)
+        ledger.add(_flaw(item, Reason.RECORD, problem) for problem in problems)
+        yield
 
 
 def _flaw(item: Item, reason: Reason, detail: str) -> Flaw:

@@ -11,12 +11,13 @@ from pathlib import Path
 import click
 
 from netarena.application import load
-from netarena.audit import CONCURRENCY, Audit, Flaw, audit
+from netarena.audit import CONCURRENCY, Audit, Flaw, Ledger, audit
+from netarena.cli import Stopped
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import config_options, json_option, read_pairs
 from netarena.cli.screen import Meter, show_table
 from netarena.config import SEED_BITS
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Query
 from netarena.report.markdown import clean, replace_section, table
 
@@ -51,7 +52,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     prove each valid in its real world.
 
     Its effect shows, doing nothing does not solve it, the reference solution solves it safely,
-    and its record is sound. Exit status 1 if any is not.
+    and its record is sound. Exit status 1 if any is not. Of an audit that is ended early (Ctrl-C)
+    what it found until then is told.
     """
     app = load(application)
     values = read_pairs(pairs, seed=seed)
@@ -67,6 +69,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     # worlds that live share the machine's names and emulators; computation is shared out
     cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
     processes = max(1, min(cores, total // PER_PROCESS))
+    ledger = Ledger()
 
     async def prove() -> Audit:
         with Meter(f"audit {app.name}") as meter:
@@ -86,13 +89,15 @@ def command(  # noqa: PLR0913 -- one argument per option
                     concurrency=max(CONCURRENCY, config.concurrency),
                     processes=processes,
                     checked=checked,
+                    ledger=ledger,
                 )
 
-    result = run_until_stopped(prove)
-    if as_json:
-        click.echo(json.dumps(result.as_json(), ensure_ascii=False))
-    else:
-        _show(result)
+    try:
+        result = run_until_stopped(prove)
+    except (Stopped, EnvironmentFailed):
+        _tell(ledger.audit(app, chosen, total), as_json=as_json)
+        raise
+    _tell(result, as_json=as_json)
     if markdown is not None:
         head, rows = _tabulate(result)
         lines = table(list(map(clean, head)), [list(map(clean, row)) for row in rows])
@@ -113,15 +118,23 @@ def _insert(page: Path, name: str, lines: Sequence[str]) -> None:
         page.write_text(text, encoding="utf-8")
 
 
+def _tell(result: Audit, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result.as_json(), ensure_ascii=False))
+    else:
+        _show(result)
+
+
 def _title(result: Audit) -> str:
+    rest = f" and {result.not_checked:,} not checked" if result.not_checked else ""
     return (
-        f"{result.application} {result.version}, seed {result.seed}: {result.queries:,} queries, "
-        f"{result.invalid} invalid"
+        f"{result.application} {result.version}, seed {result.seed}: {result.queries:,} queries"
+        f"{rest}, {result.invalid} invalid"
     )
 
 
 def _tabulate(result: Audit) -> tuple[list[str], list[list[object]]]:
-    """Head and rows: per label the queries drawn, by variant if there are several, and flaws."""
+    """Head and rows: per label the queries checked, by variant if there are several, and flaws."""
     reasons = list(result.reasons())
     variants = list(result.drawn) if len(result.drawn) > 1 else []
     rows: list[list[object]] = []

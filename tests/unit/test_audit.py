@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import os
+import signal
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
 from netarena.application import Application, Environment
 from netarena.audit import Audit, _answer, audit, draw
 from netarena.cli import main
-from netarena.config import Config
+from netarena.config import Config, shapes
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Execution, Judgement, Move, Query, State
 from tests.fake.lamp import Lamp, LampConfig, Room
@@ -57,6 +59,10 @@ def test_says_when_nothing_can_be_drawn():
         draw(Lamp(), LampConfig(complexity_level=("level3",)), 7, 4)
 
 
+class FolderConfig(LampConfig):
+    data: str = shapes(default="")
+
+
 class Rooms(Lamp):
     """Lamps whose queries have a further shape: the number of lamps."""
 
@@ -94,6 +100,23 @@ def test_checks_each_variant_in_its_own_world_and_names_it():
     result = run(Dark(), 8)
     assert result.reasons() == {"unsolved": 4}
     assert {flaw.variant for flaw in result.flaws} == {"lamps=5"}
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (("a" * 40, "b" * 40), [f"data={'a' * 24}…", f"data={'b' * 24}…"]),
+        (("a" * 40, "a" * 41), [f"data={'a' * 40}", f"data={'a' * 41}"]),  # else they were equal
+    ],
+)
+def test_long_values_are_cut_in_the_name_of_a_variant(paths, names):
+    class Folders(Lamp):
+        config_type = FolderConfig
+
+        def variants(self, config: Config) -> Sequence[Config]:
+            return [config.model_copy(update={"data": path}) for path in paths]
+
+    assert list(run(Folders(), 4, FolderConfig()).variants) == names
 
 
 def test_finds_what_is_solved_by_handing_back_what_was_given():
@@ -174,6 +197,69 @@ class Fatal(Lamp):
 def test_a_worker_that_dies_is_no_verdict():
     with pytest.raises(EnvironmentFailed, match="worker of the audit ended"):
         asyncio.run(audit(Fatal(), CONFIG, 7, 4, processes=2))
+
+
+class Stopped(Dim):
+    """Worlds from the third on never open, and at the opening of the fourth, when two have been
+    checked, the process is told to end. ``endless``: so it is while it draws, for long."""
+
+    def __init__(self, number: int, *, endless: bool = False) -> None:
+        self.number = number
+        self.endless = endless
+        self.opened = 0
+
+    def generate(self, config: Config, seed: int) -> Iterator[Query]:
+        for _ in range(10_000 if self.endless else 1):
+            yield from super().generate(config, seed)
+            if self.endless:
+                os.kill(os.getpid(), self.number)
+
+    def environment(self, query: Query, config: Config) -> Environment:
+        assert isinstance(config, LampConfig)
+        self.opened += 1
+        if self.opened == 4:
+            os.kill(os.getpid(), self.number)
+        return (Room if self.opened < 3 else Stuck)(query, config)
+
+
+class Stuck(Room):
+    async def open(self) -> State:
+        await asyncio.Event().wait()
+        raise AssertionError("it was set")
+
+
+@pytest.fixture
+def usual_sigint() -> Iterator[None]:
+    """What shells start in the background ignores it: not so within."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("usual_sigint")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_audit_that_is_stopped_tells_what_it_found(number, status, monkeypatch, capsys):
+    monkeypatch.setattr("netarena.cli.audit.load", lambda name: Stopped(number))
+    arguments = ["audit", "lamp", "--num-queries", "9", "--seed", "1"]
+
+    assert main(arguments) == status
+    out, err = capsys.readouterr()
+    assert "lamp 1, seed 1: 2 queries and 7 not checked, 1 invalid" in out
+    assert "after the whole solution" in out
+    assert err.splitlines()[-1] == "netarena: stopped"
+    assert main([*arguments, "--json"]) == status
+    told = json.loads(capsys.readouterr().out)
+    assert (told["queries"], told["not_checked"], told["reasons"]) == (2, 7, {"unsolved": 1})
+
+
+@pytest.mark.usefixtures("usual_sigint")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_audit_is_stopped_while_it_draws(number, status, monkeypatch, capsys):
+    monkeypatch.setattr("netarena.cli.audit.load", lambda name: Stopped(number, endless=True))
+
+    assert main(["audit", "lamp", "--num-queries", "9", "--seed", "1", "--json"]) == status
+    told = json.loads(capsys.readouterr().out)
+    assert (told["queries"], told["not_checked"], told["invalid"]) == (0, 9, 0)
 
 
 def reasons(application: Application) -> dict[str, int]:
