@@ -43,6 +43,7 @@ from netarena.errors import EnvironmentFailed, NetArenaError, one_line
 from netarena.sandbox import confinement, namespace, shell
 from netarena.sandbox.child import Forker, surroundings, try_out
 from netarena.sandbox.keep import Keep, pack, unpack
+from netarena.sandbox.relay import Relay
 from netarena.sandbox.shell import Limits, Result, Room
 
 __all__ = ["LIMITS", "MAX_CONNECTIONS", "Cell", "Keep", "Standing", "Walls", "examine", "lacking"]
@@ -395,25 +396,15 @@ async def _carry(
     asked: socket.socket,
 ) -> bytes:
     """Carry connections until an answer is there, or nobody waits for one."""
-    carried: set[asyncio.Task[None]] = set()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(carried) >= MAX_CONNECTIONS:
-            writer.transport.abort()
-            return
-        task = asyncio.create_task(_connect(address, reader, writer))
-        carried.add(task)
-        task.add_done_callback(carried.discard)
-        await asyncio.wait([task])
-
-    server = await asyncio.start_server(accept, sock=listening, backlog=MAX_CONNECTIONS)
+    relay = Relay(address, MAX_CONNECTIONS)
+    await relay.start(listening)
     answer = asyncio.create_task(_read_all(answering))
     unasked = asyncio.create_task(_read_all(asked))
     await asyncio.wait([answer, unasked], return_when=asyncio.FIRST_COMPLETED)
-    server.close()
     found = answer.result() if answer.done() else b'{"failed": "nobody waits for it"}'
-    for task in (answer, unasked, *carried):
+    for task in (answer, unasked):
         task.cancel()
+    await relay.close()
     return found
 
 
@@ -423,33 +414,6 @@ async def _read_all(end: socket.socket) -> bytes:
     while more := await asyncio.get_running_loop().sock_recv(end, _CHUNK_BYTES):
         found += more
     return found
-
-
-async def _connect(
-    address: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    """Carry one connection, both ways, until both are closed or one is broken."""
-    try:
-        far_reader, far_writer = await asyncio.open_connection(*address)
-    except OSError:
-        writer.transport.abort()
-        return
-    try:
-        async with asyncio.TaskGroup() as both:
-            both.create_task(_pump(reader, far_writer))
-            both.create_task(_pump(far_reader, writer))
-    except* OSError:
-        pass
-    finally:
-        writer.transport.abort()
-        far_writer.transport.abort()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while chunk := await reader.read(_CHUNK_BYTES):
-        writer.write(chunk)
-        await writer.drain()
-    writer.write_eof()
 
 
 def _live_apart(request: dict[str, Any], telling: socket.socket) -> NoReturn:

@@ -1,7 +1,6 @@
 """Any cluster that a kubeconfig names: what the seam ``netarena_k8s.cluster`` asks for, for real.
 
 ``cluster`` has the interface; ``shop`` is one namespace with one world in it; ``measure`` finds out
-who reaches whom; ``manifest`` says what a world comes to as objects; ``relay`` carries an agent's
-connections; ``owner`` tells what is ours; ``right`` what the service must be allowed; ``client``
-speaks to the API.
+who reaches whom; ``manifest`` says what a world comes to as objects; ``owner`` tells what is
+ours; ``right`` what the service must be allowed; ``client`` speaks to the API.
 """

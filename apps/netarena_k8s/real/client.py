@@ -34,8 +34,12 @@ MANAGER: Final = "kubectl"
 _PATIENCE_S = 40.0
 _PAUSE_S = 0.25
 _REQUEST_S = 30.0
+#: for the word that all is well with the API server
+_READY_S = 5.0
 #: answers that say: later
 _LATER = frozenset({429, 500, 502, 503, 504})
+#: what a server that has just started says too, until it knows who may do what
+_DENIED = frozenset({401, 403})
 _HTTPS_PORT = 443
 _SOCKET_PROTOCOL = "v4.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS = range(4)
@@ -109,6 +113,9 @@ class Api:
         self._configuration = configuration
         self._session = session
         self._renewing: asyncio.Task[None] | None = None
+        self._asking = asyncio.Lock()
+        #: when the server was last asked whether it is ready, and what it said
+        self._asked = (-1.0, False)
 
     @classmethod
     async def connect(cls, context: str | None = None) -> Self:
@@ -145,6 +152,16 @@ class Api:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
         await self._session.close()
+
+    async def ready(self) -> bool:
+        """Whether the API server answers, knows itself to be ready, or does not tell; as of a
+        moment after the call. One question at a time, whoever asks."""
+        loop = asyncio.get_running_loop()
+        called = loop.time()
+        async with self._asking:
+            if self._asked[0] < called:
+                self._asked = (loop.time(), await self._is_ready())
+            return self._asked[1]
 
     async def get(self, path: str, **query: str) -> Json:
         """Raises Refused, or EnvironmentFailed when nobody answers."""
@@ -203,6 +220,17 @@ class Api:
             ) from None
         return Stream(socket, pod)
 
+    async def _is_ready(self) -> bool:
+        try:
+            async with self._session.get(
+                f"{self.server.url}/readyz",
+                headers=await self._headers(),
+                timeout=aiohttp.ClientTimeout(total=_READY_S),
+            ) as response:
+                return response.status < 500
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
     async def _headers(self) -> dict[str, str]:
         settings = await self._configuration.auth_settings()
         return {one["key"]: one["value"] for one in settings.values() if one["value"]}
@@ -226,7 +254,8 @@ class Api:
                     proven_ours=True,
                 )
             except Refused as refused:
-                if refused.status not in _LATER:
+                starting = refused.status in _DENIED and not await self.ready()
+                if refused.status not in _LATER and not starting:
                     raise
                 failure = refused
             if asyncio.get_running_loop().time() > deadline:

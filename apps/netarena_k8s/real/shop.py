@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from netarena.errors import EnvironmentFailed
+from netarena.sandbox.relay import Relay
 from netarena_k8s.apiserver.right import OPERATOR
 from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
 from netarena_k8s.policy import Manifest
 from netarena_k8s.real.client import Api, Json, Refused, Server, each, encoded, path_of
 from netarena_k8s.real.manifest import app_manifests, policy_manifests, right_manifests
 from netarena_k8s.real.measure import Meter, Round, Wait, addresses_of, places_of
-from netarena_k8s.real.relay import HOST, Relay
 from netarena_k8s.world import DNS, DNS_LABELS, Net, Policy, World, render_policy
 
 #: how long measured and predicted may differ
@@ -38,6 +39,9 @@ _REPLACE_S = 60.0
 _PAUSE_S = 0.1
 #: of an agent's token: longer than any episode, and it dies with its account
 _TOKEN_S = 7200
+#: where an agent's kubectl finds the API server: the cell that runs it opens one address of this
+#: machine and no other, and the server is elsewhere. Connections at a time.
+_HOST, _CONNECTIONS = "127.0.0.1", 64
 #: what holds a container up for good unless somebody helps
 _STUCK = frozenset(
     {
@@ -288,16 +292,20 @@ class RealShop(Deployed):
         self._shop = shop
         self._api = api
         self._release = release
-        self._relay = Relay(api.server.host, api.server.port)
+        # one for each episode: what an agent left open ends with it
+        self._relay = Relay((api.server.host, api.server.port), _CONNECTIONS, api.ready)
         self._access: Access | None = None
 
     async def open(self) -> None:
         """Make the agent's access. Raises EnvironmentFailed."""
         token = await self._shop.token()
-        await self._relay.start()
-        server = _server(self._api.server, self._relay.port)
+        listening = socket.create_server((_HOST, 0))
+        port = listening.getsockname()[1]
+        await self._relay.start(listening)
+        # TLS passes unread: kubectl checks the server's own certificate, by its own name
+        server = _server(self._api.server, port)
         kubeconfig = render_kubeconfig(server, self._shop.namespace, OPERATOR, token)
-        self._access = Access(kubeconfig, HOST, self._relay.port, self._shop.namespace)
+        self._access = Access(kubeconfig, _HOST, port, self._shop.namespace)
 
     @property
     def access(self) -> Access:
@@ -313,23 +321,41 @@ class RealShop(Deployed):
         await self._shop.put(list(there.values()))
 
     async def look(self) -> Sight:
+        sight = await self._shop.look()
+        # after it: a command that the server left may end before the relay has asked why
         if self._relay.failures:
             raise EnvironmentFailed("the cluster's API was away during a command", proven_ours=True)
-        return await self._shop.look()
+        return sight
 
     async def doubt(self) -> Sight:
         there = [_bare(one) for one in await self._shop.policies()]
-        await self._shop.put(policy_manifests(self._shop.world, self._shop.namespace))
+        await self._believe()
+        await self._shop.put(there)
         sight = await self._shop.look()
         if sight.disagreement:
-            raise EnvironmentFailed(
-                "the cluster does not enforce the healthy policies any more: "
-                + "; ".join(sight.disagreement),
-                evidence=list(sight.disagreement),
-                proven_ours=True,
-            )
-        await self._shop.put(there)
-        return await self._shop.look()
+            # what the cluster does before and after, it did meanwhile
+            await self._believe()
+            await self._shop.put(there)
+        return sight
+
+    async def _believe(self) -> None:
+        """Have the healthy policies in force, and others before them: whoever does not follow
+        may have either in force by chance. Raises EnvironmentFailed when one is not."""
+        healthy = self._shop.world.policies
+        shut = [
+            Policy(name=one.name, spec={"podSelector": one.spec.get("podSelector") or {}})
+            for one in healthy
+        ]
+        for policies in (shut, healthy):
+            await self._shop.put([render_policy(one, self._shop.namespace) for one in policies])
+            sight = await self._shop.look()
+            if sight.disagreement:
+                raise EnvironmentFailed(
+                    "the cluster does not enforce policies that are not the agent's: "
+                    + "; ".join(sight.disagreement),
+                    evidence=list(sight.disagreement),
+                    proven_ours=True,
+                )
 
     async def close(self) -> None:
         await self._relay.close()
@@ -348,7 +374,7 @@ async def _deadline(within_s: float, problem: Callable[[], str]) -> AsyncIterato
 
 def _server(server: Server, port: int) -> dict[str, Any]:
     """The cluster of an agent's kubeconfig: our relay, known by the server's own certificate."""
-    found: dict[str, Any] = {"server": f"https://{HOST}:{port}{server.path}"}
+    found: dict[str, Any] = {"server": f"https://{_HOST}:{port}{server.path}"}
     if server.name:
         found["tls-server-name"] = server.name
     if not server.verified:

@@ -1,29 +1,30 @@
 """What of a real cluster needs none: kubeconfigs, owners, manifests, when a matrix is settled."""
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
 import time
+from typing import Any, cast
 
 import pytest
 import yaml
 
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, EnvironmentFailed
 from netarena_k8s.apiserver.right import RULES
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.real import diagnosis
-from netarena_k8s.real.client import path_of
+from netarena_k8s.real import diagnosis, shop
+from netarena_k8s.real.client import Server, path_of
 from netarena_k8s.real.context import check_context, current_context
-from netarena_k8s.real.manifest import app_manifests, right_manifests
+from netarena_k8s.real.manifest import app_manifests, policy_manifests, right_manifests
 from netarena_k8s.real.measure import Address, Finding, Round, Wait, addresses_of, places_of
 from netarena_k8s.real.owner import HEARD_NOTE, OWNER_NOTE, is_abandoned, self_notes
-from netarena_k8s.real.relay import CONNECTIONS, HOST, Relay
 from netarena_k8s.real.right import INSIDE
 from netarena_k8s.real.shop import _Course
-from netarena_k8s.world import App, ContainerPort, ServicePort, World
+from netarena_k8s.world import App, ContainerPort, Net, Policy, ServicePort, World, render_policy
 
 
 def kubeconfig(folder, name="config", current="kind-kind", contexts=("kind-kind", "work")):
@@ -81,7 +82,7 @@ def test_keys_that_do_not_go_together_are_refused(values, told, tmp_path, monkey
 
 def test_a_cluster_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(diagnosis, "_WITHIN_S", 1.0)
-    server = {"server": f"https://{HOST}:1", "insecure-skip-tls-verify": True}
+    server = {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True}
     file = tmp_path / "config"
     file.write_text(
         yaml.safe_dump(
@@ -206,34 +207,108 @@ def test_a_disagreement_settles_when_time_is_over_in_equal_rounds_of_the_longest
     assert not Finding("silent", "open").works
 
 
-# the relay
+# a cluster that does not do what its policies say
 
 
-def test_a_relay_carries_to_one_address_and_counts_what_is_not_taken():
+class Enforcer:
+    """A cluster's API, which stores policies, and its plug-in, which may be slow of hearing.
+
+    ``hears`` says whether a spec is taken over; what it does not hear stays as it was in force.
+    """
+
+    def __init__(self, world, hears):
+        self._world = world
+        self.hears = hears
+        self._versions = itertools.count()
+        self._stored = {}
+        self._force = {}
+
+    async def find(self, kind, namespace="", **_query):
+        if kind != "NetworkPolicy":
+            return []
+        return list(self._stored.values())
+
+    async def apply(self, manifest):
+        about, version = manifest["metadata"], str(next(self._versions))
+        self._stored[about["name"]] = {
+            **manifest, "metadata": {**about, "uid": version, "resourceVersion": version}
+        }  # fmt: skip
+        if self.hears(manifest["spec"]):
+            self._force[about["name"]] = manifest["spec"]
+
+    async def delete(self, _path, **_query):
+        self._stored.clear()
+
+    async def measure(self, _net, _wait):
+        policies = [Policy(name=name, spec=spec) for name, spec in self._force.items()]
+        net = Net(self._world, policies)
+        found = (net.reaches(pair) for pair in self._world.pairs)
+        return Round(tuple(Finding("ok", "open" if one else "silent") for one in found), 1)
+
+
+OPEN = {
+    "podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"], "ingress": [{}]
+}  # fmt: skip
+SHUT = {**OPEN, "ingress": [{"ports": [{"port": 1}]}]}
+PAIR = World(
+    apps=(
+        App(name="user", labels={"app": "user"}),
+        App(
+            name="web",
+            labels={"app": "web"},
+            ports=(ContainerPort(number=8080),),
+            service=(ServicePort(port=80, target=8080),),
+        ),
+    ),
+    policies=(Policy(name="web", spec=OPEN),),
+)
+WRONG = "user -> web should be closed by the policies, measured: open"
+
+
+def after_a_patch(hears, monkeypatch):
+    """What an episode sees whose policy was shut, and what it finds there; the plug-in hears as
+    said from then on."""
+    monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
+
     async def scene():
-        async def echo(reader, writer):
-            writer.write(await reader.read(100))
-            await writer.drain()
-            writer.close()
+        enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
+        enforcer.server, enforcer.ready = Server("https://192.0.2.1"), None
+        one = shop.Shop(enforcer, "shop", PAIR, "image")
+        one._meter = enforcer
+        deployed = shop.RealShop(one, enforcer, lambda _: None)
+        await one.put(policy_manifests(PAIR, "shop"))
+        assert (await deployed.look()).reached == (True,)
+        enforcer.hears = hears
+        await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
+        sight = await deployed.look()
+        if sight.disagreement:
+            sight = await deployed.doubt()
+        return sight, [policy["spec"] for policy in await one.policies()]
 
-        server = await asyncio.start_server(echo, HOST, 0)
-        port = server.sockets[0].getsockname()[1]
-        relay = Relay(HOST, port)
-        await relay.start()
-        reader, writer = await asyncio.open_connection(HOST, relay.port)
-        writer.write(b"hello")
-        assert await reader.read() == b"hello"
-        writer.close()
-        assert relay.failures == 0
-        server.close()
-        await server.wait_closed()
-        reader, writer = await asyncio.open_connection(HOST, relay.port)
-        with pytest.raises((OSError, EOFError)):
-            await reader.readexactly(1)
-        writer.close()
-        assert relay.failures == 1
-        await relay.close()
-        await relay.close()  # harmless
-        assert CONNECTIONS == 64
+    return asyncio.run(scene())
 
-    asyncio.run(scene())
+
+def test_no_disagreement_is_no_doubt(monkeypatch):
+    sight, there = after_a_patch(lambda _: True, monkeypatch)
+    assert (sight.reached, sight.disagreement, there) == ((False,), (), [SHUT])
+
+
+def test_a_disagreement_that_an_agent_makes_is_judged_as_measured_and_kept(monkeypatch):
+    # a plug-in that does not know this form, and does as all others say
+    sight, there = after_a_patch(lambda spec: spec != SHUT, monkeypatch)
+    assert (sight.reached, sight.disagreement) == ((True,), (WRONG,))
+    assert there == [SHUT]  # as the agent left it
+
+
+@pytest.mark.parametrize(
+    "hearing",
+    # from the patch on: never again; again, until the agent's policies were put back
+    [[], [False, True, True]],
+)
+def test_a_disagreement_of_the_cluster_is_no_verdict(hearing, monkeypatch):
+    left = list(hearing)
+    with pytest.raises(EnvironmentFailed, match="does not enforce") as caught:
+        after_a_patch(lambda _: left.pop(0) if left else False, monkeypatch)
+    assert caught.value.proven_ours
+    assert WRONG in str(caught.value)
+    assert not left

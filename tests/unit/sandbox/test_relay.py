@@ -1,0 +1,159 @@
+"""Connections are carried to one address, a bounded number, and what the far end misses counts."""
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+
+from netarena.sandbox.relay import Relay
+
+HOST = "127.0.0.1"
+MOST = 4
+
+
+@contextlib.asynccontextmanager
+async def relayed(serve, answers=None):
+    """A relay to a server; its port, itself and the server."""
+    serving = set()
+
+    async def served(reader, writer):
+        serving.add(writer)
+        try:
+            await serve(reader, writer)
+        finally:
+            writer.transport.abort()
+            serving.remove(writer)
+
+    server = await asyncio.start_server(served, HOST, 0)
+    relay = Relay(server.sockets[0].getsockname(), MOST, answers)
+    listening = socket.create_server((HOST, 0))
+    port = listening.getsockname()[1]
+    await relay.start(listening)
+    try:
+        yield port, relay, server
+    finally:
+        await relay.close()
+        await relay.close()  # harmless
+        server.close()
+        await until(lambda: not serving)
+        for _ in range(5):  # turns of the loop, in which all that was aborted is closed
+            await asyncio.sleep(0)
+
+
+async def echo(reader, writer):
+    writer.write(await reader.read(100))
+    await writer.drain()
+
+
+async def told(port, words=b"hello"):
+    """What comes back; nothing of a connection that is not carried."""
+    reader, writer = await asyncio.open_connection(HOST, port)
+    try:
+        writer.write(words)
+        return await reader.read()
+    except OSError:
+        return b""
+    finally:
+        writer.transport.abort()
+
+
+async def until(condition):
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 -- what others do is not an event of ours
+            await asyncio.sleep(0.01)
+
+
+def test_what_is_carried_and_what_is_not_taken():
+    async def scene():
+        async with relayed(echo) as (port, relay, server):
+            assert await told(port) == b"hello"
+            assert relay.failures == 0
+            server.close()
+            assert await told(port) == b""
+            assert relay.failures == 1
+
+    asyncio.run(scene())
+
+
+def test_one_more_than_the_most_is_closed_unheard():
+    async def scene():
+        kept = []
+
+        async def keep(reader, writer):
+            kept.append(writer)
+            await reader.read()
+
+        async with relayed(keep) as (port, relay, _):
+            ends = [await asyncio.open_connection(HOST, port) for _ in range(MOST)]
+            await until(lambda: len(kept) == MOST)
+            assert await told(port) == b""
+            assert (len(kept), relay.failures) == (MOST, 0)
+            for _, writer in ends:
+                writer.transport.abort()
+
+    asyncio.run(scene())
+
+
+def test_a_closed_relay_ends_what_is_open():
+    async def scene():
+        async def wait(reader, writer):
+            writer.write(b"?")
+            await reader.read()
+
+        async with relayed(wait) as (port, relay, _):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            assert await reader.readexactly(1) == b"?"
+            await relay.close()
+            with pytest.raises((OSError, EOFError)):
+                await reader.readexactly(1)
+            writer.transport.abort()
+            with pytest.raises(OSError):
+                await asyncio.open_connection(HOST, port)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("answers", "failures"),
+    # asked before a connection is carried, and when the far end was the first to leave
+    [((True, True), 0), ((True, False), 1), ((False,), 1)],
+)
+def test_what_the_far_end_leaves_counts_only_while_it_is_away(answers, failures):
+    async def scene():
+        said = list(answers)
+
+        async def answer():
+            return said.pop(0)
+
+        async with relayed(echo, answer) as (port, relay, _):
+            assert await told(port) == (b"hello" if answers[0] else b"")
+            await until(lambda: relay.failures == failures and not said)
+
+    asyncio.run(scene())
+
+
+def test_what_the_near_end_leaves_is_nobodys_failure():
+    async def scene():
+        ended = asyncio.Event()
+
+        async def wait(reader, writer):
+            writer.write(b"hi")
+            await reader.read()
+            ended.set()
+
+        said = iter([True])  # asked once more, it would fail
+
+        async def answer():
+            return next(said)
+
+        async with relayed(wait, answer) as (port, relay, _):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            assert await reader.readexactly(2) == b"hi"
+            writer.close()
+            async with asyncio.timeout(30):
+                await ended.wait()
+            assert await reader.read() == b""
+            assert relay.failures == 0
+
+    asyncio.run(scene())
