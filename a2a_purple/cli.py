@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from netarena.cli.option import SEED, read_pairs
+from netarena.cli.option import SEED, address_options, read_pairs, timeout_option
 from netarena.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,17 +46,7 @@ def _choose_application(name: str | None) -> str:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
-    "--host", default="127.0.0.1", envvar="NETARENA_HOST", show_default=True, help="Address."
-)
-@click.option(
-    "--port",
-    default=9009,
-    type=click.IntRange(0, 65535),
-    show_default=True,
-    help="Port; 0 takes a free one. The URL is printed once the agent can be reached.",
-)
-@click.option("--card-url", metavar="URL", help="URL that the agent card names.")
+@address_options
 @click.option(
     "--model",
     envvar="MODEL_NAME",
@@ -85,14 +75,8 @@ def _choose_application(name: str | None) -> str:
     multiple=True,
     help="Of each call to the model, as temperature=0; repeatable.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    default=270.0,
-    type=click.FloatRange(0, min_open=True),
-    metavar="SECONDS",
-    show_default=True,
-    help="For one reply of a model, retries included; green agents wait 280 s by default.",
+@timeout_option(
+    270.0, "For one reply of a model, retries included; green agents wait 280 s by default."
 )
 @click.option("--application", metavar="APP", help="Needed where several are installed.")
 @click.option("--role", help="The participant's role, if not the application's own.")

@@ -18,7 +18,7 @@ from netarena.agent import Agent
 from netarena.application import Application, application_names, load
 from netarena.cli.doctor import show_checks
 from netarena.cli.interrupt import run_until_stopped
-from netarena.cli.option import json_option
+from netarena.cli.option import json_option, timeout_option
 from netarena.cli.run import connect
 from netarena.config import SEED_BITS
 from netarena.errors import AgentFailed, ConfigError, FailureReason, ReplyRefused
@@ -52,15 +52,7 @@ _GREETING = "Hello. This is a check of the connection; any text will do as a rep
     metavar="APP",
     help="Ask a fresh query of APP, and say whether its reply could be used.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    default=280.0,
-    type=click.FloatRange(0, min_open=True),
-    metavar="SECONDS",
-    show_default=True,
-    help="For one reply, as agent_timeout_s in a run.",
-)
+@timeout_option(280.0, "For one reply, as agent_timeout_s in a run.")
 @json_option("the checks")
 def command(*, url: str, application: str | None, timeout_s: float, as_json: bool) -> int:
     """Check the agent at URL: card, protocol, replies, timing. It is asked a few real questions.

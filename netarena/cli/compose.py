@@ -7,19 +7,14 @@ from pathlib import Path
 import click
 import yaml
 
-from netarena.errors import ConfigError
+from netarena.cli.option import file_option, write_out
 from netarena.scenario import compose, read_scenario
 
 
 @click.command("compose")
 @click.argument("scenario", metavar="SCENARIO.toml", type=click.Path(path_type=Path))
 @click.option("--image", metavar="IMAGE", help="For agents that name none.")
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write there instead of printing.",
-)
+@file_option
 def command(*, scenario: Path, image: str | None, out: Path | None) -> None:
     """Print a compose file that runs the images of SCENARIO.toml and leaves results in ./output.
 
@@ -27,10 +22,4 @@ def command(*, scenario: Path, image: str | None, out: Path | None) -> None:
     """
     content = compose(read_scenario(scenario), image=image)
     text = yaml.safe_dump(content, sort_keys=False, width=1000, allow_unicode=True)
-    if out is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError("--out", f"{out} cannot be written: {error.strerror}") from None
+    write_out(text, out)

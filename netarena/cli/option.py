@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -35,14 +36,73 @@ def config_options(command: F) -> F:
             help="Any config key; VALUE is read as JSON where it parses, else as text.",
         ),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _with(options, command)
+
+
+def address_options(command: F) -> F:
+    """``--host``, ``--port`` and ``--card-url`` of whoever serves."""
+    options = (
+        click.option(
+            "--host",
+            default="127.0.0.1",
+            envvar="NETARENA_HOST",
+            show_default=True,
+            show_envvar=True,
+            help="Address to listen at.",
+        ),
+        click.option(
+            "--port",
+            default=9009,
+            type=click.IntRange(0, 65_535),
+            show_default=True,
+            help="Port to listen at; 0 takes a free one. The URL is told once it can be reached.",
+        ),
+        click.option(
+            "--card-url",
+            metavar="URL",
+            help="URL that the agent card names.  [default: as the request's Host header says]",
+        ),
+    )
+    return _with(options, command)
+
+
+def timeout_option(default_s: float, about: str) -> Callable[[F], F]:
+    """``--timeout``, as ``timeout_s``."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        default=default_s,
+        type=click.FloatRange(0, min_open=True),
+        metavar="SECONDS",
+        show_default=True,
+        help=about,
+    )
 
 
 def json_option(what: str) -> Callable[[F], F]:
     """``--json``, as ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON only.")
+
+
+def file_option(command: F) -> F:
+    """``--out FILE``, as ``out``, for ``write_out``."""
+    return click.option(
+        "--out",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write there instead of printing.",
+    )(command)
+
+
+def write_out(text: str, out: Path | None) -> None:
+    """Print ``text``, or write it where ``--out`` says. Raises ConfigError."""
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("--out", f"{out} cannot be written: {error.strerror}") from None
 
 
 def read_pairs(pairs: tuple[str, ...], *, option: str = "--set", **flags: Any) -> dict[str, Any]:
@@ -63,6 +123,13 @@ def read_pairs(pairs: tuple[str, ...], *, option: str = "--set", **flags: Any) -
     for key, value in values.items():
         _check_text(f"config.{key}", value)
     return values
+
+
+def _with(options: tuple[Callable[[F], F], ...], command: F) -> F:
+    # click lists them in the order of decorators
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def _check_text(field: str, value: Any) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from netarena.archive import read_run
-from netarena.cli.option import json_option
-from netarena.errors import ConfigError
+from netarena.cli.option import file_option, json_option, write_out
 from netarena.report.document import make_report
 from netarena.report.markdown import render_markdown
 
@@ -17,12 +16,7 @@ from netarena.report.markdown import render_markdown
 @click.command("report")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @json_option("the report")
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write there instead of printing.",
-)
+@file_option
 def command(*, directory: Path, as_json: bool, out: Path | None) -> None:
     """Report on the run in DIR: rates with Wilson intervals, outcomes, invalid queries, times.
 
@@ -34,10 +28,4 @@ def command(*, directory: Path, as_json: bool, out: Path | None) -> None:
         text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     else:
         text = render_markdown(report)
-    if out is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError("--out", f"{out} cannot be written: {error.strerror}") from None
+    write_out(text, out)

@@ -41,8 +41,7 @@ def command(*, url: str, text: str, out: Path, as_json: bool) -> None:
     assessed = run_until_stopped(lambda: ask(url, text))
     documents = keep(assessed, request.participants, out)
     if as_json:
-        shown = documents if len(documents) > 1 else documents[0]
-        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        print_documents(documents)
         return
     show_documents(documents)
     click.echo(f"{out}")
@@ -91,6 +90,12 @@ def _keep_earlier(folder: Path) -> None:
     earlier = folder / f"earlier-{number}"
     earlier.mkdir()
     path.rename(earlier / RESULTS_NAME)
+
+
+def print_documents(documents: list[dict[str, Any]]) -> None:
+    """As JSON: the content of the only ``results.json``, or a list of them."""
+    shown = documents if len(documents) > 1 else documents[0]
+    click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
 
 
 def show_documents(documents: list[dict[str, Any]]) -> None:

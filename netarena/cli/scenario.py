@@ -22,7 +22,7 @@ from netarena.cli.conversation import Watched, show_verdict
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import RUNS
 from netarena.cli.program import running, split_command, wait_for_card
-from netarena.cli.request import ask, keep, show_documents
+from netarena.cli.request import ask, keep, print_documents, show_documents
 from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.errors import ConfigError
 from netarena.report.document import make_report
@@ -58,8 +58,7 @@ def run_scenario(
 
     documents = run_until_stopped(request)
     if as_json:
-        shown = documents if len(documents) > 1 else documents[0]
-        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        print_documents(documents)
         return
     show_documents(documents)
     click.echo(f"{folder}")
@@ -119,8 +118,7 @@ def _examine(
         documents = [
             json.loads((place / RESULTS_NAME).read_text(encoding="utf-8")) for place in folders
         ]
-        shown = documents if len(documents) > 1 else documents[0]
-        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        print_documents(documents)
         return
     report = make_report(read_run(folder))
     for participant in report["participants"]:

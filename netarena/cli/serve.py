@@ -10,31 +10,12 @@ import click
 
 from netarena.application import load
 from netarena.assessment import MAX_EPISODES
-from netarena.cli.option import RUNS
+from netarena.cli.option import RUNS, address_options
 
 
 @click.command("serve")
 @click.argument("application", metavar="APP")
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    envvar="NETARENA_HOST",
-    show_default=True,
-    show_envvar=True,
-    help="Address to listen at.",
-)
-@click.option(
-    "--port",
-    default=9009,
-    type=click.IntRange(0, 65_535),
-    show_default=True,
-    help="Port to listen at; 0 takes a free one.",
-)
-@click.option(
-    "--card-url",
-    metavar="URL",
-    help="URL that the agent card names.  [default: as the request's Host header says]",
-)
+@address_options
 @click.option(
     "--out",
     default=RUNS,

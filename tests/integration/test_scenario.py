@@ -13,21 +13,9 @@ import pytest
 
 from netarena.cli import main
 from netarena.cli.program import free_port
+from tests.fake.process import find_processes
 
 PATIENCE_S = 90.0
-
-
-def processes(mark: str) -> list[str]:
-    """Processes that have ``mark`` among the words of their command line."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if mark in words:
-            found.append(path.parent.name)
-    return found
 
 
 class File:
@@ -63,7 +51,7 @@ class File:
         self.path.write_text("\n".join(lines))
 
     def left(self) -> list[str]:
-        return processes(self.mark) + processes(f"http://a/{self.mark}")
+        return find_processes(self.mark) + find_processes(f"http://a/{self.mark}")
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ from netarena.cli.option import read_pairs
 from netarena.cli.program import running
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, Check, Reply, Severity
+from tests.fake.process import find_processes
 
 ROOT = Path(__file__).parents[2]
 #: seconds until something that must happen is given up
@@ -379,15 +380,7 @@ def test_resume_refuses_another_config(fake, capsys):
 
 def serving(seed: str) -> list[str]:
     """Processes that serve an agent that was started with ``seed``."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if "a2a_purple.cli" in words and seed in words:
-            found.append(path.parent.name)
-    return found
+    return find_processes("a2a_purple.cli", seed)
 
 
 def test_over_a2a_serves_the_agent_and_ends_it(fake, capsys):
