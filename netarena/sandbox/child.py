@@ -189,7 +189,8 @@ class Forker:
     async def begin(self, connection: socket.socket) -> tuple[int, End]:
         """Have a process forked that speaks on ``connection``; its number, and its end to come.
 
-        Who does not wait for the end cancels it. Raises what ``start`` raises.
+        Who does not wait for the end cancels it. Raises what ``start`` raises, and
+        EnvironmentFailed where nothing was begun: the next try starts anew what has ended.
         """
         await self.start()
         self._begun += 1
@@ -198,18 +199,25 @@ class Forker:
         self._ends[number] = end
         end.add_done_callback(lambda _: self._ends.pop(number, None))
         try:
-            while not end.done():
-                try:
-                    self._send({"begin": number}, connection)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(_BUSY_S)
-                except OSError:
-                    self._lose()
+            await self._ask_for(number, end, connection)
         except BaseException:
             end.cancel()
             raise
         return number, end
+
+    async def _ask_for(self, number: int, end: End, connection: socket.socket) -> None:
+        while not end.done():
+            try:
+                self._send({"begin": number}, connection)
+            except BlockingIOError:
+                await asyncio.sleep(_BUSY_S)
+            except OSError as error:
+                if isinstance(error, ConnectionError):
+                    self._lose()  # all that it forked has ended with it
+                raise self._failed(f"nothing was begun: {error}") from None
+            else:
+                return
+        raise self._failed("nothing was begun: its process has ended")
 
     def kill(self, number: int) -> None:
         """Have a begun process killed, if it still lives; its end tells when it is gone."""
@@ -240,7 +248,10 @@ class Forker:
         if not self._up:
             status = await self._stop()
             why = said.get("failed", f"its process ended with {status}")
-            raise EnvironmentFailed(f"{self._failing}: {why}", proven_ours=True)
+            raise self._failed(why)
+
+    def _failed(self, why: str) -> EnvironmentFailed:
+        return EnvironmentFailed(f"{self._failing}: {why}", proven_ours=True)
 
     def _send(self, message: dict[str, Any], attached: socket.socket | None = None) -> None:
         if self._child is None or not self._alive:

@@ -180,9 +180,12 @@ class PythonSandbox:
             begun()
         try:
             await self.start()
-            ours, theirs = socket.socketpair()
-            with theirs:
-                run, end = await self._forker.begin(theirs)
+            with contextlib.ExitStack() as undo:
+                ours, theirs = socket.socketpair()
+                undo.callback(ours.close)
+                with theirs:
+                    run, end = await self._forker.begin(theirs)
+                undo.pop_all()
         except OSError as error:
             self._places.release()
             raise EnvironmentFailed(f"no place for an answer: {error}", proven_ours=True) from None

@@ -163,6 +163,59 @@ async def test_one_that_reads_late_is_told_of_all(monkeypatch: pytest.MonkeyPatc
         await plays.close()
 
 
+@pytest.mark.parametrize(
+    ("number", "why", "survives"),
+    [
+        (errno.EPIPE, "Broken pipe", False),  # it has ended, and that was not noticed yet
+        (errno.ETOOMANYREFS, "Too many references", True),  # of sockets on their way
+    ],
+)
+async def test_what_cannot_be_begun_is_our_failure_and_the_next_try_goes_well(
+    monkeypatch: pytest.MonkeyPatch, number: int, why: str, survives: bool
+) -> None:
+    plays = forker(PLAYS)
+    ours, theirs = socket.socketpair()
+    try:
+        _, stays, one = await begin(plays, b"stay")
+        with monkeypatch.context() as patch, ours, theirs:
+
+            def refuse(*_: object) -> int:
+                raise OSError(number, os.strerror(number))
+
+            patch.setattr("socket.send_fds", refuse)
+            with pytest.raises(EnvironmentFailed, match=f"no plays: nothing was begun.*{why}") as e:
+                await plays.begin(theirs)
+        assert e.value.proven_ours
+        assert stays.done() != survives
+        _, end, other = await begin(plays, b"again")
+        assert await end == {"words": "again"}
+        one.close()
+        other.close()
+    finally:
+        await plays.close()
+
+
+async def test_who_waits_to_be_begun_is_told_that_the_process_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plays = forker(PLAYS)
+    ours, theirs = socket.socketpair()
+
+    def refuse(*_: object) -> int:
+        assert plays.pid is not None
+        os.kill(plays.pid, signal.SIGKILL)
+        raise BlockingIOError
+
+    try:
+        await plays.start()
+        monkeypatch.setattr("socket.send_fds", refuse)
+        with ours, theirs, pytest.raises(EnvironmentFailed, match="its process has ended") as e:
+            await plays.begin(theirs)
+        assert e.value.proven_ours
+    finally:
+        await plays.close()
+
+
 @pytest.mark.parametrize("lacking", ["a program", "descriptors"])
 async def test_a_process_that_cannot_be_had_is_our_failure_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, lacking: str
