@@ -83,11 +83,11 @@ async def examine_agent(
     """Ask the agent, and tell what was found; the first thing that fails is the last one told."""
     agent = connect(url, application.role if application else "agent", os.environ)
     try:
-        await agent.open(timeout_s=min(timeout_s, 30.0))
-    except AgentFailed as error:
-        yield _failed("card", error)
-        return
-    try:
+        try:
+            await agent.open(timeout_s=min(timeout_s, 30.0))
+        except AgentFailed as error:
+            yield _failed("card", error)
+            return
         for check in _judge_card(agent.card, url):
             yield check
         prompt, why = await _prompt(application)
