@@ -30,8 +30,9 @@ from netarena_route.netlink import (
 )
 
 #: A diagnosis sends far less: a ping of each pair at (8,8) is 4,160. A flood sends 20,000 a second.
-_FREE_PACKETS = 5_000
-_MOST_PACKETS_PER_S = 1_000
+#: The prompt tells these.
+FREE_PACKETS = 5_000
+MOST_PACKETS_PER_S = 1_000
 #: beyond what the network itself needs; the kernel's table holds 1,024 unless it was raised
 _SPARE_NEIGHBOURS = 128
 #: measured after each command, for this long
@@ -62,6 +63,12 @@ _NONE = -2  # no generation of rules
 T = TypeVar("T")
 
 
+def most_neighbours(endpoints: int) -> int:
+    """How many neighbours, answering or not, one machine of so many may have in the kernel's
+    table; the prompt tells it."""
+    return 2 * endpoints + _SPARE_NEIGHBOURS
+
+
 class Guard:
     """Of one command in the machine whose network namespace is ``netns``; made before it starts.
 
@@ -70,7 +77,7 @@ class Guard:
 
     def __init__(self, netns: int, neighbours: int) -> None:
         self._netns = netns
-        self._most_neighbours = 2 * neighbours + _SPARE_NEIGHBOURS
+        self._most_neighbours = most_neighbours(neighbours)
         self._before = self._within(_sent_packets)
         self._generation = _NONE
         self._ruleset_bytes = 0
@@ -86,9 +93,9 @@ class Guard:
             held = _count(folder)
         except OSError:  # it has just ended
             return ""
-        allowed = _FREE_PACKETS + _MOST_PACKETS_PER_S * (time.monotonic() - self._began)
+        allowed = FREE_PACKETS + MOST_PACKETS_PER_S * (time.monotonic() - self._began)
         if sum(sent.values()) > allowed:
-            return f"a flood: more than {_MOST_PACKETS_PER_S} packets a second"
+            return f"a flood: more than {MOST_PACKETS_PER_S} packets a second"
         if known > self._most_neighbours:
             return f"a flood of neighbours: more than {self._most_neighbours}"
         return self._excess(held) or self._excess(self._look())

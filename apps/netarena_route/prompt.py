@@ -15,6 +15,7 @@ from typing import Any
 
 from netarena.model import Query, State, Step
 from netarena.prompts import CommandLimits, PromptParts, bound, read_examples, read_text, tell_turn
+from netarena_route.guard import FREE_PACKETS, MOST_PACKETS_PER_S, most_neighbours
 from netarena_route.state import Pair, count_pings, fields, lost, opened
 from netarena_route.world import World
 
@@ -31,7 +32,12 @@ def prompt_parts(
 ) -> PromptParts:
     """The parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns."""
     rules = Template(read_text(PACKAGE, "rules")).substitute(
-        num_subnets=len(world.switches), intent=tell_intent(world), **asdict(limits)
+        num_subnets=len(world.switches),
+        intent=tell_intent(world),
+        most_neighbours=most_neighbours(len(world.endpoints)),
+        free_packets=FREE_PACKETS,
+        packets_per_s=MOST_PACKETS_PER_S,
+        **asdict(limits),
     )
     turns = [
         tell_turn(number, step, ("machine", "command"), _tell_change(step))
@@ -78,7 +84,9 @@ def _tell_reserve(world: World) -> Iterator[str]:
     yield (
         f"- In reserve, and kept back by design: {', '.join(world.reserve)}. Whatever keeps them "
         "back, on any machine, is healthy and stays: it may be of any sort, a port that is down, a "
-        "filter, a rule, a route, an address, a setting. These pairs must not work:"
+        "filter, a rule, a route, an address, a setting. A port of the router may forward nothing "
+        "that comes in by it, where no such pair is meant to work; note that setting "
+        "net.ipv4.ip_forward sets the forwarding of every port. These pairs must not work:"
     )
     names = world.endpoints
     told: set[Pair] = set()

@@ -6,8 +6,8 @@ without guessing: keys in capitals or bare, single or curled quotes, line breaks
 that JSON would have escaped, a comma too many, closing brackets that are missing at the end of the
 text or of its fence, an object inside of another or in a text of another (a tool's arguments). A
 text that is not closed is none: half a command is another command. Where there is no such object,
-two lines ``Machine: NAME`` and ``Command: TEXT`` are one. Whether the machine exists and the
-command says anything is the world's to tell.
+two lines ``Machine: NAME`` and ``Command: TEXT`` are one, if each quote of the second has its end.
+Whether the machine exists and the command says anything is the world's to tell.
 
 Own code, since libraries that repair JSON guess where a text ends, and take time that grows with
 the square of what is hostile, or for ever (issues 123, 130, 156 and 203 of json-repair). Here each
@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import groupby
 from typing import Any
 
 from netarena.errors import ReplyRefused
@@ -45,9 +46,10 @@ _OPENING = re.compile(r"\{(?=\s*+[\w" + "".join(_QUOTES) + r"])")
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|\')?')
 _DECODER = json.JSONDecoder(strict=False)
 
-#: a line that gives one of the keys, with marks of Markdown around its name
+#: a line that gives one of the keys, with marks of Markdown around its name; or is cut off before
+#: it does
 _LINE = re.compile(
-    r"[\s>*_#`-]*+(machine|command)[*_`]*+\s*+:(?:\*\*|__)?+\s*+(.++)", re.IGNORECASE
+    r"[\s>*_#`-]*+(machine|command)[*_`]*+\s*+:(?:\*\*|__)?+\s*+(.*+)", re.IGNORECASE
 )
 _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 #: of a line: marks of prose about commands, or a command whose rest stands in the lines after it
@@ -217,16 +219,33 @@ def _unquote(quoted: str) -> str:
 
 
 def _paired_lines(text: str) -> Iterator[dict[str, Any]]:
-    """A line with a machine and one with a command, next to each other but for empty ones."""
+    """A line with a machine and one with a command, next to each other but for empty ones.
+
+    A line is of one pair: where the last is cut off, the command before it is not for the machine
+    after it.
+    """
     lines = [_LINE.fullmatch(line) for line in text.splitlines() if line.strip()]
-    for pair in pairwise(lines):
-        found = {one[1].lower(): _bare(one[2]) for one in pair if one}
-        if (
-            found.keys() == _KEYS
-            and _NAME.fullmatch(found["machine"])
-            and not _NO_COMMAND.match(found["command"])
-        ):
-            yield found
+    for given, group in groupby(lines, bool):
+        run = [(one[1].lower(), _bare(one[2])) for one in group if one] if given else []
+        if len(run) % 2 and run[0][0] == "command":  # for the machine before it or after it
+            continue
+        for start in range(0, len(run) - 1, 2):
+            found = dict(run[start : start + 2])
+            if (
+                found.keys() == _KEYS
+                and _NAME.fullmatch(found["machine"])
+                and not _NO_COMMAND.match(found["command"])
+                and _is_closed(found["command"])
+            ):
+                yield found
+
+
+def _is_closed(command: str) -> bool:
+    """Whether it says something, and each of its quotes has an end."""
+    try:
+        return bool(shlex.split(command, comments=True))
+    except ValueError:
+        return False
 
 
 def _bare(value: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
@@ -62,6 +63,25 @@ def test_each_fault_has_a_lock_that_undoing_it_opens() -> None:
     # setting the router's forwarding resets that of its ports
     assert set(missing) <= _GENERAL | {"ip_forward"}
     assert sum(missing.values()) <= len(KINDS) * 3 // 5
+
+
+def test_a_port_that_forwards_nothing_by_design_is_told_by_the_pairs_that_must_not_work() -> None:
+    """Once ``ip_forward`` is off no port's own setting can be read: what the intent says holds."""
+    seen = 0
+    for number in range(12):
+        world, _ = _draw(["disable_routing"], number)
+        for port in world.router.interfaces:
+            if f"sysctl -w net.ipv4.conf.{port.name}.forwarding=0" not in world.router.commands:
+                continue
+            seen += 1
+            assert "setting net.ipv4.ip_forward sets the forwarding of every port" in tell_intent(
+                world
+            )
+            subnets = [host.interfaces[0].subnet for host in world.hosts]
+            for here, there in permutations(range(len(subnets)), 2):
+                if port.subnet in {subnets[here], subnets[there]} != {port.subnet}:
+                    assert world.intended[1 + here][1 + there] == "0"
+    assert seen
 
 
 def _skeleton(command: str) -> frozenset[str]:

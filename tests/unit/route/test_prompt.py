@@ -111,6 +111,13 @@ def test_every_style_is_complete_and_tells_nothing_hidden() -> None:
     assert "$" not in parts.rules
 
 
+def test_the_rules_tell_what_ends_a_command() -> None:
+    world = standard(4, 4, random.Random(1))
+    rules = prompt_parts(query(world), world, state(list(world.intended)), (), LIMITS).rules
+    assert "more than 162 neighbours" in rules
+    assert "more than 5000 packets and 1000 more each second" in rules
+
+
 def test_examples_are_replies_about_machines_that_are_never_drawn() -> None:
     for example in read_examples("netarena_route", ("example_look", "example_repair")):
         machine = read_reply(example.reply)["machine"]

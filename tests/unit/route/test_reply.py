@@ -128,6 +128,12 @@ def test_no_prose_is_a_command(text: str) -> None:
         ("- machine: a\r\n- command: sysctl -w x='1'\r\n", "sysctl -w x='1'"),
         ('> COMMAND: "ip a"\n> MACHINE: "a"', "ip a"),
         ("Machine: b\nCommand: x\nMachine: a\nCommand: ip a", "ip a"),
+        ("Command: x\nMachine: b\nCommand: ip a\nMachine: a", "ip a"),
+        # the last line is cut off: what was said before it is for the machine before it
+        ("Machine: a\nCommand: ip a\nMachine: b\nCommand:", "ip a"),
+        ("Machine: a\nCommand: ip a\nMachine: b", "ip a"),
+        ("Machine: a\nCommand: ip a  # it's a look", "ip a  # it's a look"),
+        ("Machine: a\nCommand: ip a\nMachine: b\nCommand: echo 'ip", "ip a"),
         ('Machine: b\nCommand: x\n{"machine": "a", "command": "ip a"}', "ip a"),
     ],
 )
@@ -152,6 +158,8 @@ def test_what_models_send_is_read(reply_: str, command: str) -> None:
         ("The machine: a router\nCommand: ip a", "no object"),
         ("Machine: the router\nCommand: look at the routes", "no object"),
         ("Machine: a\nCommand:", "no object"),
+        ("Machine: a\nCommand: iptables -m comment --comment 'a rou", "no object"),
+        ("Command: x\nMachine: a\nCommand: y", "no object"),
         ("On machine a I would run the command: ip a", "no object"),
         # prose about a command
         ("""{"note": "{'machine': 'a', 'command': 'ip a'} would be wrong"}""", "no object"),
