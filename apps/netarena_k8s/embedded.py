@@ -34,6 +34,9 @@ _ANSWER_BYTES = 64 << 20
 #: what the process inherits of the service's surroundings
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 
+#: of glibc, which ignores what it does not know: threads share heaps, and the buffers of a flood
+#: go back to the system with its connections
+_ALLOCATOR = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "65536"}
 #: None when the process has ended first
 _Answer: TypeAlias = asyncio.Future[dict[str, Any] | None]
 
@@ -136,7 +139,7 @@ class Embedded(Cluster):
         path = os.pathsep.join([*folders, *filter(None, [known.get("PYTHONPATH")])])
         self._child = Child(
             lambda control: [sys.executable, "-m", "netarena_k8s.apiserver.process", control],
-            environment={**known, "PYTHONPATH": path},
+            environment={**known, "PYTHONPATH": path, **_ALLOCATOR},
             kind=socket.SOCK_STREAM,
         )
         reader, self._writer = await asyncio.open_unix_connection(

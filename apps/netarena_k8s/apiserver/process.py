@@ -1,8 +1,10 @@
 """The process that serves every episode's API, and how the service speaks to it.
 
 Orders come as lines of JSON over a socket that this process was born with; when that closes, the
-process ends. Each episode has a port of its own on loopback, tokens of its own, and bounds on its
-connections. The key of the certificate authority is never written down and forgotten at once.
+process ends. Each episode has a port of its own on loopback, tokens of its own, bounds on its
+connections, and a thread of its own, whose processor time is counted by the kernel: a thread that
+had more than its share rests, whatever was asked of it, and the others do not wait for it. The key
+of the certificate authority is never written down and forgotten at once.
 """
 
 from __future__ import annotations
@@ -12,13 +14,17 @@ import contextlib
 import ipaddress
 import json
 import os
+import queue
 import secrets
 import socket
 import ssl
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import uvicorn
 from cryptography import x509
@@ -34,19 +40,32 @@ from netarena_k8s.apiserver.fresh import applied, objects
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES, resources
 from netarena_k8s.apiserver.right import OPERATOR
 from netarena_k8s.apiserver.server import Server
+from netarena_k8s.apiserver.share import Share
 from netarena_k8s.apiserver.status import not_found
 from netarena_k8s.apiserver.store import Store
 from netarena_k8s.world import World
 
 HOST = "127.0.0.1"
 #: connections of one episode at a time; more are closed at once
-CONNECTIONS = 64
+CONNECTIONS = 32
 _HANDSHAKE_S = 5.0
 #: a connection that asks nothing is closed
 _IDLE_S = 60
 _LIFE = timedelta(days=7)
+#: between looks at how much of the processor an episode had
+_TICK_S = 0.05
+#: an episode that has to rest longer than this is not listened to: what comes is closed
+_MOST_REST_S = 10.0
+#: of what comes in, parsed at once: in chunks of a byte it takes a third of a second
+_SLICE_BYTES = 1 << 14
+#: a thread that has the interpreter gives way to others that wait for it
+_SWITCH_S = 0.001
+#: of what is written to a connection and not taken, before an answer waits
+_UNTAKEN_BYTES = 1 << 16
 #: of one order: the manifests of a large world
 _ORDER_BYTES = 64 << 20
+
+T = TypeVar("T")
 
 
 class Authority:
@@ -125,20 +144,24 @@ def _usage(*, sign: bool) -> x509.KeyUsage:
 
 
 class _Connection(H11Protocol):
-    """uvicorn's protocol; tells when it has ended, and what parsing costs: a body in chunks of a
-    byte takes a second of the processor for each 50 kB."""
+    """uvicorn's protocol; tells when it has ended, and hears nothing of an episode in debt: a body
+    in chunks of a byte takes a second of the processor for each 50 kB."""
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, server: Server) -> None:
+    def __init__(self, config: uvicorn.Config, state: ServerState, share: Share) -> None:
         super().__init__(config=config, server_state=state, app_state={})
         self.ended = asyncio.Event()
-        self._server = server
+        self._share = share
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        transport.set_write_buffer_limits(_UNTAKEN_BYTES)
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._server.overdrawn:
-            self.transport.abort()
-            return
-        with self._server.charged():
-            super().data_received(data)
+        for start in range(0, len(data), _SLICE_BYTES):
+            if self._share.owed_s() > _MOST_REST_S:
+                self.transport.abort()
+                return
+            super().data_received(data[start : start + _SLICE_BYTES])
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -153,7 +176,6 @@ class Listener:
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._context = context
-        self._server = app
         self._config = uvicorn.Config(
             app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
             server_header=False, proxy_headers=False, timeout_keep_alive=_IDLE_S,
@@ -161,16 +183,18 @@ class Listener:
         self._config.load()
         self._state = ServerState()
         self._open: set[asyncio.Task[None]] = set()
-        self._accepting = asyncio.create_task(self._accept())
 
-    async def close(self) -> None:
-        """Nobody is listened to or heard any more."""
-        for task in [self._accepting, *self._open, *self._state.tasks]:
-            task.cancel()
-        await asyncio.gather(self._accepting, *self._open, return_exceptions=True)
-        self._socket.close()
+    async def serve(self, share: Share) -> None:
+        """Until it is cancelled: then nobody is listened to or heard any more."""
+        try:
+            await self._accept(share)
+        finally:
+            for task in [*self._open, *self._state.tasks]:
+                task.cancel()
+            await asyncio.gather(*self._open, *self._state.tasks, return_exceptions=True)
+            self._socket.close()
 
-    async def _accept(self) -> None:
+    async def _accept(self, share: Share) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -181,16 +205,16 @@ class Listener:
             if len(self._open) >= CONNECTIONS:
                 connection.close()
                 continue
-            task = asyncio.create_task(self._serve(connection))
+            task = asyncio.create_task(self._serve(connection, share))
             self._open.add(task)
             task.add_done_callback(self._open.discard)
 
-    async def _serve(self, connection: socket.socket) -> None:
+    async def _serve(self, connection: socket.socket, share: Share) -> None:
         loop = asyncio.get_running_loop()
         transport: asyncio.BaseTransport | None = None
         try:
             transport, protocol = await loop.connect_accepted_socket(
-                lambda: _Connection(self._config, self._state, self._server),
+                lambda: _Connection(self._config, self._state, share),
                 connection,
                 ssl=self._context,
                 ssl_handshake_timeout=_HANDSHAKE_S,
@@ -203,8 +227,66 @@ class Listener:
                 transport.abort()
 
 
+class _Life:
+    """A thread that serves one port, rests when it had more than its share of the processor, and
+    does what it is called for, also while it rests."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
+        self._ended: Future[None] = Future()
+        threading.Thread(target=self._live, daemon=True).start()
+
+    async def call(self, do: Callable[[], T]) -> T:
+        """What ``do`` comes to in the thread. Raises what it raises, RuntimeError after the end."""
+        answer: Future[T] = Future()
+
+        def carry_out() -> None:
+            try:
+                answer.set_result(do())
+            except Exception as error:  # noqa: BLE001  it is the caller's
+                answer.set_exception(error)
+
+        self._calls.put(carry_out)
+        self._loop.call_soon_threadsafe(self._listen)
+        return await asyncio.wrap_future(answer)
+
+    async def end(self) -> None:
+        await self.call(self._over.set)
+        await asyncio.wrap_future(self._ended)
+
+    def _live(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+        self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        share = Share()
+        tasks = [self._listener.serve(share), self._pace(share)]
+        running = [asyncio.create_task(one) for one in tasks]
+        await self._over.wait()
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _pace(self, share: Share) -> NoReturn:
+        """Have the whole thread rest for what its episode owes."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            until = time.monotonic() + share.owed_s()
+            while (left := until - time.monotonic()) > 0 and not self._over.is_set():
+                self._listen(left)
+
+    def _listen(self, within_s: float = 0.0) -> None:
+        """Do what the thread is called for, once; wait that long for a call."""
+        with contextlib.suppress(queue.Empty):
+            self._calls.get(timeout=within_s)() if within_s else self._calls.get_nowait()()
+
+
 class Episode:
-    """One world's API: its objects, its port, its tokens."""
+    """One world's API: its objects, its port, its tokens. All but these are its thread's."""
 
     def __init__(
         self, authority: Authority, world: World, namespace: str, addresses: Mapping[str, str]
@@ -219,7 +301,9 @@ class Episode:
             self.tokens[OPERATOR]: User(account, (*groups, "system:authenticated")),
             self.tokens["admin"]: User("admin", ("system:masters",), admin=True),
         }
-        self.listener = Listener(Server(self.store, users, namespace), authority.context)
+        listener = Listener(Server(self.store, users, namespace), authority.context)
+        self.port = listener.port
+        self.life = _Life(listener)
 
     def look(self) -> dict[str, Any]:
         """The policies as they are, and words on all else that is not as it was deployed."""
@@ -261,17 +345,21 @@ class Process:
         """Until the other end closes."""
         reader, writer = await asyncio.open_unix_connection(sock=control, limit=_ORDER_BYTES)
         writer.write(json.dumps({"ready": True, "root": self._authority.root}).encode() + b"\n")
-        while line := await reader.readline():
-            order = json.loads(line)
-            try:
-                answer = {"ok": await self._carry_out(order)}
-            except Exception as error:  # noqa: BLE001  told to the service, which decides
-                answer = {"failed": f"{type(error).__name__}: {error}"}
-            writer.write(json.dumps({"number": order["number"], **answer}).encode() + b"\n")
-            await writer.drain()
+        # an episode's thread may be long about an answer, and no other's order waits for that
+        async with asyncio.TaskGroup() as answering:
+            while line := await reader.readline():
+                answering.create_task(self._answer(json.loads(line), writer))
         writer.close()
-        for episode in self._episodes.values():
-            await episode.listener.close()
+        await asyncio.gather(*(episode.life.end() for episode in self._episodes.values()))
+
+    async def _answer(self, order: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        try:
+            answer = {"ok": await self._carry_out(order)}
+        except Exception as error:  # noqa: BLE001  told to the service, which decides
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        writer.write(json.dumps({"number": order["number"], **answer}).encode() + b"\n")
+        with contextlib.suppress(ConnectionError):  # nobody waits any more
+            await writer.drain()
 
     async def _carry_out(self, order: dict[str, Any]) -> Any:
         episode = order["episode"]
@@ -280,14 +368,16 @@ class Process:
                 world = World.model_validate(order["world"])
                 made = Episode(self._authority, world, order["namespace"], order["addresses"])
                 self._episodes[episode] = made
-                return {"port": made.listener.port, "tokens": made.tokens}
+                return {"port": made.port, "tokens": made.tokens}
             case "look":
-                return self._episodes[episode].look()
+                asked = self._episodes[episode]
+                return await asked.life.call(asked.look)
             case "amend":
-                return self._episodes[episode].amend(order["policies"])
+                asked = self._episodes[episode]
+                return await asked.life.call(lambda: asked.amend(order["policies"]))
             case "close":
                 if (gone := self._episodes.pop(episode, None)) is not None:
-                    await gone.listener.close()
+                    await gone.life.end()
                 return None
             case unknown:
                 raise ValueError(f"no such order: {unknown}")
@@ -296,6 +386,7 @@ class Process:
 def main(descriptor: int) -> None:
     """Serve until the socket ``descriptor`` is closed by the other side."""
     control = socket.socket(fileno=descriptor)
+    sys.setswitchinterval(_SWITCH_S)
     with contextlib.suppress(ConnectionError):
         asyncio.run(Process().run(control))
 

@@ -9,13 +9,14 @@ import base64
 import binascii
 import hmac
 import json
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
@@ -27,6 +28,7 @@ from netarena_k8s.apiserver.call import BODY_BYTES, Answer, Call, User
 from netarena_k8s.apiserver.kind import Resource, by_path
 from netarena_k8s.apiserver.right import Rights
 from netarena_k8s.apiserver.selector import Test, field_test, label_test
+from netarena_k8s.apiserver.share import Pool, Room
 from netarena_k8s.apiserver.status import (
     Refused,
     bad_request,
@@ -61,16 +63,24 @@ _POLL_S = 1.0
 #: requests of one episode: this many a second, with this many in reserve
 _RATE = 100.0
 _BURST = 400.0
-#: a second of the processor counts as so many requests: no episode keeps the others waiting
-_REQUESTS_OF_SECOND = 400.0
-#: requests that an episode may owe; connections on which it sends more are closed
-_DEBT = 800.0
+#: bytes of bodies and answers that are held for one episode at a time, all connections together: so
+#: many at any time, so many at most, and so many beyond the former for all episodes together
+_OWN_BYTES, _MOST_BYTES, _SHARED_BYTES = 1 << 20, 8 << 20, 48 << 20
+#: of what is written to a connection at once
+_PIECE_BYTES = 1 << 16
+#: of a body that becomes objects of thirty times its size: those are looked at one after the other
+_LARGE_BYTES = 1 << 18
 _WARNINGS: Mapping[str, str] = MappingProxyType(
     {
         "endpoints": "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
         "componentstatuses": "v1 ComponentStatus is deprecated in v1.19+",
     }
 )
+
+
+#: what the episodes of this process hold beyond what is each one's own
+_pool = Pool(_SHARED_BYTES)
+_one_large = threading.Lock()
 
 
 class Server:
@@ -82,13 +92,12 @@ class Server:
         users: Mapping[str, User],
         home: str,
         monotonic: Callable[[], float] = time.monotonic,
-        processor: Callable[[], float] = time.thread_time,
     ) -> None:
         self._store = store
         self._users = users
         self._rights = Rights(home)
         self._monotonic = monotonic
-        self._processor = processor
+        self._room = Room(_pool, own=_OWN_BYTES, most=_MOST_BYTES)
         self._reserve = _BURST
         self._last_s = monotonic()
 
@@ -96,20 +105,27 @@ class Server:
         if scope["type"] != "http":  # no websockets: exec and attach are refused before
             return
         request = Request(scope, receive)
-        try:
-            response = await self._answer(request)
-        except ClientDisconnect:
-            return
-        except Refused as refused:
-            response = _json(refused.code, refused.status)
-            if refused.code == 429:
-                response.headers["Retry-After"] = "1"
-        except Exception as error:  # noqa: BLE001  whatever is sent, the server stays
-            told = Refused(500, "InternalError", f"Internal error occurred: {type(error).__name__}")
-            response = _json(told.code, told.status)
-        await response(scope, receive, send)
+        with _Held(self._room) as held:
+            try:
+                response = await self._answer(request, held)
+                if not isinstance(response, StreamingResponse):
+                    held.take(len(response.body))
+            except ClientDisconnect:
+                return
+            except Refused as refused:
+                response = _json(refused.code, refused.status)
+                if refused.code == 429:
+                    response.headers["Retry-After"] = "1"
+            except Exception as error:  # noqa: BLE001  whatever is sent, the server stays
+                words = f"Internal error occurred: {type(error).__name__}"
+                told = Refused(500, "InternalError", words)
+                response = _json(told.code, told.status)
+            if isinstance(response, StreamingResponse):
+                await response(scope, receive, send)
+            else:
+                await _send(response, send)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, held: _Held) -> Response:
         self._take()
         user = self._user(request.headers.get("authorization", ""))
         path = request.url.path
@@ -124,33 +140,15 @@ class Server:
         if call.verb == "watch":
             return self._watch(call, request)
         if call.verb not in {"get", "list"}:
-            call = replace(call, body=await _body(request))
-        with self.charged():
+            call = replace(call, body=await _body(request, held))
+        with _one_large if len(call.body) > _LARGE_BYTES else nullcontext():
             answer = self._look(call) if call.verb in {"get", "list"} else self._change(call)
             return _json(answer.code, answer.body, _warned(call.resource, answer.warnings))
 
-    @contextmanager
-    def charged(self) -> Iterator[None]:
-        """The episode pays for the processor time that the block takes."""
-        before_s = self._processor()
-        try:
-            yield
-        finally:
-            self._reserve -= (self._processor() - before_s) * _REQUESTS_OF_SECOND
-
-    @property
-    def overdrawn(self) -> bool:
-        """Whether the episode has had so much that it is not even listened to."""
-        self._refill()
-        return self._reserve < -_DEBT
-
-    def _refill(self) -> None:
+    def _take(self) -> None:
         now = self._monotonic()
         self._reserve = min(_BURST, self._reserve + (now - self._last_s) * _RATE)
         self._last_s = now
-
-    def _take(self) -> None:
-        self._refill()
         if self._reserve < 1:
             raise too_many()
         self._reserve -= 1
@@ -219,12 +217,32 @@ class Server:
         }
 
     def _watch(self, call: Call, request: Request) -> Response:
-        watch = _Watch(call, self._store, self._show)
+        watch = _Watch(call, self._store, self._show, self._room)
         return StreamingResponse(
             watch.lines(request, self._monotonic),
             media_type="application/json",
             headers=_warned(call.resource, ()),
         )
+
+
+class _Held:
+    """What one request holds of an episode's room until it is answered."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._size = 0
+
+    def take(self, size: int) -> None:
+        """Raises Refused where there is no room for more."""
+        if not self._room.take(size):
+            raise too_many()
+        self._size += size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._room.give(self._size)
 
 
 class _Watch:
@@ -235,10 +253,13 @@ class _Watch:
         call: Call,
         store: Store,
         show: Callable[[Call, Sequence[Object], Object], dict[str, Any]],
+        room: Room,
     ) -> None:
         self._call = call
         self._store = store
         self._show = show
+        self._room = room
+        self._end = 0.0
         self._test = _test(call)
         version = call.query.get("resourceVersion", "")
         if version and not version.isdigit():
@@ -251,27 +272,45 @@ class _Watch:
         self._within_s = min(_WATCH_S, _number(call, "timeoutSeconds") or _WATCH_S)
 
     async def lines(self, request: Request, monotonic: Callable[[], float]) -> AsyncIterator[bytes]:
-        end = monotonic() + self._within_s
+        """Ends early where there is no room for what is to be told: clients watch anew."""
+        self._end = monotonic() + self._within_s
+        told = self._first()
+        while self._room.take(len(told)):
+            # no object is held while the client takes its time, or each watch would keep old ones
+            try:
+                for start in range(0, len(told), _PIECE_BYTES):
+                    yield told[start : start + _PIECE_BYTES]
+            finally:
+                self._room.give(len(told))
+            if not (told := await self._next(request, monotonic)):
+                return
+
+    def _first(self) -> bytes:
+        """What there is, if it was asked for."""
+        found: list[bytes] = []
         if self._from_now:
-            for _, one in self._store.find(self._call.resource, self._call.namespace):
-                if self._test(one):
-                    yield self._line("ADDED", one)
+            listed = self._store.find(self._call.resource, self._call.namespace)
+            found += [self._line("ADDED", one) for _, one in listed if self._test(one)]
         if self._initial and self._call.query.get("allowWatchBookmarks") == "true":
-            yield self._bookmark()
-        while (left := end - monotonic()) > 0:
+            found.append(self._bookmark())
+        return b"".join(found)
+
+    async def _next(self, request: Request, monotonic: Callable[[], float]) -> bytes:
+        """The next change that it sees; nothing when the watch is over."""
+        while (left := self._end - monotonic()) > 0:
             if not await self._store.wait(self._version, min(left, _POLL_S)):
                 if await request.is_disconnected():
-                    return
+                    return b""
                 continue
             try:
-                changes = self._store.since(self._version)
+                change = self._store.since(self._version)[0]
             except Refused as refused:
-                yield _dump({"type": "ERROR", "object": refused.status})
-                return
-            for change in changes:
-                self._version = change.version
-                if line := self._changed(change):
-                    yield line
+                self._end = monotonic()
+                return _dump({"type": "ERROR", "object": refused.status})
+            self._version = change.version
+            if line := self._changed(change):
+                return line
+        return b""
 
     def _changed(self, change: Change) -> bytes | None:
         """A change as this watch sees it: an object may come into its sight, and leave it."""
@@ -369,9 +408,20 @@ def _read(request: Request, parts: list[str], user: User) -> Call:
     )
 
 
-async def _body(request: Request) -> bytes:
+async def _send(response: Response, send: Send) -> None:
+    """Piece by piece, as the client takes them: what is not taken waits here, where it counts."""
+    headers = response.raw_headers
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    for start in range(0, len(response.body), _PIECE_BYTES):
+        piece = response.body[start : start + _PIECE_BYTES]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _body(request: Request, held: _Held) -> bytes:
     found = bytearray()
     async for piece in request.stream():
+        held.take(len(piece))
         found += piece
         if len(found) > BODY_BYTES:
             raise too_large(BODY_BYTES)

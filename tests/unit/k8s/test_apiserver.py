@@ -63,11 +63,12 @@ class Client:
 class Api:
     """A client of one server as one user."""
 
-    def __init__(self, token="operator", store=None, clock=None, processor=lambda: 0.0):
+    def __init__(self, token="operator", store=None, clock=None):
         self.store = store or deployed()
         users = {"operator": OPERATOR, "admin": ADMIN}
         extra = {"monotonic": clock} if clock else {}
-        self.client = Client(Server(self.store, users, "shop", processor=processor, **extra))
+        self.server = Server(self.store, users, "shop", **extra)
+        self.client = Client(self.server)
         self.headers = {"Authorization": f"Bearer {token}"}
 
     def get(self, path, **params):
@@ -550,26 +551,19 @@ def test_floods_are_answered_with_too_many():
     assert set(codes[400:]) == {429}
 
 
-def test_what_takes_the_processor_long_counts_as_many_requests():
-    ticks = iter(range(1000))
-    api = Api(clock=lambda: 0.0, processor=lambda: next(ticks) / 4)  # a quarter second each
-    codes = [api.get(POLICIES).status_code for _ in range(6)]
-    assert codes == [200, 200, 200, 200, 429, 429]
-
-
-def test_what_is_parsed_is_paid_for_too():
-    """Bodies in chunks of a byte cost most before anything is asked."""
-    ticks, now = iter(range(1000)), [0.0]
-    server = Server(Store(), {}, "shop", lambda: now[0], lambda: next(ticks))  # a second each
-    for _ in range(3):
-        assert not server.overdrawn
-        with server.charged():
-            pass
-    with server.charged():
-        pass
-    assert server.overdrawn
-    now[0] += 5.0
-    assert not server.overdrawn
+def test_without_room_requests_are_put_off(api):
+    """Bodies and answers count, those of watches too; what was held is given back."""
+    room, most = api.server._room, 8 << 20
+    assert room.take(most)
+    review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    for answer in (api.get(POLICIES), api.post(review, {"kind": "x"})):
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+    assert api.watch(POLICIES) == []
+    room.give(most)
+    assert api.get(POLICIES).status_code == 200
+    assert len(api.watch(POLICIES)) == 13
+    assert room.take(most)
+    room.give(most)
 
 
 def test_changes_are_forgotten_by_their_size_and_watches_told(api):

@@ -1,0 +1,89 @@
+"""What one episode may have of the process that serves all: processor time, and memory.
+
+``Share`` counts the time of the calling thread, so that nothing an episode causes in its own is
+left out: handshakes, parsing, answering. ``Room`` counts bytes that are held; a part is an
+episode's own and the rest is taken from a ``Pool`` that all episodes have in common, so that they
+are bounded together and none can leave another without.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+#: seconds of the processor that an episode has of each second, and may use at once: a kubectl
+#: costs 5 to 10 ms, and eight episodes at their bound leave a fifth of one processor
+PART, AT_ONCE_S = 0.1, 1.0
+
+
+class Share:
+    """To be made and asked in the thread whose time is counted."""
+
+    def __init__(
+        self,
+        processor: Callable[[], float] = time.thread_time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._processor = processor
+        self._monotonic = monotonic
+        self._left_s = AT_ONCE_S
+        self._used_s, self._then_s = processor(), monotonic()
+
+    def owed_s(self) -> float:
+        """How many seconds to rest until all that was used is had; 0 when it is."""
+        used_s, now_s = self._processor(), self._monotonic()
+        had_s = min(AT_ONCE_S, self._left_s + (now_s - self._then_s) * PART)
+        self._left_s = had_s - (used_s - self._used_s)
+        self._used_s, self._then_s = used_s, now_s
+        return max(0.0, -self._left_s / PART)
+
+
+class Pool:
+    """Bytes that many have in common; for any thread."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """Whether they were there."""
+        with self._lock:
+            if size > self._left:
+                return False
+            self._left -= size
+            return True
+
+    def give(self, size: int) -> None:
+        with self._lock:
+            self._left += size
+
+
+class Room:
+    """Bytes of one episode: ``own`` at any time, at most ``most``, from ``pool`` what is beyond
+    its own; for one thread."""
+
+    def __init__(self, pool: Pool, *, own: int, most: int) -> None:
+        self._pool = pool
+        self._own = own
+        self._most = most
+        self._used = 0
+
+    def take(self, size: int) -> bool:
+        """Whether there is room for so many more."""
+        after = self._used + size
+        if after > self._most or not self._pool.take(
+            self._beyond(after) - self._beyond(self._used)
+        ):
+            return False
+        self._used = after
+        return True
+
+    def give(self, size: int) -> None:
+        """They are no longer held."""
+        after = self._used - size
+        self._pool.give(self._beyond(self._used) - self._beyond(after))
+        self._used = after
+
+    def _beyond(self, size: int) -> int:
+        return max(0, size - self._own)

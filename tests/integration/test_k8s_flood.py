@@ -1,0 +1,169 @@
+"""Floods upon some episodes' API: the others work on, and the server stays within its bounds.
+
+Bounds on processor time and memory are upper ones: a busy machine only makes floods weaker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from netarena_k8s.apiserver.process import CONNECTIONS
+from netarena_k8s.apiserver.share import AT_ONCE_S, PART
+from netarena_k8s.boutique import boutique
+from netarena_k8s.cluster import Deployed
+from netarena_k8s.embedded import Embedded
+
+POLICIES = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies"
+#: of a flood, s
+FLOOD_S = 3.0
+#: of what is going on when an episode is told to rest: one slice of what came in, or one answer
+SLACK_S = 1.0
+BODY_BYTES = 3_000_000
+
+
+class Client:
+    """Connections to one episode's port, with its operator's token."""
+
+    def __init__(self, deployed: Deployed) -> None:
+        self.port = deployed.access.port
+        self.token = json.loads(deployed.access.kubeconfig)["users"][0]["user"]["token"]
+        self._context = ssl.create_default_context()
+        self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
+
+    @contextlib.contextmanager
+    def connected(self, within_s: float = FLOOD_S) -> Iterator[ssl.SSLSocket]:
+        plain = socket.create_connection(("127.0.0.1", self.port), within_s)
+        with plain, self._context.wrap_socket(plain) as connection:
+            yield connection
+
+    def head(self, method: str, path: str, *more: str) -> bytes:
+        lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {self.token}"]
+        return "\r\n".join([*lines, *more, "", ""]).encode()
+
+
+def handshakes(client: Client) -> None:
+    with client.connected():
+        pass
+
+
+def requests(client: Client) -> None:
+    with client.connected() as connection:
+        for _ in range(20):
+            connection.sendall(client.head("GET", POLICIES) * 4)
+            connection.recv(1 << 20)
+
+
+def chunks(client: Client) -> None:
+    kind = "Content-Type: application/merge-patch+json"
+    with client.connected() as connection:
+        path = f"{POLICIES}/frontend"
+        connection.sendall(client.head("PATCH", path, kind, "Transfer-Encoding: chunked"))
+        for _ in range(20):
+            connection.sendall(b"1\r\nx\r\n" * 2000)
+
+
+def patch(client: Client, body: bytes) -> bytes:
+    """The beginning of the answer."""
+    kind = "Content-Type: application/merge-patch+json"
+    length = f"Content-Length: {len(body)}"
+    with client.connected(within_s=60) as connection:
+        path = f"{POLICIES}/frontend"
+        connection.sendall(client.head("PATCH", path, kind, length, "Connection: close") + body)
+        return connection.recv(1 << 16)
+
+
+def repeat(flood: Callable[[Client], None], client: Client, until: float) -> None:
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            flood(client)
+
+
+def processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flood", [handshakes, requests, chunks])
+def test_a_flood_has_its_episodes_share_of_the_processor_and_no_more(
+    flood: Callable[[Client], None],
+) -> None:
+    async def scene() -> None:
+        async with Embedded() as cluster:
+            flooded, other = [await cluster.deploy(boutique()) for _ in range(2)]
+            assert cluster.pid is not None
+            before_s, began = processor_s(cluster.pid), time.monotonic()
+            client, until = Client(flooded), began + FLOOD_S
+            threads = [
+                threading.Thread(target=repeat, args=(flood, client, until)) for _ in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            looks = 0
+            while time.monotonic() < until:
+                assert (await other.look()).reached == boutique().intended
+                looks += 1
+                await asyncio.sleep(0.1)
+            for thread in threads:
+                await asyncio.to_thread(thread.join)
+            # what the grader asks is answered also while the episode rests
+            assert (await flooded.look()).reached == boutique().intended
+            used_s, lasted_s = processor_s(cluster.pid) - before_s, time.monotonic() - began
+            assert used_s <= AT_ONCE_S + PART * lasted_s + SLACK_S + 0.02 * looks
+
+    asyncio.run(scene())
+
+
+@pytest.mark.slow
+def test_eight_episodes_at_once_and_seven_hostile() -> None:
+    """Bodies that are never finished, on every connection that they may have."""
+
+    async def scene() -> None:
+        async with Embedded() as cluster:
+            *hostile, honest = [await cluster.deploy(boutique()) for _ in range(8)]
+            assert cluster.pid is not None
+            before = resident_bytes(cluster.pid)
+            held = contextlib.ExitStack()
+
+            def hold(client: Client) -> None:
+                with contextlib.suppress(OSError):
+                    connection = held.enter_context(client.connected())
+                    length = f"Content-Length: {BODY_BYTES}"
+                    connection.sendall(client.head("PATCH", f"{POLICIES}/frontend", length))
+                    connection.sendall(bytes(BODY_BYTES - 1))
+
+            with held:
+                for deployed in hostile:
+                    threads = [
+                        threading.Thread(target=hold, args=(Client(deployed),))
+                        for _ in range(CONNECTIONS)
+                    ]
+                    for thread in threads:
+                        thread.start()
+                    for thread in threads:
+                        await asyncio.to_thread(thread.join)
+                grown = resident_bytes(cluster.pid) - before
+                assert grown <= len(hostile) * CONNECTIONS * BODY_BYTES / 2
+                # a patch of the eighth, and what it does
+                told = await asyncio.to_thread(patch, Client(honest), b'{"spec":{"ingress":[]}}')
+                assert told.startswith(b"HTTP/1.1 200"), told
+                assert (await honest.look()).reached != boutique().intended
+                for deployed in hostile:
+                    assert (await deployed.look()).reached == boutique().intended
+
+    asyncio.run(scene())
