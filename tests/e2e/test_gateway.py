@@ -1,7 +1,9 @@
 """A platform between client and agents: a gateway that rewrites cards and cuts long responses.
 
-As AgentBeats' own, with its 300 s scaled to one: agents are reached below a path of the gateway,
-their cards name the gateway's URLs, and no response lasts longer than the limit.
+As AgentBeats' own (RDI-Foundation/agentbeats-gateway, src/proxy.py), with its 300 s scaled to one:
+agents are reached at a path of the gateway without a slash at its end, they see the gateway's Host,
+loopback URLs in their cards become the gateway's, and no response lasts longer than the limit (the
+real one only bounds silence).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -37,6 +40,7 @@ HERE = Path(__file__).parent
 ROLE = "toy_operator"
 #: seconds that the gateway lets a response last
 LIMIT_S = 1.0
+LOOPBACK = re.compile(r"http://(?:127\.0\.0\.1|localhost|0\.0\.0\.0)(?::\d+)?")
 
 
 class Gateway:
@@ -47,7 +51,10 @@ class Gateway:
         self.url = ""
         self.cut = 0
         self.app = Starlette(
-            routes=[Route("/agents/{name}/{path:path}", self.forward, methods=["GET", "POST"])],
+            routes=[
+                Route(f"/agents/{{name}}{rest}", self.forward, methods=["GET", "POST"])
+                for rest in ("", "/{path:path}")
+            ],
             lifespan=self.hold_client,
         )
         # what serving() tells an application that it ends
@@ -59,14 +66,14 @@ class Gateway:
             yield
 
     def address(self, name: str) -> str:
-        return f"{self.url}agents/{name}/"
+        return f"{self.url}agents/{name}"
 
     async def forward(self, request: Request) -> Response:
-        name, path = request.path_params["name"], request.path_params["path"]
+        name, path = request.path_params["name"], request.path_params.get("path", "")
         headers = {
             key: value
             for key, value in request.headers.items()
-            if key not in {"host", "content-length", "connection"}
+            if key not in {"content-length", "connection"}
         }
         asked = self.client.build_request(
             request.method, self.agents[name] + path, headers=headers, content=await request.body()
@@ -82,7 +89,7 @@ class Gateway:
         if path.startswith(".well-known"):
             text = (await answer.aread()).decode()
             await answer.aclose()
-            text = text.replace(self.agents[name], self.address(name))
+            text = LOOPBACK.sub(self.address(name), text)
             return Response(text, answer.status_code, media_type=kind)
         return StreamingResponse(self.pump(answer, end), answer.status_code, media_type=kind)
 
@@ -183,7 +190,7 @@ async def test_an_agent_may_think_for_longer_than_the_gateway_waits():
         try:
             assert agent.card is not None
             # the card was rewritten, and the URL that was given is the one that is talked to
-            assert {one.url for one in agent.card.interfaces} == {middle.address("purple")}
+            assert {one.url for one in agent.card.interfaces} == {middle.address("purple") + "/"}
             reply = await agent.ask("think", context_id="c", timeout_s=60)
         finally:
             await agent.aclose()

@@ -112,6 +112,8 @@ def test_a_manifest_starts_the_agent_and_declares_what_it_uses(path):
     assert manifest["manifest_version"] == "0.1.0"
     if path.stem == "purple":
         assert "slots" not in manifest
+        # the gateway turns loopback URLs of cards into its own, and no others
+        assert program["entrypoint"][-2:] == ["--card-url", "http://127.0.0.1:9009/"]
         return
     # as in the manifests of AgentBeats' own green agents: the scenario binds the gateway's proxy to
     # this slot, and a slot that no program names cannot be talked to
