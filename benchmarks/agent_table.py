@@ -65,7 +65,9 @@ def print_table(
     parser = argparse.ArgumentParser()
     parser.add_argument("--num-queries", type=int, default=num_queries)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--agents", default=",".join(agents))
+    parser.add_argument(
+        "--agents", default=",".join(agents), help="NAME or NAME:QUERIES, with commas between"
+    )
     parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--markdown", type=Path, help="a page with a section 'agents'")
@@ -74,12 +76,13 @@ def print_table(
     options = parser.parse_args()
     found: dict[tuple[str, str], Records] = {}
     lines: list[str] = []
-    for name in options.agents.split(","):
+    for given in options.agents.split(","):
+        name, _, number = given.partition(":")
         for world in options.worlds.split(","):
             values = {key: getattr(options, key) for key in keys or {}} | {
                 "world": world,
                 "error_types": [*paper_kinds, EXTENDED],
-                "num_queries": options.num_queries,
+                "num_queries": int(number or options.num_queries),
                 "seed": options.seed,
                 "concurrency": options.concurrency,
             }

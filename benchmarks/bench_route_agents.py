@@ -1,6 +1,6 @@
 """What agents score on routing that need no model: the scripted ones, per kind of fault.
 
-    python benchmarks/bench_route_agents.py [--num-queries 6] [--seed 1] [--agents a,b]
+    python benchmarks/bench_route_agents.py [--num-queries 6] [--seed 1] [--agents a,b:2]
         [--worlds varied] [--emulator netns] [--concurrency 8] [--markdown docs/route.md]
 
 Two of them are fixed texts that know all methods of fault: ``reset`` sends one per machine,
