@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from netarena.application import load
+from netarena.cli import main
 from netarena.cli.program import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -92,3 +94,48 @@ def test_the_page_of_config_keys_has_each_key_and_says_which_shape_queries(name)
     shaping = kind.parse({}).shape().keys() | {"seed"}
     marked = {key for key in kind.model_fields if marks.get(key)}
     assert marked == shaping
+
+
+def keys_of(rows: str) -> set[str]:
+    """What stands in the first cells of a table's rows."""
+    cells = [line.split("|")[1] for line in rows.splitlines() if line.startswith("| `")]
+    return set(re.findall(r"`([^`]+)`", " ".join(cells)))
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        pytest.param(
+            "malt",
+            ["complexity_level=level1"],
+            marks=pytest.mark.requires("landlock", "seccomp"),
+        ),
+        pytest.param(
+            "route",
+            ['error_types=["wrong_routing_table"]', "emulator=netns", "max_iterations=1"],
+            marks=pytest.mark.requires("episodes"),
+        ),
+        pytest.param(
+            "k8s",
+            ['error_types=["change_port"]', "max_iterations=1"],
+            marks=pytest.mark.requires("cell"),
+        ),
+    ],
+)
+def test_the_page_of_results_has_each_key_of_a_record_and_of_the_summary(name, keys, tmp_path):
+    text = (ROOT / "docs" / "results.md").read_text()
+    (own,) = re.findall(rf"^\| {name} \| \|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    shared, summary = re.findall(r"^\| key \| \|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    pairs = [f"--set={pair}" for pair in keys]
+    arguments = ["--agent", "random", "--seed", "1", "--out", str(tmp_path), *pairs]
+    assert main(["run", name, *arguments]) == 0
+    *records, last = json.loads((tmp_path / "results.json").read_text())["results"]
+    told = {key for record in records for key in record}
+    assert told <= keys_of(own) | keys_of(shared)
+    # but for what only some episodes have
+    some = {"Error", "Verifier-Error", "failure_type", "failure_rule"}
+    tokens = {"agent_input_tokens", "agent_output_tokens", "agent_cost_usd"}
+    assert keys_of(own) | keys_of(shared) <= told | some | tokens
+    measures = {"avg_latency_s", "avg_iterations"}
+    assert last.keys() <= keys_of(summary)
+    assert keys_of(summary) <= last.keys() | tokens | measures
