@@ -41,6 +41,7 @@ from netarena_k8s import (
     solution,
     state,
 )
+from netarena_k8s.checkout import read_workloads
 from netarena_k8s.cluster import NAMESPACE, Cluster
 from netarena_k8s.config import EMBEDDED, KubernetesConfig
 from netarena_k8s.datapath.wired import Wired
@@ -77,7 +78,7 @@ class Kubernetes(Application):
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
-        self._clusters: dict[tuple[str, str | None], Cluster] = {}
+        self._clusters: dict[tuple[str | None, ...], Cluster] = {}
         self._measured: Wired | None = None
         self._cell: Cell | None = None
 
@@ -155,7 +156,8 @@ class Kubernetes(Application):
         if self._cell is None:
             raise EnvironmentFailed("the application is not entered", proven_ours=True)
         shop = cast("KubernetesConfig", config)
-        cluster = self._cluster(shop.cluster, shop.namespace)
+        own = shop.microservice_dir if shop.images == "boutique" else None
+        cluster = self._cluster(shop.cluster, shop.namespace, own)
         if shop.datapath == "netns":
             cluster = self._wired(cluster)
         return KubernetesEnvironment(query, cluster, self._cell)
@@ -207,19 +209,24 @@ class Kubernetes(Application):
 
         return asyncio.run(clean(str(context)))
 
-    def _cluster(self, name: str, namespace: str | None = None) -> Cluster:
-        """One for all episodes that name it alike; stopped when the application is left."""
-        if (name, namespace) not in self._clusters:
+    def _cluster(
+        self, name: str, namespace: str | None = None, folder: str | None = None
+    ) -> Cluster:
+        """One for all episodes that name it alike; stopped when the application is left.
+        ``folder`` has the workloads that run there in the place of stand-ins."""
+        key = (name, namespace, folder)
+        if key not in self._clusters:
             if name == EMBEDDED:
                 made: Cluster = Embedded()
             else:
                 # the client of real clusters takes a second to import
                 from netarena_k8s.real.cluster import RealCluster
 
-                made = RealCluster(name, namespace)
+                workloads = None if folder is None else read_workloads(folder)
+                made = RealCluster(name, namespace, workloads)
             self._stack.push_async_callback(made.stop)
-            self._clusters[name, namespace] = made
-        return self._clusters[name, namespace]
+            self._clusters[key] = made
+        return self._clusters[key]
 
     def _wired(self, inner: Cluster) -> Cluster:
         """The one whose pairs are measured, for all episodes."""

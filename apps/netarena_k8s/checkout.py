@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar
+from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -36,6 +36,7 @@ from netarena_k8s.world import (
     Service,
     ServicePort,
     ServiceType,
+    Workload,
     World,
     target_port,
 )
@@ -210,6 +211,17 @@ def read_checkout(folder: str) -> World:
     """
     files = _choose(Path(folder))
     return _read(folder, tuple((str(path), *_version(path)) for path in files))
+
+
+def read_workloads(folder: str) -> dict[str, Mapping[str, Any]]:
+    """The manifests of a folder's workloads as they are written, by name. Raises ConfigError."""
+    known = read_checkout(folder).by_name
+    documents = (one for path in _choose(Path(folder)) for one in _documents(path, Path(folder)))
+    return {
+        one.manifest["metadata"]["name"]: one.manifest
+        for one in documents
+        if one.kind in get_args(Workload) and one.manifest["metadata"]["name"] in known
+    }
 
 
 def digest_checkout(folder: str) -> str:

@@ -160,15 +160,17 @@ def test_an_agent_has_its_rights_and_no_more_and_leaves_nothing_for_the_next(clu
             told = (await Kubectl(cell, again.access).run("kubectl get netpol -o yaml")).told
             assert "mine: " not in told
             assert "finalizers" not in told
-            # the token of the episode before has died with its account
+            # the token of the episode before has died with its account, as soon as the API
+            # server asks again: it remembers for ten seconds whom it let in
             old = json.loads(deployed.access.kubeconfig)
             new = json.loads(again.access.kubeconfig)
             new["users"] = old["users"]
             stale = type(again.access)(
                 json.dumps(new), again.access.host, again.access.port, again.access.namespace
             )
-            told = (await Kubectl(cell, stale).run("kubectl get netpol")).told
-            assert "must be logged in" in told
+            async with asyncio.timeout(60):
+                while "must be logged in" not in told:
+                    told = (await Kubectl(cell, stale).run("kubectl get netpol")).told
             await again.close()
 
     asyncio.run(scene())
@@ -196,26 +198,106 @@ def test_all_kinds_of_workloads_and_services_stand_in_a_given_namespace(cluster)
     asyncio.run(scene())
 
 
-def test_a_namespace_with_things_of_others_is_refused(cluster):
+def theirs(name, kind="NetworkPolicy", **more):
+    """An object of others in ``default``."""
+    version = {"NetworkPolicy": "networking.k8s.io/v1", "Deployment": "apps/v1", "ConfigMap": "v1"}
+    return {
+        "apiVersion": version[kind],
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "default"},
+        **({"spec": {"podSelector": {}}} if kind == "NetworkPolicy" else {}),
+        **more,
+    }
+
+
+@contextlib.asynccontextmanager
+async def standing(api, *manifests):
+    """With these objects in ``default``, until the end."""
+    from netarena_k8s.real.client import path_of
+
+    try:
+        for one in manifests:
+            await api.apply(one)
+        yield
+    finally:
+        for one in manifests:
+            await api.delete(path_of(one["kind"], "default", one["metadata"]["name"]))
+
+
+async def names(api, kind):
+    return {one["metadata"]["name"] for one in await api.find(kind, "default")}
+
+
+def test_a_namespace_with_things_of_others_is_refused_and_nothing_touched(cluster):
     async def scene():
-        async with real(cluster) as one:
-            policy = {
-                "apiVersion": "networking.k8s.io/v1",
-                "kind": "NetworkPolicy",
-                "metadata": {"name": "theirs", "namespace": "default"},
-                "spec": {"podSelector": {}},
-            }
-            await one.api.apply(policy)
-            try:
-                with pytest.raises(ConfigError, match="NetworkPolicy theirs that is not ours"):
-                    async with real(cluster, "default"):
-                        pass
-            finally:
-                await one.api.delete(
-                    "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies/theirs"
-                )
+        async with (
+            real(cluster) as one,
+            standing(one.api, theirs("theirs"), theirs("frontend"), theirs("deny-all")),
+        ):
+            with pytest.raises(ConfigError, match="NetworkPolicy deny-all that is not ours"):
+                async with real(cluster, "default"):
+                    pass
+            assert await names(one.api, "NetworkPolicy") == {"theirs", "frontend", "deny-all"}
 
     asyncio.run(scene())
+
+
+def test_where_the_reference_was_at_work_its_boutique_goes_and_what_is_others_stays(cluster):
+    labels = {"app": "frontend"}
+    shop = theirs(
+        "frontend",
+        "Deployment",
+        spec={
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "server", "image": "shop/frontend:1"}]},
+            },
+        },
+    )
+
+    async def scene():
+        async with (
+            real(cluster) as one,
+            standing(one.api, theirs("frontend"), shop, theirs("config", "ConfigMap")),
+        ):
+            async with real(cluster, "default") as fixed:
+                deployed = await fixed.deploy(SMALL)
+                with pytest.raises(ConfigError, match="another service of NetArena works in"):
+                    await asyncio.to_thread(start_another, cluster)
+                # of somebody else, in the middle of an episode: no verdict, and it stays
+                async with standing(one.api, theirs("theirs")):
+                    with pytest.raises(EnvironmentFailed, match="theirs that is not ours") as told:
+                        await deployed.look()
+                    assert told.value.proven_ours
+                    await deployed.close()
+                    await fixed.rest()
+                    assert "theirs" in await names(one.api, "NetworkPolicy")
+            assert await names(one.api, "NetworkPolicy") == set()
+            assert await names(one.api, "Deployment") == set()
+            assert await names(one.api, "ConfigMap") == {"config", "kube-root-ca.crt"}
+
+    asyncio.run(scene())
+
+
+def start_another(context):
+    """What a service of another process says of the namespace. Raises ConfigError."""
+    done = subprocess.run(
+        [sys.executable, "-c", SERVICE, context, "default"],
+        env=surroundings(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if "ConfigError: " in done.stderr:
+        raise ConfigError("namespace", done.stderr.rpartition("ConfigError: ")[2])
+
+
+def surroundings():
+    folders = [*sys.path, str(Path(__file__).parent)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
 
 
 #: of a service that is killed: deploys, says so, and waits
@@ -223,23 +305,53 @@ SERVICE = """
 import asyncio, sys
 from test_k8s_cluster import SMALL, real
 async def main():
-    async with real(sys.argv[1]) as one:
+    async with real(*sys.argv[1:]) as one:
         print((await one.deploy(SMALL)).access.namespace, flush=True)
         await asyncio.sleep(600)
 asyncio.run(main())
 """
 
 
-def test_what_a_killed_service_left_goes_and_what_a_living_one_uses_stays(cluster):
-    folders = [*sys.path, str(Path(__file__).parent)]
+@contextlib.contextmanager
+def killed(*arguments):
+    """The namespace of a service that runs, and what kills it."""
     service = subprocess.Popen(
-        [sys.executable, "-c", SERVICE, cluster],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+        [sys.executable, "-c", SERVICE, *arguments],
+        env=surroundings(),
         stdout=subprocess.PIPE,
         text=True,
     )
+
+    def kill():
+        service.send_signal(signal.SIGKILL)
+        service.wait()
+
     try:
-        name = service.stdout.readline().strip()
+        yield service.stdout.readline().strip(), kill
+    finally:
+        kill()
+        service.stdout.close()
+
+
+def test_what_a_killed_service_left_in_a_given_namespace_goes_by_its_claim(cluster):
+    async def scene():
+        from netarena_k8s.real.cluster import clean
+
+        with killed(cluster, "default") as (name, kill):
+            assert name == "default"
+            assert await clean(cluster) == []  # it lives
+            kill()
+            async with real(cluster) as one, standing(one.api, theirs("theirs")):
+                # the start of another has removed it already: ``b`` and ``deny-all`` were ours
+                assert await names(one.api, "NetworkPolicy") == {"theirs"}
+                assert await names(one.api, "Deployment") == set()
+                assert await names(one.api, "ConfigMap") == {"kube-root-ca.crt"}
+
+    asyncio.run(scene())
+
+
+def test_what_a_killed_service_left_goes_and_what_a_living_one_uses_stays(cluster):
+    with killed(cluster) as (name, kill):
         assert name.startswith("shop-")
 
         async def scene(*, alive):
@@ -247,13 +359,8 @@ def test_what_a_killed_service_left_goes_and_what_a_living_one_uses_stays(cluste
                 assert (name in await namespaces(one.api)) is alive
 
         asyncio.run(scene(alive=True))
-        service.send_signal(signal.SIGKILL)
-        service.wait()
+        kill()
         asyncio.run(scene(alive=False))
-    finally:
-        service.kill()
-        service.wait()
-        service.stdout.close()
 
 
 def test_a_cluster_that_enforces_nothing_is_refused_with_the_reason(cluster, monkeypatch):
@@ -294,3 +401,111 @@ def test_missing_rights_are_named(cluster, tmp_path, monkeypatch):
             await deployed.close()
 
     asyncio.run(scene())
+
+
+def checkout(folder, image):
+    """A user's folder: two workloads as they are written, and a policy."""
+    documents = []
+    for name, arguments in (("web", ["listen", "tcp:8080"]), ("user", ["listen"])):
+        container = {"name": "server", "image": image, "args": arguments}
+        container["env"] = [{"name": "OWN", "value": "yes"}]
+        if name == "web":
+            container["ports"] = [{"containerPort": 8080}]
+        labels = {"app": name}
+        documents.append(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": name},
+                "spec": {
+                    "selector": {"matchLabels": labels},
+                    "template": {
+                        "metadata": {"labels": labels},
+                        "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
+                    },
+                },
+            }
+        )
+    documents += [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "web"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+        },
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": "web"},
+            "spec": {
+                "podSelector": {"matchLabels": {"app": "web"}},
+                "ingress": [
+                    {
+                        "from": [{"podSelector": {"matchLabels": {"app": "user"}}}],
+                        "ports": [{"port": 8080}],
+                    }
+                ],
+            },
+        },
+    ]
+    (folder / "shop.yaml").write_text("\n---\n".join(map(json.dumps, documents)))
+    return str(folder)
+
+
+#: what a folder's workloads run as: stand-ins, or what they say
+@pytest.mark.parametrize("images", ["standin", "boutique"])
+def test_a_users_manifests_are_deployed_broken_and_repaired(cluster, tmp_path, images):
+    folder = checkout(tmp_path, "netarena/standin:1")
+    done = netarena(
+        *("run", "k8s", "--json", "--seed", "1", "--out", str(tmp_path / "out")),
+        *("--set", f"cluster={cluster}", "--set", f"images={images}"),
+        *("--set", f"microservice_dir={folder}", "--set", "error_types=change_port"),
+    )
+    assert done.returncode == 0, done.stderr
+    *records, summary = json.loads(done.stdout)["results"]
+    assert [(one["outcome"], one["safe"]) for one in records] == [("solved", True)]
+    assert summary["avg_solved_safely"] == 1
+
+
+def test_workloads_run_as_they_are_written_beside_what_measures(cluster, tmp_path):
+    from netarena_k8s.checkout import read_checkout, read_workloads
+    from netarena_k8s.real.cluster import RealCluster
+
+    folder = checkout(tmp_path, "netarena/standin:1")
+
+    async def scene():
+        one = RealCluster(cluster, None, read_workloads(folder))
+        await one.start()
+        try:
+            deployed = await one.deploy(read_checkout(folder))
+            for pod in await one.api.find("Pod", deployed.access.namespace):
+                own, beside = pod["spec"]["containers"]
+                assert own["env"] == [{"name": "OWN", "value": "yes"}]
+                assert beside["name"] == "netarena"
+            await deployed.close()
+        finally:
+            await one.stop()
+
+    asyncio.run(scene())
+
+
+def test_an_image_that_cannot_be_pulled_is_told_in_one_line(cluster, tmp_path):
+    folder = checkout(tmp_path, "registry.invalid/shop/web:1")
+    done = netarena(
+        *("run", "k8s", "--json", "--seed", "1", "--out", str(tmp_path / "out")),
+        *("--set", f"cluster={cluster}", "--set", "images=boutique"),
+        *("--set", f"microservice_dir={folder}", "--set", "error_types=change_port"),
+    )
+    assert "Traceback" not in done.stderr
+    journal = (tmp_path / "out" / "journal.jsonl").read_text()
+    assert "of registry.invalid/shop/web:1: load the image into the cluster" in journal
+
+
+def netarena(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "netarena", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )

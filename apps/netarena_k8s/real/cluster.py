@@ -16,34 +16,24 @@ import contextlib
 import os
 import secrets
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena_k8s.cluster import Cluster, Deployed
+from netarena_k8s.policy import Manifest
+from netarena_k8s.real import claim
 from netarena_k8s.real.client import Api, Json, each, path_of
-from netarena_k8s.real.manifest import OWNED, OWNER, namespace_manifest
+from netarena_k8s.real.manifest import namespace_manifest
 from netarena_k8s.real.owner import RENEW_S, is_abandoned, self_notes
 from netarena_k8s.real.right import missing_rights
-from netarena_k8s.real.shop import NotHealthy, RealShop, Shop, free_policies
+from netarena_k8s.real.shop import NotHealthy, RealShop, Shop
 from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World
 
 #: namespaces at a time: 8 shops of 12 pods fit a node of 110
 MOST_SHOPS = 8
 #: of the stand-ins; elsewhere than in the cluster's own store: NETARENA_STANDIN_IMAGE
 IMAGE = "netarena/standin:1"
-_MINE = {"labelSelector": f"{OWNED}={OWNER}"}
-#: what a fixed namespace is emptied of, in this order
-_KINDS = (
-    "Deployment",
-    "StatefulSet",
-    "DaemonSet",
-    "Pod",
-    "Service",
-    "RoleBinding",
-    "Role",
-    "ServiceAccount",
-)
 
 
 def _canary() -> World:
@@ -64,10 +54,19 @@ def _canary() -> World:
 
 
 class RealCluster(Cluster):
-    """The cluster of ``context`` (none: the current one), in namespaces of its own or in one."""
+    """The cluster of ``context`` (none: the current one), in namespaces of its own or in one.
 
-    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+    ``workloads`` are manifests by application, which run there in the place of stand-ins.
+    """
+
+    def __init__(
+        self,
+        context: str | None = None,
+        namespace: str | None = None,
+        workloads: Mapping[str, Manifest] | None = None,
+    ) -> None:
         self._context = context
+        self._workloads = workloads
         self._fixed = namespace
         self._image = os.environ.get("NETARENA_STANDIN_IMAGE") or IMAGE
         #: shops that there is still room for
@@ -131,11 +130,11 @@ class RealCluster(Cluster):
                 f"the kubeconfig may not, {where}: {', '.join(missing)} (docs/cluster.md)",
             )
         if self._fixed:
-            await self._check_fixed(self._fixed)
+            await claim.settle(self.api, self._fixed)
         else:
             await _clean(self.api)
         try:
-            canary = await self._build(_canary())
+            canary = await self._build(_canary(), None)
         except NotHealthy as error:
             raise EnvironmentFailed(
                 f"the cluster's network plug-in does not enforce network policies: {error}",
@@ -168,7 +167,7 @@ class RealCluster(Cluster):
                 else:
                     await self._changed.wait()
         try:
-            return await self._build(world)
+            return await self._build(world, self._workloads)
         except BaseException:
             await asyncio.shield(self._vacate())
             raise
@@ -201,12 +200,16 @@ class RealCluster(Cluster):
         async with self._changed:
             self._changed.notify_all()
 
-    async def _build(self, world: World) -> Shop:
+    async def _build(self, world: World, workloads: Mapping[str, Manifest] | None) -> Shop:
         """A namespace with ``world`` in it, healthy. Raises EnvironmentFailed."""
         name = self._fixed or f"shop-{secrets.token_hex(4)}"
-        if not self._fixed:
+        if self._fixed:
+            await claim.claim(self.api, name, [policy.name for policy in world.policies])
+        else:
             await self.api.apply(namespace_manifest(name, world.labels, self_notes()))
-        shop = Shop(self.api, name, world, self._image)
+        shop = Shop(
+            self.api, name, world, self._image, workloads=workloads, shared=bool(self._fixed)
+        )
         self._shops[name] = shop
         try:
             await shop.build()
@@ -221,41 +224,21 @@ class RealCluster(Cluster):
         await shop.close()
         with contextlib.suppress(EnvironmentFailed):
             if self._fixed:
-                await free_policies(self.api, shop.namespace)
-                await self._empty(shop.namespace)
+                await claim.vacate(self.api, shop.namespace)
             else:
                 await _remove(self.api, shop.namespace)
         # not before: who is stopped half-way finds it here
         self._shops.pop(shop.namespace, None)
 
-    async def _empty(self, namespace: str) -> None:
-        """Delete what is ours in a namespace that is not; and policies, which are all ours."""
-        await self.api.delete(path_of("NetworkPolicy", namespace))
-        for kind in _KINDS:
-            for one in await self.api.find(kind, namespace, **_MINE):
-                await self.api.delete(path_of(kind, namespace, one["metadata"]["name"]))
-
-    async def _check_fixed(self, namespace: str) -> None:
-        """Refuse to work in a namespace where others have something that we would touch."""
-        for kind in ("NetworkPolicy", "Deployment", "Service"):
-            for one in await self.api.find(kind, namespace):
-                about = one["metadata"]
-                known = (about.get("labels") or {}).get(OWNED) == OWNER
-                if known or (kind, about["name"]) == ("Service", "kubernetes"):
-                    continue
-                raise ConfigError(
-                    "namespace",
-                    f"{namespace} has a {kind} {about['name']} that is not ours: delete it, or "
-                    "leave the key out and each episode gets a namespace of its own",
-                )
-        await self._empty(namespace)
-
     async def _stay(self) -> None:
         """Let our namespaces say that we live."""
         while True:
             await asyncio.sleep(RENEW_S)
-            for name in () if self._fixed else list(self._shops):
+            for name in list(self._shops):
                 with contextlib.suppress(EnvironmentFailed):
+                    if self._fixed:
+                        await claim.renew(self.api, name)
+                        continue
                     notes = {"metadata": {"annotations": self_notes()}}
                     await self.api.merge(path_of("Namespace", name=name), notes)
 
@@ -282,7 +265,7 @@ class RealCluster(Cluster):
 
 
 async def clean(context: str) -> list[str]:
-    """Remove what services that are no more left on a cluster; the names of the namespaces.
+    """Remove what services that are no more left on a cluster; in words, what it was.
 
     Raises ConfigError and EnvironmentFailed.
     """
@@ -294,16 +277,18 @@ async def clean(context: str) -> list[str]:
 
 
 async def _clean(api: Api) -> list[str]:
-    found = await api.find("Namespace", **_MINE)
+    found = await api.find("Namespace", **claim.MINE)
     gone = [one["metadata"]["name"] for one in found if is_abandoned(_notes(one))]
     await each(_remove(api, name) for name in gone)
-    return gone
+    left = [one.namespace for one in await claim.abandoned(api)]
+    await each(claim.vacate(api, namespace) for namespace in left)
+    return [*gone, *(f"what was ours in {namespace}" for namespace in left)]
 
 
 async def _remove(api: Api, namespace: str) -> None:
     """Delete a namespace of ours. It goes in its own time, but it goes."""
     with contextlib.suppress(EnvironmentFailed):
-        await free_policies(api, namespace)
+        await claim.free_policies(api, namespace, await api.find("NetworkPolicy", namespace))
     await api.delete(path_of("Namespace", name=namespace))
 
 

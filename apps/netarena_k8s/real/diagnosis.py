@@ -21,8 +21,12 @@ def check(config: KubernetesConfig) -> None:
             if getattr(config, key) != default:
                 raise ConfigError(f"config.{key}", "is for a real cluster: set cluster too")
         return
-    if config.images != "standin":
-        raise ConfigError("config.images", "this version has stand-ins only: leave it out")
+    if config.images != "standin" and config.microservice_dir is None:
+        raise ConfigError(
+            "config.images",
+            "boutique runs the workloads of microservice_dir: set it to a checkout of "
+            "microservices-demo, whose manifests name the images",
+        )
     if config.namespace and config.concurrency > 1:
         raise ConfigError(
             "config.concurrency", "must be 1 in one namespace: leave namespace out for more"

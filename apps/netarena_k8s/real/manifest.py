@@ -6,10 +6,12 @@ the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from netarena.errors import EnvironmentFailed
 from netarena_k8s.apiserver.right import OPERATOR, RULES
 from netarena_k8s.policy import Manifest
 from netarena_k8s.world import App, Service, World, render_policy
@@ -17,6 +19,8 @@ from netarena_k8s.world import App, Service, World, render_policy
 #: of every object that is ours, but policies and what controllers make
 OWNED = "app.kubernetes.io/managed-by"
 OWNER = "netarena"
+#: beside the containers of a user's workload: what measures from its pod
+MEASURER = "netarena"
 #: ports below need a right that a pod does not have unless its network says otherwise
 _PRIVILEGED = 1024
 _NOBODY = 65532
@@ -49,14 +53,24 @@ def namespace_manifest(name: str, labels: Mapping[str, str], notes: Mapping[str,
     }
 
 
-def app_manifests(world: World, namespace: str, image: str) -> Iterator[Manifest]:
-    """Workloads with stand-ins for the applications, and all services."""
+def app_manifests(
+    world: World, namespace: str, image: str, workloads: Mapping[str, Manifest] | None = None
+) -> Iterator[Manifest]:
+    """Workloads with stand-ins for the applications, or as they are written, and all services.
+
+    Raises EnvironmentFailed for an application that is not among ``workloads``.
+    """
     for account in sorted({app.account for app in world.apps} - {"default"}):
         yield _head("v1", "ServiceAccount", account, namespace)
     for service in world.all_services:
         yield _service(service, world.by_name[service.app], namespace)
     for app in world.apps:
-        yield _workload(app, namespace, image)
+        if workloads is None:
+            yield _workload(app, namespace, image)
+        elif app.name in workloads:
+            yield _written(app, namespace, image, workloads[app.name])
+        else:
+            raise EnvironmentFailed(f"no manifest has a workload {app.name}", proven_ours=True)
 
 
 def policy_manifests(world: World, namespace: str) -> list[Manifest]:
@@ -110,18 +124,56 @@ def _workload(app: App, namespace: str, image: str) -> Manifest:
     }
 
 
+def _written(app: App, namespace: str, image: str, manifest: Manifest) -> Manifest:
+    """A user's workload in one pod, with a stand-in beside its containers to measure from."""
+    made: dict[str, Any] = copy.deepcopy(dict(manifest))
+    about = made["metadata"]
+    about["namespace"] = namespace
+    about["labels"] = {**(about.get("labels") or {}), OWNED: OWNER}
+    made.pop("status", None)
+    pod = made["spec"]
+    if app.workload != "Pod":
+        if app.workload != "DaemonSet":
+            made["spec"]["replicas"] = 1
+        pod = made["spec"]["template"]["spec"]
+    pod["containers"].append(_standin(MEASURER, image, ["listen"]))
+    return made
+
+
+def _standin(name: str, image: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """A container that listens, and measures when it is asked to."""
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": [*arguments],
+        "resources": {
+            "requests": {"cpu": "1m", "memory": "8Mi"},
+            "limits": {"memory": "64Mi"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": _NOBODY,
+        },
+    }
+
+
 def _pod(app: App, image: str) -> Manifest:
     low = any(port.number < _PRIVILEGED for port in app.ports)
     return {
         "containers": [
             {
-                "name": app.container,
-                "image": image,
-                "imagePullPolicy": "IfNotPresent",
-                "args": [
-                    "listen",
-                    *(f"{port.protocol.lower()}:{port.number}" for port in app.ports),
-                ],
+                **_standin(
+                    app.container,
+                    image,
+                    [
+                        "listen",
+                        *(f"{port.protocol.lower()}:{port.number}" for port in app.ports),
+                    ],
+                ),
                 "ports": [
                     {
                         "containerPort": port.number,
@@ -130,15 +182,6 @@ def _pod(app: App, image: str) -> Manifest:
                     }
                     for port in app.ports
                 ],
-                "resources": {
-                    "requests": {"cpu": "1m", "memory": "8Mi"},
-                    "limits": {"memory": "64Mi"},
-                },
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "capabilities": {"drop": ["ALL"]},
-                    "readOnlyRootFilesystem": True,
-                },
             }
         ],
         "serviceAccountName": app.account,
@@ -146,8 +189,6 @@ def _pod(app: App, image: str) -> Manifest:
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
         "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _NOBODY,
             "seccompProfile": {"type": "RuntimeDefault"},
             **(
                 {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]}

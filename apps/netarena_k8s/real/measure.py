@@ -84,10 +84,14 @@ class Round:
 class Meter:
     """Of one world in one namespace. ``move`` says where its pods and services are."""
 
-    def __init__(self, api: Api, namespace: str, world: World) -> None:
+    def __init__(
+        self, api: Api, namespace: str, world: World, container: str | None = None
+    ) -> None:
+        """``container``: where the stand-in is in each pod; none: it is the application's."""
         self._api = api
         self._namespace = namespace
         self._world = world
+        self._container = container
         self._places: dict[str, Place] = {}
         self._addresses: dict[str, Address] = {}
         self._streams: dict[str, Stream] = {}
@@ -124,7 +128,10 @@ class Meter:
 
     async def _connect(self, app: App) -> None:
         self._streams[app.name] = await self._api.execute(
-            self._namespace, self._places[app.name].pod, app.container, _COMMAND
+            self._namespace,
+            self._places[app.name].pod,
+            self._container or app.container,
+            _COMMAND,
         )
 
     async def _ask(self, source: App, net: Net, wait: Wait) -> tuple[dict[str, Finding], int]:

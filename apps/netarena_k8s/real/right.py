@@ -24,7 +24,12 @@ class Need:
 
 
 #: to have a namespace per episode
-SPACES = (Need("", "namespaces", _WRITE),)
+SPACES = (
+    Need("", "namespaces", _WRITE),
+    Need("networking.k8s.io", "networkpolicies", ("deletecollection",)),
+)
+#: to share one with others: the claim on it
+SHARED = (Need("", "configmaps", _WRITE),)
 #: in each namespace; the agent's own rights come on top, or its Role could not be made
 INSIDE = (
     Need("apps", "deployments", _WRITE),
@@ -33,7 +38,7 @@ INSIDE = (
     Need("", "pods/exec", ("get", "create")),
     Need("", "serviceaccounts", _WRITE),
     Need("", "serviceaccounts/token", ("create",)),
-    Need("networking.k8s.io", "networkpolicies", (*_WRITE, "deletecollection")),
+    Need("networking.k8s.io", "networkpolicies", _WRITE),
     Need("rbac.authorization.k8s.io", "roles", _WRITE),
     Need("rbac.authorization.k8s.io", "rolebindings", _WRITE),
     *(Need(rule.group, resource, rule.verbs) for rule in RULES for resource in rule.resources),
@@ -42,7 +47,7 @@ INSIDE = (
 
 async def missing_rights(api: Api, namespace: str | None) -> list[str]:
     """What is not allowed, as ``verb resource``; in a namespace, or in any that is made."""
-    needs = INSIDE if namespace else (*SPACES, *INSIDE)
+    needs = (*(SHARED if namespace else SPACES), *INSIDE)
     asked = dict.fromkeys(
         (need.group, need.resource, verb) for need in needs for verb in need.verbs
     )

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 from netarena.errors import EnvironmentFailed
@@ -19,8 +20,14 @@ from netarena.sandbox.relay import Relay
 from netarena_k8s.apiserver.right import OPERATOR
 from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
 from netarena_k8s.policy import Manifest
+from netarena_k8s.real.claim import remove_policies
 from netarena_k8s.real.client import Api, Json, Refused, Server, each, encoded, path_of
-from netarena_k8s.real.manifest import app_manifests, policy_manifests, right_manifests
+from netarena_k8s.real.manifest import (
+    MEASURER,
+    app_manifests,
+    policy_manifests,
+    right_manifests,
+)
 from netarena_k8s.real.measure import Meter, Round, Wait, addresses_of, places_of
 from netarena_k8s.world import DNS, DNS_LABELS, Net, Policy, World, render_policy
 
@@ -34,6 +41,10 @@ _MARGIN = 3
 _ROUNDS = 2
 #: how long pods may take to be ready: images are pulled, machines are busy
 _READY_S = 180.0
+#: where a user's own images are pulled
+_PULLED_S = 900.0
+#: how long name servers may remember a service of the same name: theirs is 5 to 30 s
+_NAMES_S = 120.0
 #: how long a pod that went may be missed while it is measured
 _REPLACE_S = 60.0
 _PAUSE_S = 0.1
@@ -61,12 +72,25 @@ class NotHealthy(EnvironmentFailed):
 class Shop:
     """A namespace with a world. ``build``, then ``renew`` for each episode; ``look`` at it."""
 
-    def __init__(self, api: Api, namespace: str, world: World, image: str) -> None:
+    def __init__(  # noqa: PLR0913 -- what a shop is made of
+        self,
+        api: Api,
+        namespace: str,
+        world: World,
+        image: str,
+        *,
+        workloads: Mapping[str, Manifest] | None = None,
+        shared: bool = False,
+    ) -> None:
         self.namespace = namespace
         self.world = world
+        #: by application, what runs in the place of stand-ins
+        self._workloads = workloads
+        #: others have things there
+        self._shared = shared
         self._api = api
         self._image = image
-        self._meter = Meter(api, namespace, world)
+        self._meter = Meter(api, namespace, world, None if workloads is None else MEASURER)
         #: of services
         self._cluster_ips: dict[str, str] = {}
         self._pods: dict[str, str] = {}
@@ -75,14 +99,15 @@ class Shop:
     async def build(self) -> None:
         """Apply the applications, and wait until all pods are ready. The namespace is there
         already; it has no policies yet. Raises EnvironmentFailed."""
-        apps = app_manifests(self.world, self.namespace, self._image)
+        apps = app_manifests(self.world, self.namespace, self._image, self._workloads)
         made = await each(self._api.apply(one) for one in apps)
         self._cluster_ips = {
             one["metadata"]["name"]: one["spec"]["clusterIP"]
             for one in made
             if one["kind"] == "Service"
         }
-        await self._find_pods(_READY_S)
+        await self._find_pods(_READY_S if self._workloads is None else _PULLED_S)
+        await self._wait_for_names()
         self._deployed = await self._others()
 
     async def renew(self) -> None:
@@ -116,11 +141,11 @@ class Shop:
         return sorted(found, key=lambda one: str(one["metadata"]["name"]))
 
     async def put(self, manifests: Sequence[Manifest]) -> None:
-        """Have these policies and no others. All are made anew, so that neither age nor version
-        nor generation tells which of them are not as they were."""
-        await free_policies(self._api, self.namespace)
-        await self._api.delete(path_of("NetworkPolicy", self.namespace))
-        await self._gone()
+        """Have these policies and no others of ours. All are made anew, so that neither age nor
+        version nor generation tells which of them are not as they were."""
+        names = {one.name for one in self.world.policies}
+        names |= {one["metadata"]["name"] for one in manifests}
+        await self._remove(names if self._shared else None)
         await each(self._api.apply(one) for one in manifests)
 
     async def look(self) -> Sight:
@@ -131,6 +156,7 @@ class Shop:
         course = _Course(loop.time() + DISAGREE_S)
         while True:
             listed = await self.policies()
+            self._check_strangers(listed)
             if (versions := _versions(listed)) != known:
                 known = versions
                 course.begin()
@@ -205,12 +231,45 @@ class Shop:
         found = [one["status"]["podIP"] for one in pods if (one.get("status") or {}).get("podIP")]
         return {DNS: found[0]} if found else {}
 
-    async def _gone(self) -> None:
-        """Until no policy is left."""
+    def _check_strangers(self, listed: Iterable[Manifest]) -> None:
+        """Raises EnvironmentFailed for a policy of others among ours: an agent can make none."""
+        if self._shared:
+            known = {policy.name for policy in self.world.policies}
+            for name in sorted({one["metadata"]["name"] for one in listed} - known):
+                raise EnvironmentFailed(
+                    f"namespace {self.namespace} has a NetworkPolicy {name} that is not ours",
+                    proven_ours=True,
+                )
+
+    async def _remove(self, names: AbstractSet[str] | None) -> None:
+        """Until none of these policies is left, or none at all."""
         async with _deadline(_REPLACE_S, lambda: f"{self.namespace}: policies are not deleted"):
-            while await self.policies():
+            await remove_policies(self._api, self.namespace, names)
+            while any(
+                names is None or one["metadata"]["name"] in names for one in await self.policies()
+            ):
                 await asyncio.sleep(_PAUSE_S)
-                await free_policies(self._api, self.namespace)
+                await remove_policies(self._api, self.namespace, names)
+
+    async def _wait_for_names(self) -> None:
+        """Until no service's name leads elsewhere: a name server remembers for half a minute what
+        it said of another service of that name."""
+        net = Net(self.world, [], namespace=self.namespace, addresses=self._pods)
+        wait = Wait(_FIRST_WAIT_MS, _FIRST_WAIT_MS)
+        astray = ""
+        async with _deadline(_NAMES_S, lambda: f"namespace {self.namespace}: {astray}"):
+            while True:
+                try:
+                    found = await self._meter.measure(net, wait)
+                except EnvironmentFailed:
+                    await self._find_pods(_REPLACE_S)
+                    continue
+                pairs = zip(self.world.pairs, found.found, strict=True)
+                wrong = [pair.target for pair, one in pairs if one.dns == "wrong"]
+                if not wrong:
+                    return
+                astray = f"the name {wrong[0]} does not lead to its service"
+                await asyncio.sleep(_PAUSE_S)
 
     async def _find_pods(self, within_s: float) -> None:
         """Until every application has its one ready pod, and is measured from there."""
@@ -269,16 +328,6 @@ class _Course:
             max(wait.unexpected_ms, enough),
         )
         return self._agreed >= _ROUNDS or (now > self._deadline and self._same >= _ROUNDS - 1)
-
-
-async def free_policies(api: Api, namespace: str) -> None:
-    """Take off policies what keeps them from being deleted: an agent may have put it there."""
-    for one in await api.find("NetworkPolicy", namespace):
-        about = one["metadata"]
-        if about.get("finalizers"):
-            path = path_of("NetworkPolicy", namespace, about["name"])
-            with contextlib.suppress(Refused):  # gone in the meantime
-                await api.merge(path, {"metadata": {"finalizers": None}})
 
 
 #: where a shop goes whose episode has ended
@@ -415,7 +464,9 @@ def _differences(world: World, found: Round, predicted: Sequence[bool]) -> tuple
 def _stuck(pods: Iterable[Manifest]) -> str:
     """Why a pod will not start by waiting, in words."""
     for pod in pods:
-        for one in (pod.get("status") or {}).get("containerStatuses") or ():
+        status = pod.get("status") or {}
+        started = (status.get("initContainerStatuses"), status.get("containerStatuses"))
+        for one in (one for listed in started for one in listed or ()):
             waiting = (one.get("state") or {}).get("waiting") or {}
             if waiting.get("reason") in _STUCK:
                 return (

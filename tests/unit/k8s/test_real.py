@@ -68,7 +68,7 @@ def test_kubeconfigs_are_merged_and_broken_ones_told(tmp_path):
     [
         ({"namespace": "x"}, "set cluster too"),
         ({"images": "boutique"}, "set cluster too"),
-        ({"cluster": "k", "images": "boutique"}, "stand-ins only"),
+        ({"cluster": "k", "images": "boutique"}, "set it to a checkout of microservices-demo"),
         ({"cluster": "k", "namespace": "x", "concurrency": 2}, "must be 1 in one namespace"),
         ({"cluster": "k"}, "'k' must be 'embedded' or a context of"),
     ],

@@ -1,0 +1,190 @@
+"""What is ours in a namespace that is not: a ConfigMap says whose it is just now, and what of it.
+
+Objects of ours have our label, but policies: an agent reads them, and they are to look as they do
+elsewhere. Their names stand in the claim, which is there before the first of them is made and goes
+after the last. Who comes from the reference's set-up has its boutique standing in the namespace;
+what is called as that is replaced, and nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from netarena.errors import ConfigError
+from netarena_k8s.boutique import boutique
+from netarena_k8s.policy import Manifest
+from netarena_k8s.real.client import Api, Json, Refused, each, path_of
+from netarena_k8s.real.manifest import OWNED, OWNER
+from netarena_k8s.real.owner import is_abandoned, is_mine, self_notes
+
+#: objects of ours
+MINE: Mapping[str, str] = {"labelSelector": f"{OWNED}={OWNER}"}
+NAME = "netarena"
+_POLICIES = "policies"
+#: what is removed of ours, in this order; the claim goes last
+_KINDS = (
+    "Deployment",
+    "StatefulSet",
+    "DaemonSet",
+    "Pod",
+    "Service",
+    "RoleBinding",
+    "Role",
+    "ServiceAccount",
+)
+#: of others, these would be in our way
+_CROSSING = ("NetworkPolicy", "Deployment", "Service")
+#: every cluster has it in its namespace ``default``
+_EVERYWHERE = frozenset({("Service", "kubernetes")})
+
+
+@dataclass(frozen=True)
+class Claim:
+    """On a namespace: whose, and the names of its policies."""
+
+    namespace: str
+    policies: frozenset[str]
+    notes: Mapping[str, str]
+
+    @classmethod
+    def read(cls, found: Json) -> Self:
+        """From its ConfigMap; whoever has tampered with it has claimed no policies."""
+        about = found["metadata"]
+        names: object = None
+        with contextlib.suppress(ValueError):
+            names = json.loads((found.get("data") or {}).get(_POLICIES, "[]"))
+        listed = names if isinstance(names, list) else []
+        return cls(about["namespace"], frozenset(map(str, listed)), about.get("annotations") or {})
+
+
+async def claim(api: Api, namespace: str, policies: Iterable[str]) -> None:
+    """Say that a namespace is in our use, and that these policies are ours. Raises Refused."""
+    await api.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": NAME,
+                "namespace": namespace,
+                "labels": {OWNED: OWNER},
+                "annotations": self_notes(),
+            },
+            "data": {_POLICIES: json.dumps(sorted(policies))},
+        }
+    )
+
+
+async def renew(api: Api, namespace: str) -> None:
+    """Say that the claim's owner lives. Raises EnvironmentFailed."""
+    notes = {"metadata": {"annotations": self_notes()}}
+    await api.merge(path_of("ConfigMap", namespace, NAME), notes)
+
+
+async def abandoned(api: Api) -> list[Claim]:
+    """Claims of services that are no more, in all namespaces; none where they may not be seen."""
+    try:
+        found = await api.find("ConfigMap", **MINE)
+    except Refused:
+        return []
+    claims = [Claim.read(one) for one in found if one["metadata"]["name"] == NAME]
+    return [one for one in claims if is_abandoned(one.notes)]
+
+
+async def settle(api: Api, namespace: str) -> None:
+    """Remove what earlier services left in a namespace, and the reference's boutique.
+
+    Raises ConfigError where another service is at work, or others have what is in our way, before
+    anything is touched.
+    """
+    there = await _find(api, namespace)
+    if there is not None and not is_abandoned(there.notes) and not is_mine(there.notes):
+        raise ConfigError("namespace", f"another service of NetArena works in {namespace} just now")
+    ours = there.policies if there is not None else frozenset[str]()
+    replaced: list[tuple[str, str]] = []
+    for kind in _CROSSING:
+        for one in await api.find(kind, namespace):
+            about = one["metadata"]
+            what = (kind, about["name"])
+            labelled = (about.get("labels") or {}).get(OWNED) == OWNER
+            if labelled or what in _EVERYWHERE or (kind == _CROSSING[0] and what[1] in ours):
+                continue
+            if what not in _boutique():
+                raise ConfigError(
+                    "namespace",
+                    f"{namespace} has a {kind} {about['name']} that is not ours: delete it, or "
+                    "leave the key out and each episode gets a namespace of its own",
+                )
+            replaced.append(what)
+    for kind, name in replaced:
+        await api.delete(path_of(kind, namespace, name))
+    await vacate(api, namespace)
+
+
+async def vacate(api: Api, namespace: str) -> None:
+    """Remove what is ours from a namespace, the claim last. Raises EnvironmentFailed."""
+    there = await _find(api, namespace)
+    await remove_policies(api, namespace, there.policies if there is not None else ())
+    for kind in _KINDS:
+        try:
+            found = await api.find(kind, namespace, **MINE)
+        except Refused:  # what may not be listed cannot have been made
+            continue
+        for one in found:
+            await api.delete(path_of(kind, namespace, one["metadata"]["name"]))
+    if there is not None:
+        await api.delete(path_of("ConfigMap", namespace, NAME))
+
+
+async def remove_policies(api: Api, namespace: str, names: Iterable[str] | None = None) -> None:
+    """Delete policies by name, or all there are; what an agent hung on them to keep them goes
+    first. Raises EnvironmentFailed."""
+    there = await api.find("NetworkPolicy", namespace)
+    if names is not None:
+        wanted = frozenset(names)
+        there = [one for one in there if one["metadata"]["name"] in wanted]
+    await free_policies(api, namespace, there)
+    if names is None:
+        await api.delete(path_of("NetworkPolicy", namespace))
+    else:
+        await each(
+            api.delete(path_of("NetworkPolicy", namespace, one["metadata"]["name"]))
+            for one in there
+        )
+
+
+async def free_policies(api: Api, namespace: str, there: Iterable[Manifest]) -> None:
+    """Take off policies what keeps them from being deleted: an agent may have put it there."""
+    for one in there:
+        about = one["metadata"]
+        if about.get("finalizers"):
+            path = path_of("NetworkPolicy", namespace, about["name"])
+            with contextlib.suppress(Refused):  # gone in the meantime
+                await api.merge(path, {"metadata": {"finalizers": None}})
+
+
+async def _find(api: Api, namespace: str) -> Claim | None:
+    try:
+        found = await api.get(path_of("ConfigMap", namespace, NAME))
+    except Refused as refused:
+        if refused.status == 404:
+            return None
+        raise
+    labelled = (found["metadata"].get("labels") or {}).get(OWNED) == OWNER
+    return Claim.read(found) if labelled else None
+
+
+def _boutique() -> frozenset[tuple[str, str]]:
+    """What stands in a namespace where the reference was at work. It never had a deny-all."""
+    world = boutique()
+    names = [app.name for app in world.apps]
+    return frozenset(
+        {
+            *(("NetworkPolicy", name) for name in names),
+            *(("Deployment", name) for name in names),
+            *(("Service", service.name) for service in world.all_services),
+        }
+    )

@@ -1,0 +1,173 @@
+"""An assessment on a real cluster that is disturbed while it runs: are its verdicts right?
+
+    KUBECONFIG=... python benchmarks/chaos_cluster.py --restart-api COMMAND \
+        --stop-plugin COMMAND --start-plugin COMMAND [--agent oracle] [--num-queries 2] [--seed 1]
+
+In turn, whenever some more episodes have ended: the API server is restarted, a pod of a shop is
+deleted, the network plug-in is stopped and, ``--pause`` seconds later, started. The commands are
+shell lines for this cluster (docs/cluster.md has some). At the end every query of the oracle must
+be solved safely, or be invalid; none of noop's may be solved; no namespace of ours may be left.
+Exit status 1 if that is not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from netarena_k8s.real.claim import MINE
+from netarena_k8s.real.client import Api, path_of
+from netarena_k8s.real.context import current_context
+
+#: agent -> the outcome that its episodes have, when they are not invalid
+EXPECTED: Mapping[str, str] = {"oracle": "solved", "noop": "unsolved"}
+#: episodes that end between two disturbances
+EVERY = 3
+POLL_S = 0.5
+LEFT_S = 180.0
+
+
+async def shell(line: str) -> None:
+    running = await asyncio.create_subprocess_shell(line)
+    if await running.wait():
+        raise SystemExit(f"failed: {line}")
+
+
+async def delete_pod(api: Api, rng: random.Random) -> None:
+    """One of a shop that stands."""
+    spaces = [
+        one["metadata"]["name"]
+        for one in await api.find("Namespace", **MINE)
+        if "deletionTimestamp" not in one["metadata"]
+    ]
+    space = rng.choice(sorted(spaces))
+    pods = sorted(one["metadata"]["name"] for one in await api.find("Pod", space))
+    if pods:
+        await api.delete(path_of("Pod", space, rng.choice(pods)))
+
+
+def ended(out: Path) -> int:
+    """Episodes in the journal."""
+    try:
+        return (out / "journal.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+async def disturb(
+    run: asyncio.subprocess.Process, out: Path, ways: Mapping[str, Callable[[], Awaitable[None]]]
+) -> Counter[str]:
+    """One way after the other, until the assessment has ended; how often each."""
+    done: Counter[str] = Counter()
+    next_at = 1
+    for name in itertools.cycle(ways):
+        while run.returncode is None and ended(out) < next_at:  # noqa: ASYNC110 -- a file's lines
+            await asyncio.sleep(POLL_S)
+        if run.returncode is not None:
+            return done
+        print(f"{ended(out)} episodes have ended: {name}", file=sys.stderr, flush=True)
+        await ways[name]()
+        done[name] += 1
+        next_at = ended(out) + EVERY
+    return done
+
+
+async def left(api: Api) -> list[str]:
+    """Namespaces of ours that do not go."""
+    deadline = time.monotonic() + LEFT_S
+    while True:
+        found = [one["metadata"]["name"] for one in await api.find("Namespace", **MINE)]
+        if not found or time.monotonic() > deadline:
+            return found
+        await asyncio.sleep(POLL_S)
+
+
+async def assess(given: argparse.Namespace, out: Path) -> bool:
+    context = current_context(os.environ["KUBECONFIG"])
+    api = await Api.connect(context)
+    rng = random.Random(given.seed)
+
+    async def stop_and_start() -> None:
+        await shell(given.stop_plugin)
+        try:
+            await asyncio.sleep(given.pause)
+        finally:
+            await shell(given.start_plugin)
+
+    ways: dict[str, Callable[[], Awaitable[None]]] = {
+        "the API server is restarted": lambda: shell(given.restart_api),
+        "a pod is deleted": lambda: delete_pod(api, rng),
+        "the plug-in is stopped and started": stop_and_start,
+    }
+    start = time.monotonic()
+    run = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "netarena", "run", "k8s", "--agent", given.agent),
+        *("--num-queries", str(given.num_queries), "--seed", str(given.seed)),
+        *("--set", f"cluster={context}", "--concurrency", str(given.concurrency)),
+        *("--out", str(out), "--json"),
+        stdout=subprocess.DEVNULL,
+    )
+    waiting = asyncio.create_task(run.wait())
+    try:
+        disturbed = await disturb(run, out, ways)
+        status = await waiting
+    finally:
+        if run.returncode is None:
+            run.terminate()
+            await waiting
+    took_s = time.monotonic() - start
+    remaining = await left(api)
+    await api.close()
+    results: list[dict[str, Any]] = json.loads((out / "results.json").read_text())["results"]
+    *records, summary = results
+    outcomes = Counter(
+        one["outcome"] + ("" if one["outcome"] != "solved" or one["safe"] else ", not safely")
+        for one in records
+    )
+    wrong = [
+        f"{one['id']}: {one['outcome']}, {'safe' if one['safe'] else 'not safe'}"
+        for one in records
+        if one["outcome"] not in {EXPECTED[given.agent], "invalid"}
+        or (one["outcome"] == "solved" and not one["safe"])
+    ]
+    print(
+        f"{given.agent}, {len(records)} queries, {given.concurrency} at once, {took_s:.0f} s,",
+        end=" ",
+    )
+    print(f"load {os.getloadavg()[0]:.0f}, exit status {status}, complete: {summary['complete']}")
+    print("disturbed:", "; ".join(f"{name} {times} times" for name, times in disturbed.items()))
+    print("verdicts:", "; ".join(f"{times} {name}" for name, times in outcomes.items()))
+    print("wrong:", *(wrong or ["none"]), sep="\n  ")
+    print("left on the cluster:", ", ".join(remaining) or "nothing")
+    return not (wrong or remaining or status or not summary["complete"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("restart-api", "stop-plugin", "start-plugin"):
+        parser.add_argument(f"--{name}", required=True, metavar="COMMAND")
+    parser.add_argument("--agent", choices=EXPECTED, default="oracle")
+    parser.add_argument("--num-queries", type=int, default=2)
+    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pause", type=float, default=12.0, help="s without the plug-in")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="netarena-chaos-") as folder:
+        fine = asyncio.run(assess(given, Path(folder)))
+    sys.exit(0 if fine else 1)
+
+
+if __name__ == "__main__":
+    main()
