@@ -48,6 +48,8 @@ IMAGE_PORT = 9009
 PRIVILEGED = frozenset({"route"})
 #: roles of the applications' participants end so
 _ROLE_END = "_operator"
+#: ``netarena serve APP``, and an image ``…/netarena-APP:TAG``
+_SERVED = re.compile(r"\bnetarena(?:\S* serve |-)([a-z0-9]+)(?=$|[\s:@])")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: what compose's short form of a mount allows of ours: a path or a volume's name, where it is
@@ -148,9 +150,10 @@ def read_scenario(path: Path) -> Scenario:
     if twice := [role for role in roles if roles.count(role) > 1]:
         raise ConfigError("participants", f"the role {twice[0]!r} is there twice")
     application = _text(green_table, "application", "green_agent")
+    green = _party(green_table, "green_agent")
     return Scenario(
-        name=f"{application or _guess_application(roles)}-{path.stem}",
-        green=_party(green_table, "green_agent"),
+        name=f"{application or _guess_application(green, roles)}-{path.stem}",
+        green=green,
         participants=participants,
         config=_table(data, "config", empty=True),
         application=application,
@@ -169,7 +172,7 @@ def compose(scenario: Scenario, *, image: str | None = None) -> dict[str, Any]:
     roles = [party.role for party in scenario.participants]
     urls = {role: f"http://{_service(role)}:{IMAGE_PORT}/" for role in roles}
     services: dict[str, Any] = {"green-agent": _container(green, image)}
-    application = scenario.application or _guess_application(roles)
+    application = scenario.application or _guess_application(green, roles)
     if application in PRIVILEGED:
         services["green-agent"]["privileged"] = True
     for party in scenario.participants:
@@ -214,9 +217,10 @@ def _late(text: str) -> str:
     return _VARIABLE.sub(r"${\1:?\1 is not set}", text.replace("$", "$$").replace("$${", "${"))
 
 
-def _guess_application(roles: list[str]) -> str:
-    """The application whose role the first participant has, by the name."""
-    return roles[0].removesuffix(_ROLE_END)
+def _guess_application(green: Party, roles: list[str]) -> str:
+    """By the green agent's command, its image's name, or the role of the first participant."""
+    told = _SERVED.search(f"{green.cmd or ''} {green.image or ''}")
+    return told[1] if told else roles[0].removesuffix(_ROLE_END)
 
 
 def _service(role: str) -> str:

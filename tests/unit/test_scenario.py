@@ -135,6 +135,31 @@ def test_networks_need_a_privileged_container(tmp_path):
     assert "privileged" not in made["services"]["route-operator"]
 
 
+@pytest.mark.parametrize(
+    ("green", "name", "privileged"),
+    [
+        ('image = "ghcr.io/me/netarena-route:1.0"', "route-mine", True),
+        ('image = "netarena-route@sha256:0"', "route-mine", True),
+        ('image = "netarena-malt"', "malt-mine", False),
+        (
+            'image = "g"\ncmd = "netarena serve route --port 1"\nendpoint = "http://x"',
+            "route-mine",
+            True,
+        ),
+        ('image = "g"', "first-mine", False),
+    ],
+)
+def test_roles_of_any_name_leave_the_application_to_the_green_agent(
+    tmp_path, green, name, privileged
+):
+    parties = "".join(
+        f'[[participants]]\nname = "{role}"\nimage = "p"\n' for role in ("first", "b")
+    )
+    scenario = read(tmp_path, f"[green_agent]\n{green}\n{parties}")
+    assert scenario.name == name
+    assert compose(scenario)["services"]["green-agent"].get("privileged", False) is privileged
+
+
 def test_an_agent_known_by_id_alone_needs_an_image(tmp_path):
     text = '[green_agent]\nimage = "g"\n[[participants]]\nname = "r"\nagentbeats_id = "7"\n'
     with pytest.raises(ConfigError, match=r"r\.image: is not there \(id 7\)"):
