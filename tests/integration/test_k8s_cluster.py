@@ -385,6 +385,81 @@ def test_a_cluster_that_enforces_nothing_is_refused_with_the_reason(cluster, mon
     asyncio.run(scene())
 
 
+#: a call that goes by name, with a policy of its own; ``b`` declares the port ``main``
+CALLER = SMALL.model_copy(
+    update={
+        "policies": (
+            *SMALL.policies,
+            Policy(
+                name="a",
+                spec={
+                    "podSelector": {"matchLabels": {"app": "a"}},
+                    "policyTypes": ["Egress"],
+                    "egress": [{}],
+                },
+            ),
+        )
+    }
+)
+#: kube-router 2.2.1 never matches a port by its name where the peer is a block
+BY_NAME = {
+    "spec": {
+        "egress": [
+            {"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}], "ports": [{"port": "main"}]},
+            {"ports": [{"port": 53, "protocol": "UDP"}]},
+        ]
+    }
+}
+
+
+def test_what_an_agent_makes_the_plug_in_get_wrong_is_judged_as_measured(cluster):
+    async def scene():
+        async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
+            deployed = await one.deploy(CALLER)
+            kubectl = Kubectl(cell, deployed.access)
+            told = (await kubectl.run(f"kubectl patch netpol a -p '{json.dumps(BY_NAME)}'")).told
+            assert "a patched" in told
+            sight = await deployed.look()
+            if not sight.disagreement:
+                pytest.skip("this plug-in is right about ports by name where the peer is a block")
+            sight = await deployed.doubt()
+            assert sum(sight.reached) < sum(CALLER.intended)  # a failure that stays one
+            assert any("a -> b should be open" in line for line in sight.disagreement)
+            specs = {policy.name: policy.spec for policy in sight.policies}
+            assert specs["a"]["egress"][0]["ports"][0]["port"] == "main"  # as the agent left it
+            await deployed.close()
+
+    asyncio.run(scene())
+
+
+def test_a_plug_in_that_is_wrong_about_the_healthy_policies_too_gives_no_verdict(
+    cluster, monkeypatch
+):
+    from netarena_k8s.real import shop
+    from netarena_k8s.real.measure import Finding, Round
+
+    measured = shop.Meter.measure
+
+    async def measure(self, net, wait):
+        found = await measured(self, net, wait)
+        return Round(tuple(Finding("ok", "open") for _ in found.found), found.slowest_ms)
+
+    async def scene():
+        async with real(cluster) as one:
+            deployed = await one.deploy(SMALL)
+            assert not (await deployed.look()).disagreement
+            with monkeypatch.context() as patched:
+                patched.setattr(shop, "DISAGREE_S", 3.0)
+                patched.setattr(shop.Meter, "measure", measure)
+                assert (await deployed.look()).disagreement
+                with pytest.raises(EnvironmentFailed, match="does not enforce policies") as told:
+                    await deployed.doubt()
+            assert told.value.proven_ours
+            await deployed.close()
+
+    asyncio.run(scene())
+
+
 def test_missing_rights_are_named(cluster, tmp_path, monkeypatch):
     from netarena_k8s.real.diagnosis import examine
 
