@@ -169,7 +169,11 @@ class Kubernetes(Application):
         return {
             "error_type": query.label,
             "error_detail": [
-                {**fault.fault_of(action).model_dump(mode="json"), "fault": fault.describe(action)}
+                {
+                    # patches tell how it is repaired, which no record does
+                    **fault.fault_of(action).model_dump(mode="json", exclude={"inject", "repair"}),
+                    "fault": fault.describe(action),
+                }
                 for action in query.actions
             ],
             "iterations": episode.iterations,

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from netarena.errors import ConfigError
-from netarena_k8s.apiserver.document import read_documents
+from netarena_k8s.apiserver.document import check_values, read_documents
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.apiserver.shape import MistypedError, shape
 from netarena_k8s.apiserver.validity import find_flaws
@@ -45,7 +45,7 @@ KEY = "config.microservice_dir"
 #: files of a checkout, and bytes of all of them
 MAX_FILES = 1000
 MAX_BYTES = 8 << 20
-#: values in one file, each use of an alias counted: far more than manifests have
+#: values in all files, each use of an alias counted: far more than manifests have
 MAX_VALUES = 200_000
 #: every pair of two applications is tested, and every step looks at all their ports
 MAX_APPS = 50
@@ -216,7 +216,7 @@ def read_checkout(folder: str) -> World:
 def read_workloads(folder: str) -> dict[str, Mapping[str, Any]]:
     """The manifests of a folder's workloads as they are written, by name. Raises ConfigError."""
     known = read_checkout(folder).by_name
-    documents = (one for path in _choose(Path(folder)) for one in _documents(path, Path(folder)))
+    documents = _read_files(_choose(Path(folder)), Path(folder))
     return {
         one.manifest["metadata"]["name"]: one.manifest
         for one in documents
@@ -267,7 +267,7 @@ def _walk(folder: Path) -> list[Path]:
                 continue
             if path.is_dir():
                 waiting.append(path)
-            elif path.suffix in _SUFFIXES:
+            elif path.suffix in _SUFFIXES and path.is_file():  # a pipe would be waited for
                 found.append(path)
             if len(found) > MAX_FILES or len(waiting) > MAX_FILES:
                 _refuse(f"more than {MAX_FILES} files: name the folder of the manifests alone")
@@ -278,7 +278,7 @@ def _walk(folder: Path) -> list[Path]:
 def _read(folder: str, files: tuple[tuple[str, int, int, int], ...]) -> World:
     if sum(size for _, _, size, _ in files) > MAX_BYTES:
         _refuse(f"manifests of more than {MAX_BYTES >> 20} MiB")
-    documents = [one for name, *_ in files for one in _documents(Path(name), Path(folder))]
+    documents = _read_files([Path(name) for name, *_ in files], Path(folder))
     namespace = _namespace(documents)
     apps = _apps(documents)
     apps, others = _serve(apps, documents)
@@ -313,15 +313,34 @@ def _check_size(apps: Mapping[str, App], policies: Sequence[Policy]) -> None:
 # files
 
 
-def _documents(path: Path, folder: Path) -> Iterator[_Document]:
-    """The manifests of a file; lists are what they hold, and what is no manifest is nothing."""
+def _read_files(paths: Sequence[Path], folder: Path) -> list[_Document]:
+    """The manifests of all files. Raises ConfigError."""
+    found: list[_Document] = []
+    left = MAX_VALUES
+    for path in paths:
+        documents, values = _documents(path, folder, left)
+        found += documents
+        left -= values
+    return found
+
+
+def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], int]:
+    """The manifests of a file, and how many values it holds, of ``most``."""
     name = str(path.relative_to(folder))
     try:
-        loaded = read_documents(path.read_text("utf-8-sig"), MAX_VALUES, aliases=True)
+        loaded = read_documents(path.read_text("utf-8-sig"), most, aliases=True)
+        values = check_values(loaded, most)
     except ValueError as error:
+        if most < MAX_VALUES and str(error).startswith("more than"):
+            _refuse(f"{name}: with it, more than {MAX_VALUES} values: name a smaller folder")
         _refuse(f"{name}: no YAML: {error}")
     except OSError as error:
         _refuse_unread(name, error)
+    return list(_manifests(name, loaded)), values
+
+
+def _manifests(name: str, loaded: Sequence[Any]) -> Iterator[_Document]:
+    """Lists are what they hold, and what is no manifest is nothing."""
     for number, one in enumerate(loaded, start=1):
         if not isinstance(one, dict) or not {"kind", "apiVersion"} & one.keys():
             continue
@@ -332,7 +351,10 @@ def _documents(path: Path, folder: Path) -> Iterator[_Document]:
         if document.kind != "List":
             yield document
             continue
-        for item in one.get("items") or ():
+        items = one.get("items") or []
+        if not isinstance(items, list):
+            document.refuse("must be a list", "items")
+        for item in items:
             if not isinstance(item, dict) or not isinstance(item.get("kind"), str):
                 document.refuse("each must be an object with a kind", "items")
             yield _Document(name, number, {"apiVersion": "", **item})

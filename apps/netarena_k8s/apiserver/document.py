@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import yaml
@@ -10,10 +11,20 @@ import yaml
 MAX_DEPTH = 200
 
 
+class _Loader(yaml.CSafeLoader):
+    """Times are text, as JSON has them."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
+    for first, pairs in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def read_documents(text: str | bytes, max_values: int, *, aliases: bool) -> list[Any]:
-    """The documents of a text. Raises ValueError, whose words say where and what."""
+    """The documents of a text, as JSON has them. Raises ValueError, which says where and what."""
     try:
-        depth = 0
+        depth = values = 0
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
             if isinstance(event, yaml.AliasEvent) and not aliases:
                 raise ValueError("aliases are not taken here")
@@ -21,24 +32,50 @@ def read_documents(text: str | bytes, max_values: int, *, aliases: bool) -> list
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 raise ValueError("exceeded max depth")
-        found = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+            values += isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+            if values > max_values:  # before they are made, which takes longer
+                raise _too_many(max_values)
+        found = list(yaml.load_all(text, Loader=_Loader))
     except (yaml.YAMLError, TypeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         told = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
         raise ValueError(f"line {mark.line + 1}: {told}" if mark else told) from None
-    _count(found, max_values)
+    check_values(found, max_values)
     return found
 
 
-def _count(value: Any, most: int) -> None:
-    """Aliases make much of little, or a value that holds itself."""
+def check_values(value: Any, most: int) -> int:
+    """How many values there are, those of aliases counted: they make much of little, or a value
+    that holds itself. Keys become text, as kubectl has them.
+
+    Raises ValueError for more than ``most``, and for what JSON does not know.
+    """
     waiting, seen = [value], 0
     while waiting:
         one = waiting.pop()
         seen += 1
         if seen > most:
-            raise ValueError(f"more than {most} values, those of aliases counted")
+            raise _too_many(most)
         if isinstance(one, dict):
+            for key in [key for key in one if not isinstance(key, str)]:
+                one[_key(key)] = one.pop(key)
             waiting.extend(one.values())
         elif isinstance(one, list):
             waiting.extend(one)
+        elif not isinstance(one, str | int | None) and not (
+            isinstance(one, float) and math.isfinite(one)
+        ):
+            raise ValueError(f"{str(one)[:80]!r} is no value of JSON")
+    return seen
+
+
+def _too_many(most: int) -> ValueError:
+    return ValueError(f"more than {most} values, those of aliases counted")
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, bool):
+        return str(key).lower()
+    if isinstance(key, int):
+        return str(key)
+    raise ValueError(f"{str(key)[:80]!r} is no key: text is")

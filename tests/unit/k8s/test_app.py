@@ -44,6 +44,8 @@ def test_a_record_tells_per_step_which_pairs_broke_and_healed() -> None:
     assert [tuple(pair) for pair in undone["broke"]] == list(fault.broken)
     (detail,) = record["error_detail"]
     assert detail["fault"].startswith("remove_ingress in the policy ")
+    # a record holds no reference solution
+    assert not detail.keys() & {"repair", "inject"}
     failure = app.explain(query, episode).failure
     assert failure is not None
     assert (failure.kind, failure.rule) == (FailureKind.SAFETY_VIOLATION, "pair_broken")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import textwrap
 from datetime import UTC, datetime
@@ -283,6 +284,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("type: NodePort", "type: Balancer", "spec.type: 'Balancer' is none of"),
         ("kind: Service\nmetadata: {name: web}", "metadata: {name: web}", "kind: must be text"),
         ("kind: List\nitems:", "kind: List\nitems:\n- 7", "items: each must be an object"),
+        ("kind: List\nitems:", "kind: List\nitems: 7\nx:", "items: must be a list"),
         ("kind: List", "kind: List\n  x: y", "app.yaml: no YAML: line 35"),
         ("ingress: [{ports", "ingres: [{ports", 'unknown field "spec.ingres"'),
         ("{port: http}", "{port: http_1}", "(NetworkPolicy web): spec.ingress[0].ports[0].port"),
@@ -299,6 +301,8 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("replicas: 3\n", f"replicas: 3\n  bomb: {{{BOMB.replace(chr(10), ', ')}}}\n",
          f"app.yaml: no YAML: more than {MAX_VALUES} values"),
         ("replicas: 3\n", "replicas: &x [*x]\n", f"more than {MAX_VALUES} values"),
+        ("replicas: 3\n", "replicas: .inf\n", "app.yaml: no YAML: 'inf' is no value of JSON"),
+        ("replicas: 3\n", "replicas: {~: 1}\n", "'None' is no key: text is"),
         ("replicas: 3\n", f"replicas: {'[' * 500}{']' * 500}\n", "exceeded max depth"),
         ("replicas: 3\n", "replicas: !!python/object:os.system x\n", "no YAML: line"),
     ],
@@ -312,6 +316,28 @@ def test_what_is_wrong_is_one_line_that_names_the_place(tmp_path, old, new, told
     assert str(caught.value).startswith("config.microservice_dir: ")
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_is_no_file_and_large_files_are_refused_before_they_are_built(tmp_path):
+    folder = write(tmp_path, app_yaml=APP, policies_yml=POLICIES)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    known = read_checkout(folder)
+    assert known.apps
+    # in all files together, or many files would take a service as long as they like
+    (tmp_path / "a.json").write_text(f"[{'1,' * (MAX_VALUES - 100)}1]")
+    with pytest.raises(ConfigError, match=f"app.yaml: with it, more than {MAX_VALUES} values"):
+        read_checkout(folder)
+
+
+def test_keys_and_times_are_text_as_kubectl_has_them(tmp_path):
+    labels = "{app: 2020-01-01, 7: a, true: b}"
+    policies = f"{POLICIES}---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n"
+    policies += f"metadata: {{name: odd}}\nspec: {{podSelector: {{matchLabels: {labels}}}}}\n"
+    world = read_checkout(write(tmp_path, app_yaml=APP, policies_yml=policies))
+    (odd,) = (one.spec for one in world.policies if one.name == "odd")
+    wanted = {"app": "2020-01-01", "7": "a", "true": "b"}
+    assert odd["podSelector"]["matchLabels"] == wanted
 
 
 @pytest.mark.parametrize(
