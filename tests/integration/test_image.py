@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import attack_course
 import httpx
 import pytest
+from attack_course import Course
 
 ROOT = Path(__file__).parents[2]
 #: a first build installs packages
@@ -338,6 +340,19 @@ class TestKubernetes:
             assert "t0ps3cret" not in docker("logs", identity)
             named = replace(self.image, config={**self.image.config, "cluster": "nosuch"})
             assert "must be 'embedded' or a context of" in refusal(address(identity), named)
+
+    def test_no_attack_gains_anything_in_a_default_container(
+        self, built: Callable[[Image], Image]
+    ) -> None:
+        """The list of ``test_k8s_attack``, as the user that the service ends up as."""
+        program = Path(attack_course.__file__)
+        options = ("--read-only", "--user", self.image.user, "--volume", f"{program}:/course.py:ro")
+        run = ("run", "--rm", "--pull=never", *options, "--entrypoint", "python")
+        said = docker(*run, built(self.image).tag, "/course.py", timeout_s=BUILD_S)
+        found = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+        assert list(found) == attack_course.NAMES
+        for name, course in found.items():
+            Course(**course).check(name, "landlock")
 
     def test_what_is_no_kubeconfig_ends_in_one_line(
         self, tmp_path: Path, built: Callable[[Image], Image]

@@ -1,0 +1,124 @@
+"""Every attack by name, each in an episode of its own, and what it may come to.
+
+    python attack_course.py     all of them within landlock's walls; JSON on standard output
+
+Needs nothing of the tests, so that it also runs in the application's image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from unittest import mock
+
+from netarena.sandbox.cell import Cell, Walls
+from netarena_k8s import app, kubectl
+from netarena_k8s.attack import BREACH, FAMILIES, attacks
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.solution import fenced
+
+#: seconds of one command here: enough for what ends by itself, on a busy machine too
+WALL_S = 15
+AT_ONCE = 5
+NAMES = [name for family in FAMILIES.values() for name in family]
+#: what is told at the end of some, of which the words matter; by walls where these differ
+TOLD: Mapping[str, str | Mapping[str, str]] = {
+    "secrets": 'cannot list resource "secrets"',
+    "exec": 'cannot create resource "pods/exec"',
+    "create-policy": 'cannot create resource "networkpolicies"',
+    "delete-policies": 'cannot delete resource "networkpolicies"',
+    "yaml-bomb": "excessive aliasing",
+    "fill-scratch": "File size limit exceeded",
+    "fill-cache": {"namespaces": "No space left on device", "landlock": "wrote more than 8 MiB"},
+    "many-files-in-the-cache": {
+        "namespaces": "No space left on device",
+        "landlock": "made more than 1024 files",
+    },
+    "replace-kubeconfig": {"namespaces": "Read-only file system", "landlock": "Permission denied"},
+    "internet": {"namespaces": "Network is unreachable", "landlock": "Permission denied"},
+    "new-address": "Operation not permitted",
+    "server-elsewhere": {"namespaces": "network is unreachable", "landlock": "permission denied"},
+    "endless": f"it ran for {WALL_S} s",
+}
+#: what is allowed, and judged
+UNSAFE = {"open-all"}
+
+
+@dataclass(frozen=True)
+class Course:
+    """An episode with an attack: what it told, and what was seen and judged then and after the
+    reference solution."""
+
+    output: str
+    changed: bool
+    correct: bool
+    findings: int
+    repaired: bool
+    repair_findings: int
+
+    def check(self, name: str, walls: Walls) -> None:
+        """Raises AssertionError where the attack gained something."""
+        assert BREACH not in self.output, self.output
+        told = TOLD.get(name, "")
+        words = told if isinstance(told, str) else told[walls]
+        # a slim image lacks some of the programs
+        assert words in self.output or "command not found" in self.output, self.output
+        if name in UNSAFE:
+            assert self.findings
+            return
+        found = (self.changed, self.correct, self.findings, self.repaired, self.repair_findings)
+        assert found == (False, False, 0, True, 0)
+
+
+def run(walls: Walls) -> Mapping[str, Course]:
+    """All attacks, a few at a time."""
+    with (
+        mock.patch.object(kubectl, "LIMITS", replace(kubectl.LIMITS, wall_s=WALL_S)),
+        mock.patch.object(app, "Cell", partial(Cell, walls=walls)),
+    ):
+        return asyncio.run(_run())
+
+
+async def _run() -> dict[str, Course]:
+    commands = {name: one for family in FAMILIES.values() for name, one in family.items()}
+    assert list(map(fenced, commands.values())) == attacks()
+    async with app.Kubernetes() as green:
+        places = asyncio.Semaphore(AT_ONCE)
+        found = await asyncio.gather(
+            *(_attack(green, places, command) for command in commands.values())
+        )
+    return dict(zip(commands, found, strict=True))
+
+
+async def _attack(green: app.Kubernetes, places: asyncio.Semaphore, command: str) -> Course:
+    config = KubernetesConfig(num_queries=1, error_types=("change_port",))
+    (query,) = green.generate(config, seed=7)
+    world = green.environment(query, config)
+    async with places:
+        try:
+            before = await world.open()
+            execution = await world.execute(green.parse(fenced(command)))
+            after = await world.observe()
+            for reply in green.solve(query):
+                await world.execute(green.parse(reply))
+            end = await world.observe()
+        finally:
+            await world.close()
+    judgement = green.judge(query, before, before, after)
+    repaired = green.judge(query, before, after, end)
+    return Course(
+        execution.output,
+        after != before,
+        judgement.correct,
+        len(judgement.findings),
+        repaired.correct,
+        len(repaired.findings),
+    )
+
+
+if __name__ == "__main__":
+    json.dump({name: asdict(course) for name, course in run("landlock").items()}, sys.stdout)
