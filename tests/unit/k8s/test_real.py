@@ -16,10 +16,17 @@ from netarena_k8s.apiserver.right import RULES
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.real import diagnosis, shop
-from netarena_k8s.real.client import Server, path_of
+from netarena_k8s.real import claim, diagnosis, shop
+from netarena_k8s.real.client import Refused, Server, path_of
 from netarena_k8s.real.context import check_context, current_context
-from netarena_k8s.real.manifest import app_manifests, policy_manifests, right_manifests
+from netarena_k8s.real.manifest import (
+    MEASURER,
+    OWNED,
+    OWNER,
+    app_manifests,
+    policy_manifests,
+    right_manifests,
+)
 from netarena_k8s.real.measure import Address, Finding, Round, Wait, addresses_of, places_of
 from netarena_k8s.real.owner import HEARD_NOTE, OWNER_NOTE, is_abandoned, self_notes
 from netarena_k8s.real.right import INSIDE
@@ -168,6 +175,139 @@ def test_pods_that_are_not_ready_or_go_are_nobodys_place():
     assert [place.ip for place in places.values()] == ["10.0.0.3"]
     assert addresses_of(world, {"web": "10.96.0.1"}, places) == {"web": Address("10.96.0.1", 80)}
     assert addresses_of(world, {"web": "None"}, places) == {"web": Address("10.0.0.3", 8080)}
+
+
+def test_workloads_as_they_are_written_get_what_measures_beside_their_containers():
+    web = App(name="web", labels={"app": "web"})
+    written = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "labels": {"tier": "front"}},
+        "spec": {
+            "replicas": 3,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "server", "image": "shop/web:1"}]},
+            },
+        },
+    }
+    before = json.dumps(written)
+    world = World(apps=(web,), policies=())
+    (made,) = app_manifests(world, "shop", "standin:1", {"web": written})
+    assert made["metadata"]["namespace"] == "shop"
+    assert made["metadata"]["labels"] == {"tier": "front", OWNED: OWNER}
+    assert made["spec"]["replicas"] == 1  # a pair is from one pod
+    own, beside = made["spec"]["template"]["spec"]["containers"]
+    assert own == {"name": "server", "image": "shop/web:1"}
+    assert (beside["name"], beside["image"], beside["args"]) == (MEASURER, "standin:1", ["listen"])
+    assert json.dumps(written) == before
+    with pytest.raises(EnvironmentFailed, match="no manifest has a workload web"):
+        list(app_manifests(world, "shop", "standin:1", {}))
+
+
+# what is ours in a namespace of others
+
+
+class Objects:
+    """An API that stores the objects of one namespace."""
+
+    def __init__(self, *manifests):
+        self.held = {(one["kind"], one["metadata"]["name"]): one for one in manifests}
+        self._kinds = {path_of(kind, "ns"): kind for kind in ("ConfigMap", *KINDS)}
+
+    async def find(self, kind, namespace="", **query):
+        wanted = query.get("labelSelector")
+        return [
+            one
+            for (held, _), one in self.held.items()
+            if held == kind and (not wanted or one["metadata"].get("labels") == {OWNED: OWNER})
+        ]
+
+    async def get(self, path):
+        try:
+            return self.held[self._what(path)]
+        except KeyError:
+            raise Refused(404, "not found") from None
+
+    async def apply(self, manifest):
+        self.held[manifest["kind"], manifest["metadata"]["name"]] = manifest
+
+    async def merge(self, path, patch):
+        self.held[self._what(path)]["metadata"].update(patch["metadata"])
+
+    async def delete(self, path):
+        self.held.pop(self._what(path), None)
+
+    def _what(self, path):
+        folder, _, name = path.rpartition("/")
+        return self._kinds[folder], name
+
+
+KINDS = ("NetworkPolicy", "Deployment", "StatefulSet", "DaemonSet", "Pod", "Service",
+         "RoleBinding", "Role", "ServiceAccount")  # fmt: skip
+
+
+def thing(kind, name, labels=None, **about):
+    return {"kind": kind, "metadata": {"name": name, "labels": labels, **about}}
+
+
+THEIRS = (
+    thing("Service", "kubernetes"), thing("ServiceAccount", "robot"), thing("ConfigMap", "theirs"),
+)  # fmt: skip
+OURS = {OWNED: OWNER}
+
+
+def test_a_claimed_namespace_loses_what_is_ours_and_nothing_else():
+    reference = (
+        thing("NetworkPolicy", "cartservice"), thing("Deployment", "cartservice"),
+        thing("Service", "frontend-external"),
+    )  # fmt: skip
+    api = cast("Any", Objects(*THEIRS, *reference, thing("Role", "operator", OURS)))
+
+    async def scene():
+        await claim.settle(api, "ns")
+        assert list(api.held.values()) == list(THEIRS)
+        await claim.claim(api, "ns", ["deny-all", "web"])
+        kept = {"finalizers": ["stay"]}
+        for one in (thing("NetworkPolicy", "web", **kept), thing("Deployment", "web", OURS)):
+            await api.apply(one)
+        await api.apply(thing("NetworkPolicy", "theirs"))
+        await claim.vacate(api, "ns")
+        assert list(api.held.values()) == [*THEIRS, thing("NetworkPolicy", "theirs")]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (thing("NetworkPolicy", "deny-all"), "NetworkPolicy deny-all that is not ours"),
+        (thing("Deployment", "shop"), "Deployment shop that is not ours"),
+        (thing("Service", "web"), "Service web that is not ours"),
+    ],
+)
+def test_a_namespace_in_use_is_refused_before_anything_is_touched(found, told):
+    api = cast("Any", Objects(thing("Deployment", "frontend"), found))
+    before = dict(api.held)
+    with pytest.raises(ConfigError, match=told):
+        asyncio.run(claim.settle(api, "ns"))
+    assert api.held == before
+
+
+def test_a_namespace_that_another_service_uses_is_refused():
+    owner = json.dumps({**json.loads(self_notes()[OWNER_NOTE]), "boot": "another"})
+    notes = {**self_notes(), OWNER_NOTE: owner}
+    there = thing("ConfigMap", "netarena", OURS, annotations=notes, namespace="ns")
+    with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
+        asyncio.run(claim.settle(cast("Any", Objects(there)), "ns"))
+
+
+def test_claims_of_services_that_are_no_more_are_found():
+    left = thing("ConfigMap", "netarena", OURS, namespace="ns")
+    api = cast("Any", Objects(left, thing("ConfigMap", "theirs")))
+    (found,) = asyncio.run(claim.abandoned(api))
+    assert (found.namespace, found.policies) == ("ns", frozenset())
 
 
 # settling
