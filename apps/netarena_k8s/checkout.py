@@ -42,6 +42,9 @@ from netarena_k8s.world import (
 )
 
 KEY = "config.microservice_dir"
+#: a variable of the image's entry point: where it copied, by their paths, manifests some of which
+#: root alone may read
+COPIES = "NETARENA_MANIFESTS"
 #: files of a checkout, and bytes of all of them
 MAX_FILES = 1000
 MAX_BYTES = 8 << 20
@@ -209,14 +212,15 @@ def read_checkout(folder: str) -> World:
 
     Kept until a file changes.
     """
-    files = _choose(Path(folder))
-    return _read(folder, tuple((str(path), *_version(path)) for path in files))
+    place = _find(folder)
+    return _read(str(place), tuple((str(path), *_version(path)) for path in _choose(place)))
 
 
 def read_workloads(folder: str) -> dict[str, Mapping[str, Any]]:
     """The manifests of a folder's workloads as they are written, by name. Raises ConfigError."""
     known = read_checkout(folder).by_name
-    documents = _read_files(_choose(Path(folder)), Path(folder))
+    place = _find(folder)
+    documents = _read_files(_choose(place), place)
     return {
         one.manifest["metadata"]["name"]: one.manifest
         for one in documents
@@ -230,6 +234,15 @@ def digest_checkout(folder: str) -> str:
     Raises ConfigError.
     """
     return hashlib.sha256(read_checkout(folder).model_dump_json().encode()).hexdigest()
+
+
+def _find(folder: str) -> Path:
+    """The folder, or its copy where the image's entry point made one."""
+    if copies := os.environ.get(COPIES):
+        copy = Path(copies, folder.lstrip("/"))
+        if copy.is_dir():
+            return copy
+    return Path(folder)
 
 
 def _version(path: Path) -> tuple[int, int, int]:

@@ -390,9 +390,40 @@ class TestKubernetes:
             missing = replace(image, config={**config, "microservice_dir": "/data/nosuch"})
             told = "config.microservice_dir: nosuch is not there, or no folder"
             assert told in refusal(url, missing)
-            tmp_path.chmod(0o700)
+            tmp_path.chmod(0o700)  # when root has become the service's user
             told = "microservices-demo cannot be read: Permission denied (user 9009)"
             assert told in refusal(url, image)
+
+    @pytest.mark.requires("root")
+    def test_manifests_that_root_alone_may_read_are_read_as_root(
+        self, tmp_path: Path, built: Callable[[Image], Image]
+    ) -> None:
+        """A folder that its owner alone may open, who is nobody in the container."""
+        (tmp_path / "shop.yaml").write_text(SHOP)
+        for path in (tmp_path, tmp_path / "shop.yaml"):
+            os.chown(path, 10_001, 10_001)
+            path.chmod(0o700)
+        folder = "/data/microservices-demo"
+        config = {"error_types": ["change_port"], "microservice_dir": folder, "max_iterations": 3}
+        image = replace(built(self.image), config=config, queries=1)
+        mount = ("--volume", f"{tmp_path}:{folder}:ro")
+        with network() as net, healthy(image, *PUBLISHED, *mount, "--network", net) as identity:
+            assert docker("exec", identity, "stat", "-c", "%u", "/proc/1") == "9009"
+            # the oracle draws the same queries itself, from a folder that it may read
+            with purple(image, net, "noop") as agent:
+                (record, summary) = assess(address(identity), agent, image)
+            assert "api" in json.dumps(record["error_detail"])
+            assert summary["outcomes"]["invalid"] == 0
+
+    def test_without_the_right_to_give_rights_up_it_says_what_to_do(
+        self, built: Callable[[Image], Image]
+    ) -> None:
+        with container(built(self.image), "--cap-drop", "ALL") as identity:
+            assert docker("wait", identity) == "2"
+            assert docker("logs", identity).endswith("docker run --user 9009")
+        options = ("--cap-drop", "ALL", "--user", "9009")
+        with healthy(built(self.image), *options) as identity:
+            assert docker("exec", identity, "stat", "-c", "%u", "/proc/1") == "9009"
 
 
 #: two workloads, one service, one policy

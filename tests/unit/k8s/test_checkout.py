@@ -318,6 +318,17 @@ def test_what_is_wrong_is_one_line_that_names_the_place(tmp_path, old, new, told
     assert "\n" not in str(caught.value)
 
 
+def test_a_copy_that_the_image_made_as_root_is_read_in_its_place(tmp_path, monkeypatch):
+    folder = tmp_path / "copies" / "data" / "shop"
+    folder.mkdir(parents=True)
+    write(folder, app_yaml=APP, policies_yml=POLICIES)
+    known = digest_checkout(str(folder))
+    monkeypatch.setenv("NETARENA_MANIFESTS", str(tmp_path / "copies"))
+    assert digest_checkout("/data/shop") == known
+    with pytest.raises(ConfigError, match="nosuch is not there"):
+        read_checkout("/data/nosuch")
+
+
 @pytest.mark.timeout(60)
 def test_a_pipe_is_no_file_and_large_files_are_refused_before_they_are_built(tmp_path):
     folder = write(tmp_path, app_yaml=APP, policies_yml=POLICIES)
