@@ -506,7 +506,10 @@ async def _prove_start(
         raise _Flawed(Reason.RECORD, "its prompt is empty")
     idle = await _observe(application, environment)
     if idle != initial:
-        raise _Flawed(Reason.UNSTABLE, "the untouched world was observed to differ")
+        raise _Flawed(
+            Reason.UNSTABLE,
+            f"the untouched world was observed to differ: {_difference(initial, idle)}",
+        )
     if application.judge(query, initial, initial, idle).correct:
         raise _Flawed(Reason.SOLVED, "its initial state is solved already")
     for state in application.unearned(query, initial):
@@ -518,9 +521,27 @@ async def _observe(application: Application, environment: Environment) -> State:
     """The settled state, seen as often as the application asks. Raises _Flawed if it changes."""
     first = await environment.observe()
     for number in range(2, application.looks + 1):
-        if await environment.observe() != first:
-            raise _Flawed(Reason.UNSTABLE, f"look {number} at an unchanged world differed")
+        now = await environment.observe()
+        if now != first:
+            raise _Flawed(
+                Reason.UNSTABLE,
+                f"look {number} at an unchanged world differed: {_difference(first, now)}",
+            )
     return first
+
+
+def _difference(before: State, after: State, place: str = "") -> str:
+    """The first place at which two states differ, and both values there, cut off."""
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        parts = [(f"{place}.{key}", before[key], after[key]) for key in before]
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        parts = [(f"{place}[{i}]", *two) for i, two in enumerate(zip(before, after, strict=True))]
+    else:
+        parts = []
+    for where, one, other in parts:
+        if one != other:
+            return _difference(one, other, where)
+    return f"{place or 'it'} was {json.dumps(before):.200}, is {json.dumps(after):.200}"
 
 
 async def _prove_solution(  # noqa: PLR0913, PLR0917 -- a world and what is tried in it

@@ -13,7 +13,6 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple, Self
 
 #: the family of nftables (linux/netlink.h; Python does not name it)
@@ -337,16 +336,6 @@ def neighbour_table() -> NeighbourTable:
                 (refused,) = struct.unpack_from("=Q", found[_NDTA_STATS], _NDTS_TABLE_FULLS_AT)
                 return NeighbourTable(used, most, refused)
     raise OSError("the kernel tells no neighbour table")
-
-
-def count_refused() -> int:
-    """How often the kernel, since it started, had no room for a neighbour or for a packet on its
-    way to another namespace: whoever asked, it may have been anybody's that was lost.
-
-    The second are drops of the processors' queues (/proc/net/softnet_stat). Raises OSError.
-    """
-    rows = Path("/proc/thread-self/net/softnet_stat").read_text(encoding="ascii").splitlines()
-    return neighbour_table().refused + sum(int(row.split()[1], 16) for row in rows)
 
 
 # ---------------------------------------------------------------------------- rules of nftables

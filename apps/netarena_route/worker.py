@@ -28,10 +28,10 @@ from netarena_route.guard import Guard
 from netarena_route.netlink import (
     Netlink,
     blocked,
-    count_refused,
     forget_neighbours,
     forward,
     links,
+    neighbour_table,
     queues,
     release_neighbours,
     settle_link,
@@ -289,31 +289,31 @@ class Worker:
             before = rows
 
     def _measure(self) -> Round:
-        """One round that lost nothing for want of room in what all networks of a kernel share: its
-        table of neighbours, its processors' queues. Others may fill these at any time, and what is
-        lost then says nothing about this network; so the round is made again.
+        """One round that lost nothing for want of room in the kernel's table of neighbours, which
+        all its namespaces share. Others may fill it at any time, and what is lost then says nothing
+        about this network; so the round is made again.
 
         Raises EnvironmentFailed when that does not end. It is proven ours if others were seen to
-        fill them while this network was silent.
+        fill the table while this network was silent.
         """
         deadline = time.monotonic() + ROOM_S
         pause_s, tries, others = _FIRST_PAUSE_S, 0, False
         while True:
             self._make_ready()
-            before = count_refused()
+            before = neighbour_table().refused
             found = self._prober.measure(*self._patience_s())
             tries += 1
-            if not any("0" in row for row in found.rows) or count_refused() == before:
+            if not any("0" in row for row in found.rows) or neighbour_table().refused == before:
                 return found
             if tries >= _ROOM_TRIES and time.monotonic() > deadline:
                 raise EnvironmentFailed(
-                    f"the kernel's neighbour table or its queues were full for {ROOM_S:g} s",
+                    f"the kernel's neighbour table was full for {ROOM_S:g} s",
                     proven_ours=others,
                 )
             self._make_ready()  # what this network holds of the table is free for others
-            silent = count_refused()
+            silent = neighbour_table().refused
             time.sleep(pause_s)  # none of its packets is on its way
-            others |= count_refused() > silent
+            others |= neighbour_table().refused > silent
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _first_wrong(self, rows: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pytest
 
 from netarena.application import Application, Environment
-from netarena.audit import Audit, _answer, audit, draw
+from netarena.audit import Audit, _answer, _difference, audit, draw
 from netarena.cli import main
 from netarena.config import Config, shapes
 from netarena.errors import ConfigError, EnvironmentFailed
@@ -377,6 +377,19 @@ def test_finds_a_world_that_changes_by_itself():
             return await super().observe()
 
     assert reasons(with_room(Flickering)) == {"unstable": 6}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"a": [1, [2, "x"]]}, {"a": [1, [2, "y"]]}, '.a[1][1] was "x", is "y"'),
+        ([1], [1, 2], "it was [1], is [1, 2]"),
+        ({"a": 1}, {"b": 1}, 'it was {"a": 1}, is {"b": 1}'),
+        ({"a": "x" * 300}, {"a": None}, f'.a was "{"x" * 199}, is null'),
+    ],
+)
+def test_tells_where_two_states_differ(before, after, told):
+    assert _difference(before, after) == told
 
 
 def test_finds_a_command_that_was_not_executed():

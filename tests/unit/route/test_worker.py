@@ -10,6 +10,7 @@ import pytest
 
 from netarena.errors import EnvironmentFailed
 from netarena_route import prober, worker
+from netarena_route.netlink import NeighbourTable
 
 
 class Watched:
@@ -98,7 +99,7 @@ def test_a_round_that_the_kernel_had_no_room_for_is_made_again(
     served._prober = rounds  # type: ignore[assignment] # stands for it
     monkeypatch.setattr(served, "_make_ready", lambda: None)
     monkeypatch.setattr(served, "_patience_s", lambda: (0.0, 0.0))
-    monkeypatch.setattr(worker, "count_refused", lambda: rounds.count)
+    monkeypatch.setattr(worker, "neighbour_table", lambda: NeighbourTable(0, 1024, rounds.count))
 
     assert served._measure().rows == rows
     assert rounds.tries == tries
@@ -116,11 +117,11 @@ def test_a_kernel_without_room_is_ours_if_others_were_seen_to_take_it(
     served._prober = rounds  # type: ignore[assignment] # stands for it
     monkeypatch.setattr(served, "_make_ready", lambda: None)
     monkeypatch.setattr(served, "_patience_s", lambda: (0.0, 0.0))
-    monkeypatch.setattr(worker, "count_refused", lambda: rounds.count)
+    monkeypatch.setattr(worker, "neighbour_table", lambda: NeighbourTable(0, 1024, rounds.count))
     monkeypatch.setattr(worker.time, "sleep", pause)
     monkeypatch.setattr(worker, "ROOM_S", 0.0)
 
-    with pytest.raises(EnvironmentFailed, match="neighbour table or its queues") as caught:
+    with pytest.raises(EnvironmentFailed, match="neighbour table was full") as caught:
         served._measure()
     assert caught.value.proven_ours == others
     assert rounds.tries == 3
