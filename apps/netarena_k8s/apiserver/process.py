@@ -48,7 +48,8 @@ from netarena_k8s.world import World
 HOST = "127.0.0.1"
 #: connections of one episode at a time; more are closed at once
 CONNECTIONS = 32
-_HANDSHAKE_S = 5.0
+#: longer than kubectl waits itself: a busy machine is no reason to hang up on it
+_HANDSHAKE_S = 15.0
 #: a connection that asks nothing is closed
 _IDLE_S = 60
 _LIFE = timedelta(days=7)
