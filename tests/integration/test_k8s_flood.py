@@ -25,8 +25,8 @@ from netarena_k8s.cluster import Deployed
 from netarena_k8s.embedded import Embedded
 
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies"
-#: of a flood, s
-FLOOD_S = 3.0
+#: of a flood, and of what a client of it waits for, s
+FLOOD_S, PATIENCE_S = 6.0, 3.0
 #: of what is going on when an episode is told to rest: one slice of what came in, or one answer
 SLACK_S = 1.0
 BODY_BYTES = 3_000_000
@@ -42,7 +42,7 @@ class Client:
         self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
 
     @contextlib.contextmanager
-    def connected(self, within_s: float = FLOOD_S) -> Iterator[ssl.SSLSocket]:
+    def connected(self, within_s: float = PATIENCE_S) -> Iterator[ssl.SSLSocket]:
         plain = socket.create_connection(("127.0.0.1", self.port), within_s)
         with plain, self._context.wrap_socket(plain) as connection:
             yield connection
