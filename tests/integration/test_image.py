@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
+import shutil
+import socket
 import subprocess
 import time
 import uuid
@@ -424,6 +427,84 @@ class TestKubernetes:
         options = ("--cap-drop", "ALL", "--user", "9009")
         with healthy(built(self.image), *options) as identity:
             assert docker("exec", identity, "stat", "-c", "%u", "/proc/1") == "9009"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def wait_until_served(url: str, identity: str) -> None:
+    def status() -> str:
+        try:
+            return str(httpx.get(f"{url}.well-known/agent-card.json").status_code)
+        except httpx.HTTPError as error:
+            return str(error)
+
+    wait_for(status, "200", identity)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(BUILD_S)
+@pytest.mark.requires("docker", "cluster")
+def test_a_k8s_cluster_of_a_mounted_kubeconfig_is_worked_on_and_left_as_it_was(
+    cluster: str, tmp_path: Path, built: Callable[[Image], Image]
+) -> None:
+    """Started as users of the reference start theirs: on the host's network."""
+    kube, manifests = tmp_path / "kube", tmp_path / "manifests"
+    kube.mkdir(mode=0o700)
+    shutil.copy(os.environ["KUBECONFIG"], kube / "config")
+    (kube / "config").chmod(0o600)
+    manifests.mkdir()
+    (manifests / "shop.yaml").write_text(SHOP)
+    for path in (tmp_path, manifests):
+        path.chmod(0o755)
+    folder = "/data/microservices-demo"
+    config = {"error_types": ["change_port"], "microservice_dir": folder, "max_iterations": 3}
+    image = replace(built(IMAGES[-1]), config=config)
+    mount = ("--network=host", "--volume", f"{manifests}:{folder}:ro")
+    green = (*mount, "--volume", f"{kube}:{ROOTS}:ro", "--env", f"KUBECONFIG={ROOTS}/config")
+    ports = [str(free_port()) for _ in range(2)]
+    served, agent = (f"http://127.0.0.1:{port}/" for port in ports)
+    here = ("--host", "127.0.0.1", "--port")
+    pairs = [f"--set={key}={json.dumps(value)}" for key, value in config.items()]
+    oracle = ("--strategy", "oracle", "--seed", "1", "--application", "k8s", *pairs)
+    with (
+        container(image, *green, arguments=(*here, ports[0])) as identity,
+        container(
+            image,
+            *(*mount, "--entrypoint", "netarena-purple"),
+            arguments=(*here, ports[1], *oracle),
+        ) as other,
+    ):
+        wait_until_served(served, identity)
+        wait_until_served(agent, other)
+        *records, summary = assess(served, agent, image)
+        assert [(one["outcome"], one["safe"]) for one in records] == [("solved", True)]
+        assert summary["config"]["cluster"] == cluster
+        docker("stop", "--time", "60", identity)
+    assert asyncio.run(namespaces_of_others()) == []
+
+
+async def namespaces_of_others() -> list[str]:
+    """Those of ours that stand on the cluster, made by no process of this machine's own."""
+    from netarena_k8s.real.claim import MINE
+    from netarena_k8s.real.client import Api
+    from netarena_k8s.real.owner import OWNER_NOTE, self_notes
+
+    def pids(notes: Mapping[str, str]) -> str:
+        return str(json.loads(notes[OWNER_NOTE])["pids"])
+
+    api = await Api.connect()
+    try:
+        found = [one["metadata"] for one in await api.find("Namespace", **MINE)]
+    finally:
+        await api.close()
+    return [
+        one["name"]
+        for one in found
+        if "deletionTimestamp" not in one and pids(one["annotations"]) != pids(self_notes())
+    ]
 
 
 #: two workloads, one service, one policy

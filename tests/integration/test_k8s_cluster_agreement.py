@@ -197,22 +197,22 @@ def measured(cluster, world, sets):
     return asyncio.run(scene())
 
 
-@pytest.mark.timeout(60 + 12 * SETS)
+@pytest.mark.timeout(240 + 12 * SETS)
 def test_single_faults_of_the_boutique(cluster):
     assert measured(cluster, boutique(), single_faults(boutique())) == {}
 
 
-@pytest.mark.timeout(60 + 12 * SETS)
+@pytest.mark.timeout(240 + 12 * SETS)
 def test_pairs_of_faults_of_the_boutique(cluster):
     assert measured(cluster, boutique(), faulty_sets(boutique(), [2], 1)) == {}
 
 
-@pytest.mark.timeout(60 + 12 * SETS)
+@pytest.mark.timeout(240 + 12 * SETS)
 def test_faults_of_a_varied_shop(cluster):
     world = by_number(varied(random.Random(5)))
     assert measured(cluster, world, faulty_sets(world, [1, 2, 3], 2)) == {}
 
 
-@pytest.mark.timeout(60 + 12 * SETS)
+@pytest.mark.timeout(240 + 12 * SETS)
 def test_drawn_policies(cluster):
     assert measured(cluster, boutique(), random_sets(boutique(), 3)) == {}
