@@ -108,6 +108,11 @@ class Echo:
         finally:
             self._socket.settimeout(_LOST_S)
 
+    def follow(self) -> None:
+        """Return when that is so. Raises TimeoutError as ``wait`` does."""
+        for _ in range(_THERE_AND_BACK):
+            self._pass()
+
     def _pass(self) -> None:
         """One datagram through the queue; a full queue drops it, so it may take several."""
         deadline = time.monotonic() + _STARVED_S
@@ -140,21 +145,27 @@ class Pulse:
     def close(self) -> None:
         self._socket.close()
 
-    def stands(self) -> bool:
-        """Whether some processor's socket for replies has no room for one more, for sure."""
+    def stands(self, *, patient: bool = False) -> bool:
+        """Whether some processor's socket for replies has no room for one more, for sure.
+
+        A kernel that is too busy to tell is waited for if ``patient``, else it does not stand.
+        Raises TimeoutError if it does not come to it at all.
+        """
         mine = os.sched_getaffinity(0)
         try:
-            return any(self._stands(processor) for processor in mine)
+            return any(self._stands(processor, patient) for processor in mine)
         finally:
             os.sched_setaffinity(0, mine)
 
-    def _stands(self, processor: int) -> bool:
+    def _stands(self, processor: int, patient: bool) -> bool:  # noqa: FBT001 -- of ``stands``
         os.sched_setaffinity(0, {processor})
         for _ in range(_PINGS):  # a full queue of the processor drops one
             sight = _Sight(2, [_LOOPBACK, _LOOPBACK])
             with contextlib.suppress(OSError):
                 self._socket.sendto(sight.request(0, 1), ("127.0.0.1", 0))
-            if not self._echo.follows():
+            if patient:
+                self._echo.follow()
+            elif not self._echo.follows():
                 return False
             with contextlib.suppress(OSError):
                 while not sight.replied:
@@ -225,7 +236,7 @@ class Prober:
         waited_s = self._collect(sight, sent, patience_s)
         if sight.working < sent:
             self._release(False)
-            if self._pulse.stands():
+            if self._pulse.stands(patient=True):
                 return None
         self._drain_all(sight)  # a request that arrived where it should not, before its reply
         return Round(sight.rows(), waited_s)

@@ -159,6 +159,53 @@ def test_a_full_queue_drops_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) 
     echo.close()
 
 
+class Busy:
+    """Stands for an echo of a kernel that takes long, and for the socket of a pulse, to which no
+    reply comes."""
+
+    def __init__(self) -> None:
+        self.waited = 0
+
+    def follows(self) -> bool:
+        return False
+
+    def follow(self) -> None:
+        self.waited += 1
+
+    def sendto(self, *_: object) -> None: ...
+
+    def recv(self, _: int) -> bytes:
+        raise BlockingIOError
+
+
+def test_a_busy_kernel_is_waited_for_before_a_round_is_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy = Busy()
+    monkeypatch.setattr(prober, "open_socket", lambda: busy)
+    pulse = prober.Pulse(busy)  # type: ignore[arg-type] # stands for it
+    assert not pulse.stands()
+    assert not busy.waited
+    assert pulse.stands(patient=True)
+    assert busy.waited
+
+    asked: list[bool] = []
+
+    def stands(*, patient: bool = False) -> bool:
+        asked.append(patient)
+        return patient
+
+    monkeypatch.setattr(pulse, "stands", stands)
+    one = prober.Prober([], [], prober.Echo(), pulse, lambda _: None)
+    # one is sent, and nothing comes back
+    for name, found in (("_drain_all", None), ("_send_all", 1), ("_collect", 0.0)):
+        monkeypatch.setattr(one, name, lambda *_, found=found: found)
+    assert one._measure(0.0, 0.0) is None
+    assert asked == [True]
+    one._poll.close()
+    one._echo.close()
+
+
 class Heart:
     """Stands for a pulse, and for what releases: it beats after so many releases."""
 
