@@ -9,6 +9,7 @@ import ssl
 import sys
 import warnings
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -407,6 +408,34 @@ def test_the_process_carries_out_orders_and_bounds_connections(monkeypatch):
             connection.close()
         await end(writer)
         await serving
+
+    asyncio.run(scene())
+
+
+class Burner:
+    """Serves nothing: uses its thread's processor until it owes three seconds of rest."""
+
+    def __init__(self):
+        self.owed_s = Future()
+
+    async def serve(self, share):
+        while share.owed_s() < 3:
+            pass
+        await asyncio.sleep(2 * process._TICK_S)
+        self.owed_s.set_result(share.owed_s())
+        await asyncio.Event().wait()
+
+
+def test_a_thread_that_had_more_than_its_share_rests_and_answers_the_grader():
+    async def scene():
+        burner = Burner()
+        life = process._Life(burner)
+        assert await life.call(lambda: 7) == 7
+        with pytest.raises(KeyError):
+            await life.call({}.popitem)
+        # it was not let run before it had next to nothing to pay for
+        assert await asyncio.wrap_future(burner.owed_s) < 1.5
+        await life.end()
 
     asyncio.run(scene())
 
