@@ -62,7 +62,11 @@ class Claim:
 
 
 async def claim(api: Api, namespace: str, policies: Iterable[str]) -> None:
-    """Say that a namespace is in our use, and that these policies are ours. Raises Refused."""
+    """Say that a namespace is in our use, and that these policies are ours.
+
+    Raises Refused, and ConfigError where another service is at work.
+    """
+    _check_free(namespace, await _find(api, namespace))
     await api.apply(
         {
             "apiVersion": "v1",
@@ -101,8 +105,7 @@ async def settle(api: Api, namespace: str) -> None:
     anything is touched.
     """
     there = await _find(api, namespace)
-    if there is not None and not is_abandoned(there.notes) and not is_mine(there.notes):
-        raise ConfigError("namespace", f"another service of NetArena works in {namespace} just now")
+    _check_free(namespace, there)
     ours = there.policies if there is not None else frozenset[str]()
     replaced: list[tuple[str, str]] = []
     for kind in _CROSSING:
@@ -164,6 +167,12 @@ async def free_policies(api: Api, namespace: str, there: Iterable[Manifest]) -> 
             path = path_of("NetworkPolicy", namespace, about["name"])
             with contextlib.suppress(Refused):  # gone in the meantime
                 await api.merge(path, {"metadata": {"finalizers": None}})
+
+
+def _check_free(namespace: str, there: Claim | None) -> None:
+    """Raises ConfigError."""
+    if there is not None and not is_abandoned(there.notes) and not is_mine(there.notes):
+        raise ConfigError("namespace", f"another service of NetArena works in {namespace} just now")
 
 
 async def _find(api: Api, namespace: str) -> Claim | None:

@@ -162,8 +162,9 @@ class RealCluster(Cluster):
                     self._places -= 1
                     break
                 elif self._free:
-                    self._spawn(self._discard(self._free.pop(0)))
-                    break
+                    # there is room when it has gone: the next may stand in the same namespace
+                    self._spawn(self._clear(self._free.pop(0)))
+                    await self._changed.wait()
                 else:
                     await self._changed.wait()
         try:
@@ -191,6 +192,10 @@ class RealCluster(Cluster):
         finally:
             self._soon[_key(shop.world)] -= 1
             await self._tell()
+
+    async def _clear(self, shop: Shop) -> None:
+        await self._discard(shop)
+        await self._vacate()
 
     async def _vacate(self) -> None:
         self._places += 1

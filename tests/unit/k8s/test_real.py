@@ -16,7 +16,7 @@ from netarena_k8s.apiserver.right import RULES
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.real import claim, diagnosis, shop
+from netarena_k8s.real import claim, cluster, diagnosis, shop
 from netarena_k8s.real.client import Refused, Server, path_of
 from netarena_k8s.real.context import check_context, current_context
 from netarena_k8s.real.manifest import (
@@ -301,6 +301,66 @@ def test_a_namespace_that_another_service_uses_is_refused():
     there = thing("ConfigMap", "netarena", OURS, annotations=notes, namespace="ns")
     with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
         asyncio.run(claim.settle(cast("Any", Objects(there)), "ns"))
+
+
+def test_a_claim_is_not_taken_from_a_service_that_came_meanwhile():
+    owner = json.dumps({**json.loads(self_notes()[OWNER_NOTE]), "boot": "another"})
+    notes = {**self_notes(), OWNER_NOTE: owner}
+    there = thing("ConfigMap", "netarena", OURS, annotations=notes, namespace="ns")
+    api = cast("Any", Objects(there))
+    with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
+        asyncio.run(claim.claim(api, "ns", ["web"]))
+    assert api.held["ConfigMap", "netarena"] == there
+
+
+class Placed(shop.Shop):
+    """A shop by its objects alone."""
+
+    async def build(self):
+        for app in self.world.apps:
+            await self._api.apply(thing("Deployment", app.name, OURS))
+
+    async def renew(self):
+        for policy in self.world.policies:
+            await self._api.apply(thing("NetworkPolicy", policy.name))
+
+
+class Slow(Objects):
+    """An API at which others come in between."""
+
+    async def find(self, kind, namespace="", **query):
+        await asyncio.sleep(0)
+        return await super().find(kind, namespace, **query)
+
+    async def apply(self, manifest):
+        await asyncio.sleep(0)
+        await super().apply(manifest)
+
+    async def close(self):
+        pass
+
+
+def test_worlds_take_turns_in_a_given_namespace_and_nothing_stays(monkeypatch):
+    monkeypatch.setattr(cluster, "Shop", Placed)
+
+    async def scene():
+        api = cast("Any", Slow(*THEIRS))
+        one = cluster.RealCluster("context", "ns")
+        one._api = api
+        for world in (PAIR, boutique()):
+            taken = await one._take(world)
+            names = {app.name for app in world.apps}
+            assert {name for kind, name in api.held if kind == "Deployment"} == names
+            names = {policy.name for policy in world.policies}
+            assert {name for kind, name in api.held if kind == "NetworkPolicy"} == names
+            assert ("ConfigMap", "netarena") in api.held
+            assert list(one._shops.values()) == [taken]
+            await one._release(taken)
+            await one.rest()
+        await one.stop()
+        assert list(api.held.values()) == list(THEIRS)
+
+    asyncio.run(scene())
 
 
 def test_claims_of_services_that_are_no_more_are_found():
