@@ -193,8 +193,9 @@ def run(task: Task, asked: socket.socket) -> tuple[Result, dict[str, bytes] | No
     proven ours while the walls are built: nothing of the command has run then.
     """
     confinement = _Confinement(task, asked)
-    if len(confinement.text().encode("utf-8", "replace")) > shell.LONGEST_COMMAND_BYTES:
-        return Result("", None, stopped="the command is too long"), None
+    text = confinement.text()
+    if "\0" in text or len(text.encode("utf-8", "replace")) > shell.LONGEST_COMMAND_BYTES:
+        return Result("", None, stopped=shell.NO_COMMAND), None
     try:
         return confinement.run()
     except (Unprotected, OSError) as error:

@@ -250,7 +250,7 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
     if problem := available():
         raise EnvironmentFailed(f"no sandbox: {problem}", proven_ours=True)
     if "\0" in command or len(command.encode("utf-8", "replace")) > LONGEST_COMMAND_BYTES:
-        return Result("", None, stopped="the command is too long or holds a null character")
+        return Result("", None, stopped=NO_COMMAND)
     with contextlib.ExitStack() as stack:
         sandbox = _Sandbox(stack, limits, watch, networked=netns is not None)
         with entered(netns):
@@ -280,6 +280,7 @@ def entered(netns: int | None) -> Iterator[None]:
 
 _libc = ctypes.CDLL(None, use_errno=True)
 LONGEST_COMMAND_BYTES = 100_000  # the kernel takes 128 KiB in one argument
+NO_COMMAND = "the command is too long or holds a null character"
 
 
 def _set_namespace(descriptor: int) -> None:

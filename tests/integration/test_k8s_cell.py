@@ -327,12 +327,13 @@ def test_walls_that_cannot_be_built_are_our_failure(walls: Walls) -> None:
 
 
 @each
-def test_a_command_that_grows_too_long_is_the_agents_own_failure(walls: Walls) -> None:
-    """Were it ours, an agent could void its episode: each /tmp stands for a longer path."""
+def test_a_command_that_cannot_be_one_is_the_agents_own_failure(walls: Walls) -> None:
+    """Were it ours, an agent could void its episode. Each /tmp stands for a longer path."""
 
     async def scene(cell: Cell) -> None:
         result = await cell.run("true " + "/tmp " * 13_000, address=NOWHERE)
         assert result.exit == 0 or "too long" in result.stopped
+        assert "null character" in (await cell.run("true \0", address=NOWHERE)).stopped
         assert (await cell.run("true", address=NOWHERE)).exit == 0
 
     in_cell(walls, scene)
