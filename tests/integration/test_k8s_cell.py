@@ -384,6 +384,7 @@ if not service:
     os._exit(0)
 mine = Path(folder, "journal")
 mine.write_text("kept")
+mine.chmod(0o644)
 protection.landlock_version = lambda: int(version)
 theirs, ours = socket.socketpair()
 task = confinement.Task(

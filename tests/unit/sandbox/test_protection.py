@@ -184,6 +184,8 @@ def test_folders_closed_to_others_are_seen(tmp_path: Path) -> None:
         place.chmod(0o755)
     library = tmp_path / "closed" / "library"
     library.mkdir(parents=True)
+    for place in (library.parent, library):  # whatever the umask is
+        place.chmod(0o755)
     assert protection.readable_by_all(str(library))
     library.parent.chmod(0o700)
     assert not protection.readable_by_all(str(library))
