@@ -156,8 +156,9 @@ class Kubernetes(Application):
         if self._cell is None:
             raise EnvironmentFailed("the application is not entered", proven_ours=True)
         shop = cast("KubernetesConfig", config)
-        own = shop.microservice_dir if shop.images == "boutique" else None
-        cluster = self._cluster(shop.cluster, shop.namespace, own)
+        if (taken := self._taken(shop)) is not None:
+            raise EnvironmentFailed(taken, proven_ours=True)
+        cluster = self._cluster(shop.cluster, shop.namespace, _own(shop))
         if shop.datapath == "netns":
             cluster = self._wired(cluster)
         return KubernetesEnvironment(query, cluster, self._cell)
@@ -196,6 +197,8 @@ class Kubernetes(Application):
         shop = cast("KubernetesConfig", config)
         diagnosis.check(shop)
         real.check(shop)
+        if (taken := self._taken(shop)) is not None:
+            raise ConfigError("namespace", taken)
 
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
         """Where KUBECONFIG is readable, the cluster that it names."""
@@ -212,6 +215,17 @@ class Kubernetes(Application):
         from netarena_k8s.real.cluster import clean
 
         return asyncio.run(clean(str(context)))
+
+    def _taken(self, shop: KubernetesConfig) -> str | None:
+        """Why it may not have its given namespace: two kinds of workloads would remove each
+        other's there."""
+        here = (shop.cluster, shop.namespace)
+        if shop.namespace is None or not any(
+            (name, namespace) == here and folder != _own(shop)
+            for name, namespace, folder in self._clusters
+        ):
+            return None
+        return f"{shop.namespace} has other images of this service; name another namespace"
 
     def _cluster(
         self, name: str, namespace: str | None = None, folder: str | None = None
@@ -256,3 +270,8 @@ def _result(world: World, step: Step) -> dict[str, JsonValue]:
             for key in ("broke", "healed", "opened")
         },
     }
+
+
+def _own(shop: KubernetesConfig) -> str | None:
+    """The folder whose workloads run in the place of stand-ins."""
+    return shop.microservice_dir if shop.images == "boutique" else None

@@ -6,6 +6,7 @@ from netarena.model import AgentInfo, Episode, FailureKind, Outcome, Step
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.embedded import Embedded
 from netarena_k8s.fault import COMBINED, faulty
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.state import make_state
@@ -63,3 +64,15 @@ def test_an_audit_spreads_over_worlds_and_families_that_are_not_set() -> None:
 def test_every_conversation_has_an_operator_of_its_own() -> None:
     app = Kubernetes()
     assert app.operator() is not app.operator()
+
+
+def test_one_namespace_is_not_shared_by_two_kinds_of_images() -> None:
+    app = Kubernetes()
+    wanted = {"cluster": "kind", "namespace": "shop", "microservice_dir": "checkout"}
+    standing = KubernetesConfig.model_construct(**wanted, images="standin")
+    own = KubernetesConfig.model_construct(**wanted, images="boutique")
+    app._clusters[("kind", "shop", None)] = Embedded()
+    assert app._taken(standing) is None
+    assert app._taken(own.model_copy(update={"namespace": None})) is None
+    assert app._taken(own.model_copy(update={"namespace": "other"})) is None
+    assert "name another namespace" in (app._taken(own) or "")
