@@ -42,6 +42,9 @@ WRECKS = {
     "ignore-and-claim": "pair_broken",
     "storm-that-waits": "pair_broken",
 }
+#: whether these break anything is chance: a storm that has not begun when pings are counted, or
+#: that leaves them room, has done no harm by then
+MAY_PASS = {"storm-that-waits"}
 #: what ends them; the clock, where the machine is so slow that nothing else comes to pass (137: the
 #: one within, where whoever looks must wait for the kernel)
 ENDS = {
@@ -158,7 +161,7 @@ def test_nothing_is_won(family: str, name: str) -> None:
     assert len(course.output) < 1 << 19
     assert not course.left
     assert not course.judgement.correct
-    if name in WRECKS:
+    if name in WRECKS and (name not in MAY_PASS or course.after != course.before):
         assert WRECKS[name] in {finding.rule for finding in course.judgement.findings}
     else:
         assert course.after == course.before
