@@ -385,6 +385,7 @@ class ApplicationContract:
         usual = tempfile.gettempdir()
         mark = f"NETARENA_CONTRACT_{os.getpid()}_{id(self)}"
         with tempfile.TemporaryDirectory() as private:
+            Path(private).chmod(0o711)  # commands of other users have their files below it
             tempfile.tempdir = private  # where no other process leaves files meanwhile
             os.environ[mark] = "1"
             try:
