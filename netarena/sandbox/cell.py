@@ -34,7 +34,7 @@ import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeAlias
@@ -121,11 +121,16 @@ class Cell:
         """
         async with self._furnishing:
             if self._home is None:
-                self._home = tempfile.TemporaryDirectory(
+                home = tempfile.TemporaryDirectory(
                     prefix="netarena-cell-", ignore_cleanup_errors=True
                 )
-                home = Path(self._home.name)
-                self._programs = await asyncio.to_thread(_furnish, home, self._wanted)
+                try:
+                    folder = Path(home.name)
+                    self._programs = await asyncio.to_thread(_furnish, folder, self._wanted)
+                except BaseException:
+                    home.cleanup()
+                    raise
+                self._home = home
         try:
             said = await self._forker.start()
         except EnvironmentFailed as failed:
@@ -269,20 +274,32 @@ def lacking() -> str:
 
 
 def _furnish(home: Path, programs: Mapping[str, Path]) -> dict[str, str]:
-    """Prepare the cell's own folder; where the programs can be read by a command's user."""
+    """Prepare the cell's own folder; where the programs can be read by a command's user.
+
+    Raises EnvironmentFailed where no command's user could get to it.
+    """
     home.chmod(0o755)
+    if not os.geteuid() and not _may_be_entered(home.parents):
+        raise EnvironmentFailed(
+            f"{home.parent} is closed to other users, as whom commands run: set TMPDIR to a folder "
+            "that is not",
+            proven_ours=True,
+        )
     (home / _FOLDER).mkdir()
     return {name: str(_readable(path, home / name)) for name, path in programs.items()}
+
+
+def _may_be_entered(folders: Iterable[Path]) -> bool:
+    """Whether every user may go through them all."""
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
 
 
 def _readable(program: Path, copy: Path) -> Path:
     """The program, or a copy of it where only the service's user may read it."""
     program = program.resolve()
     everybody = stat.S_IROTH | stat.S_IXOTH
-    open_to_all = program.stat().st_mode & everybody == everybody and all(
-        folder.stat().st_mode & stat.S_IXOTH for folder in program.parents
-    )
-    if os.geteuid() or open_to_all:
+    open_to_all = program.stat().st_mode & everybody == everybody
+    if os.geteuid() or (open_to_all and _may_be_entered(program.parents)):
         return program
     shutil.copyfile(program, copy)
     copy.chmod(0o755)

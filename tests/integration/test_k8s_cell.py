@@ -204,6 +204,28 @@ def test_connections_are_bounded() -> None:
         assert echo.most <= MAX_CONNECTIONS
 
 
+@pytest.mark.requires("root")
+@each
+def test_a_folder_that_commands_may_not_enter_is_told_before_any_runs(
+    walls: Walls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the machine's, not an agent's, that no command of another user gets there."""
+    tmp_path.chmod(0o700)
+
+    async def scene() -> None:
+        cell = Cell(walls=walls)
+        with monkeypatch.context() as closed:
+            closed.setattr(tempfile, "tempdir", str(tmp_path))
+            with pytest.raises(EnvironmentFailed, match=r"closed to other users.*TMPDIR") as failed:
+                await cell.start()
+        assert failed.value.proven_ours
+        async with cell:
+            assert (await cell.run("echo here", address=NOWHERE)).output == "here\n"
+
+    asyncio.run(scene())
+    assert not list(tmp_path.iterdir())
+
+
 @each
 def test_files_are_read_only_and_a_folder_is_kept(walls: Walls) -> None:
     keep = Keep(most_bytes=1 << 20, most_files=20)

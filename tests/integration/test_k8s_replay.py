@@ -34,9 +34,10 @@ NORMAL = [
     (r'(?<="serverAddress":")[^"]*', "SERVER"),
     (r'("(?:gitCommit|goVersion)": ).*', r"\1VERSION"),
     (r"(?<=80:)3\d{4}\b", "NODE-PORT"),
+    # before the names of pods: a random number may look like the end of one
+    (r'"?/tmp/\S*kubectl-edit-\d+\.yaml"|~/edit\.yaml"', "EDITED"),
     (r"-[bcdfghjklmnpqrstvwxz2456789]{8,10}(-[bcdfghjklmnpqrstvwxz2456789]{5})?\b", "-HASH"),
     (r"\b(\d+[smh]){1,2}\b", "~"),
-    (r'"?/tmp/\S*kubectl-edit-\d+\.yaml"|~/edit\.yaml"', "EDITED"),
     (r"realcluster-control-plane|netarena-control-plane", "NODE"),
     (r"\brealcluster/standin|netarena/standin", "IMAGE"),
     (r"\b(realcluster|netarena)\b", "CLUSTER"),

@@ -96,8 +96,10 @@ async def play(application: Application, config: Config, query: Query, family: s
     world = application.environment(query, config)
     try:
         before = await world.open()
+        host = environment.resolve(world._world, "h1")
+        told = await world._opened.run(host, "readlink /proc/self/ns/net", REPAIR_S)
         execution = await world.execute(application.parse(FAMILIES[family][name].reply))
-        left = left_behind()
+        left = left_behind(told.output.strip())
         after = await world.observe()
         repaired = None
         if family not in NOT_REPAIRED and name not in WRECKS:
@@ -111,16 +113,21 @@ async def play(application: Application, config: Config, query: Query, family: s
         await world.close()
 
 
-def left_behind() -> list[str]:
-    """Processes of those attacks that mean to leave some."""
+def left_behind(space: str) -> list[str]:
+    """Processes of those attacks that mean to leave some, in one network namespace (of ``h1``).
+
+    Others that are at work meanwhile have theirs.
+    """
+    assert re.fullmatch(r"net:\[\d+\]", space), space
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 line = (folder / "cmdline").read_bytes()
+                here = (folder / "ns" / "net").readlink() == Path(space)
             except OSError:
                 continue
-            if line in (b"attack-daemon\x001000\0", b"sleep\x001000\0"):
+            if here and line in (b"attack-daemon\x001000\0", b"sleep\x001000\0"):
                 found.append(f"{folder.name} {line!r}")
     return found
 

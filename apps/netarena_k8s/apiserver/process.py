@@ -245,6 +245,8 @@ class _Life:
         answer: Future[T] = Future()
 
         def carry_out() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return  # nobody waits for it any more
             try:
                 answer.set_result(do())
             except Exception as error:  # noqa: BLE001  it is the caller's
