@@ -30,6 +30,7 @@ import socket
 import stat
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -417,7 +418,9 @@ class _Confinement:
             except ChildProcessError:
                 return found
             if time.monotonic() > deadline:
-                raise EnvironmentFailed("a command does not die")
+                left = Counter(map(_standing, _descendants()[0]))
+                told = ", ".join(f"{number} {state}" for state, number in sorted(left.items()))
+                raise EnvironmentFailed(f"a command does not die: {told or 'it has ended now'}")
             time.sleep(0.001)
 
     def _kill_all(self) -> None:
@@ -459,6 +462,14 @@ def _descendants() -> tuple[list[int], int]:
                     waiting += map(int, file.read().split())
         found.append(process)
     return found[1:], tasks - 1
+
+
+def _standing(process: int) -> str:
+    """Its state, in the words of proc(5): its own name is an agent's choice."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
+        return next((line[7:] for line in lines.splitlines() if line.startswith("State:")), "gone")
+    return "gone"
 
 
 def _resident_bytes(process: int) -> int:

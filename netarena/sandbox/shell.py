@@ -51,8 +51,8 @@ __all__ = ["Limits", "Result", "Room", "available", "entered", "plain", "run"]
 TICK_S = 0.02
 #: of bubblewrap, from its start until the command may run; it takes some 15 ms
 _START_S = 30.0
-#: from SIGKILL to the end of every process
-END_S = 10.0
+#: from SIGKILL to the end of every process, each of which frees its memory on its own time
+END_S = 40.0
 _CHUNK_BYTES = 1 << 16
 #: this many times the output that is kept, and the command is ended
 MOST_OUTPUTS = 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -489,3 +490,38 @@ async def _until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 -- of other processes
             await asyncio.sleep(0.01)
+
+
+#: a confined command that nothing ends
+_UNENDED = """
+import socket, sys
+from pathlib import Path
+from netarena.errors import EnvironmentFailed
+from netarena.sandbox import confinement, shell
+shell.END_S = 0.0
+confinement._Confinement._kill_all = lambda self: None
+theirs, ours = socket.socketpair()
+task = confinement.Task(
+    command="sleep 2 & sleep 2 &", port=9, folder=Path(sys.argv[1]), user=None, files={},
+    programs={}, environment={}, keep=None, limits=shell.Limits(),
+)
+try:
+    confinement.run(task, theirs)
+except EnvironmentFailed as failed:
+    print(failed.detail)
+"""
+
+
+@pytest.mark.requires("confinement")
+def test_what_does_not_die_is_told_with_its_state(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _UNENDED, tmp_path / "command"],
+        capture_output=True,
+        text=True,
+        env=_paths(),
+        timeout=90,
+        check=False,
+    )
+    # asleep, or not so far yet
+    state = r"\d [A-Z] \([a-z ]+\)"
+    assert re.fullmatch(rf"a command does not die: {state}(, {state})*\n", done.stdout), done
