@@ -30,6 +30,8 @@ _HOST = "127.0.0.1"
 _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 60.0
+#: for a sign of life of a process that owes an answer, whatever its episodes do
+_SIGN_S = 30.0
 _ANSWER_BYTES = 64 << 20
 #: what the process inherits of the service's surroundings
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
@@ -108,10 +110,32 @@ class Embedded(Cluster):
     async def ask(self, do: str, episode: int, life: int, **arguments: Any) -> Any:
         """Have the process do something for an episode, which began in its ``life``.
 
-        Raises EnvironmentFailed; proven ours when that process has ended, out of any agent's reach.
+        Raises EnvironmentFailed; proven ours when that process has ended or hangs, which is out of
+        any agent's reach.
         """
         if self._writer is None or life != self._lives:
             raise EnvironmentFailed("the API server has ended", proven_ours=True)
+        try:
+            found = await self._order(_ANSWER_S, do, episode, **arguments)
+        except TimeoutError:
+            hung = await self._hangs()
+            raise EnvironmentFailed(
+                f"the API server: no answer to {do} after {_ANSWER_S:g} s"
+                + (", nor to anything: it was ended" if hung else ""),
+                proven_ours=hung,
+            ) from None
+        if found is None:
+            raise EnvironmentFailed("the API server has ended", proven_ours=True)
+        if "failed" in found:
+            raise EnvironmentFailed(one_line(f"the API server: {do}: {found['failed']}"))
+        return found["ok"]
+
+    async def _order(
+        self, within_s: float, do: str, episode: int, **arguments: Any
+    ) -> dict[str, Any] | None:
+        """What the process answers; None when it has ended first. Raises TimeoutError."""
+        if self._writer is None:
+            return None
         self._orders += 1
         number = self._orders
         answer: _Answer = asyncio.get_running_loop().create_future()
@@ -119,19 +143,20 @@ class Embedded(Cluster):
         order = {"number": number, "do": do, "episode": episode, **arguments}
         try:
             self._writer.write(json.dumps(order).encode() + b"\n")
-            async with asyncio.timeout(_ANSWER_S):
-                found = await answer
-        except TimeoutError:
-            raise EnvironmentFailed(
-                f"the API server: no answer to {do} after {_ANSWER_S:g} s"
-            ) from None
+            async with asyncio.timeout(within_s):
+                return await answer
         finally:
             self._waiting.pop(number, None)
-        if found is None:
-            raise EnvironmentFailed("the API server has ended", proven_ours=True)
-        if "failed" in found:
-            raise EnvironmentFailed(one_line(f"the API server: {do}: {found['failed']}"))
-        return found["ok"]
+
+    async def _hangs(self) -> bool:
+        """Whether the process answers nobody: then it is ended, so that a new one is started."""
+        child = self._child
+        try:
+            return await self._order(_SIGN_S, "ping", 0) is None
+        except TimeoutError:
+            if child is not None:
+                child.kill()
+            return True
 
     async def _start(self) -> None:
         folders = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]

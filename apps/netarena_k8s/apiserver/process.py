@@ -367,6 +367,8 @@ class Process:
     async def _carry_out(self, order: dict[str, Any]) -> Any:
         episode = order["episode"]
         match order["do"]:
+            case "ping":
+                return None
             case "deploy":
                 world = World.model_validate(order["world"])
                 made = Episode(self._authority, world, order["namespace"], order["addresses"])
