@@ -101,10 +101,15 @@ class MistypedError(Exception):
 
 @dataclass(frozen=True)
 class Shaped:
-    """An object as the API stores it, and what was left out: ``unknown field "spec.x"``."""
+    """An object as the API stores it, and what was left out: ``unknown field "spec.x"``.
+
+    ``hollow``: an empty list or map was left out of the spec. The API stores none, but compares
+    before it does, and so takes it for a change, each time that it is sent.
+    """
 
     object: dict[str, Any]
     unknown: tuple[str, ...] = ()
+    hollow: bool = False
 
 
 def shape(resource: Resource, sent: Mapping[str, Any]) -> Shaped:
@@ -114,7 +119,7 @@ def shape(resource: Resource, sent: Mapping[str, Any]) -> Shaped:
     reading = _Reading()
     found = reading.struct("NetworkPolicy", sent, _Place())
     _default(found["spec"])
-    return Shaped(found, tuple(reading.unknown))
+    return Shaped(found, tuple(reading.unknown), reading.hollow)
 
 
 def shape_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,6 +165,7 @@ class _Place:
 @dataclass
 class _Reading:
     unknown: list[str] = field(default_factory=list)
+    hollow: bool = False
 
     def struct(self, name: str, value: Any, place: _Place) -> dict[str, Any]:
         if not isinstance(value, Mapping):
@@ -175,6 +181,8 @@ class _Reading:
                 read = self.value(word, one, place.child(name, key))
                 if read or word in _TYPES or (name, key) in _KEPT:
                     found[key] = read
+                elif name in POLICY_TYPES and word.endswith(("[]", "{}")):
+                    self.hollow |= key != "policyTypes"  # which then get their default
         for key in _ALWAYS.get(name, ()):
             found.setdefault(key, {} if types[key] in _TYPES else "")
         if name == "NetworkPolicy":

@@ -11,7 +11,7 @@ import json
 import secrets
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -315,7 +315,7 @@ def _change(job: _Job, old: Object, sent: Object, owners: list[Owner] | None = N
         if key in before:
             metadata[key] = before[key]
     warnings += _validate(call, new)
-    if new.get("spec") != old.get("spec"):
+    if shaped.hollow or new.get("spec") != old.get("spec"):
         metadata["generation"] = before.get("generation", 0) + 1
     known = ownership.read_owners(before.get("managedFields", []))
     if owners is None:
@@ -449,7 +449,7 @@ def _shaped(call: Call, sent: Object, refuse: Refuse) -> Shaped:
         **{key: value for key, value in found.object.items() if key not in {"kind", "apiVersion"}},
         "metadata": dict(metadata) if isinstance(metadata, Mapping) else {},
     }
-    return Shaped(whole, found.unknown)
+    return replace(found, object=whole)
 
 
 def _warnings(options: _Options, shaped: Shaped, refuse: Refuse) -> list[str]:

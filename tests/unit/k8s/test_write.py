@@ -86,6 +86,25 @@ def test_a_merge_patch_is_defaulted_counted_and_owned(store):
 
 
 @pytest.mark.parametrize(
+    ("sent", "counted"),
+    [
+        ({"egress": []}, True),
+        ({"ingress": [{"from": []}]}, True),
+        ({"ingress": [{"from": [{"podSelector": {"matchLabels": {}}}]}]}, True),
+        ({"ingress": [{"from": [{"podSelector": {}}]}]}, False),
+        ({"policyTypes": ["Ingress", "Egress"]}, False),
+        ({}, False),
+    ],
+)
+def test_an_empty_list_is_a_change_each_time_that_it_is_sent(store, sent, counted):
+    """As the API's own comparison has it, though what is stored is the same."""
+    first = do(store, "patch", {"spec": sent}, MERGE).body
+    again = do(store, "patch", {"spec": sent}, MERGE).body
+    assert again["spec"] == first["spec"]
+    assert again["metadata"]["generation"] == first["metadata"]["generation"] + counted
+
+
+@pytest.mark.parametrize(
     ("sent", "types"),
     [
         ({"policyTypes": None}, ["Ingress", "Egress"]),
