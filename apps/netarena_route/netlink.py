@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, Self
 
 #: the family of nftables (linux/netlink.h; Python does not name it)
@@ -36,6 +37,7 @@ _NESTED = 0x8000
 #: fewer answers, of some 4 KB each, than a socket's buffer holds
 _BATCH = 32
 _READ_BYTES = 1 << 18
+_COUNTERS_BYTES = 1 << 16
 #: the kernel gives as much of it as its limit allows
 _BUFFER_BYTES = 1 << 20
 
@@ -336,6 +338,34 @@ def neighbour_table() -> NeighbourTable:
                 (refused,) = struct.unpack_from("=Q", found[_NDTA_STATS], _NDTS_TABLE_FULLS_AT)
                 return NeighbourTable(used, most, refused)
     raise OSError("the kernel tells no neighbour table")
+
+
+def queue_drops() -> int:
+    """Packets that the processors' queues between namespaces had no room for since the kernel
+    started, anybody's (the second column of softnet_stat, see net/core/net-procfs.c)."""
+    lines = Path("/proc/net/softnet_stat").read_text(encoding="ascii").splitlines()
+    return sum(int(line.split()[1], 16) for line in lines)
+
+
+class Unsent(NamedTuple):
+    """What a network namespace could not send. Where both grow, a reply to a ping found no room in
+    the buffer of the kernel's own socket; one that is too large for its way counts as the former
+    alone."""
+
+    #: ICMP messages
+    messages: int
+    #: packets of any protocol, for want of memory
+    packets: int
+
+
+def unsent(counters: int) -> Unsent:
+    """By a namespace's open ``/proc/net/snmp`` (RFC 1213's icmpOutErrors and ipOutDiscards)."""
+    lines = os.pread(counters, _COUNTERS_BYTES, 0).decode("ascii").splitlines()
+    found: dict[str, dict[str, str]] = {}
+    for names, values in zip(lines[::2], lines[1::2], strict=True):
+        kind, *keys = names.split()
+        found[kind] = dict(zip(keys, values.split()[1:], strict=True))
+    return Unsent(int(found["Icmp:"]["OutErrors"]), int(found["Ip:"]["OutDiscards"]))
 
 
 # ---------------------------------------------------------------------------- rules of nftables

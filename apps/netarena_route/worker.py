@@ -32,10 +32,12 @@ from netarena_route.netlink import (
     forward,
     links,
     neighbour_table,
+    queue_drops,
     queues,
     release_neighbours,
     settle_link,
     stop_queues,
+    unsent,
     unsettled,
 )
 from netarena_route.prober import Echo, Prober, Pulse, Round, open_socket
@@ -53,13 +55,13 @@ QUEUES_S = 0.25
 PATIENCE_S = 0.05
 #: links are waited for so long before a round: one may be told to never come up
 READY_S = 1.5
-#: rounds are compared for so long at most, beyond the time of one; then what worked in the last
-#: two of them is what works
-SETTLE_S = 6.0
+#: rounds are compared for so long at most, beyond the time of one, and so many at least; then what
+#: worked in the last two of them is what works
+SETTLE_S, _LEAST_ROUNDS = 6.0, 3
 #: a network that is new must be healthy after so long, beyond the time of one round
 HEALTHY_S = 15.0
 #: a round is made again for so long, and so often at least, where the kernel had no room for it
-ROOM_S, _ROOM_TRIES = 20.0, 3
+ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 6.0, 3
 #: pauses in between, which double up to the second: others come to their end meanwhile
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 #: between looks at what commands left in the kernel, while nothing is asked for
@@ -76,6 +78,7 @@ class Worker:
         self._spaces: Mapping[str, int] = {}
         self._netlinks: dict[str, Netlink] = {}
         self._flushers: list[int] = []
+        self._counters: list[int] = []
         #: of the machines in which commands of agents ran
         self._guards: dict[str, Guard] = {}
         #: what was ended in them since the last command, which the next one is told
@@ -94,13 +97,16 @@ class Worker:
         by the pings that measure the network.
         """
         while not select.select([connection], [], [], _CALM_S)[0]:
-            with contextlib.suppress(OSError):
-                self._note(self._revive())
-            for machine, guard in self._guards.items():
-                # it is looked at again soon, and the next request tells what is broken
-                with contextlib.suppress(OSError, SubprocessError, EnvironmentFailed):
-                    self._note(guard.calm(), machine)
+            self._keep_calm()
         return lines.readline()
+
+    def _keep_calm(self) -> None:
+        with contextlib.suppress(OSError):
+            self._note(self._revive())
+        for machine, guard in self._guards.items():
+            # it is looked at again soon, and the next request tells what is broken
+            with contextlib.suppress(OSError, SubprocessError, EnvironmentFailed):
+                self._note(guard.calm(), machine)
 
     def _note(self, note: str, machine: str = "") -> None:
         """Keep it for the next command, once."""
@@ -206,8 +212,11 @@ class Worker:
                 sockets.append(open_socket())
                 self._netlinks[name] = self._stack.enter_context(Netlink())
                 flusher = os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
+                counters = os.open("/proc/self/net/snmp", os.O_RDONLY | os.O_CLOEXEC)
             self._flushers.append(flusher)
+            self._counters.append(counters)
             self._stack.callback(os.close, flusher)
+            self._stack.callback(os.close, counters)
         echo = Echo()
         self._pulse = Pulse(echo)
         self._prober = Prober(sockets, self._world.addresses, echo, self._pulse, self._release)
@@ -277,44 +286,68 @@ class Worker:
         waited_s = 0.0
         before: tuple[str, ...] | None = None
         deadline = None
+        number = 0
         while True:
+            number += 1
             rows, lost_s = self._measure()
             waited_s += lost_s
             if deadline is None:  # one round at the largest sizes takes longer than all waiting
                 deadline = time.monotonic() + most_s
             if rows == wanted or (wanted is None and rows == (before or self._world.intended)):
                 return rows, waited_s
-            if time.monotonic() > deadline:
+            if number >= _LEAST_ROUNDS and time.monotonic() > deadline:
                 return _both(rows, before or rows), waited_s
             before = rows
 
     def _measure(self) -> Round:
-        """One round that lost nothing for want of room in the kernel's table of neighbours, which
-        all its namespaces share. Others may fill it at any time, and what is lost then says nothing
-        about this network; so the round is made again.
+        """One round that lost nothing for want of room in what the kernel has once for all its
+        namespaces: the table of neighbours, each processor's queue, the buffer of its replies.
+        Others may fill these at any time, and what is lost then says nothing about this network;
+        so the round is made again.
 
-        Raises EnvironmentFailed when that does not end. It is proven ours if others were seen to
-        fill the table while this network was silent.
+        One that loses for want of room in queues for ``CROWD_S`` counts: these may be its own
+        packets. Raises EnvironmentFailed when the table stays full. It is proven ours if others
+        were seen to fill it while this network was silent.
         """
-        deadline = time.monotonic() + ROOM_S
+        began = time.monotonic()
         pause_s, tries, others = _FIRST_PAUSE_S, 0, False
         while True:
             self._make_ready()
-            before = neighbour_table().refused
+            table, crowded = neighbour_table().refused, self._crowd()
             found = self._prober.measure(*self._patience_s())
             tries += 1
-            if not any("0" in row for row in found.rows) or neighbour_table().refused == before:
+            if not any("0" in row for row in found.rows):
                 return found
-            if tries >= _ROOM_TRIES and time.monotonic() > deadline:
-                raise EnvironmentFailed(
-                    f"the kernel's neighbour table was full for {ROOM_S:g} s",
-                    proven_ours=others,
-                )
+            full = neighbour_table().refused != table
+            if not full and not crowded():
+                return found
+            if tries >= _ROOM_TRIES and time.monotonic() - began > (ROOM_S if full else CROWD_S):
+                if full:
+                    raise EnvironmentFailed(
+                        f"the kernel's neighbour table was full for {ROOM_S:g} s",
+                        proven_ours=others,
+                    )
+                return found
+            self._keep_calm()
             self._make_ready()  # what this network holds of the table is free for others
             silent = neighbour_table().refused
             time.sleep(pause_s)  # none of its packets is on its way
             others |= neighbour_table().refused > silent
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _crowd(self) -> Callable[[], bool]:
+        """Whether, since now, a processor's queue had no room for a packet, anybody's, or the
+        kernel's buffer none for a reply of this network."""
+        drops, before = queue_drops(), [unsent(one) for one in self._counters]
+
+        def grown() -> bool:
+            now = map(unsent, self._counters)
+            return queue_drops() != drops or any(
+                new.messages != old.messages and new.packets != old.packets
+                for old, new in zip(before, now, strict=True)
+            )
+
+        return grown
 
     def _first_wrong(self, rows: tuple[str, ...]) -> str:
         names = self._world.endpoints

@@ -65,7 +65,7 @@ ENDS = {
     "socket-flood": "a flood of sockets|MiB of memory|it ran for 4 s|exit status 137",
     "room-for-millions": "a flood of bytes of nftables rules|it ran for 4 s|exit status 137",
     "element-flood": "a flood of bytes of nftables rules|it ran for 4 s|exit status 137",
-    "starve-pings": "kept the kernel from answering pings|it ran for 4 s",
+    "starve-pings": "kept the kernel from answering pings|it ran for 4 s|exit status 137",
     "neighbour-flood": "a flood of neighbours|it ran for 4 s",
     "neighbour-flood-by-packets": "a flood of neighbours|it ran for 4 s",
     "fork-bomb": "Resource temporarily unavailable|it ran for 4 s",

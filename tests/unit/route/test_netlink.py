@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena_route.netlink import Link, attribute, attributes, blocked, nest, unsettled
+from netarena_route.netlink import (
+    Link,
+    Unsent,
+    attribute,
+    attributes,
+    blocked,
+    nest,
+    queue_drops,
+    unsent,
+    unsettled,
+)
 
 
 @given(st.dictionaries(st.integers(1, 100), st.binary(max_size=40)), st.binary(max_size=8))
@@ -22,6 +33,20 @@ def test_nested_attributes_are_found_without_their_flag():
     inner = attribute(1, b"\x03")
 
     assert attributes(nest(12, inner)) == {12: inner}
+
+
+def test_counters_are_read_by_their_names(tmp_path):
+    told = tmp_path / "snmp"
+    told.write_text(
+        "Ip: Forwarding OutDiscards OutNoRoutes\nIp: 1 20 3\n"
+        "Icmp: InMsgs OutErrors\nIcmp: 4 5\nIcmpMsg: InType3\nIcmpMsg: 7\n"
+    )
+    with told.open("rb") as file:
+        for _ in range(2):  # from the beginning each time
+            assert unsent(file.fileno()) == Unsent(messages=5, packets=20)
+    with Path("/proc/self/net/snmp").open("rb") as file:
+        assert min(unsent(file.fileno())) >= 0
+    assert queue_drops() >= 0
 
 
 @given(st.binary(max_size=64))

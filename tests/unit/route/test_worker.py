@@ -10,7 +10,7 @@ import pytest
 
 from netarena.errors import EnvironmentFailed
 from netarena_route import prober, worker
-from netarena_route.netlink import NeighbourTable
+from netarena_route.netlink import NeighbourTable, Unsent
 
 
 class Watched:
@@ -84,6 +84,32 @@ class Rounds:
         return prober.Round(self.rows, 0.0)
 
 
+#: what the kernel had no room for, by how it tells; the last is no want of room
+WANTS = {
+    "neighbours": {"neighbour_table": lambda count: NeighbourTable(0, 1024, count)},
+    "queues": {"queue_drops": lambda count: count},
+    "replies": {"unsent": lambda count: Unsent(count, count)},
+    "large replies": {"unsent": lambda count: Unsent(count, 7)},
+}
+
+
+def serve(rounds: Rounds, want: str, monkeypatch: pytest.MonkeyPatch) -> worker.Worker:
+    """A worker that measures ``rounds``, on a kernel that has no room for what it tells so."""
+    served = worker.Worker()
+    served._counters = [0]  # stands for an open file
+    served._prober = rounds  # type: ignore[assignment] # stands for it
+    monkeypatch.setattr(served, "_make_ready", lambda: None)
+    monkeypatch.setattr(served, "_patience_s", lambda: (0.0, 0.0))
+    for name in ("neighbour_table", "queue_drops", "unsent"):
+        tell = WANTS[want].get(name)
+        calm = next(tells[name] for tells in WANTS.values() if name in tells)(0)
+        monkeypatch.setattr(
+            worker, name, lambda *_, tell=tell, calm=calm: tell(rounds.count) if tell else calm
+        )
+    return served
+
+
+@pytest.mark.parametrize("want", ["neighbours", "queues", "replies"])
 @pytest.mark.parametrize(
     ("rows", "refused", "tries"),
     [
@@ -93,31 +119,31 @@ class Rounds:
     ],
 )
 def test_a_round_that_the_kernel_had_no_room_for_is_made_again(
-    rows: tuple[str, ...], refused: int, tries: int, monkeypatch: pytest.MonkeyPatch
+    want: str, rows: tuple[str, ...], refused: int, tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served, rounds = worker.Worker(), Rounds(rows, refused)
-    served._prober = rounds  # type: ignore[assignment] # stands for it
-    monkeypatch.setattr(served, "_make_ready", lambda: None)
-    monkeypatch.setattr(served, "_patience_s", lambda: (0.0, 0.0))
-    monkeypatch.setattr(worker, "neighbour_table", lambda: NeighbourTable(0, 1024, rounds.count))
-
-    assert served._measure().rows == rows
+    rounds = Rounds(rows, refused)
+    assert serve(rounds, want, monkeypatch)._measure().rows == rows
     assert rounds.tries == tries
+
+
+def test_replies_that_are_too_large_for_their_way_are_the_networks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds = Rounds(("11", "01"), 10**6)
+    assert serve(rounds, "large replies", monkeypatch)._measure().rows == rounds.rows
+    assert rounds.tries == 1
 
 
 @pytest.mark.parametrize("others", [False, True])
 def test_a_kernel_without_room_is_ours_if_others_were_seen_to_take_it(
     others: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served, rounds = worker.Worker(), Rounds(("10", "01"), 10**6)
+    rounds = Rounds(("10", "01"), 10**6)
 
     def pause(_: float) -> None:
         rounds.count += others
 
-    served._prober = rounds  # type: ignore[assignment] # stands for it
-    monkeypatch.setattr(served, "_make_ready", lambda: None)
-    monkeypatch.setattr(served, "_patience_s", lambda: (0.0, 0.0))
-    monkeypatch.setattr(worker, "neighbour_table", lambda: NeighbourTable(0, 1024, rounds.count))
+    served = serve(rounds, "neighbours", monkeypatch)
     monkeypatch.setattr(worker.time, "sleep", pause)
     monkeypatch.setattr(worker, "ROOM_S", 0.0)
 
@@ -125,6 +151,23 @@ def test_a_kernel_without_room_is_ours_if_others_were_seen_to_take_it(
         served._measure()
     assert caught.value.proven_ours == others
     assert rounds.tries == 3
+
+
+@pytest.mark.parametrize("want", ["queues", "replies"])
+def test_a_network_that_fills_queues_itself_is_measured_as_it_is(
+    want: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What keeps on filling them may be its own, which fails nobody but itself."""
+    rounds = Rounds(("10", "01"), 10**6)
+    served = serve(rounds, want, monkeypatch)
+    guard = Watched()
+    served._guards["m"] = guard  # type: ignore[assignment] # stands for a Guard
+    served._pulse = Pulse(0)  # type: ignore[assignment] # stands for it
+    monkeypatch.setattr(worker, "CROWD_S", 0.0)
+
+    assert served._measure().rows == rounds.rows
+    assert rounds.tries == 3
+    assert guard.calmed.is_set()  # what its own commands left is ended in between
 
 
 def test_what_commands_left_is_calmed_while_nothing_is_asked(
