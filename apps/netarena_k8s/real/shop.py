@@ -34,7 +34,7 @@ from netarena_k8s.world import DNS, DNS_LABELS, Net, Policy, World, render_polic
 #: how long measured and predicted may differ
 DISAGREE_S = 10.0
 #: silence means no: at first, and at most where an answer is expected, and where none is
-_FIRST_WAIT_MS, _MOST_EXPECTED_MS, _MOST_UNEXPECTED_MS = 300, 4000, 1000
+_FIRST_WAIT_MS, _MOST_EXPECTED_MS, _MOST_UNEXPECTED_MS = 250, 4000, 1000
 #: silence is believed for as many times as the slowest answer took
 _MARGIN = 3
 #: rounds that must agree

@@ -390,7 +390,7 @@ def test_silence_counts_only_where_the_wait_was_long_beside_the_answers():
     course = _Course(deadline=10)
     wanted = (True, False)
     assert not course.settles(seen("10", 200), wanted, 0)
-    assert course.wait == Wait(300, 600)
+    assert course.wait == Wait(250, 600)
     assert not course.settles(seen("10", 200), wanted, 1)
     assert course.settles(seen("10", 200), wanted, 2)
 
@@ -398,7 +398,7 @@ def test_silence_counts_only_where_the_wait_was_long_beside_the_answers():
 def test_a_disagreement_settles_when_time_is_over_in_equal_rounds_of_the_longest_wait():
     course = _Course(deadline=10)
     wanted = (True, False)
-    for number in range(4):  # 300, 600, 1200, 2400 ms
+    for number in range(4):  # 250, 500, 1000, 2000 ms
         assert not course.settles(seen("00"), wanted, 20 + number)
     assert course.wait.expected_ms == 4000
     assert not course.settles(seen("00"), wanted, 30)
