@@ -156,6 +156,7 @@ class Embedded(Cluster):
         except TimeoutError:
             if child is not None:
                 child.kill()
+            self._lose()
             return True
 
     async def _start(self) -> None:

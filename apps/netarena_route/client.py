@@ -37,7 +37,7 @@ _ANSWER_BYTES = 64 << 20
 #: than an assessment's time
 _PLACE_S = 1800.0
 #: a command's own timeout, and as much again for the sandbox around it on a busy machine
-_RUN_GRACE_S = 60.0
+_RUN_GRACE_S = 90.0
 #: of everything else, and for each ordered pair: on a busy machine a round takes 0.1 ms a pair
 _ANSWER_S = 60.0
 _ANSWER_PER_PAIR_S = 0.0005

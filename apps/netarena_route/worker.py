@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import select
@@ -60,8 +61,9 @@ READY_S = 1.5
 SETTLE_S, _LEAST_ROUNDS = 6.0, 3
 #: a network that is new must be healthy after so long, beyond the time of one round
 HEALTHY_S = 15.0
-#: a round is made again for so long, and so often at least, where the kernel had no room for it
-ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 6.0, 3
+#: a round is made again for so long, and so often at least, where the kernel had no room for its
+#: neighbours; rounds are for so long in all where a queue had none
+ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 15.0, 3
 #: pauses in between, which double up to the second: others come to their end meanwhile
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 #: between looks at what commands left in the kernel, while nothing is asked for
@@ -212,7 +214,7 @@ class Worker:
                 sockets.append(open_socket())
                 self._netlinks[name] = self._stack.enter_context(Netlink())
                 flusher = os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
-                counters = os.open("/proc/self/net/snmp", os.O_RDONLY | os.O_CLOEXEC)
+                counters = os.open("/proc/thread-self/net/snmp", os.O_RDONLY | os.O_CLOEXEC)
             self._flushers.append(flusher)
             self._counters.append(counters)
             self._stack.callback(os.close, flusher)
@@ -286,10 +288,11 @@ class Worker:
         waited_s = 0.0
         before: tuple[str, ...] | None = None
         deadline = None
+        crowd_until = time.monotonic() + CROWD_S
         number = 0
         while True:
             number += 1
-            rows, lost_s = self._measure()
+            rows, lost_s = self._measure(crowd_until)
             waited_s += lost_s
             if deadline is None:  # one round at the largest sizes takes longer than all waiting
                 deadline = time.monotonic() + most_s
@@ -299,17 +302,17 @@ class Worker:
                 return _both(rows, before or rows), waited_s
             before = rows
 
-    def _measure(self) -> Round:
+    def _measure(self, crowd_until: float = math.inf) -> Round:
         """One round that lost nothing for want of room in what the kernel has once for all its
         namespaces: the table of neighbours, each processor's queue, the buffer of its replies.
         Others may fill these at any time, and what is lost then says nothing about this network;
         so the round is made again.
 
-        One that loses for want of room in queues for ``CROWD_S`` counts: these may be its own
-        packets. Raises EnvironmentFailed when the table stays full. It is proven ours if others
-        were seen to fill it while this network was silent.
+        One that loses for want of room in queues after ``crowd_until`` (monotonic, s) counts: these
+        may be its own packets. Raises EnvironmentFailed when the table stays full. It is proven
+        ours if others were seen to fill it while this network was silent.
         """
-        began = time.monotonic()
+        deadline = time.monotonic() + ROOM_S
         pause_s, tries, others = _FIRST_PAUSE_S, 0, False
         while True:
             self._make_ready()
@@ -321,13 +324,13 @@ class Worker:
             full = neighbour_table().refused != table
             if not full and not crowded():
                 return found
-            if tries >= _ROOM_TRIES and time.monotonic() - began > (ROOM_S if full else CROWD_S):
-                if full:
-                    raise EnvironmentFailed(
-                        f"the kernel's neighbour table was full for {ROOM_S:g} s",
-                        proven_ours=others,
-                    )
+            if not full and time.monotonic() > crowd_until:
                 return found
+            if full and tries >= _ROOM_TRIES and time.monotonic() > deadline:
+                raise EnvironmentFailed(
+                    f"the kernel's neighbour table was full for {ROOM_S:g} s",
+                    proven_ours=others,
+                )
             self._keep_calm()
             self._make_ready()  # what this network holds of the table is free for others
             silent = neighbour_table().refused

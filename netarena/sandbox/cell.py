@@ -68,7 +68,7 @@ _MODULE = "netarena.sandbox.cell"  # also when it is run as the program
 _START_S = 60.0  # interpreter and imports
 _STOP_S = 10.0
 #: beside a command's own time: the sandbox around it, on a busy machine
-_GRACE_S = 60.0
+_GRACE_S = 90.0
 _PACKET_BYTES = 4096
 _CHUNK_BYTES = 1 << 16
 _MOST_BYTES = 16 << 20  # of one request, and of one answer
@@ -261,6 +261,8 @@ class Cell:
 
 def examine() -> Standing:
     """What this machine is to a cell. Takes half a second."""
+    if closed := _closed(Path(tempfile.gettempdir())):
+        return Standing(closed)
     try:
         said = try_out([sys.executable, "-m", _MODULE], _START_S)
     except EnvironmentFailed as failed:
@@ -279,14 +281,17 @@ def _furnish(home: Path, programs: Mapping[str, Path]) -> dict[str, str]:
     Raises EnvironmentFailed where no command's user could get to it.
     """
     home.chmod(0o755)
-    if not os.geteuid() and not _may_be_entered(home.parents):
-        raise EnvironmentFailed(
-            f"{home.parent} is closed to other users, as whom commands run: set TMPDIR to a folder "
-            "that is not",
-            proven_ours=True,
-        )
+    if closed := _closed(home.parent):
+        raise EnvironmentFailed(closed, proven_ours=True)
     (home / _FOLDER).mkdir()
     return {name: str(_readable(path, home / name)) for name, path in programs.items()}
+
+
+def _closed(folder: Path) -> str:
+    """Why commands of other users do not get into ``folder``; empty if they do, or run as its."""
+    if os.geteuid() or _may_be_entered((folder, *folder.parents)):
+        return ""
+    return f"{folder} is closed to other users, as whom commands run: set TMPDIR to one that is not"
 
 
 def _may_be_entered(folders: Iterable[Path]) -> bool:

@@ -219,6 +219,7 @@ def test_a_folder_that_commands_may_not_enter_is_told_before_any_runs(
             closed.setattr(tempfile, "tempdir", str(tmp_path))
             with pytest.raises(EnvironmentFailed, match=r"closed to other users.*TMPDIR") as failed:
                 await cell.start()
+            assert sandbox.examine().lacking == failed.value.detail
         assert failed.value.proven_ours
         async with cell:
             assert (await cell.run("echo here", address=NOWHERE)).output == "here\n"
@@ -494,7 +495,7 @@ async def _until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 #: a confined command that nothing ends
 _UNENDED = """
-import socket, sys
+import os, socket, sys
 from pathlib import Path
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import confinement, shell
@@ -502,13 +503,15 @@ shell.END_S = 0.0
 confinement._Confinement._kill_all = lambda self: None
 theirs, ours = socket.socketpair()
 task = confinement.Task(
-    command="sleep 2 & sleep 2 &", port=9, folder=Path(sys.argv[1]), user=None, files={},
+    command="sleep 60 & sleep 60 &", port=9, folder=Path(sys.argv[1]), user=None, files={},
     programs={}, environment={}, keep=None, limits=shell.Limits(),
 )
 try:
     confinement.run(task, theirs)
 except EnvironmentFailed as failed:
     print(failed.detail)
+for process in confinement._descendants()[0]:
+    os.kill(process, 9)
 """
 
 
@@ -523,5 +526,5 @@ def test_what_does_not_die_is_told_with_its_state(tmp_path: Path) -> None:
         check=False,
     )
     # asleep, or not so far yet
-    state = r"\d [A-Z] \([a-z ]+\)"
+    state = r"\d (?:[A-Za-z] \([a-z ]+\)|gone)"
     assert re.fullmatch(rf"a command does not die: {state}(, {state})*\n", done.stdout), done

@@ -45,32 +45,34 @@ WRECKS = {
 #: whether these break anything is chance: a storm that has not begun when pings are counted, or
 #: that leaves them room, has done no harm by then
 MAY_PASS = {"storm-that-waits"}
-#: what ends them; the clock, where the machine is so slow that nothing else comes to pass (137: the
-#: one within, where whoever looks must wait for the kernel)
+#: where the machine is so slow that nothing else comes to pass; 137 is the clock within, where
+#: whoever looks must wait for the kernel
+CLOCK = "it ran for 4 s|exit status 137"
+#: what ends them
 ENDS = {
-    "never-end": "it ran for 4 s",
-    "use-the-processor": "it ran for 4 s",
+    "never-end": CLOCK,
+    "use-the-processor": CLOCK,
     "packet-rings": "refused 1 33",
-    "fill-memory-by-many": "MiB of memory|it ran for 4 s",
-    "fill-inodes": "more than 4096 files|it ran for 4 s",
-    "megabytes": "it wrote more than|it ran for 4 s",
-    "endless-lines": "it wrote more than|it ran for 4 s",
-    "ping-flood": "stopped: a flood|it ran for 4 s",
-    "ping-flood-of-itself": "stopped: a flood|it ran for 4 s",
-    "packet-flood": "stopped: a flood|it ran for 4 s",
-    "route-flood": "a flood of routes|it ran for 4 s|exit status 137",
-    "interface-flood": "a flood of interfaces|it ran for 4 s|exit status 137",
-    "queue-flood": "a flood of (queues|interfaces)|it ran for 4 s|exit status 137",
-    "rule-flood": "a flood of policy rules|it ran for 4 s|exit status 137",
-    "socket-flood": "a flood of sockets|MiB of memory|it ran for 4 s|exit status 137",
-    "room-for-millions": "a flood of bytes of nftables rules|it ran for 4 s|exit status 137",
-    "element-flood": "a flood of bytes of nftables rules|it ran for 4 s|exit status 137",
-    "starve-pings": "kept the kernel from answering pings|it ran for 4 s|exit status 137",
-    "neighbour-flood": "a flood of neighbours|it ran for 4 s",
-    "neighbour-flood-by-packets": "a flood of neighbours|it ran for 4 s",
-    "fork-bomb": "Resource temporarily unavailable|it ran for 4 s",
-    "fill-memory": "memory exhausted|MiB of memory|it ran for 4 s",
-    "wait-for-input": "went on|it ran for 4 s",
+    "fill-memory-by-many": f"MiB of memory|{CLOCK}",
+    "fill-inodes": f"more than 4096 files|{CLOCK}",
+    "megabytes": f"it wrote more than|{CLOCK}",
+    "endless-lines": f"it wrote more than|{CLOCK}",
+    "ping-flood": f"stopped: a flood|{CLOCK}",
+    "ping-flood-of-itself": f"stopped: a flood|{CLOCK}",
+    "packet-flood": f"stopped: a flood|{CLOCK}",
+    "route-flood": f"a flood of routes|{CLOCK}",
+    "interface-flood": f"a flood of interfaces|{CLOCK}",
+    "queue-flood": f"a flood of (queues|interfaces)|{CLOCK}",
+    "rule-flood": f"a flood of policy rules|{CLOCK}",
+    "socket-flood": f"a flood of sockets|MiB of memory|{CLOCK}",
+    "room-for-millions": f"a flood of bytes of nftables rules|{CLOCK}",
+    "element-flood": f"a flood of bytes of nftables rules|{CLOCK}",
+    "starve-pings": f"kept the kernel from answering pings|{CLOCK}",
+    "neighbour-flood": f"a flood of neighbours|{CLOCK}",
+    "neighbour-flood-by-packets": f"a flood of neighbours|{CLOCK}",
+    "fork-bomb": f"Resource temporarily unavailable|{CLOCK}",
+    "fill-memory": f"memory exhausted|MiB of memory|{CLOCK}",
+    "wait-for-input": f"went on|{CLOCK}",
     "write-programs": "Read-only file system",
     "enter-parent": "Operation not permitted",
     "the-switch": "there is no machine 's1'",
@@ -194,7 +196,7 @@ def test_pings_of_others_are_answered_while_those_of_one_are_kept_waiting() -> N
                 attack = asyncio.create_task(hostile.execute(move))
                 while not attack.done():
                     assert await innocent.observe() == before
-                assert "kept the kernel from answering" in (await attack).output
+                assert re.search(ENDS["starve-pings"], (await attack).output)
                 assert await innocent.observe() == before
             finally:
                 await hostile.close()

@@ -236,7 +236,8 @@ def _apply(call: Call, store: Store, options: _Options) -> Answer:
     job = _Job(call, store, options, refuse)
     shaped = _typed(call, config, refuse)
     # defaults are nobody's: what was applied is what was sent
-    applied = {**shaped.object, "spec": _sent_only(shaped.object.get("spec"), config.get("spec"))}
+    spec = _sent_only(shaped.object.get("spec"), config.get("spec"))
+    applied = {**shaped.object, "spec": spec}
     if applied["spec"] is None:
         del applied["spec"]
     old = store.get(call.resource, call.namespace, call.name)
@@ -252,7 +253,7 @@ def _apply(call: Call, store: Store, options: _Options) -> Answer:
     metadata = {**result.object["metadata"], **({"resourceVersion": given} if given else {})}
     new = {**result.object, "metadata": metadata}
     warnings = _warnings(options, shaped, refuse)
-    answer = _change(job, old, new, result.owners)
+    answer = _change(job, old, new, result.owners, hollow=shaped.hollow)
     return Answer(answer.code, answer.body, [*warnings, *answer.warnings])
 
 
@@ -279,7 +280,9 @@ def _typed(call: Call, config: Object, refuse: Refuse) -> Shaped:
 def _sent_only(spec: Any, sent: Any) -> Any:
     if not isinstance(spec, Mapping) or not isinstance(sent, Mapping):
         return spec if sent is not None else None
-    return {key: value for key, value in spec.items() if sent.get(key) is not None}
+    found = {key: value for key, value in spec.items() if sent.get(key) is not None}
+    # whoever applies an empty list owns it, though it is not stored
+    return found | {key: [] for key in ("ingress", "egress") if sent.get(key) == []}
 
 
 def _with_last_applied(old: Object, config: Object, owner: Owner) -> Object:
@@ -291,8 +294,15 @@ def _with_last_applied(old: Object, config: Object, owner: Owner) -> Object:
     return {**old, "metadata": {**old["metadata"], "annotations": told}}
 
 
-def _change(job: _Job, old: Object, sent: Object, owners: list[Owner] | None = None) -> Answer:
-    """Store what ``old`` becomes; ``owners`` are those of an apply."""
+def _change(
+    job: _Job,
+    old: Object,
+    sent: Object,
+    owners: list[Owner] | None = None,
+    *,
+    hollow: bool = False,
+) -> Answer:
+    """Store what ``old`` becomes; ``owners`` are those of an apply, ``hollow`` is what was sent."""
     call, store, options, refuse = job.call, job.store, job.options, job.refuse
     shaped = _shaped(call, sent, refuse)
     warnings = _warnings(options, shaped, refuse)
@@ -315,7 +325,7 @@ def _change(job: _Job, old: Object, sent: Object, owners: list[Owner] | None = N
         if key in before:
             metadata[key] = before[key]
     warnings += _validate(call, new)
-    if shaped.hollow or new.get("spec") != old.get("spec"):
+    if hollow or shaped.hollow or new.get("spec") != old.get("spec"):
         metadata["generation"] = before.get("generation", 0) + 1
     known = ownership.read_owners(before.get("managedFields", []))
     if owners is None:

@@ -419,6 +419,15 @@ def test_any_text_is_a_selector_or_refused(text):
             make(text)(OBJECT)
 
 
+@pytest.mark.parametrize("text", ["{}(", "!{}(", "a{}(", "a in{}", "a,{}", "{}!"])
+def test_a_long_selector_keeps_nobody_waiting(text):
+    """Each of its blanks is read a few times; this would take minutes otherwise."""
+    with contextlib.suppress(Refused):
+        label_test(text.format(" " * 400_000))
+    with contextlib.suppress(Refused):
+        label_test("a," * 60_000 + text.format(" " * 60_000))
+
+
 def test_field_selectors_know_each_resources_fields(api):
     assert names(api.get(POLICIES, fieldSelector="metadata.name=frontend")) == ["frontend"]
     assert len(names(api.get(POLICIES, fieldSelector="metadata.name!=frontend"))) == 12

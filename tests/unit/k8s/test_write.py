@@ -104,6 +104,21 @@ def test_an_empty_list_is_a_change_each_time_that_it_is_sent(store, sent, counte
     assert again["metadata"]["generation"] == first["metadata"]["generation"] + counted
 
 
+def test_an_empty_list_is_owned_by_whoever_applies_it_and_a_change_each_time(store):
+    """As real API servers have it."""
+    sent = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "spec": {"podSelector": {}, "egress": [], "ingress": [{"from": []}]},
+    }
+    more = {"fieldManager": "me", "force": "true"}
+    found = [do(store, "patch", sent, APPLY, **more).body for _ in range(3)]
+    first = found[0]["metadata"]["generation"]
+    assert [one["metadata"]["generation"] for one in found] == [first, first + 1, first + 2]
+    assert "egress" not in found[2]["spec"]
+    assert managers(found[2])["me", "Apply"]["f:spec"].keys() >= {"f:egress", "f:ingress"}
+
+
 @pytest.mark.parametrize(
     ("sent", "types"),
     [

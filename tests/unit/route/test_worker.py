@@ -163,9 +163,11 @@ def test_a_network_that_fills_queues_itself_is_measured_as_it_is(
     guard = Watched()
     served._guards["m"] = guard  # type: ignore[assignment] # stands for a Guard
     served._pulse = Pulse(0)  # type: ignore[assignment] # stands for it
-    monkeypatch.setattr(worker, "CROWD_S", 0.0)
+    monkeypatch.setattr(worker.time, "sleep", lambda _: times.append(1.0))
+    times: list[float] = []
+    monkeypatch.setattr(worker.time, "monotonic", lambda: sum(times))
 
-    assert served._measure().rows == rounds.rows
+    assert served._measure(crowd_until=1.5).rows == rounds.rows
     assert rounds.tries == 3
     assert guard.calmed.is_set()  # what its own commands left is ended in between
 
