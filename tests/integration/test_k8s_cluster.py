@@ -363,7 +363,17 @@ def test_what_a_killed_service_left_goes_and_what_a_living_one_uses_stays(cluste
         asyncio.run(scene(alive=False))
 
 
-def test_a_cluster_that_enforces_nothing_is_refused_with_the_reason(cluster, monkeypatch):
+@pytest.mark.parametrize(
+    ("always", "told"),
+    [
+        ("open", "does not enforce network policies: source -> target should be closed"),
+        # silence proves no enforcement where nothing was ever heard
+        ("silent", "does not become healthy: source -> target should be open"),
+    ],
+)
+def test_a_cluster_that_enforces_nothing_is_refused_with_the_reason(
+    cluster, monkeypatch, always, told
+):
     from netarena_k8s.real import shop
     from netarena_k8s.real.measure import Finding, Round
 
@@ -373,12 +383,12 @@ def test_a_cluster_that_enforces_nothing_is_refused_with_the_reason(cluster, mon
 
     async def measure(self, net, wait):
         found = await measured(self, net, wait)
-        return Round(tuple(Finding("ok", "open") for _ in found.found), found.slowest_ms)
+        return Round(tuple(Finding("ok", always) for _ in found.found), found.slowest_ms)
 
     monkeypatch.setattr(shop.Meter, "measure", measure)
 
     async def scene():
-        with pytest.raises(EnvironmentFailed, match="does not enforce network policies"):
+        with pytest.raises(EnvironmentFailed, match=told):
             async with real(cluster):
                 pass
 

@@ -28,16 +28,18 @@ from netarena_k8s.real.manifest import namespace_manifest
 from netarena_k8s.real.owner import RENEW_S, is_abandoned, self_notes
 from netarena_k8s.real.right import missing_rights
 from netarena_k8s.real.shop import NotHealthy, RealShop, Shop
-from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World
+from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World, render_policy
 
 #: namespaces at a time: 8 shops of 12 pods fit a node of 110
 MOST_SHOPS = 8
 #: of the stand-ins; elsewhere than in the cluster's own store: NETARENA_STANDIN_IMAGE
 IMAGE = "netarena/standin:1"
+#: keeps the canary's two applications apart
+_APART = Policy(name="canary", spec={"podSelector": {}, "policyTypes": ["Ingress"]})
 
 
 def _canary() -> World:
-    """Two applications that may not talk: where they do, policies are not enforced."""
+    """Two applications that may talk: closed, a pair proves something only if it was open."""
     port = ContainerPort(number=8080)
     return World(
         apps=(
@@ -49,7 +51,7 @@ def _canary() -> World:
                 service=(ServicePort(port=80, target=port.number, name="http"),),
             ),
         ),
-        policies=(Policy(name="deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress"]}),),
+        policies=(_APART.model_copy(update={"spec": {**_APART.spec, "ingress": [{}]}}),),
     )
 
 
@@ -133,15 +135,23 @@ class RealCluster(Cluster):
             await claim.settle(self.api, self._fixed)
         else:
             await _clean(self.api)
-        try:
-            canary = await self._build(_canary(), None)
-        except NotHealthy as error:
-            raise EnvironmentFailed(
-                f"the cluster's network plug-in does not enforce network policies: {error}",
-                proven_ours=True,
-            ) from None
-        await self._discard(canary)
+        await self._see_enforcement()
         self._spawn(self._stay())
+
+    async def _see_enforcement(self) -> None:
+        """Raises EnvironmentFailed where a policy changes nothing."""
+        canary = await self._build(_canary(), None)
+        try:
+            await canary.put([render_policy(_APART, canary.namespace)])
+            sight = await canary.look()
+        finally:
+            await asyncio.shield(self._discard(canary))
+        if sight.disagreement:
+            raise EnvironmentFailed(
+                "the cluster's network plug-in does not enforce network policies: "
+                + "; ".join(sight.disagreement),
+                proven_ours=True,
+            )
 
     async def _take(self, world: World) -> Shop:
         """A healthy shop: a free one, one that is about to be free, or a new one."""

@@ -48,6 +48,8 @@ _NAMES_S = 120.0
 #: how long a pod that went may be missed while it is measured
 _REPLACE_S = 60.0
 _PAUSE_S = 0.1
+#: differences in a line of text
+_TOLD = 3
 #: of an agent's token: longer than any episode, and it dies with its account
 _TOKEN_S = 7200
 #: where an agent's kubectl finds the API server: the cell that runs it opens one address of this
@@ -119,9 +121,12 @@ class Shop:
         await self.put(policy_manifests(self.world, self.namespace))
         sight = await self.look()
         if sight.reached != self.world.intended or sight.others:
+            told = (*sight.disagreement, *sight.others)
+            more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
             raise NotHealthy(
                 f"namespace {self.namespace} does not become healthy: "
-                + "; ".join((*sight.disagreement, *sight.others)),
+                f"{'; '.join(told[:_TOLD])}{more}",
+                evidence=told,
                 proven_ours=True,
             )
 
