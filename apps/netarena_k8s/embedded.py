@@ -110,8 +110,8 @@ class Embedded(Cluster):
     async def ask(self, do: str, episode: int, life: int, **arguments: Any) -> Any:
         """Have the process do something for an episode, which began in its ``life``.
 
-        Raises EnvironmentFailed; proven ours when that process has ended or hangs, which is out of
-        any agent's reach.
+        Raises EnvironmentFailed; proven ours when that process has ended or answers nobody, which
+        its threads for each episode keep out of any agent's reach.
         """
         if self._writer is None or life != self._lives:
             raise EnvironmentFailed("the API server has ended", proven_ours=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import resource
 import select
@@ -302,7 +301,7 @@ class Worker:
                 return _both(rows, before or rows), waited_s
             before = rows
 
-    def _measure(self, crowd_until: float = math.inf) -> Round:
+    def _measure(self, crowd_until: float) -> Round:
         """One round that lost nothing for want of room in what the kernel has once for all its
         namespaces: the table of neighbours, each processor's queue, the buffer of its replies.
         Others may fill these at any time, and what is lost then says nothing about this network;

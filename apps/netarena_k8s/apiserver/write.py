@@ -236,8 +236,7 @@ def _apply(call: Call, store: Store, options: _Options) -> Answer:
     job = _Job(call, store, options, refuse)
     shaped = _typed(call, config, refuse)
     # defaults are nobody's: what was applied is what was sent
-    spec = _sent_only(shaped.object.get("spec"), config.get("spec"))
-    applied = {**shaped.object, "spec": spec}
+    applied = {**shaped.object, "spec": _sent_only(shaped.object.get("spec"), config.get("spec"))}
     if applied["spec"] is None:
         del applied["spec"]
     old = store.get(call.resource, call.namespace, call.name)
