@@ -23,9 +23,10 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from netarena.agent import Agent
+from netarena.aio import finish
 from netarena.application import Application
 from netarena.config import SEED_BITS, Config
-from netarena.engine import Run, clock, finish
+from netarena.engine import Run, clock
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError
 from netarena.journal import JOURNAL_NAME, Header, Journal, Past, lock_folder, read_journal
 from netarena.model import Episode, Query, write_jsonl

@@ -32,9 +32,9 @@ from itertools import zip_longest
 from multiprocessing.connection import Connection
 from typing import NamedTuple, TypeVar
 
+from netarena.aio import finish
 from netarena.application import Application, Environment
 from netarena.config import Config
-from netarena.engine import finish
 from netarena.errors import ConfigError, EnvironmentFailed, ReplyRefused
 from netarena.model import Query, Record, State
 from netarena.prompts import render

@@ -19,12 +19,13 @@ import random
 import time
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from netarena.agent import Agent, context_id
+from netarena.aio import finish
 from netarena.application import Application, Environment
 from netarena.config import Config
 from netarena.errors import (
@@ -64,30 +65,9 @@ CLOSE_TIMEOUT_S = 20.0
 ABSENT_AFTER = 5
 
 clock = time.monotonic
-T = TypeVar("T")
 Report = Callable[[Query, Episode], Awaitable[None]]
 Answered = Callable[[AgentFailed | None], None]
 log = logging.getLogger(__name__)
-
-
-async def finish(work: Coroutine[object, object, T]) -> T:
-    """Await ``work`` to its end even if the caller is cancelled; the cancellation comes after."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
-            cancelled = error
-        except Exception:  # noqa: BLE001, S110 -- raised below, by task.result()
-            pass
-    if cancelled is not None:
-        with suppress(Exception):
-            task.result()
-        raise cancelled
-    return task.result()
 
 
 def order_queries(queries: Sequence[Query], seed: int) -> list[Query]:

@@ -39,9 +39,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeAlias
 
+from netarena.aio import finish
 from netarena.errors import EnvironmentFailed, NetArenaError, one_line
 from netarena.sandbox import confinement, namespace, shell
 from netarena.sandbox.child import Forker, surroundings, try_out
+from netarena.sandbox.folder import OwnFolder
 from netarena.sandbox.keep import Keep, pack, unpack
 from netarena.sandbox.relay import Relay
 from netarena.sandbox.shell import Limits, Result, Room
@@ -96,7 +98,7 @@ class Cell:
     ) -> None:
         self._wanted = dict(programs or {})
         self._programs: dict[str, str] = {}
-        self._home: tempfile.TemporaryDirectory[str] | None = None
+        self._home: OwnFolder | None = None
         self._forker = Forker(
             "no commands",
             lambda control: [sys.executable, "-m", _MODULE, control, walls or ""],
@@ -104,7 +106,7 @@ class Cell:
             stop_s=_STOP_S,
             environment=surroundings(),
         )
-        self._furnishing = asyncio.Lock()
+        self._starting = asyncio.Lock()
         self._commands = 0
         self._users: set[int] = set()
         self._asking: set[asyncio.StreamWriter] = set()
@@ -119,24 +121,16 @@ class Cell:
 
         Raises EnvironmentFailed with what this machine lacks.
         """
-        async with self._furnishing:
-            if self._home is None:
-                home = tempfile.TemporaryDirectory(
-                    prefix="netarena-cell-", ignore_cleanup_errors=True
-                )
-                try:
-                    folder = Path(home.name)
-                    self._programs = await asyncio.to_thread(_furnish, folder, self._wanted)
-                except BaseException:
-                    home.cleanup()
-                    raise
-                self._home = home
-        try:
-            said = await self._forker.start()
-        except EnvironmentFailed as failed:
-            # whoever could not enter the cell does not leave it either
-            await self._clear()
-            raise EnvironmentFailed(f"{failed}; {REMEDY}", proven_ours=True) from None
+        async with self._starting:
+            try:
+                if self._home is None:
+                    await finish(asyncio.to_thread(self._settle))
+                said = await self._start_process()
+            except BaseException:
+                # whoever could not enter the cell does not leave it either
+                if self._forker.pid is None:
+                    self._clear()
+                raise
         self.walls, self._unapart = said["ready"], said["unapart"]
 
     async def run(  # noqa: PLR0913 -- what a command is given
@@ -165,7 +159,7 @@ class Cell:
             "files": dict(files or {}),
             "environment": dict(environment or {}),
             "programs": self._programs,
-            "folder": str(Path(self._home.name, _FOLDER)),
+            "folder": str(self._home.path / _FOLDER),
             "keep": None if keep is None else keep.pack(),
             "limits": asdict(limits),
         }
@@ -190,8 +184,9 @@ class Cell:
         """End the warm process, and every command with it."""
         for writer in self._asking:
             writer.close()
-        await self._forker.close()
-        await self._clear()
+        async with self._starting:
+            await self._forker.close()
+            self._clear()
 
     @property
     def pid(self) -> int | None:
@@ -210,11 +205,21 @@ class Cell:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _clear(self) -> None:
-        async with self._furnishing:
-            if self._home is not None:
-                self._home.cleanup()
-                self._home = None
+    async def _start_process(self) -> dict[str, Any]:
+        try:
+            return await self._forker.start()
+        except EnvironmentFailed as failed:
+            raise EnvironmentFailed(f"{failed}; {REMEDY}", proven_ours=True) from None
+
+    def _settle(self) -> None:
+        """Have a folder of its own, which is prepared; blocks."""
+        self._home = OwnFolder("netarena-cell-")
+        self._programs = _furnish(self._home.path, self._wanted)
+
+    def _clear(self) -> None:
+        if self._home is not None:
+            self._home.close()
+            self._home = None
 
     async def _ask(self, request: object, within_s: float) -> dict[str, Any]:
         """An answer, in time. That the socket closes ends the command, whatever the reason."""

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,8 @@ each = pytest.mark.parametrize(
 )
 NOWHERE = ("127.0.0.1", 9)
 SECRET = "correct-horse-battery-staple"
+#: for longer than any test, and as no other test run on this machine says it
+NAP = f"sleep 987654.{uuid.uuid4().int}"
 
 
 def in_cell(walls: Walls, scene: Callable[[Cell], Awaitable[T]]) -> T:
@@ -228,6 +231,114 @@ def test_a_folder_that_commands_may_not_enter_is_told_before_any_runs(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary folder that no other process uses, nor is it closed to commands."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def _within(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+#: a service whose cell is ready, until it is killed
+_SERVICE = """
+import asyncio, sys
+from netarena.sandbox.cell import Cell
+async def go():
+    async with Cell(walls=sys.argv[1]):
+        print("ready", flush=True)
+        await asyncio.sleep(600)
+asyncio.run(go())
+"""
+
+
+@each
+def test_what_a_killed_service_left_goes_with_the_next_one(walls: Walls, temporary: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVICE, walls],
+        env={**os.environ, **_paths(), "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+    ) as service:
+        assert service.stdout is not None
+        assert service.stdout.readline() == b"ready\n"
+        service.kill()
+    (left,) = _within(temporary)
+
+    async def scene(cell: Cell) -> None:
+        (own,) = _within(temporary)
+        assert own.name.startswith("netarena-cell-")
+        assert own != left
+        assert own.stat().st_mode & 0o777 == 0o755
+
+    in_cell(walls, scene)
+    assert not _within(temporary)
+
+
+def test_a_start_that_is_cancelled_waits_for_its_folder_and_leaves_nothing(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_go_on = threading.Event(), threading.Event()
+
+    def furnish(home: Path, programs: object) -> dict[str, str]:
+        began.set()
+        may_go_on.wait(60)
+        (home / "late").mkdir()
+        return {}
+
+    monkeypatch.setattr(sandbox, "_furnish", furnish)
+
+    async def scene() -> None:
+        cell = Cell()
+        starting = asyncio.create_task(cell.start())
+        await _until(began.is_set)
+        for _ in range(2):
+            starting.cancel()
+            await asyncio.sleep(0.1)
+        assert not starting.done()
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert not _within(temporary)
+        assert cell.pid is None
+
+    asyncio.run(scene())
+
+
+def test_a_start_that_is_cancelled_while_its_process_loads_leaves_nothing(temporary: Path) -> None:
+    async def scene() -> None:
+        cell = Cell()
+        starting = asyncio.create_task(cell.start())
+        await _until(lambda: cell.pid is not None)
+        assert _within(temporary)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert not _within(temporary)
+        assert cell.pid is None
+
+    asyncio.run(scene())
+
+
+@each
+def test_who_starts_meanwhile_is_not_harmed_by_one_that_is_cancelled(walls: Walls) -> None:
+    async def scene() -> None:
+        cell = Cell(walls=walls)
+        first, second = (
+            asyncio.create_task(cell.run("echo here", address=NOWHERE)) for _ in range(2)
+        )
+        await _until(lambda: cell.pid is not None)
+        first.cancel()
+        assert (await second).output == "here\n"
+        assert first.cancelled()
+        await cell.close()
+
+    asyncio.run(scene())
+
+
 @each
 def test_files_are_read_only_and_a_folder_is_kept(walls: Walls) -> None:
     keep = Keep(most_bytes=1 << 20, most_files=20)
@@ -297,7 +408,7 @@ def test_files_without_a_name_are_counted(walls: Walls) -> None:
 def test_time_and_processes_are_bounded_and_nothing_is_left(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         short = replace(LIMITS, wall_s=1)
-        result = await cell.run("setsid sleep 987654 & sleep 987654", address=NOWHERE, limits=short)
+        result = await cell.run(f"setsid {NAP} & {NAP}", address=NOWHERE, limits=short)
         assert result.timed_out
         assert not _sleepers()
         bomb = await cell.run(":(){ :|:& };:; wait", address=NOWHERE, limits=short)
@@ -313,7 +424,7 @@ def test_a_cancelled_command_ends(walls: Walls) -> None:
         with Echo() as echo:
             port = echo.address[1]
             task = asyncio.create_task(
-                cell.run(f"exec 3<>/dev/tcp/127.0.0.1/{port}; sleep 987654", address=echo.address)
+                cell.run(f"exec 3<>/dev/tcp/127.0.0.1/{port}; {NAP}", address=echo.address)
             )
             await _until(lambda: echo.met == 1)
             task.cancel()
@@ -342,7 +453,7 @@ def test_walls_that_cannot_be_built_are_our_failure(walls: Walls) -> None:
 
     async def scene(cell: Cell) -> None:
         assert cell._home is not None
-        shutil.rmtree(cell._home.name)
+        shutil.rmtree(cell._home.path)
         with pytest.raises(EnvironmentFailed, match="No such file") as failed:
             await cell.run("true", address=NOWHERE, keep=Keep())
         assert failed.value.proven_ours
@@ -448,7 +559,7 @@ def test_commands_of_the_services_own_user_do_not_reach_it(version: int) -> None
         "mv $JOURNAL x; ln $JOURNAL x && echo REACHED; truncate -s 0 $JOURNAL && echo REACHED\n"
         "ls .. && echo REACHED\n"
         "perl -e 'kill 9, $ENV{SERVICE} and print qq(REACHED\\n)'\n"
-        "sleep 987654 & (setsid sleep 987654 &)"
+        f"{NAP} & (setsid {NAP} &)"
     )
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
@@ -477,10 +588,11 @@ def _paths() -> dict[str, str]:
 
 def _sleepers() -> list[str]:
     found = []
+    napping = NAP.replace(" ", "\0").encode() + b"\0"
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                if (folder / "cmdline").read_bytes() == b"sleep\x00987654\0":
+                if (folder / "cmdline").read_bytes() == napping:
                     found.append(folder.name)
             except OSError:
                 continue

@@ -11,7 +11,7 @@ from netarena_toy import VALVES, Toy
 from stage import Fragile, Scripted, assess, fail_at, never, open_all
 
 from netarena.config import Config
-from netarena.engine import finish, order_queries
+from netarena.engine import order_queries
 from netarena.errors import AgentFailed, AssessmentFailed, FailureReason
 from netarena.model import Episode, Failure, FailureKind, Outcome, Query, scrub
 
@@ -345,32 +345,3 @@ def test_order_is_seeded_and_balanced_over_labels() -> None:
 
 def test_scrub_makes_text_writable() -> None:
     assert scrub("a\ud800b") == "a?b"
-
-
-def test_finish_runs_to_the_end_before_the_cancellation() -> None:
-    async def main() -> list[str]:
-        log: list[str] = []
-        started, release = asyncio.Event(), asyncio.Event()
-
-        async def work() -> None:
-            started.set()
-            await release.wait()
-            log.append("worked")
-
-        async def caller() -> None:
-            try:
-                await finish(work())
-            except asyncio.CancelledError:
-                log.append("cancelled")
-                raise
-
-        task = asyncio.create_task(caller())
-        await started.wait()
-        task.cancel()
-        await asyncio.sleep(0)
-        release.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return log
-
-    assert asyncio.run(main()) == ["worked", "cancelled"]
