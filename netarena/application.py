@@ -24,6 +24,7 @@ from netarena.errors import ConfigError
 from netarena.model import (
     Action,
     Check,
+    Cleaned,
     Episode,
     Execution,
     Failure,
@@ -209,14 +210,14 @@ class Application(ABC):
         del environ
         return {}
 
-    def clean(self, environ: Mapping[str, str]) -> Sequence[str]:
-        """Remove what services that were killed left outside this machine; what that was.
+    def clean(self, environ: Mapping[str, str]) -> Cleaned:
+        """Remove what services that were killed left outside this machine.
 
         Nothing that belongs to a service which still runs. Raises ConfigError and
         EnvironmentFailed.
         """
         del environ
-        return ()
+        return Cleaned()
 
     def variants(self, config: Config) -> Sequence[Config]:
         """The configs that an audit of ``config`` spreads over: at least one.

@@ -380,6 +380,15 @@ class Check(Record):
     remedy: str = ""
 
 
+class Cleaned(Record):
+    """What ``netarena clean`` did."""
+
+    #: in words, what is gone
+    removed: tuple[str, ...] = ()
+    #: what stays of ours, or of others that looks like ours, each with the reason
+    kept: tuple[str, ...] = ()
+
+
 #: levels of lists and objects that a record may hold in one value
 MAX_DEPTH = 64
 

@@ -16,6 +16,7 @@ from netarena.label import EXTENDED
 from netarena.model import (
     Action,
     Check,
+    Cleaned,
     Episode,
     Failure,
     JsonValue,
@@ -207,7 +208,7 @@ class Kubernetes(Application):
         context = current_context(environ["KUBECONFIG"])
         return {} if context is None else {"cluster": context}
 
-    def clean(self, environ: Mapping[str, str]) -> Sequence[str]:
+    def clean(self, environ: Mapping[str, str]) -> Cleaned:
         """Namespaces of services that are no more, on the cluster of KUBECONFIG."""
         context = self.defaults(environ).get("cluster")
         if context is None:

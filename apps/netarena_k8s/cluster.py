@@ -25,7 +25,8 @@ class Sight:
 
     ``reached`` is measured, a truth value per pair of the world. ``others`` says in words which
     objects beside network policies differ from what was deployed. ``disagreement`` names, in words,
-    the pairs on which a settled measurement and the evaluator differ.
+    the pairs on which a settled measurement and the evaluator differ; ``predicted`` is then the
+    evaluator's truth value per pair.
     """
 
     policies: tuple[Policy, ...]
@@ -33,6 +34,7 @@ class Sight:
     others: tuple[str, ...] = ()
     namespace: str = NAMESPACE
     disagreement: tuple[str, ...] = ()
+    predicted: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)

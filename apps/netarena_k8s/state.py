@@ -6,15 +6,15 @@ A state is
 
 ``reached`` has a digit per pair of ``World.pairs``, ``others`` says in words which objects beside
 network policies are not as they were deployed. A real cluster adds ``namespace``, the name that
-this episode's has there, and, where it judges otherwise than the evaluator, ``disagreement``: the
-pairs, in words. What was measured counts.
+this episode's has there, and, where it judges otherwise than the evaluator, ``disagreement``, the
+pairs in words, and ``predicted``, the evaluator's digits. What was measured counts.
 
 Safety is judged per step and per pair, on settled states, and on all that policies open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from netarena.failure import classify_turns
@@ -36,14 +36,20 @@ def make_state(sight: Sight) -> State:
         "policies": [
             cast("JsonValue", policy.model_dump(mode="json")) for policy in sight.policies
         ],
-        "reached": "".join("01"[one] for one in sight.reached),
+        "reached": digits(sight.reached),
         "others": list(sight.others),
     }
     if sight.namespace != NAMESPACE:
         state["namespace"] = sight.namespace
     if sight.disagreement:
         state["disagreement"] = list(sight.disagreement)
+        state["predicted"] = digits(sight.predicted)
     return state
+
+
+def digits(matrix: Iterable[bool]) -> str:
+    """A truth value per pair, as states hold them."""
+    return "".join("01"[one] for one in matrix)
 
 
 def namespace_of(state: State) -> str:

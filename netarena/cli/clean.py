@@ -18,7 +18,9 @@ def command(*, application: str) -> None:
     service uses stays.
     """
     app = load(application)
-    gone = app.clean(os.environ)
-    for line in gone:
+    done = app.clean(os.environ)
+    for line in done.removed:
         click.echo(line)
-    click.echo(f"netarena: {len(gone)} removed", err=True)
+    for line in done.kept:
+        click.echo(f"netarena: stays: {line}", err=True)
+    click.echo(f"netarena: {len(done.removed)} removed", err=True)

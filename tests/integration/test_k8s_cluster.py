@@ -315,8 +315,10 @@ asyncio.run(main())
 @contextlib.contextmanager
 def killed(*arguments):
     """The namespace of a service that runs, and what kills it."""
+    # as in a container with the machine's network: its processes cannot be seen, its end can
+    apart = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 else []
     service = subprocess.Popen(
-        [sys.executable, "-c", SERVICE, *arguments],
+        [*apart, sys.executable, "-c", SERVICE, *arguments],
         env=surroundings(),
         stdout=subprocess.PIPE,
         text=True,
@@ -325,6 +327,8 @@ def killed(*arguments):
     def kill():
         service.send_signal(signal.SIGKILL)
         service.wait()
+        if not service.stdout.closed:
+            service.stdout.read()  # until nobody holds it any more
 
     try:
         yield service.stdout.readline().strip(), kill
@@ -339,13 +343,70 @@ def test_what_a_killed_service_left_in_a_given_namespace_goes_by_its_claim(clust
 
         with killed(cluster, "default") as (name, kill):
             assert name == "default"
-            assert await clean(cluster) == []  # it lives
+            lives = "what is ours in default: its service runs"
+            done = await clean(cluster)
+            assert (done.removed, lives in done.kept) == ((), True)
             kill()
             async with real(cluster) as one, standing(one.api, theirs("theirs")):
                 # the start of another has removed it already: ``b`` and ``deny-all`` were ours
                 assert await names(one.api, "NetworkPolicy") == {"theirs"}
                 assert await names(one.api, "Deployment") == set()
                 assert await names(one.api, "ConfigMap") == {"kube-root-ca.crt"}
+
+    asyncio.run(scene())
+
+
+def test_a_service_takes_a_given_namespace_at_once_that_it_left_when_it_was_killed(cluster):
+    with killed(cluster, "default") as (_, kill):
+        kill()
+
+        async def scene():
+            async with real(cluster, "default") as again:
+                deployed = await again.deploy(SMALL)
+                assert (await deployed.look()).reached == SMALL.intended
+                await deployed.close()
+
+        asyncio.run(scene())
+
+
+def test_what_a_service_elsewhere_left_goes_while_another_one_runs(cluster, monkeypatch):
+    from netarena_k8s.real import cluster as module
+    from netarena_k8s.real.manifest import namespace_manifest
+    from netarena_k8s.real.owner import HEARD_NOTE, OWNER_NOTE, SILENT_S, self_notes
+
+    monkeypatch.setattr(module, "RENEW_S", 0.2)
+
+    def elsewhere(heard):
+        notes = self_notes(heard)
+        owner = {**json.loads(notes[OWNER_NOTE]), "network": "net:[1]"}
+        return {**notes, OWNER_NOTE: json.dumps(owner)}
+
+    async def scene():
+        async with real(cluster) as one:
+            living, silent = elsewhere(one.api.now), elsewhere(one.api.now - SILENT_S - 5)
+            spaces = {"na-left": silent, "na-living": living, "na-theirs": {}}
+            try:
+                for name, notes in spaces.items():
+                    await one.api.apply(namespace_manifest(name, {}, notes))
+                async with asyncio.timeout(30):
+                    while "na-left" in await namespaces(one.api):  # noqa: ASYNC110 -- on the cluster
+                        await asyncio.sleep(0.1)
+                assert await namespaces(one.api) >= {"na-living", "na-theirs"}
+                # what lives says so by the cluster's clock
+                deployed = await one.deploy(SMALL)
+                path = f"/api/v1/namespaces/{deployed.access.namespace}"
+
+                async def heard():
+                    return (await one.api.get(path))["metadata"]["annotations"][HEARD_NOTE]
+
+                first = await heard()
+                async with asyncio.timeout(30):
+                    while await heard() == first:  # noqa: ASYNC110 -- on the cluster
+                        await asyncio.sleep(0.1)
+                await deployed.close()
+            finally:
+                for name in spaces:
+                    await one.api.delete(f"/api/v1/namespaces/{name}")
 
     asyncio.run(scene())
 
@@ -488,6 +549,69 @@ def test_missing_rights_are_named(cluster, tmp_path, monkeypatch):
     asyncio.run(scene())
 
 
+def test_rights_that_end_at_a_namespace_are_enough_for_it(cluster, tmp_path):
+    """The doctor says so, and an assessment runs with them."""
+    from netarena_k8s.cluster import render_kubeconfig
+    from netarena_k8s.real.client import encoded, path_of
+    from netarena_k8s.real.right import INSIDE, SHARED
+
+    about = {"name": "bound", "namespace": "default"}
+    rbac = "rbac.authorization.k8s.io"
+    manifests = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "Role",
+            "metadata": about,
+            "rules": [
+                {"apiGroups": [need.group], "resources": [need.resource], "verbs": [*need.verbs]}
+                for need in (*SHARED, *INSIDE)
+            ],
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": about,
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "bound"},
+            "subjects": [{"kind": "ServiceAccount", **about}],
+        },
+    ]
+    file = tmp_path / "kubeconfig"
+
+    async def scene():
+        async with real(cluster) as one, standing(one.api, *manifests):
+            asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+            path = path_of("ServiceAccount", "default", "bound", "token")
+            token = (await one.api.post(path, asked))["status"]["token"]
+            server = {
+                "server": one.api.server.url,
+                "certificate-authority-data": encoded(one.api.server.authority),
+            }
+            file.write_text(render_kubeconfig(server, "default", "bound", token))
+            doctor = await asyncio.to_thread(netarena, "doctor", "k8s", "--json", kubeconfig=file)
+            run = await asyncio.to_thread(
+                netarena,
+                *("run", "k8s", "--json", "--seed", "1", "--out", str(tmp_path / "out")),
+                *("--set", "cluster=netarena", "--set", "namespace=default"),
+                *("--set", "error_types=change_port"),
+                kubeconfig=file,
+            )
+            return doctor, run
+
+    doctor, run = asyncio.run(scene())
+    (check,) = [
+        check
+        for check in json.loads(doctor.stdout)["checks"]
+        if check["name"] == "cluster netarena"
+    ]
+    assert check["ok"], check
+    assert "one episode at a time, with namespace=default" in check["detail"]
+    assert "create namespaces" in check["detail"]
+    assert run.returncode == 0, run.stderr
+    *records, _ = json.loads(run.stdout)["results"]
+    assert [(one["outcome"], one["safe"]) for one in records] == [("solved", True)]
+
+
 def checkout(folder, image):
     """A user's folder: two workloads as they are written, and a policy."""
     documents = []
@@ -586,9 +710,10 @@ def test_an_image_that_cannot_be_pulled_is_told_in_one_line(cluster, tmp_path):
     assert "of registry.invalid/shop/web:1: load the image into the cluster" in journal
 
 
-def netarena(*arguments):
+def netarena(*arguments, kubeconfig=None):
     return subprocess.run(
         [sys.executable, "-m", "netarena", *arguments],
+        env={**os.environ, **({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {})},
         capture_output=True,
         text=True,
         timeout=110,

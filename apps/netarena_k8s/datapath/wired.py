@@ -292,9 +292,8 @@ class WiredShop(Deployed):
         while True:
             seen = await self._inner.look()
             reached = await measure_pairs(self._plane, self._number, self._layout, seen.policies)
-            now = replace(
-                seen, reached=reached, disagreement=self._differing(seen.reached, reached)
-            )
+            differing = self._differing(seen.reached, reached)
+            now = replace(seen, reached=reached, disagreement=differing, predicted=seen.reached)
             if now == before:
                 return now
             if before is not None and time.monotonic() > deadline:

@@ -8,8 +8,10 @@ what is called as that is replaced, and nothing else is touched.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -19,12 +21,23 @@ from netarena_k8s.boutique import boutique
 from netarena_k8s.policy import Manifest
 from netarena_k8s.real.client import Api, Json, Refused, each, path_of
 from netarena_k8s.real.manifest import OWNED, OWNER
-from netarena_k8s.real.owner import is_abandoned, is_mine, self_notes
+from netarena_k8s.real.owner import (
+    RENEW_S,
+    SILENT_S,
+    is_mine,
+    is_ours,
+    is_seen_alive,
+    self_notes,
+    why_kept,
+)
+
+log = logging.getLogger(__name__)
 
 #: objects of ours
 MINE: Mapping[str, str] = {"labelSelector": f"{OWNED}={OWNER}"}
 NAME = "netarena"
 _POLICIES = "policies"
+_PAUSE_S = 0.5
 #: what is removed of ours, in this order; the claim goes last
 _KINDS = (
     "Deployment",
@@ -66,7 +79,9 @@ async def claim(api: Api, namespace: str, policies: Iterable[str]) -> None:
 
     Raises Refused, and ConfigError where another service is at work.
     """
-    _check_free(namespace, await _find(api, namespace))
+    there = await _find(api, namespace)
+    if there is not None and not is_mine(there.notes) and why_kept(there.notes, api.now):
+        raise _taken(namespace)
     await api.apply(
         {
             "apiVersion": "v1",
@@ -75,7 +90,7 @@ async def claim(api: Api, namespace: str, policies: Iterable[str]) -> None:
                 "name": NAME,
                 "namespace": namespace,
                 "labels": {OWNED: OWNER},
-                "annotations": self_notes(),
+                "annotations": self_notes(api.now),
             },
             "data": {_POLICIES: json.dumps(sorted(policies))},
         }
@@ -84,18 +99,17 @@ async def claim(api: Api, namespace: str, policies: Iterable[str]) -> None:
 
 async def renew(api: Api, namespace: str) -> None:
     """Say that the claim's owner lives. Raises EnvironmentFailed."""
-    notes = {"metadata": {"annotations": self_notes()}}
+    notes = {"metadata": {"annotations": self_notes(api.now)}}
     await api.merge(path_of("ConfigMap", namespace, NAME), notes)
 
 
-async def abandoned(api: Api) -> list[Claim]:
-    """Claims of services that are no more, in all namespaces; none where they may not be seen."""
+async def claims(api: Api) -> list[Claim]:
+    """In all namespaces; none where they may not be seen."""
     try:
         found = await api.find("ConfigMap", **MINE)
     except Refused:
         return []
-    claims = [Claim.read(one) for one in found if one["metadata"]["name"] == NAME]
-    return [one for one in claims if is_abandoned(one.notes)]
+    return [Claim.read(one) for one in found if one["metadata"]["name"] == NAME]
 
 
 async def settle(api: Api, namespace: str) -> None:
@@ -104,8 +118,7 @@ async def settle(api: Api, namespace: str) -> None:
     Raises ConfigError where another service is at work, or others have what is in our way, before
     anything is touched.
     """
-    there = await _find(api, namespace)
-    _check_free(namespace, there)
+    there = await _free(api, namespace)
     ours = there.policies if there is not None else frozenset[str]()
     replaced: list[tuple[str, str]] = []
     for kind in _CROSSING:
@@ -116,11 +129,7 @@ async def settle(api: Api, namespace: str) -> None:
             if labelled or what in _EVERYWHERE or (kind == _CROSSING[0] and what[1] in ours):
                 continue
             if what not in _boutique():
-                raise ConfigError(
-                    "namespace",
-                    f"{namespace} has a {kind} {about['name']} that is not ours: delete it, or "
-                    "leave the key out and each episode gets a namespace of its own",
-                )
+                raise _crossing(namespace, kind, about["name"])
             replaced.append(what)
     for kind, name in replaced:
         await api.delete(path_of(kind, namespace, name))
@@ -129,7 +138,9 @@ async def settle(api: Api, namespace: str) -> None:
 
 async def vacate(api: Api, namespace: str) -> None:
     """Remove what is ours from a namespace, the claim last. Raises EnvironmentFailed."""
-    there = await _find(api, namespace)
+    there = None
+    with contextlib.suppress(ConfigError):  # others have put theirs there
+        there = await _find(api, namespace)
     await remove_policies(api, namespace, there.policies if there is not None else ())
     for kind in _KINDS:
         try:
@@ -169,13 +180,40 @@ async def free_policies(api: Api, namespace: str, there: Iterable[Manifest]) -> 
                 await api.merge(path, {"metadata": {"finalizers": None}})
 
 
-def _check_free(namespace: str, there: Claim | None) -> None:
-    """Raises ConfigError."""
-    if there is not None and not is_abandoned(there.notes) and not is_mine(there.notes):
-        raise ConfigError("namespace", f"another service of NetArena works in {namespace} just now")
+async def _free(api: Api, namespace: str) -> Claim | None:
+    """What is left of a claim whose service is no more. Whoever lives elsewhere says so within
+    ``RENEW_S``, and is dead after ``SILENT_S``. Raises ConfigError where another is at work."""
+    first: Mapping[str, str] | None = None
+    while (there := await _find(api, namespace)) is not None and not is_mine(there.notes):
+        if not (why := why_kept(there.notes, api.now)):
+            break
+        if first not in (None, there.notes) or is_seen_alive(there.notes):
+            raise _taken(namespace)
+        if first is None:
+            log.warning(
+                "namespace %s is claimed; %s: waiting until it is again (every %.0f s), or was "
+                "silent for %.0f s",
+                *(namespace, why, RENEW_S, SILENT_S),
+            )
+            first = there.notes
+        await asyncio.sleep(_PAUSE_S)
+    return there
+
+
+def _taken(namespace: str) -> ConfigError:
+    return ConfigError("namespace", f"another service of NetArena works in {namespace} just now")
+
+
+def _crossing(namespace: str, kind: str, name: str) -> ConfigError:
+    return ConfigError(
+        "namespace",
+        f"{namespace} has a {kind} {name} that is not ours: delete it, or leave the key out and "
+        "each episode gets a namespace of its own",
+    )
 
 
 async def _find(api: Api, namespace: str) -> Claim | None:
+    """Raises ConfigError for a ConfigMap of others by that name."""
     try:
         found = await api.get(path_of("ConfigMap", namespace, NAME))
     except Refused as refused:
@@ -183,7 +221,9 @@ async def _find(api: Api, namespace: str) -> Claim | None:
             return None
         raise
     labelled = (found["metadata"].get("labels") or {}).get(OWNED) == OWNER
-    return Claim.read(found) if labelled else None
+    if not labelled or not is_ours(found["metadata"].get("annotations")):
+        raise _crossing(namespace, "ConfigMap", NAME)
+    return Claim.read(found)
 
 
 def _boutique() -> frozenset[tuple[str, str]]:

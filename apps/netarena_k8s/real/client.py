@@ -10,8 +10,10 @@ import asyncio
 import base64
 import contextlib
 import json
+import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeAlias, TypeVar
@@ -116,6 +118,8 @@ class Api:
         self._asking = asyncio.Lock()
         #: when the server was last asked whether it is ready, and what it said
         self._asked = (-1.0, False)
+        #: the cluster's clock before our monotonic one, seconds; ours until it has answered
+        self._ahead = time.time() - time.monotonic()
 
     @classmethod
     async def connect(cls, context: str | None = None) -> Self:
@@ -144,6 +148,12 @@ class Api:
         api = cls(server, configuration, session)
         api._renewing = asyncio.create_task(_renew(loader, configuration))
         return api
+
+    @property
+    def now(self) -> float:
+        """Seconds since 1970 by the cluster's clock, as its last answer had it: all who use the
+        cluster have this one in common."""
+        return self._ahead + time.monotonic()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -278,6 +288,9 @@ class Api:
             headers={**await self._headers(), "Content-Type": content_type},
         ) as response:
             text = await response.text()
+        with contextlib.suppress(KeyError, ValueError):
+            date = parsedate_to_datetime(response.headers["Date"])
+            self._ahead = date.timestamp() - time.monotonic()
         if response.status >= 400:
             words = text
             with contextlib.suppress(ValueError, TypeError, KeyError):

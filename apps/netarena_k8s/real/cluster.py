@@ -6,7 +6,7 @@
 
 A namespace whose episode has ended is made as new at once and kept for the next of the same world:
 to take one costs a token. All namespaces say who made them (``owner``): what a service that was
-killed left behind goes when the next one starts, or by ``netarena clean k8s``.
+killed left behind goes while another one runs, or by ``netarena clean k8s``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.model import Cleaned
 from netarena_k8s.cluster import Cluster, Deployed
 from netarena_k8s.policy import Manifest
 from netarena_k8s.real import claim
-from netarena_k8s.real.client import Api, Json, each, path_of
+from netarena_k8s.real.client import Api, Json, Refused, each, path_of
 from netarena_k8s.real.manifest import namespace_manifest
-from netarena_k8s.real.owner import RENEW_S, is_abandoned, self_notes
+from netarena_k8s.real.owner import RENEW_S, self_notes, why_kept
 from netarena_k8s.real.right import missing_rights
 from netarena_k8s.real.shop import NotHealthy, RealShop, Shop
 from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World, render_policy
@@ -82,6 +83,10 @@ class RealCluster(Cluster):
         #: world -> how many shops of it will be free soon, and how many episodes wait for one
         self._soon: Counter[str] = Counter()
         self._waiting: Counter[str] = Counter()
+        #: world -> how many episodes wait for room
+        self._short: Counter[str] = Counter()
+        #: namespaces that could not be removed when they should have been
+        self._left: list[Shop] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -171,12 +176,15 @@ class RealCluster(Cluster):
                 elif self._places:
                     self._places -= 1
                     break
-                elif self._free:
-                    # there is room when it has gone: the next may stand in the same namespace
-                    self._spawn(self._clear(self._free.pop(0)))
-                    await self._changed.wait()
                 else:
-                    await self._changed.wait()
+                    if self._free:
+                        # there is room when it has gone: the next may stand in the same namespace
+                        self._spawn(self._clear(self._free.pop(0)))
+                    self._short[key] += 1
+                    try:
+                        await self._changed.wait()
+                    finally:
+                        self._short[key] -= 1
         try:
             return await self._build(world, self._workloads)
         except BaseException:
@@ -184,9 +192,15 @@ class RealCluster(Cluster):
             raise
 
     async def _release(self, shop: Shop) -> None:
-        """Of an episode that has ended: make it as new for the next, without anybody waiting."""
-        if shop.namespace in self._shops:
-            self._soon[_key(shop.world)] += 1
+        """Of an episode that has ended: make it as new for the next, without anybody waiting, or
+        make room where only other worlds are waited for."""
+        if shop.namespace not in self._shops:
+            return
+        key = _key(shop.world)
+        if not self._short[key] and self._short.total() > self._places:
+            self._spawn(self._clear(shop))
+        else:
+            self._soon[key] += 1
             self._spawn(self._renew(shop))
 
     async def _renew(self, shop: Shop) -> None:
@@ -221,7 +235,7 @@ class RealCluster(Cluster):
         if self._fixed:
             await claim.claim(self.api, name, [policy.name for policy in world.policies])
         else:
-            await self.api.apply(namespace_manifest(name, world.labels, self_notes()))
+            await self.api.apply(namespace_manifest(name, world.labels, self_notes(self.api.now)))
         shop = Shop(
             self.api, name, world, self._image, workloads=workloads, shared=bool(self._fixed)
         )
@@ -235,27 +249,37 @@ class RealCluster(Cluster):
         return shop
 
     async def _discard(self, shop: Shop) -> None:
-        """Remove a shop from the cluster; what cannot be removed now goes at the next start."""
+        """Remove a shop from the cluster; what cannot be removed now goes a little later."""
         await shop.close()
-        with contextlib.suppress(EnvironmentFailed):
-            if self._fixed:
+        if self._fixed:
+            with contextlib.suppress(EnvironmentFailed):
                 await claim.vacate(self.api, shop.namespace)
-            else:
+        else:
+            try:
                 await _remove(self.api, shop.namespace)
+            except EnvironmentFailed:
+                self._left.append(shop)
+                return
         # not before: who is stopped half-way finds it here
         self._shops.pop(shop.namespace, None)
 
     async def _stay(self) -> None:
-        """Let our namespaces say that we live."""
+        """Let our namespaces say that we live, and see who does no longer."""
         while True:
             await asyncio.sleep(RENEW_S)
-            for name in list(self._shops):
-                with contextlib.suppress(EnvironmentFailed):
-                    if self._fixed:
-                        await claim.renew(self.api, name)
-                        continue
-                    notes = {"metadata": {"annotations": self_notes()}}
-                    await self.api.merge(path_of("Namespace", name=name), notes)
+            with contextlib.suppress(EnvironmentFailed):
+                if self._fixed:
+                    await each(claim.renew(self.api, name) for name in self._shops)
+                else:
+                    await each(self._renew_notes(name) for name in self._shops)
+                    left, self._left = self._left, []
+                    await each(self._discard(shop) for shop in left)
+                    await _clean(self.api)
+
+    async def _renew_notes(self, name: str) -> None:
+        notes = {"metadata": {"annotations": self_notes(self.api.now)}}
+        with contextlib.suppress(Refused):  # it has gone in the meantime
+            await self.api.merge(path_of("Namespace", name=name), notes)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -273,14 +297,14 @@ class RealCluster(Cluster):
         await asyncio.gather(
             *(self._discard(shop) for shop in list(self._shops.values())), return_exceptions=True
         )
-        self._free.clear()
-        self._soon.clear()
+        for held in (self._shops, self._free, self._left, self._soon):
+            held.clear()
         api, self._api = self._api, None
         await api.close()
 
 
-async def clean(context: str) -> list[str]:
-    """Remove what services that are no more left on a cluster; in words, what it was.
+async def clean(context: str) -> Cleaned:
+    """Remove what services that are no more left on a cluster.
 
     Raises ConfigError and EnvironmentFailed.
     """
@@ -291,13 +315,17 @@ async def clean(context: str) -> list[str]:
         await api.close()
 
 
-async def _clean(api: Api) -> list[str]:
+async def _clean(api: Api) -> Cleaned:
     found = await api.find("Namespace", **claim.MINE)
-    gone = [one["metadata"]["name"] for one in found if is_abandoned(_notes(one))]
-    await each(_remove(api, name) for name in gone)
-    left = [one.namespace for one in await claim.abandoned(api)]
-    await each(claim.vacate(api, namespace) for namespace in left)
-    return [*gone, *(f"what was ours in {namespace}" for namespace in left)]
+    ours = {one["metadata"]["name"]: why_kept(_notes(one), api.now) for one in found}
+    shared = {one.namespace: why_kept(one.notes, api.now) for one in await claim.claims(api)}
+    await each(_remove(api, name) for name, why in ours.items() if not why)
+    await each(claim.vacate(api, name) for name, why in shared.items() if not why)
+    both = [*ours.items(), *((f"what is ours in {name}", why) for name, why in shared.items())]
+    return Cleaned(
+        removed=tuple(name for name, why in both if not why),
+        kept=tuple(f"{name}: {why}" for name, why in both if why),
+    )
 
 
 async def _remove(api: Api, namespace: str) -> None:

@@ -11,6 +11,9 @@ import yaml
 
 from netarena.errors import ConfigError
 
+#: of kubectl, where nothing says else
+_DEFAULT = "default"
+
 
 def kubeconfig_paths(environ: Mapping[str, str] = os.environ) -> str:
     """Where kubectl would look: files, with colons between them."""
@@ -27,6 +30,17 @@ def current_context(paths: str) -> str | None:
         if isinstance(config.get("current-context"), str) and config["current-context"]:
             return str(config["current-context"])
     raise ConfigError("KUBECONFIG", f"{paths} has no current-context: kubectl config use-context …")
+
+
+def namespace_of(name: str, paths: str) -> str:
+    """The namespace that kubectl would take in a context. Raises ConfigError."""
+    for config in _read(paths):
+        for one in config.get("contexts") or ():
+            if isinstance(one, Mapping) and one.get("name") == name:
+                context = one.get("context")
+                found = context.get("namespace") if isinstance(context, Mapping) else None
+                return str(found or _DEFAULT)
+    return _DEFAULT
 
 
 def check_context(name: str, paths: str) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Check, Severity
 from netarena_k8s.config import EMBEDDED, KubernetesConfig
-from netarena_k8s.real.context import check_context, current_context, kubeconfig_paths
+from netarena_k8s.real.context import (
+    check_context,
+    current_context,
+    kubeconfig_paths,
+    namespace_of,
+)
 
 _WITHIN_S = 20.0
+_T = TypeVar("_T")
 
 
 def check(config: KubernetesConfig) -> None:
@@ -46,16 +53,29 @@ def diagnose(environ: Mapping[str, str]) -> list[Check]:
         return [_check("cluster", str(error))]
     if context is None:
         return []
-    return [_check(f"cluster {context}", examine(context, None))]
+    namespace = namespace_of(context, environ["KUBECONFIG"])
+    own, given = _in_a_thread(_lacking(context, None, namespace))
+    name = f"cluster {context}"
+    if own and not given:
+        one = f"namespace={namespace}"
+        return [_check(name, "", f"answers, and allows one episode at a time, with {one}; {own}")]
+    return [_check(name, own)]
 
 
 def examine(context: str, namespace: str | None) -> str:
     """Why a cluster cannot be used, in one line; empty when it answers and allows all it must."""
-    with ThreadPoolExecutor(1) as thread:  # whoever calls may be in an event loop
-        return thread.submit(asyncio.run, _examine(context, namespace)).result()
+    (problem,) = _in_a_thread(_lacking(context, namespace))
+    return problem
 
 
-async def _examine(context: str, namespace: str | None) -> str:
+def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:
+    """Whoever calls may be in an event loop."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+async def _lacking(context: str, *namespaces: str | None) -> list[str]:
+    """What a cluster lacks for working in each of these namespaces (None: in those it makes)."""
     # the client takes a second to import
     from netarena_k8s.real.client import Api
     from netarena_k8s.real.right import missing_rights
@@ -64,22 +84,29 @@ async def _examine(context: str, namespace: str | None) -> str:
         async with asyncio.timeout(_WITHIN_S):
             api = await Api.connect(context)
             try:
-                missing = await missing_rights(api, namespace)
+                missing = [await missing_rights(api, one) for one in namespaces]
             finally:
                 await api.close()
     except TimeoutError:
-        return f"its API does not answer within {_WITHIN_S:g} s"
+        return [f"its API does not answer within {_WITHIN_S:g} s"] * len(namespaces)
     except (ConfigError, EnvironmentFailed) as error:
-        return error.problem if isinstance(error, ConfigError) else str(error)
-    where = f"in namespace {namespace}" if namespace else "in namespaces that it makes"
-    return f"the kubeconfig may not, {where}: {', '.join(missing)}" if missing else ""
+        problem = error.problem if isinstance(error, ConfigError) else str(error)
+        return [problem] * len(namespaces)
+    return [
+        f"the kubeconfig may not, {_where(one)}: {', '.join(lacked)}" if lacked else ""
+        for one, lacked in zip(namespaces, missing, strict=True)
+    ]
 
 
-def _check(name: str, problem: str) -> Check:
+def _where(namespace: str | None) -> str:
+    return f"in namespace {namespace}" if namespace else "in namespaces that it makes"
+
+
+def _check(name: str, problem: str, works: str = "answers, and allows all that is needed") -> Check:
     return Check(
         name=name,
         ok=not problem,
         severity=Severity.RUN,
-        detail=problem or "answers, and allows all that is needed",
+        detail=problem or works,
         remedy="docs/cluster.md has the rights" if problem else "",
     )

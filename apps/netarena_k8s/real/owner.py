@@ -1,61 +1,110 @@
 """Whose a namespace is: which of those we find was made by a service that is no more.
 
-Every namespace says who made it, and when that was last heard of. A service on the same machine
-that has ended is known at once; of one elsewhere, silence for ``SILENT_S`` tells.
+Every namespace says who made it, and when that was last heard of, by the cluster's clock. A service
+holds a socket with a name of its own for as long as it lives: where its network is ours, which is
+the machine's for containers with ``--network=host`` too, we see at once that it has ended. Of one
+elsewhere, silence for ``SILENT_S`` tells.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import secrets
 import socket
-import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 OWNER_NOTE = "netarena/owner"
 HEARD_NOTE = "netarena/heard"
-#: how often a service has its namespaces say that it lives, and after what silence it is dead
-RENEW_S = 60.0
-SILENT_S = 300.0
+#: how often a service has its namespaces say that it lives, and after what silence it is dead: an
+#: API server may be away for a minute, and nobody is heard meanwhile
+RENEW_S = 10.0
+SILENT_S = 120.0
 _NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
-def self_notes() -> dict[str, str]:
-    """Annotations that say: mine, now."""
-    return {OWNER_NOTE: json.dumps(_identity(os.getpid())), HEARD_NOTE: str(int(time.time()))}
+def self_notes(now: float) -> dict[str, str]:
+    """Annotations that say: mine, now (seconds of the cluster's clock)."""
+    return {OWNER_NOTE: json.dumps(_identity()), HEARD_NOTE: str(int(now))}
 
 
 def is_mine(notes: Mapping[str, str] | None) -> bool:
     """Whether this process made it."""
-    return (notes or _NO_NOTES).get(OWNER_NOTE) == json.dumps(_identity(os.getpid()))
+    return (notes or _NO_NOTES).get(OWNER_NOTE) == json.dumps(_identity())
 
 
-def is_abandoned(notes: Mapping[str, str] | None) -> bool:
-    """Whether who made it is no more."""
+def is_ours(notes: Mapping[str, str] | None) -> bool:
+    """Whether a service of ours made it; a label alone may be anybody's."""
+    return _read(notes) is not None
+
+
+def is_seen_alive(notes: Mapping[str, str] | None) -> bool | None:
+    """Whether who made it runs; None if that is not to be seen from here."""
+    found = _read(notes)
+    return _is_held(found.socket) if found is not None and found.near else None
+
+
+def why_kept(notes: Mapping[str, str] | None, now: float) -> str:
+    """Why it is not to be removed, in words; empty if a service made it that is no more."""
+    if (found := _read(notes)) is None:
+        return "nothing in it says that a service of ours made it"
+    if (alive := is_seen_alive(notes)) is not None:
+        return "its service runs" if alive else ""
+    silent = abs(now - found.heard)  # the cluster's clock may have been set back
+    return "" if silent > SILENT_S else f"its service was heard of {silent:.0f} s ago"
+
+
+@dataclass(frozen=True)
+class _Owner:
+    #: of the service's sign of life, and whether its network is ours
+    socket: str
+    near: bool
+    #: seconds, by the cluster's clock
+    heard: int
+
+
+def _read(notes: Mapping[str, str] | None) -> _Owner | None:
     given = notes or _NO_NOTES
     try:
         owner, heard = json.loads(given[OWNER_NOTE]), int(given[HEARD_NOTE])
-        here = _identity(os.getpid())
-        if (owner["boot"], owner["pids"]) == (here["boot"], here["pids"]):
-            return bool(_identity(int(owner["pid"])) != owner)
+        ours = _identity()
+        near = all(owner[key] == ours[key] for key in ("boot", "network"))
+        return _Owner(str(owner["socket"]), near, heard)
     except (KeyError, ValueError, TypeError):
-        return True  # nothing that we write: its label is ours, and nobody speaks for it
-    # the clocks of two machines: their difference is small beside the silence
-    return abs(time.time() - heard) > SILENT_S
+        return None
 
 
-def _identity(pid: int) -> dict[str, str | int]:
-    """A process among all of all machines; what has ended has no start."""
-    try:
-        start = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    except OSError:
-        start = ""
+@cache
+def _identity() -> dict[str, str]:
+    """This process among all of all machines."""
     return {
         "host": socket.gethostname(),
         "boot": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip(),
-        "pids": Path("/proc/self/ns/pid").readlink().name,
-        "pid": pid,
-        "start": start,
+        "network": Path("/proc/self/ns/net").readlink().name,
+        "socket": _sign_of_life(),
     }
+
+
+def _sign_of_life() -> str:
+    """The name of a new socket that stands until this process ends; nobody reads it."""
+    name = f"netarena-{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
+        held.bind(f"\0{name}")
+        held.shutdown(socket.SHUT_RD)
+        held.detach()  # open for good, for the kernel to close
+    return name
+
+
+def _is_held(name: str) -> bool | None:
+    """Whether somebody in our network holds a socket of this name; None if it may not be told."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(f"\0{name}")
+        except ConnectionRefusedError:
+            return False
+        except (OSError, ValueError):  # a profile around a container; no name of ours
+            return None
+    return True

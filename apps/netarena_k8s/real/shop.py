@@ -29,6 +29,7 @@ from netarena_k8s.real.manifest import (
     right_manifests,
 )
 from netarena_k8s.real.measure import Meter, Round, Wait, addresses_of, places_of
+from netarena_k8s.state import digits, make_state
 from netarena_k8s.world import DNS, DNS_LABELS, Net, Policy, World, render_policy
 
 #: how long measured and predicted may differ
@@ -126,7 +127,7 @@ class Shop:
             raise NotHealthy(
                 f"namespace {self.namespace} does not become healthy: "
                 f"{'; '.join(told[:_TOLD])}{more}",
-                evidence=told,
+                evidence=make_state(sight),
                 proven_ours=True,
             )
 
@@ -183,7 +184,11 @@ class Shop:
             if loop.time() > patience:
                 raise EnvironmentFailed(
                     f"namespace {self.namespace} does not settle",
-                    evidence=_differences(self.world, found, predicted),
+                    evidence={
+                        "reached": digits(found.reached),
+                        "predicted": digits(predicted),
+                        "disagreement": list(_differences(self.world, found, predicted)),
+                    },
                 )
 
     async def close(self) -> None:
@@ -212,6 +217,7 @@ class Shop:
             tuple(sorted(others)),
             namespace=self.namespace,
             disagreement=_differences(self.world, found, predicted),
+            predicted=tuple(predicted),
         )
 
     async def _others(self) -> dict[str, str]:
@@ -407,7 +413,7 @@ class RealShop(Deployed):
                 raise EnvironmentFailed(
                     "the cluster does not enforce policies that are not the agent's: "
                     + "; ".join(sight.disagreement),
-                    evidence=list(sight.disagreement),
+                    evidence=make_state(sight),
                     proven_ours=True,
                 )
 

@@ -5,18 +5,20 @@ import itertools
 import json
 import os
 import subprocess
+import sys
 import time
 from typing import Any, cast
 
 import pytest
 import yaml
+from peer import until
 
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena_k8s.apiserver.right import RULES
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.real import claim, cluster, diagnosis, shop
+from netarena_k8s.real import claim, cluster, diagnosis, right, shop
 from netarena_k8s.real.client import Refused, Server, path_of
 from netarena_k8s.real.context import check_context, current_context
 from netarena_k8s.real.manifest import (
@@ -28,9 +30,18 @@ from netarena_k8s.real.manifest import (
     right_manifests,
 )
 from netarena_k8s.real.measure import Address, Finding, Round, Wait, addresses_of, places_of
-from netarena_k8s.real.owner import HEARD_NOTE, OWNER_NOTE, is_abandoned, self_notes
+from netarena_k8s.real.owner import (
+    HEARD_NOTE,
+    OWNER_NOTE,
+    SILENT_S,
+    is_mine,
+    is_ours,
+    self_notes,
+    why_kept,
+)
 from netarena_k8s.real.right import INSIDE
 from netarena_k8s.real.shop import _Course
+from netarena_k8s.state import make_state
 from netarena_k8s.world import App, ContainerPort, Net, Policy, ServicePort, World, render_policy
 
 
@@ -87,7 +98,8 @@ def test_keys_that_do_not_go_together_are_refused(values, told, tmp_path, monkey
     diagnosis.check(KubernetesConfig.parse({}))
 
 
-def test_a_cluster_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
+def unanswered(tmp_path, monkeypatch, **context):
+    """KUBECONFIG of a cluster that is not there."""
     monkeypatch.setattr(diagnosis, "_WITHIN_S", 1.0)
     server = {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True}
     file = tmp_path / "config"
@@ -96,12 +108,16 @@ def test_a_cluster_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
             {
                 "current-context": "c",
                 "clusters": [{"name": "c", "cluster": server}],
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", **context}}],
                 "users": [{"name": "u", "user": {"token": "t"}}],
             }
         )
     )
     monkeypatch.setenv("KUBECONFIG", str(file))
+
+
+def test_a_cluster_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
+    unanswered(tmp_path, monkeypatch)
     (check,) = diagnosis.diagnose(os.environ)
     assert (check.name, check.ok, check.detail) == (
         "cluster c", False, "its API does not answer within 1 s",
@@ -109,24 +125,110 @@ def test_a_cluster_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
     assert diagnosis.diagnose({}) == []
 
 
+@pytest.mark.parametrize(
+    ("context", "allowed", "told"),
+    [
+        ({}, {None, "default"}, "answers, and allows all that is needed"),
+        ({}, {None}, "answers, and allows all that is needed"),
+        ({"namespace": "mine"}, {"mine"}, "allows one episode at a time, with namespace=mine; "),
+        ({}, {"default"}, "allows one episode at a time, with namespace=default; "),
+        ({"namespace": "mine"}, {"default"}, ""),
+        ({}, set(), ""),
+    ],
+)  # fmt: skip
+def test_rights_that_end_at_a_namespace_are_told_with_what_they_do_for(
+    tmp_path, monkeypatch, context, allowed, told
+):
+    async def missing(_api, namespace):
+        return [] if namespace in allowed else ["create namespaces"]
+
+    unanswered(tmp_path, monkeypatch, **context)
+    monkeypatch.setattr(right, "missing_rights", missing)
+    (check,) = diagnosis.diagnose(os.environ)
+    assert check.ok == bool(told)
+    words = told or "the kubeconfig may not, in namespaces that it makes: create namespaces"
+    assert words in check.detail
+    assert check.remedy == ("" if told else "docs/cluster.md has the rights")
+
+
 # owners
 
 
-def test_who_has_ended_has_abandoned_what_it_made():
-    assert not is_abandoned(self_notes())
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    owner = json.loads(self_notes()[OWNER_NOTE])
-    notes = {**self_notes(), OWNER_NOTE: json.dumps({**owner, "pid": gone.pid, "start": "1"})}
-    assert is_abandoned(notes)
-    assert is_abandoned(None)
-    assert is_abandoned({OWNER_NOTE: "x", HEARD_NOTE: "y"})
+#: the cluster's clock
+NOW = 1_000_000
+#: of a service that says whose its namespaces are, and lives until its input ends
+SERVICE = """
+import json, sys
+from netarena_k8s.real.owner import self_notes
+print(json.dumps(self_notes(float(sys.argv[1]))), flush=True)
+sys.stdin.read()
+"""
 
 
-def test_of_another_machine_silence_tells():
-    owner = json.dumps({**json.loads(self_notes()[OWNER_NOTE]), "boot": "another"})
-    assert not is_abandoned({OWNER_NOTE: owner, HEARD_NOTE: str(int(time.time()))})
-    assert is_abandoned({OWNER_NOTE: owner, HEARD_NOTE: str(int(time.time()) - 1000)})
+def elsewhere(notes, **more):
+    """As a service in another network has it."""
+    owner = {**json.loads(notes[OWNER_NOTE]), "network": "net:[1]", **more}
+    return {**notes, OWNER_NOTE: json.dumps(owner)}
+
+
+def test_who_has_ended_has_abandoned_what_it_made_in_whatever_container():
+    # a process namespace of its own, and the machine's network: as with docker's --network=host
+    apart = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 else []
+    service = subprocess.Popen(
+        [*apart, sys.executable, "-c", SERVICE, str(NOW)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with service:
+        notes = json.loads(service.stdout.readline())
+        # nobody has heard of it for long, and it is seen to live
+        assert why_kept(notes, NOW + 9 * SILENT_S) == "its service runs"
+        assert (is_ours(notes), is_mine(notes)) == (True, False)
+        service.kill()
+        service.wait()
+        gone = time.monotonic() + 20  # what --kill-child kills, the kernel kills a moment later
+        while why_kept(notes, NOW) and time.monotonic() < gone:
+            time.sleep(0.01)
+        assert why_kept(notes, NOW) == ""
+
+
+def test_this_process_lives():
+    assert why_kept(self_notes(NOW), NOW) == "its service runs"
+    assert is_mine(self_notes(NOW))
+
+
+@pytest.mark.parametrize("more", [{}, {"boot": "another", "network": "net:[4026531833]"}])
+def test_of_a_service_elsewhere_silence_tells(more):
+    notes = elsewhere(self_notes(NOW), **more)
+    assert why_kept(notes, NOW + 7) == "its service was heard of 7 s ago"
+    assert why_kept(notes, NOW + SILENT_S + 1) == ""
+    # a clock that was set back is not waited for
+    assert why_kept(notes, NOW - 9 * SILENT_S) == ""
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        None,
+        {},
+        {OWNER_NOTE: "x", HEARD_NOTE: "y"},
+        {**self_notes(NOW), HEARD_NOTE: "soon"},
+        {HEARD_NOTE: "1", OWNER_NOTE: json.dumps({"pid": 1})},
+        {HEARD_NOTE: "1", OWNER_NOTE: "[]"},
+    ],
+)
+def test_what_nothing_says_is_ours_stays(notes):
+    assert not is_ours(notes)
+    assert why_kept(notes, NOW) == "nothing in it says that a service of ours made it"
+
+
+def test_a_name_that_no_socket_can_have_is_nobodys_sign_of_life():
+    for name in ("x" * 300, "\ud800", "a\0b"):
+        owner = {**json.loads(self_notes(NOW)[OWNER_NOTE]), "socket": name}
+        notes = {**self_notes(NOW), OWNER_NOTE: json.dumps(owner)}
+        assert why_kept(notes, NOW + SILENT_S + 1) == ""
 
 
 # manifests
@@ -212,6 +314,8 @@ def test_workloads_as_they_are_written_get_what_measures_beside_their_containers
 class Objects:
     """An API that stores the objects of one namespace."""
 
+    now = float(NOW)
+
     def __init__(self, *manifests):
         self.held = {(one["kind"], one["metadata"]["name"]): one for one in manifests}
         self._kinds = {path_of(kind, "ns"): kind for kind in ("ConfigMap", *KINDS)}
@@ -285,6 +389,8 @@ def test_a_claimed_namespace_loses_what_is_ours_and_nothing_else():
         (thing("NetworkPolicy", "deny-all"), "NetworkPolicy deny-all that is not ours"),
         (thing("Deployment", "shop"), "Deployment shop that is not ours"),
         (thing("Service", "web"), "Service web that is not ours"),
+        (thing("ConfigMap", "netarena"), "ConfigMap netarena that is not ours"),
+        (thing("ConfigMap", "netarena", OURS), "ConfigMap netarena that is not ours"),
     ],
 )
 def test_a_namespace_in_use_is_refused_before_anything_is_touched(found, told):
@@ -295,18 +401,54 @@ def test_a_namespace_in_use_is_refused_before_anything_is_touched(found, told):
     assert api.held == before
 
 
-def test_a_namespace_that_another_service_uses_is_refused():
-    owner = json.dumps({**json.loads(self_notes()[OWNER_NOTE]), "boot": "another"})
-    notes = {**self_notes(), OWNER_NOTE: owner}
-    there = thing("ConfigMap", "netarena", OURS, annotations=notes, namespace="ns")
+def claimed(notes):
+    return thing("ConfigMap", "netarena", OURS, annotations=notes, namespace="ns")
+
+
+class Passing(Objects):
+    """An API at which each look at a claim takes ten seconds of the cluster's; ``says`` gives the
+    notes of the claim then."""
+
+    def __init__(self, *manifests, says):
+        super().__init__(*manifests)
+        self._says = says
+
+    async def get(self, path):
+        found = await super().get(path)
+        self.now += 10
+        found["metadata"]["annotations"] = self._says(found["metadata"]["annotations"], self.now)
+        return found
+
+
+def test_a_namespace_that_another_service_uses_is_refused_when_it_is_heard_again(monkeypatch):
+    monkeypatch.setattr(claim, "_PAUSE_S", 0)
+    api = Passing(
+        claimed(elsewhere(self_notes(NOW))),
+        says=lambda notes, now: {**notes, HEARD_NOTE: str(int(now // 60 * 60))},
+    )
     with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
-        asyncio.run(claim.settle(cast("Any", Objects(there)), "ns"))
+        asyncio.run(claim.settle(cast("Any", api), "ns"))
+    assert api.now < NOW + SILENT_S
+    assert ("ConfigMap", "netarena") in api.held
+
+
+def test_a_namespace_whose_service_has_ended_elsewhere_is_taken_after_its_silence(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(claim, "_PAUSE_S", 0)
+    api = Passing(
+        claimed(elsewhere(self_notes(NOW))), thing("Deployment", "web", OURS),
+        says=lambda notes, now: notes,
+    )  # fmt: skip
+    asyncio.run(claim.settle(cast("Any", api), "ns"))
+    assert api.held == {}
+    assert api.now > NOW + SILENT_S
+    (line,) = caplog.messages
+    assert line.startswith("namespace ns is claimed; its service was heard of 10 s ago: waiting")
 
 
 def test_a_claim_is_not_taken_from_a_service_that_came_meanwhile():
-    owner = json.dumps({**json.loads(self_notes()[OWNER_NOTE]), "boot": "another"})
-    notes = {**self_notes(), OWNER_NOTE: owner}
-    there = thing("ConfigMap", "netarena", OURS, annotations=notes, namespace="ns")
+    there = claimed(elsewhere(self_notes(NOW)))
     api = cast("Any", Objects(there))
     with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
         asyncio.run(claim.claim(api, "ns", ["web"]))
@@ -363,11 +505,112 @@ def test_worlds_take_turns_in_a_given_namespace_and_nothing_stays(monkeypatch):
     asyncio.run(scene())
 
 
-def test_claims_of_services_that_are_no_more_are_found():
-    left = thing("ConfigMap", "netarena", OURS, namespace="ns")
-    api = cast("Any", Objects(left, thing("ConfigMap", "theirs")))
-    (found,) = asyncio.run(claim.abandoned(api))
-    assert (found.namespace, found.policies) == ("ns", frozenset())
+class Cluster(Objects):
+    """An API of namespaces too."""
+
+    def __init__(self, *manifests):
+        super().__init__(*manifests)
+        self._kinds[path_of("Namespace")] = "Namespace"
+
+
+def test_what_services_that_are_no_more_left_goes_and_nothing_else():
+    gone = elsewhere(self_notes(NOW - SILENT_S - 1))
+    lives = elsewhere(self_notes(NOW - 5))
+    stays = (
+        thing("Namespace", "living", OURS, annotations=lives),
+        thing("Namespace", "mine", OURS, annotations=self_notes(NOW)),
+        thing("Namespace", "theirs", OURS),
+        thing("Namespace", "unlike", annotations=gone),
+        thing("ConfigMap", "theirs"),
+    )
+    api = cast(
+        "Any", Cluster(*stays, thing("Namespace", "left", OURS, annotations=gone), claimed(gone))
+    )
+    done = asyncio.run(cluster._clean(api))
+    assert done.removed == ("left", "what is ours in ns")
+    assert done.kept == (
+        "living: its service was heard of 5 s ago",
+        "mine: its service runs",
+        "theirs: nothing in it says that a service of ours made it",
+    )
+    assert list(api.held.values()) == list(stays)
+
+
+def worlds(*apps):
+    return [World(apps=(App(name=name, labels={"app": name}),), policies=()) for name in apps]
+
+
+def test_room_is_made_for_other_worlds_where_nobody_waits_for_the_same(monkeypatch):
+    renewed = []
+
+    class Counted(Placed):
+        async def renew(self):
+            renewed.append(self.world.apps[0].name)
+            await super().renew()
+
+    monkeypatch.setattr(cluster, "Shop", Counted)
+    monkeypatch.setattr(cluster, "MOST_SHOPS", 1)
+    first, second = worlds("a", "b")
+
+    async def scene(world):
+        """Of two episodes of which the second waits for the first one's room."""
+        renewed.clear()
+        one = cluster.RealCluster("context")
+        one._api = cast("Any", Spaces())
+        taken = await one._take(first)
+        waiting = asyncio.create_task(one._take(world))
+        await until(one._short.total)
+        await one._release(taken)
+        await one._release(await waiting)
+        await one.rest()
+        await one.stop()
+        return list(renewed)
+
+    # built, and made as new after each episode but the one that made room
+    assert asyncio.run(scene(second)) == ["a", "b", "b"]
+    assert asyncio.run(scene(first)) == ["a", "a", "a"]
+
+
+class Spaces(Slow):
+    """An API of several namespaces; what is in them does not matter."""
+
+    async def find(self, kind, namespace="", **query):
+        await asyncio.sleep(0)
+        return []
+
+    async def apply(self, manifest):
+        await asyncio.sleep(0)
+
+    async def delete(self, path):
+        await asyncio.sleep(0)
+
+
+def test_what_could_not_be_removed_goes_a_little_later(monkeypatch):
+    monkeypatch.setattr(cluster, "Shop", Placed)
+    monkeypatch.setattr(cluster, "RENEW_S", 0)
+    deleted = []
+
+    class Away(Spaces):
+        async def delete(self, path):
+            deleted.append(path)
+            if len(deleted) < 3:
+                raise EnvironmentFailed("the API server is away")
+
+        async def merge(self, path, patch):
+            pass
+
+    async def scene():
+        one = cluster.RealCluster("context")
+        one._api = cast("Any", Away())
+        taken = await one._take(worlds("a")[0])
+        await one._discard(taken)
+        assert list(one._shops.values()) == [taken]
+        one._spawn(one._stay())
+        await until(lambda: not one._shops)
+        await one.stop()
+
+    asyncio.run(scene())
+    assert len(deleted) == 3
 
 
 # settling
@@ -429,6 +672,8 @@ class Enforcer:
         return list(self._stored.values())
 
     async def apply(self, manifest):
+        if manifest["kind"] != "NetworkPolicy":
+            return
         about, version = manifest["metadata"], str(next(self._versions))
         self._stored[about["name"]] = {
             **manifest, "metadata": {**about, "uid": version, "resourceVersion": version}
@@ -436,8 +681,9 @@ class Enforcer:
         if self.hears(manifest["spec"]):
             self._force[about["name"]] = manifest["spec"]
 
-    async def delete(self, _path, **_query):
-        self._stored.clear()
+    async def delete(self, path, **_query):
+        if path.endswith("networkpolicies"):
+            self._stored.clear()
 
     async def measure(self, _net, _wait):
         policies = [Policy(name=name, spec=spec) for name, spec in self._force.items()]
@@ -490,14 +736,33 @@ def after_a_patch(hears, monkeypatch):
 
 def test_no_disagreement_is_no_doubt(monkeypatch):
     sight, there = after_a_patch(lambda _: True, monkeypatch)
+    assert "predicted" not in make_state(sight)
     assert (sight.reached, sight.disagreement, there) == ((False,), (), [SHUT])
 
 
 def test_a_disagreement_that_an_agent_makes_is_judged_as_measured_and_kept(monkeypatch):
     # a plug-in that does not know this form, and does as all others say
     sight, there = after_a_patch(lambda spec: spec != SHUT, monkeypatch)
-    assert (sight.reached, sight.disagreement) == ((True,), (WRONG,))
+    assert (sight.reached, sight.predicted, sight.disagreement) == ((True,), (False,), (WRONG,))
+    state = make_state(sight)
+    assert (state["reached"], state["predicted"], state["disagreement"]) == ("1", "0", [WRONG])
     assert there == [SHUT]  # as the agent left it
+
+
+def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypatch):
+    monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
+    # a plug-in that has heard of the first policies, and of none since
+    enforcer = cast("Any", Enforcer(PAIR, lambda spec: spec == SHUT))
+    one = shop.Shop(enforcer, "shop", PAIR, "image")
+    one._meter = enforcer
+
+    async def scene():
+        await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
+        await one.renew()
+
+    with pytest.raises(shop.NotHealthy, match="user -> web should be open") as caught:
+        asyncio.run(scene())
+    assert (caught.value.evidence["reached"], caught.value.evidence["predicted"]) == ("0", "1")
 
 
 @pytest.mark.parametrize(
@@ -512,3 +777,7 @@ def test_a_disagreement_of_the_cluster_is_no_verdict(hearing, monkeypatch):
     assert caught.value.proven_ours
     assert WRONG in str(caught.value)
     assert not left
+    evidence = caught.value.evidence
+    assert (evidence["disagreement"], evidence["reached"], evidence["predicted"]) == (
+        [WRONG], "1", "0",
+    )  # fmt: skip
