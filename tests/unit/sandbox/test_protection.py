@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import tempfile
 import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -164,12 +166,18 @@ def own_user(
     return found
 
 
-def test_root_gives_users_or_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        place.chmod(0o755)
-    closed = tmp_path / "closed"
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that everybody may enter; those above ``tmp_path`` are pytest's, and closed."""
+    with tempfile.TemporaryDirectory(prefix="netarena-public-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_root_gives_users_or_fails(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = public / "closed"
     closed.mkdir(mode=0o700)
-    assert own_user(monkeypatch, tmp_path, root=True, landlock=False).ok
+    assert own_user(monkeypatch, public, root=True, landlock=False).ok
     assert own_user(monkeypatch, closed, root=True, landlock=True).ok
     failed = own_user(monkeypatch, closed, root=True, landlock=False)
     assert (failed.ok, failed.essential) == (False, True)
@@ -179,14 +187,12 @@ def test_root_gives_users_or_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (ordinary.ok, ordinary.essential) == (False, False)
 
 
-def test_folders_closed_to_others_are_seen(tmp_path: Path) -> None:
-    for place in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        place.chmod(0o755)
-    library = tmp_path / "closed" / "library"
+def test_folders_closed_to_others_are_seen(public: Path) -> None:
+    library = public / "closed" / "library"
     library.mkdir(parents=True)
     for place in (library.parent, library):  # whatever the umask is
         place.chmod(0o755)
     assert protection.readable_by_all(str(library))
     library.parent.chmod(0o700)
     assert not protection.readable_by_all(str(library))
-    assert not protection.readable_by_all(str(tmp_path / "absent"))
+    assert not protection.readable_by_all(str(public / "absent"))
