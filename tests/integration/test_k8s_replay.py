@@ -1,10 +1,16 @@
-"""What a real API server answered to kubectl, and what ours answers to the same commands."""
+"""What real API servers answer to kubectl, and what ours answers to the same commands.
+
+One was recorded. Another, which KUBECONFIG names, is asked by the same kubectl as ours: what a
+newer kubectl says in other words than the recording's counts for nothing there.
+"""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -33,6 +39,8 @@ NORMAL = [
     (r"\b[0-9a-f]{64}\b", "HASH"),
     (r'(?<="serverAddress":")[^"]*', "SERVER"),
     (r'("(?:gitCommit|goVersion)": ).*', r"\1VERSION"),
+    # of an agent's kubeconfig: a real server is reached through a relay
+    (r"\n +tls-server-name: \S+", ""),
     (r"(?<=80:)3\d{4}\b", "NODE-PORT"),
     # before the names of pods: a random number may look like the end of one
     (r'"?/tmp/\S*kubectl-edit-\d+\.yaml"|~/edit\.yaml"', "EDITED"),
@@ -70,8 +78,22 @@ AS_APPLIED = (
     "kubectl delete networkpolicies --all",
     "kubectl apply -f policies.yaml",
 )
-#: commands of one test
-CHUNK = 20
+#: puts what the recorded cluster had in the place of a real shop's stand-ins
+AS_RECORDED = (
+    "kubectl delete deployments,services,networkpolicies --all --cascade=foreground",
+    "kubectl wait pods --all --for=delete --timeout=120s",
+    "kubectl apply -f shop.yaml",
+    "kubectl apply -f policies.yaml",
+    "kubectl wait deployments --all --for=condition=Available --timeout=180s",
+)
+#: what a command wrote, as new
+RENEWED = ("kubectl delete networkpolicy adservice", "kubectl apply -f adservice.yaml")
+#: of the recorded cluster, and what ours says it is
+VERSION = "v1.34.2"
+#: what is compared; the spec is the policy's, afterwards
+ANSWER = ("exit", "stdout", "stderr", "spec")
+#: commands of the recording, and of one test
+ALL, CHUNK = 158, 20
 
 
 def normal(text):
@@ -104,21 +126,64 @@ async def kubectl(folder, one):
     return process.returncode, *(part.decode() for part in output)
 
 
-async def prepare(folder, shop, *commands):
-    """A new shop whose objects were applied by a client, as the recorded ones were."""
-    for role, access in (("operator", shop.access), ("admin", shop.admin_access)):
-        # the recording's kubeconfig has other names
-        text = access.kubeconfig.replace(f'"{role}"', '"admin"').replace("netarena", "realcluster")
-        (folder / role).write_text(text)
+async def prepare(folder, *commands):
     for command in commands:
-        status, _, _ = await kubectl(folder, {"as": "admin", "command": command})
-        assert status == 0
+        status, _, errors = await kubectl(folder, {"as": "admin", "command": command})
+        assert status == 0, (command, errors)
 
 
-async def replay(folder, numbers):
-    """(number, record, exit, stdout, stderr, the policy's spec afterwards) of each."""
-    records, found = recorded(), []
-    documents = list(yaml.safe_load_all((DATA / "boutique.yaml").read_text()))
+def give(folder, role, kubeconfig):
+    """The recording's kubeconfig has other names."""
+    text = kubeconfig.replace(f'"{role}"', '"admin"').replace("netarena", "realcluster")
+    (folder / role).write_text(text)
+
+
+class Ours:
+    """A shop of the embedded cluster, a new one for each command that writes."""
+
+    def __init__(self, cluster, folder):
+        self._cluster = cluster
+        self._folder = folder
+        self._shop = None
+
+    async def renew(self, *, writes):
+        """A shop whose objects were applied by a client, as the recorded ones were."""
+        self._shop = await self._cluster.deploy(boutique())
+        give(self._folder, "operator", self._shop.access.kubeconfig)
+        give(self._folder, "admin", self._shop.admin_access.kubeconfig)
+        await prepare(
+            self._folder, *(["kubectl apply -f adservice.yaml"] if writes else AS_APPLIED)
+        )
+
+    async def spec(self):
+        policies = {each.name: each.spec for each in (await self._shop.look()).policies}
+        return policies["adservice"]
+
+
+class Theirs:
+    """A shop of a real cluster, with what the recorded one had in the place of stand-ins."""
+
+    def __init__(self, cluster, folder, shop):
+        self._cluster = cluster
+        self._folder = folder
+        self._space = shop.access.namespace
+        give(folder, "operator", shop.access.kubeconfig)
+
+    async def renew(self, *, writes):
+        await prepare(self._folder, *(RENEWED if writes else AS_RECORDED))
+
+    async def spec(self):
+        found = await self._cluster.api.find("NetworkPolicy", self._space)
+        return next(one["spec"] for one in found if one["metadata"]["name"] == "adservice")
+
+
+def desk(folder, image="realcluster/standin:1"):
+    """The folder that commands are typed in: the files that they name, and kubectl."""
+    folder.mkdir(exist_ok=True)
+    for path in DATA.glob("*.yaml"):
+        shutil.copy(path, folder)
+    text = (DATA / "boutique.yaml").read_text().replace("realcluster/standin:1", image)
+    documents = list(yaml.safe_load_all(text))
     for one in documents:
         one["metadata"]["annotations"] = {}  # kubectl apply notes it so
     for name, policies in (("policies.yaml", True), ("shop.yaml", False)):
@@ -126,51 +191,139 @@ async def replay(folder, numbers):
         (folder / name).write_text(yaml.safe_dump_all(chosen))
     (folder / "bin").mkdir()
     (folder / "bin" / "kubectl").symlink_to(KUBECTL)
-    async with Embedded(namespace="default") as cluster:
-        shop = None
-        for number in numbers:
-            one = records[number]
-            writes = "spec_after" in one
-            if shop is None or writes:
-                shop = await cluster.deploy(boutique())
-                commands = ["kubectl apply -f adservice.yaml"] if writes else AS_APPLIED
-                await prepare(folder, shop, *commands)
-            if "label netpol" in one["command"]:
-                await prepare(folder, shop, "kubectl label netpol adservice a=b")
-            if "bad.yaml --validate=ignore" in one["command"]:  # it had been there before
-                await prepare(folder, shop, one["command"])
-            answer = await kubectl(folder, one)
-            policies = {each.name: each.spec for each in (await shop.look()).policies}
-            found.append((number, one, *answer, policies["adservice"]))
+    return folder
+
+
+def typed(command, space):
+    """A recorded command as it is typed in a namespace of another name."""
+    command = re.sub(r"\bdefault\b", space, command)
+    if command == "kubectl get netpol -A -o name":  # other namespaces have policies too
+        command += f" --field-selector=metadata.namespace={space}"
+    return command
+
+
+async def replay(folder, numbers, shop, space="default"):
+    """number -> ANSWER of each."""
+    records, found = recorded(), {}
+    for number in numbers:
+        one = records[number]
+        writes = "spec_after" in one
+        if not found or writes:
+            await shop.renew(writes=writes)
+        if "label netpol" in one["command"]:
+            await prepare(folder, "kubectl label netpol adservice a=b")
+        if "bad.yaml --validate=ignore" in one["command"]:  # it had been there before
+            await prepare(folder, one["command"])
+        if space != "default":
+            one["command"] = typed(one["command"], space)
+        found[number] = (*await kubectl(folder, one), await shop.spec())
     return found
 
 
-def differs(one, status, output, errors, spec):
-    """What of a recorded answer ours is not."""
-    pairs = {
-        "exit": (one["exit"], status),
-        "stdout": (normal(one["stdout"]), normal(output)),
-        "stderr": (normal(one["stderr"]), normal(errors)),
-        "spec": (one.get("spec_after", spec), spec),
-    }
-    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+def differs(theirs, ours):
+    """What of their answers ours are not: number -> what -> both."""
+    wrong = {}
+    for number, answer in ours.items():
+        pairs = dict(zip(ANSWER, zip(theirs[number], answer, strict=True), strict=True))
+        for key in ("stdout", "stderr"):
+            pairs[key] = tuple(normal(text) for text in pairs[key])
+        if found := {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}:
+            wrong[number] = found
+    return wrong
+
+
+def fields(explanation):
+    """Of what explains a kind, all but words: names and types."""
+    return re.findall(r"^ +(\S+)\t(<.*)$", explanation, re.MULTILINE)
+
+
+def compare(theirs, ours, known):
+    """Theirs and ours are the same but for what is known to differ."""
+    wrong = differs(theirs, ours)
+    assert {number: wrong[number] for number in wrong.keys() - known} == {}
+    # a difference that is gone leaves the table
+    assert known & ours.keys() == wrong.keys()
 
 
 @pytest.mark.slow
 @pytest.mark.requires("shared")
-@pytest.mark.parametrize("start", range(0, 158, CHUNK))
+@pytest.mark.parametrize("start", range(0, ALL, CHUNK))
 def test_kubectl_is_answered_as_by_a_real_api_server(start, tmp_path):
-    for path in DATA.glob("*.yaml"):
-        shutil.copy(path, tmp_path)
-    numbers = range(start, min(start + CHUNK, 158))
-    wrong = {
-        number: found
-        for number, *answer in asyncio.run(replay(tmp_path, numbers))
-        if (found := differs(*answer))
+    folder = desk(tmp_path)
+
+    async def scene():
+        async with Embedded(namespace="default") as cluster:
+            numbers = range(start, min(start + CHUNK, ALL))
+            return await replay(folder, numbers, Ours(cluster, folder))
+
+    ours = asyncio.run(scene())
+    theirs = {
+        number: (one["exit"], one["stdout"], one["stderr"], one.get("spec_after", ours[number][3]))
+        for number, one in enumerate(recorded())
+        if number in ours
     }
-    assert {number: wrong[number] for number in wrong.keys() - KNOWN} == {}
-    # a difference that is gone leaves the table
-    assert KNOWN & set(numbers) == wrong.keys()
+    compare(theirs, ours, KNOWN)
+
+
+@contextlib.asynccontextmanager
+async def shop_on(context):
+    """A real cluster, and a new shop on it."""
+    from netarena_k8s.real.cluster import RealCluster
+
+    cluster = RealCluster(context)
+    await cluster.start()
+    try:
+        shop = await cluster.deploy(boutique())
+        try:
+            yield cluster, shop
+        finally:
+            await shop.close()
+    finally:
+        await cluster.stop()
+
+
+def asked(context, *arguments):
+    """What the cluster's own administrator is answered, as JSON."""
+    command = [KUBECTL, "--context", context, *arguments]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
+def admin_of(context, space):
+    """The kubeconfig of the cluster's own administrator, in a namespace."""
+    config = asked(context, "config", "view", "--raw", "--flatten", "--minify", "-o", "json")
+    config["contexts"][0]["context"]["namespace"] = space
+    return json.dumps(config)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.requires("cluster", "shared")
+def test_kubectl_is_answered_as_by_a_real_k8s_cluster(cluster, tmp_path):
+    from netarena_k8s.real.cluster import IMAGE
+
+    version = asked(cluster, "get", "--raw", "/version")["gitVersion"]
+    if version != VERSION:
+        pytest.skip(f"the embedded cluster answers as {VERSION}, this one is {version}")
+
+    async def scene():
+        async with shop_on(cluster) as (real, shop):
+            space = shop.access.namespace
+            there, here = desk(tmp_path / "there", IMAGE), desk(tmp_path / "here")
+            (there / "admin").write_text(admin_of(cluster, space))
+            async with Embedded(namespace=space) as embedded:
+                return await asyncio.gather(
+                    replay(there, range(ALL), Theirs(real, there, shop), space),
+                    replay(here, range(ALL), Ours(embedded, here), space),
+                )
+
+    theirs, ours = asyncio.run(scene())
+    # both did what was recorded, and neither failed for want of a cluster
+    assert [answer[0] for answer in theirs.values()] == [one["exit"] for one in recorded()]
+    compare(theirs, ours, WORDS)
+    for number in WORDS:
+        # one type too: a real server has a name for that of ports
+        theirs_of = theirs[number][1].replace("<IntOrString>", "<string>")
+        assert fields(theirs_of) == fields(ours[number][1]) != []
 
 
 @pytest.mark.requires("shared")
