@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -164,8 +165,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pause", type=float, default=12.0, help="s without the plug-in")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="netarena-chaos-") as folder:
-        fine = asyncio.run(assess(given, Path(folder)))
+    out = Path(tempfile.mkdtemp(prefix="netarena-chaos-"))
+    fine = asyncio.run(assess(given, out))
+    if fine:
+        shutil.rmtree(out)
+    else:
+        print(f"what went wrong: {out}")
     sys.exit(0 if fine else 1)
 
 

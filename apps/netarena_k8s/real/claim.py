@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -24,6 +24,7 @@ from netarena_k8s.real.manifest import OWNED, OWNER
 from netarena_k8s.real.owner import (
     RENEW_S,
     SILENT_S,
+    Listener,
     is_mine,
     is_ours,
     is_seen_alive,
@@ -38,6 +39,8 @@ MINE: Mapping[str, str] = {"labelSelector": f"{OWNED}={OWNER}"}
 NAME = "netarena"
 _POLICIES = "policies"
 _PAUSE_S = 0.5
+#: what a write is answered that comes second: gone, or changed in the meantime
+_TOO_LATE = frozenset({404, 409})
 #: what is removed of ours, in this order; the claim goes last
 _KINDS = (
     "Deployment",
@@ -57,59 +60,73 @@ _EVERYWHERE = frozenset({("Service", "kubernetes")})
 
 @dataclass(frozen=True)
 class Claim:
-    """On a namespace: whose, and the names of its policies."""
+    """On a namespace: whose, and the names of its policies, as of a version of it."""
 
     namespace: str
     policies: frozenset[str]
     notes: Mapping[str, str]
+    version: str
 
     @classmethod
     def read(cls, found: Json) -> Self:
         """From its ConfigMap; whoever has tampered with it has claimed no policies."""
         about = found["metadata"]
         names: object = None
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             names = json.loads((found.get("data") or {}).get(_POLICIES, "[]"))
         listed = names if isinstance(names, list) else []
-        return cls(about["namespace"], frozenset(map(str, listed)), about.get("annotations") or {})
+        return cls(
+            about["namespace"],
+            frozenset(map(str, listed)),
+            about.get("annotations") or {},
+            about.get("resourceVersion", ""),
+        )
 
 
 async def claim(api: Api, namespace: str, policies: Iterable[str]) -> None:
-    """Say that a namespace is in our use, and that these policies are ours.
+    """Say that a namespace is in our use, and that these policies are ours. What is left there of
+    a claim goes first.
 
-    Raises Refused, and ConfigError where another service is at work.
+    Raises EnvironmentFailed, and ConfigError where another service is at work.
     """
     there = await _find(api, namespace)
-    if there is not None and not is_mine(there.notes) and why_kept(there.notes, api.now):
-        raise _taken(namespace)
-    await api.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": NAME,
-                "namespace": namespace,
-                "labels": {OWNED: OWNER},
-                "annotations": self_notes(api.now),
-            },
-            "data": {_POLICIES: json.dumps(sorted(policies))},
-        }
-    )
+    if there is not None:
+        if not is_mine(there.notes) and why_kept(there.notes, api.now):
+            raise _taken(namespace)
+        await _seize(api, there)
+        await vacate(api, namespace)
+    await _make(api, namespace, policies)
 
 
-async def renew(api: Api, namespace: str) -> None:
-    """Say that the claim's owner lives. Raises EnvironmentFailed."""
-    notes = {"metadata": {"annotations": self_notes(api.now)}}
-    await api.merge(path_of("ConfigMap", namespace, NAME), notes)
-
-
-async def claims(api: Api) -> list[Claim]:
-    """In all namespaces; none where they may not be seen."""
+async def renew(api: Api, namespace: str) -> bool:
+    """Say that the claim's owner lives; whether it is still ours. Raises EnvironmentFailed."""
     try:
+        there = await _find(api, namespace)
+        if there is None or not is_mine(there.notes):
+            return False
+        await _seize(api, there)
+    except ConfigError:
+        return False
+    return True
+
+
+async def clear(api: Api, there: Claim) -> None:
+    """Remove what a service that is no more left. Raises EnvironmentFailed, and ConfigError where
+    another has taken it in the meantime."""
+    await _seize(api, there)
+    await vacate(api, there.namespace)
+
+
+async def claims(api: Api, *namespaces: str) -> list[Claim]:
+    """In all namespaces, or in these. Raises Refused where they may not be seen."""
+    if not namespaces:
         found = await api.find("ConfigMap", **MINE)
-    except Refused:
-        return []
-    return [Claim.read(one) for one in found if one["metadata"]["name"] == NAME]
+        return [Claim.read(one) for one in found if one["metadata"]["name"] == NAME]
+    some = []
+    for namespace in namespaces:
+        with contextlib.suppress(ConfigError):
+            some.append(await _find(api, namespace))
+    return [one for one in some if one is not None]
 
 
 async def settle(api: Api, namespace: str) -> None:
@@ -131,17 +148,24 @@ async def settle(api: Api, namespace: str) -> None:
             if what not in _boutique():
                 raise _crossing(namespace, kind, about["name"])
             replaced.append(what)
+    if there is None:
+        await _make(api, namespace, ())
+    else:
+        await _seize(api, there)
     for kind, name in replaced:
         await api.delete(path_of(kind, namespace, name))
     await vacate(api, namespace)
 
 
 async def vacate(api: Api, namespace: str) -> None:
-    """Remove what is ours from a namespace, the claim last. Raises EnvironmentFailed."""
+    """Remove what is ours from a namespace that this process has claimed, the claim last; nothing
+    where it has not. Raises EnvironmentFailed."""
     there = None
     with contextlib.suppress(ConfigError):  # others have put theirs there
         there = await _find(api, namespace)
-    await remove_policies(api, namespace, there.policies if there is not None else ())
+    if there is None or not is_mine(there.notes):
+        return
+    await remove_policies(api, namespace, there.policies)
     for kind in _KINDS:
         try:
             found = await api.find(kind, namespace, **MINE)
@@ -149,8 +173,7 @@ async def vacate(api: Api, namespace: str) -> None:
             continue
         for one in found:
             await api.delete(path_of(kind, namespace, one["metadata"]["name"]))
-    if there is not None:
-        await api.delete(path_of("ConfigMap", namespace, NAME))
+    await api.delete(path_of("ConfigMap", namespace, NAME))
 
 
 async def remove_policies(api: Api, namespace: str, names: Iterable[str] | None = None) -> None:
@@ -183,9 +206,9 @@ async def free_policies(api: Api, namespace: str, there: Iterable[Manifest]) -> 
 async def _free(api: Api, namespace: str) -> Claim | None:
     """What is left of a claim whose service is no more. Whoever lives elsewhere says so within
     ``RENEW_S``, and is dead after ``SILENT_S``. Raises ConfigError where another is at work."""
-    first: Mapping[str, str] | None = None
+    listener, first = Listener(), None
     while (there := await _find(api, namespace)) is not None and not is_mine(there.notes):
-        if not (why := why_kept(there.notes, api.now)):
+        if not (why := listener.why_kept(namespace, there.notes, api.now)):
             break
         if first not in (None, there.notes) or is_seen_alive(there.notes):
             raise _taken(namespace)
@@ -198,6 +221,42 @@ async def _free(api: Api, namespace: str) -> Claim | None:
             first = there.notes
         await asyncio.sleep(_PAUSE_S)
     return there
+
+
+async def _make(api: Api, namespace: str, policies: Iterable[str]) -> None:
+    """Claim what nobody has. Raises ConfigError for whoever comes second."""
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": NAME,
+            "namespace": namespace,
+            "labels": {OWNED: OWNER},
+            "annotations": self_notes(api.now),
+        },
+        "data": {_POLICIES: json.dumps(sorted(policies))},
+    }
+    await _first(api, namespace, api.post(path_of("ConfigMap", namespace), manifest))
+
+
+async def _seize(api: Api, there: Claim) -> None:
+    """Have a claim say that it is ours, if it is as it was read. Raises ConfigError if not."""
+    about = {"resourceVersion": there.version, "annotations": self_notes(api.now)}
+    path = path_of("ConfigMap", there.namespace, NAME)
+    await _first(api, there.namespace, api.merge(path, {"metadata": about}))
+
+
+async def _first(api: Api, namespace: str, write: Awaitable[Json]) -> None:
+    """Write, unless somebody else did before. Raises ConfigError."""
+    try:
+        await write
+    except Refused as refused:
+        if refused.status not in _TOO_LATE:
+            raise
+        there = await _find(api, namespace)
+        # a write whose answer was lost is refused when it is repeated
+        if there is None or not is_mine(there.notes):
+            raise _taken(namespace) from None
 
 
 def _taken(namespace: str) -> ConfigError:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from netarena.errors import ConfigError, EnvironmentFailed
@@ -24,13 +25,18 @@ from netarena.model import Cleaned
 from netarena_k8s.cluster import Cluster, Deployed
 from netarena_k8s.policy import Manifest
 from netarena_k8s.real import claim
-from netarena_k8s.real.client import Api, Json, Refused, each, path_of
+from netarena_k8s.real.client import Api, Refused, each, path_of
+from netarena_k8s.real.context import kubeconfig_paths, namespace_of
 from netarena_k8s.real.manifest import namespace_manifest
-from netarena_k8s.real.owner import RENEW_S, self_notes, why_kept
+from netarena_k8s.real.owner import LISTEN_S, LISTENING, RENEW_S, Listener, is_mine, self_notes
 from netarena_k8s.real.right import missing_rights
 from netarena_k8s.real.shop import NotHealthy, RealShop, Shop
 from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World, render_policy
 
+log = logging.getLogger(__name__)
+
+#: of this process, those that are not to be removed
+_STANDING: set[str] = set()
 #: namespaces at a time: 8 shops of 12 pods fit a node of 110
 MOST_SHOPS = 8
 #: of the stand-ins; elsewhere than in the cluster's own store: NETARENA_STANDIN_IMAGE
@@ -73,7 +79,8 @@ class RealCluster(Cluster):
         self._fixed = namespace
         self._image = os.environ.get("NETARENA_STANDIN_IMAGE") or IMAGE
         #: shops that there is still room for
-        self._places = 1 if namespace else MOST_SHOPS
+        self._most = 1 if namespace else MOST_SHOPS
+        self._places = self._most
         self._api: Api | None = None
         self._starting = asyncio.Lock()
         self._changed = asyncio.Condition()
@@ -85,8 +92,12 @@ class RealCluster(Cluster):
         self._waiting: Counter[str] = Counter()
         #: world -> how many episodes wait for room
         self._short: Counter[str] = Counter()
-        #: namespaces that could not be removed when they should have been
+        #: shops that make room just now
+        self._leaving = 0
+        #: those that could not be removed when they should have been
         self._left: list[Shop] = []
+        self._listener = Listener()
+        self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -139,9 +150,11 @@ class RealCluster(Cluster):
         if self._fixed:
             await claim.settle(self.api, self._fixed)
         else:
-            await _clean(self.api)
+            await _clean(self.api, self._listener)
+        self._spawn(self._again(self._stay))
+        if not self._fixed:
+            self._spawn(self._again(self._tidy))
         await self._see_enforcement()
-        self._spawn(self._stay())
 
     async def _see_enforcement(self) -> None:
         """Raises EnvironmentFailed where a policy changes nothing."""
@@ -177,10 +190,10 @@ class RealCluster(Cluster):
                     self._places -= 1
                     break
                 else:
-                    if self._free:
-                        # there is room when it has gone: the next may stand in the same namespace
-                        self._spawn(self._clear(self._free.pop(0)))
                     self._short[key] += 1
+                    if self._free and self._lacks_room():
+                        # there is room when it has gone: the next may stand in the same namespace
+                        self._clear(self._free.pop(0))
                     try:
                         await self._changed.wait()
                     finally:
@@ -194,11 +207,11 @@ class RealCluster(Cluster):
     async def _release(self, shop: Shop) -> None:
         """Of an episode that has ended: make it as new for the next, without anybody waiting, or
         make room where only other worlds are waited for."""
-        if shop.namespace not in self._shops:
+        if self._stopping or shop.namespace not in self._shops:
             return
         key = _key(shop.world)
-        if not self._short[key] and self._short.total() > self._places:
-            self._spawn(self._clear(shop))
+        if not self._short[key] and self._lacks_room():
+            self._clear(shop)
         else:
             self._soon[key] += 1
             self._spawn(self._renew(shop))
@@ -210,16 +223,29 @@ class RealCluster(Cluster):
             except NotHealthy:  # a busy machine; new pods would make it busier
                 await shop.renew()
             self._free.append(shop)
-        except EnvironmentFailed:
+        except Exception as error:
+            if not isinstance(error, EnvironmentFailed):
+                log.exception("making %s as new failed", shop.namespace)
             await self._discard(shop)
             self._places += 1
         finally:
             self._soon[_key(shop.world)] -= 1
             await self._tell()
 
-    async def _clear(self, shop: Shop) -> None:
-        await self._discard(shop)
-        await self._vacate()
+    def _lacks_room(self) -> bool:
+        """Whether more episodes wait for room than there is, or will be."""
+        return self._short.total() > self._places + self._leaving
+
+    def _clear(self, shop: Shop) -> None:
+        self._leaving += 1
+        self._spawn(self._leave(shop))
+
+    async def _leave(self, shop: Shop) -> None:
+        try:
+            await self._discard(shop)
+        finally:
+            self._leaving -= 1
+            await self._vacate()
 
     async def _vacate(self) -> None:
         self._places += 1
@@ -232,15 +258,17 @@ class RealCluster(Cluster):
     async def _build(self, world: World, workloads: Mapping[str, Manifest] | None) -> Shop:
         """A namespace with ``world`` in it, healthy. Raises EnvironmentFailed."""
         name = self._fixed or f"shop-{secrets.token_hex(4)}"
-        if self._fixed:
-            await claim.claim(self.api, name, [policy.name for policy in world.policies])
-        else:
-            await self.api.apply(namespace_manifest(name, world.labels, self_notes(self.api.now)))
         shop = Shop(
             self.api, name, world, self._image, workloads=workloads, shared=bool(self._fixed)
         )
+        if self._fixed:
+            await claim.claim(self.api, name, [policy.name for policy in world.policies])
         self._shops[name] = shop
         try:
+            if not self._fixed:
+                _STANDING.add(name)
+                notes = self_notes(self.api.now)
+                await self.api.apply(namespace_manifest(name, world.labels, notes))
             await shop.build()
             await shop.renew()
         except BaseException:
@@ -260,26 +288,39 @@ class RealCluster(Cluster):
             except EnvironmentFailed:
                 self._left.append(shop)
                 return
+            _STANDING.discard(shop.namespace)
         # not before: who is stopped half-way finds it here
         self._shops.pop(shop.namespace, None)
 
-    async def _stay(self) -> None:
-        """Let our namespaces say that we live, and see who does no longer."""
+    async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Every ``RENEW_S``, whatever came of it."""
         while True:
             await asyncio.sleep(RENEW_S)
-            with contextlib.suppress(EnvironmentFailed):
-                if self._fixed:
-                    await each(claim.renew(self.api, name) for name in self._shops)
-                else:
-                    await each(self._renew_notes(name) for name in self._shops)
-                    left, self._left = self._left, []
-                    await each(self._discard(shop) for shop in left)
-                    await _clean(self.api)
+            try:
+                await work()
+            except EnvironmentFailed:  # the API is away: next time
+                continue
+            except Exception:
+                log.exception("looking after namespaces failed")
 
-    async def _renew_notes(self, name: str) -> None:
+    async def _stay(self) -> None:
+        """Let our namespaces say that we live."""
+        await each(self._say(shop) for shop in list(self._shops.values()))
+
+    async def _say(self, shop: Shop) -> None:
+        if self._fixed:
+            if not await claim.renew(self.api, shop.namespace) and shop in self._shops.values():
+                shop.lost = f"namespace {shop.namespace} was taken by another service"
+            return
         notes = {"metadata": {"annotations": self_notes(self.api.now)}}
         with contextlib.suppress(Refused):  # it has gone in the meantime
-            await self.api.merge(path_of("Namespace", name=name), notes)
+            await self.api.merge(path_of("Namespace", name=shop.namespace), notes)
+
+    async def _tidy(self) -> None:
+        """Remove what could not be removed before, and what others left who live no longer."""
+        left, self._left = self._left, []
+        await each(self._discard(shop) for shop in left)
+        await _clean(self.api, self._listener)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -288,6 +329,7 @@ class RealCluster(Cluster):
 
     async def _stop(self) -> None:
         """Have everything deleted; the cluster does so in its own time."""
+        self._stopping = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -297,10 +339,14 @@ class RealCluster(Cluster):
         await asyncio.gather(
             *(self._discard(shop) for shop in list(self._shops.values())), return_exceptions=True
         )
+        # what could not be deleted is nobody's from now on, and goes at the next look
+        _STANDING.difference_update(self._shops)
         for held in (self._shops, self._free, self._left, self._soon):
             held.clear()
+        self._places, self._leaving, self._stopping = self._most, 0, False
         api, self._api = self._api, None
         await api.close()
+        await self._tell()
 
 
 async def clean(context: str) -> Cleaned:
@@ -309,23 +355,57 @@ async def clean(context: str) -> Cleaned:
     Raises ConfigError and EnvironmentFailed.
     """
     api = await Api.connect(context)
+    listener = Listener()
     try:
-        return await _clean(api)
+        done = await _clean(api, listener, namespace_of(context, kubeconfig_paths()))
+        if any(one.endswith(LISTENING) for one in done.kept):
+            log.warning("services are silent: listening for them for %.0f s", LISTEN_S)
+            await asyncio.sleep(LISTEN_S)
+            more = await _clean(api, listener, namespace_of(context, kubeconfig_paths()))
+            done = Cleaned(removed=(*done.removed, *more.removed), kept=more.kept)
+        return done
     finally:
         await api.close()
 
 
-async def _clean(api: Api) -> Cleaned:
-    found = await api.find("Namespace", **claim.MINE)
-    ours = {one["metadata"]["name"]: why_kept(_notes(one), api.now) for one in found}
-    shared = {one.namespace: why_kept(one.notes, api.now) for one in await claim.claims(api)}
-    await each(_remove(api, name) for name, why in ours.items() if not why)
-    await each(claim.vacate(api, name) for name, why in shared.items() if not why)
-    both = [*ours.items(), *((f"what is ours in {name}", why) for name, why in shared.items())]
-    return Cleaned(
-        removed=tuple(name for name, why in both if not why),
-        kept=tuple(f"{name}: {why}" for name, why in both if why),
-    )
+async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
+    """With the rights of one ``namespace`` only, what is ours in that."""
+    removed, kept = [], []
+    try:
+        for one in await api.find("Namespace", **claim.MINE):
+            name, notes = one["metadata"]["name"], one["metadata"].get("annotations")
+            why = listener.why_kept(name, notes, api.now)
+            if is_mine(notes) and name not in _STANDING:
+                why = ""
+            if not why:
+                why = await _tried(_remove(api, name))
+            kept.append(f"{name}: {why}") if why else removed.append(name)
+    except Refused:
+        if not namespace:
+            raise
+    with contextlib.suppress(Refused):
+        try:
+            claims = await claim.claims(api)
+        except Refused:
+            claims = await claim.claims(api, *filter(None, [namespace]))
+        for there in claims:
+            name = f"what is ours in {there.namespace}"
+            why = listener.why_kept(there.namespace, there.notes, api.now)
+            if not why:
+                why = await _tried(claim.clear(api, there))
+            kept.append(f"{name}: {why}") if why else removed.append(name)
+    return Cleaned(removed=tuple(removed), kept=tuple(kept))
+
+
+async def _tried(removal: Coroutine[Any, Any, None]) -> str:
+    """Why a removal failed, in words."""
+    try:
+        await removal
+    except EnvironmentFailed as error:
+        return f"it could not be removed: {error}"
+    except ConfigError as error:
+        return error.problem
+    return ""
 
 
 async def _remove(api: Api, namespace: str) -> None:
@@ -333,11 +413,6 @@ async def _remove(api: Api, namespace: str) -> None:
     with contextlib.suppress(EnvironmentFailed):
         await claim.free_policies(api, namespace, await api.find("NetworkPolicy", namespace))
     await api.delete(path_of("Namespace", name=namespace))
-
-
-def _notes(one: Json) -> dict[str, str]:
-    found: dict[str, str] = one["metadata"].get("annotations") or {}
-    return found
 
 
 def _key(world: World) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +24,12 @@ HEARD_NOTE = "netarena/heard"
 #: API server may be away for a minute, and nobody is heard meanwhile
 RENEW_S = 10.0
 SILENT_S = 120.0
+#: how long who seems dead elsewhere is listened for: when an API server comes back that was away,
+#: nobody has been heard
+LISTEN_S = 2 * RENEW_S
+LISTENING = "its service is silent, and listened for"
+#: of a time in seconds
+_DIGITS = 12
 _NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -47,6 +54,27 @@ def is_seen_alive(notes: Mapping[str, str] | None) -> bool | None:
     return _is_held(found.socket) if found is not None and found.near else None
 
 
+class Listener:
+    """Knows who is no more, of those elsewhere too, by what it hears from look to look."""
+
+    def __init__(self) -> None:
+        #: whose -> what it had last said, and when that was first read (monotonic)
+        self._last: dict[str, tuple[object, float]] = {}
+
+    def why_kept(self, name: str, notes: Mapping[str, str] | None, now: float) -> str:
+        """As the function, but who elsewhere was silent is heard out first."""
+        why = why_kept(notes, now)
+        if why or is_seen_alive(notes) is not None:
+            self._last.pop(name, None)
+            return why
+        last, since = self._last.get(name, (None, 0.0))
+        if last != notes:
+            last, since = self._last[name] = (dict(notes or _NO_NOTES), time.monotonic())
+        if time.monotonic() - since < LISTEN_S:
+            return LISTENING
+        return ""
+
+
 def why_kept(notes: Mapping[str, str] | None, now: float) -> str:
     """Why it is not to be removed, in words; empty if a service made it that is no more."""
     if (found := _read(notes)) is None:
@@ -69,11 +97,11 @@ class _Owner:
 def _read(notes: Mapping[str, str] | None) -> _Owner | None:
     given = notes or _NO_NOTES
     try:
-        owner, heard = json.loads(given[OWNER_NOTE]), int(given[HEARD_NOTE])
+        owner, heard = json.loads(given[OWNER_NOTE]), int(given[HEARD_NOTE][:_DIGITS])
         ours = _identity()
         near = all(owner[key] == ours[key] for key in ("boot", "network"))
         return _Owner(str(owner["socket"]), near, heard)
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         return None
 
 
@@ -100,11 +128,11 @@ def _sign_of_life() -> str:
 
 def _is_held(name: str) -> bool | None:
     """Whether somebody in our network holds a socket of this name; None if it may not be told."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
             asking.connect(f"\0{name}")
-        except ConnectionRefusedError:
-            return False
-        except (OSError, ValueError):  # a profile around a container; no name of ours
-            return None
+    except ConnectionRefusedError:
+        return False
+    except (OSError, ValueError):  # a profile around a container; no name of ours
+        return None
     return True

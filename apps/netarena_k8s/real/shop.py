@@ -98,6 +98,8 @@ class Shop:
         self._cluster_ips: dict[str, str] = {}
         self._pods: dict[str, str] = {}
         self._deployed: dict[str, str] = {}
+        #: why the namespace is no longer ours, in words
+        self.lost = ""
 
     async def build(self) -> None:
         """Apply the applications, and wait until all pods are ready. The namespace is there
@@ -243,7 +245,10 @@ class Shop:
         return {DNS: found[0]} if found else {}
 
     def _check_strangers(self, listed: Iterable[Manifest]) -> None:
-        """Raises EnvironmentFailed for a policy of others among ours: an agent can make none."""
+        """Raises EnvironmentFailed for a policy of others among ours: an agent can make none; and
+        where the namespace is another's by now."""
+        if self.lost:
+            raise EnvironmentFailed(self.lost, proven_ours=True)
         if self._shared:
             known = {policy.name for policy in self.world.policies}
             for name in sorted({one["metadata"]["name"] for one in listed} - known):

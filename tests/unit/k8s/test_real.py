@@ -18,7 +18,7 @@ from netarena_k8s.apiserver.right import RULES
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.real import claim, cluster, diagnosis, right, shop
+from netarena_k8s.real import claim, cluster, diagnosis, owner, right, shop
 from netarena_k8s.real.client import Refused, Server, path_of
 from netarena_k8s.real.context import check_context, current_context
 from netarena_k8s.real.manifest import (
@@ -32,8 +32,10 @@ from netarena_k8s.real.manifest import (
 from netarena_k8s.real.measure import Address, Finding, Round, Wait, addresses_of, places_of
 from netarena_k8s.real.owner import (
     HEARD_NOTE,
+    LISTENING,
     OWNER_NOTE,
     SILENT_S,
+    Listener,
     is_mine,
     is_ours,
     self_notes,
@@ -167,8 +169,8 @@ sys.stdin.read()
 
 def elsewhere(notes, **more):
     """As a service in another network has it."""
-    owner = {**json.loads(notes[OWNER_NOTE]), "network": "net:[1]", **more}
-    return {**notes, OWNER_NOTE: json.dumps(owner)}
+    given = {**json.loads(notes[OWNER_NOTE]), "network": "net:[1]", **more}
+    return {**notes, OWNER_NOTE: json.dumps(given)}
 
 
 def test_who_has_ended_has_abandoned_what_it_made_in_whatever_container():
@@ -226,9 +228,34 @@ def test_what_nothing_says_is_ours_stays(notes):
 
 def test_a_name_that_no_socket_can_have_is_nobodys_sign_of_life():
     for name in ("x" * 300, "\ud800", "a\0b"):
-        owner = {**json.loads(self_notes(NOW)[OWNER_NOTE]), "socket": name}
-        notes = {**self_notes(NOW), OWNER_NOTE: json.dumps(owner)}
+        given = {**json.loads(self_notes(NOW)[OWNER_NOTE]), "socket": name}
+        notes = {**self_notes(NOW), OWNER_NOTE: json.dumps(given)}
         assert why_kept(notes, NOW + SILENT_S + 1) == ""
+
+
+def test_where_nobody_may_ask_for_a_sign_of_life_silence_tells(monkeypatch):
+    class Confined:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def connect(self, _):
+            raise PermissionError
+
+    notes = self_notes(NOW)
+    monkeypatch.setattr(owner.socket, "socket", lambda *_: Confined())
+    assert why_kept(notes, NOW + 5) == "its service was heard of 5 s ago"
+
+
+def test_notes_that_are_poison_are_nobodys():
+    deep = "[" * 100_000
+    assert not is_ours({OWNER_NOTE: deep, HEARD_NOTE: "1"})
+    late = {**elsewhere(self_notes(NOW)), HEARD_NOTE: "9" * 400}
+    assert why_kept(late, NOW) == ""
+    there = claimed(self_notes(NOW))
+    assert claim.Claim.read({**there, "data": {"policies": deep}}).policies == frozenset()
 
 
 # manifests
@@ -318,6 +345,7 @@ class Objects:
 
     def __init__(self, *manifests):
         self.held = {(one["kind"], one["metadata"]["name"]): one for one in manifests}
+        self._versions = itertools.count(1)
         self._kinds = {path_of(kind, "ns"): kind for kind in ("ConfigMap", *KINDS)}
 
     async def find(self, kind, namespace="", **query):
@@ -337,8 +365,21 @@ class Objects:
     async def apply(self, manifest):
         self.held[manifest["kind"], manifest["metadata"]["name"]] = manifest
 
+    async def post(self, path, manifest):
+        what = manifest["kind"], manifest["metadata"]["name"]
+        if what in self.held:
+            raise Refused(409, "already exists")
+        self.held[what] = manifest
+        self._write(manifest["metadata"], {})
+
     async def merge(self, path, patch):
-        self.held[self._what(path)]["metadata"].update(patch["metadata"])
+        about = (await self.get(path))["metadata"]
+        if patch["metadata"].get("resourceVersion", "") != about.get("resourceVersion", ""):
+            raise Refused(409, "the object has been modified")
+        self._write(about, patch["metadata"])
+
+    def _write(self, about, changed):
+        about.update({**changed, "resourceVersion": str(next(self._versions))})
 
     async def delete(self, path):
         self.held.pop(self._what(path), None)
@@ -513,7 +554,7 @@ class Cluster(Objects):
         self._kinds[path_of("Namespace")] = "Namespace"
 
 
-def test_what_services_that_are_no_more_left_goes_and_nothing_else():
+def test_what_services_that_are_no_more_left_goes_and_nothing_else(monkeypatch):
     gone = elsewhere(self_notes(NOW - SILENT_S - 1))
     lives = elsewhere(self_notes(NOW - 5))
     stays = (
@@ -526,14 +567,220 @@ def test_what_services_that_are_no_more_left_goes_and_nothing_else():
     api = cast(
         "Any", Cluster(*stays, thing("Namespace", "left", OURS, annotations=gone), claimed(gone))
     )
-    done = asyncio.run(cluster._clean(api))
-    assert done.removed == ("left", "what is ours in ns")
-    assert done.kept == (
+    listener = Listener()
+    kept = (
         "living: its service was heard of 5 s ago",
         "mine: its service runs",
         "theirs: nothing in it says that a service of ours made it",
     )
+    monkeypatch.setattr(cluster, "_STANDING", {"mine"})
+    done = asyncio.run(cluster._clean(api, listener))
+    # who may just not have been heard of while the API was away is listened for
+    assert done.removed == ()
+    silent = (f"left: {LISTENING}", f"what is ours in ns: {LISTENING}")
+    assert done.kept == (*kept, *silent)
+    monkeypatch.setattr(owner, "LISTEN_S", 0.0)
+    done = asyncio.run(cluster._clean(api, listener))
+    assert done.removed == ("left", "what is ours in ns")
+    assert done.kept == kept
     assert list(api.held.values()) == list(stays)
+    # of this process, and nobody's any more
+    monkeypatch.setattr(cluster, "_STANDING", set())
+    assert asyncio.run(cluster._clean(api, listener)).removed == ("mine",)
+
+
+def test_who_is_heard_again_after_a_silence_lives(monkeypatch):
+    listener = Listener()
+    silent = elsewhere(self_notes(NOW - SILENT_S - 1))
+    assert listener.why_kept("ns", silent, NOW) == LISTENING
+    assert listener.why_kept("ns", elsewhere(self_notes(NOW)), NOW + 1).endswith("1 s ago")
+    # it is listened for anew when it is silent again
+    later = NOW + SILENT_S + 5
+    assert listener.why_kept("ns", elsewhere(self_notes(NOW)), later) == LISTENING
+    monkeypatch.setattr(owner, "LISTEN_S", 0.0)
+    assert listener.why_kept("ns", elsewhere(self_notes(NOW)), later) == ""
+
+
+def test_a_claim_that_was_taken_meanwhile_is_not_cleared():
+    gone = elsewhere(self_notes(NOW - SILENT_S - 1))
+    api = cast("Any", Cluster(claimed(gone), thing("Deployment", "web", OURS)))
+
+    async def scene():
+        (there,) = await claim.claims(api)
+        # another service starts there between the look and the removal
+        api.held["ConfigMap", "netarena"] = claimed(elsewhere(self_notes(NOW)))
+        api.held["ConfigMap", "netarena"]["metadata"]["resourceVersion"] = "7"
+        with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
+            await claim.clear(api, there)
+        await claim.vacate(api, "ns")
+
+    asyncio.run(scene())
+    assert ("Deployment", "web") in api.held
+    assert ("ConfigMap", "netarena") in api.held
+
+
+def test_of_two_who_claim_at_once_one_comes_second():
+    api = cast("Any", Objects(*THEIRS))
+
+    async def scene():
+        await claim._make(api, "ns", ["theirs"])
+        held = api.held["ConfigMap", "netarena"]["metadata"]
+        held["annotations"] = elsewhere(self_notes(NOW))
+        # nobody was there when this one looked
+        with pytest.raises(ConfigError, match="another service"):
+            await claim._make(api, "ns", ["web"])
+        assert not await claim.renew(api, "ns")
+
+    asyncio.run(scene())
+    assert json.loads(api.held["ConfigMap", "netarena"]["data"]["policies"]) == ["theirs"]
+
+
+def test_a_claim_whose_answer_was_lost_is_ours_when_it_is_made_again():
+    api = cast("Any", Objects(*THEIRS))
+
+    async def scene():
+        await claim._make(api, "ns", ["web"])
+        await claim._make(api, "ns", ["web"])
+        assert await claim.renew(api, "ns")
+
+    asyncio.run(scene())
+
+
+def test_a_namespace_that_another_service_took_gives_no_verdict():
+    api = cast("Any", Objects(*THEIRS))
+    one = shop.Shop(api, "ns", PAIR, "image", shared=True)
+    holder = cluster.RealCluster("context", "ns")
+    holder._api = api
+    holder._shops["ns"] = one
+
+    async def scene():
+        await claim.claim(api, "ns", ["web"])
+        await holder._stay()
+        assert not one.lost
+        held = api.held["ConfigMap", "netarena"]["metadata"]
+        held["annotations"] = elsewhere(self_notes(NOW))
+        await holder._stay()
+        with pytest.raises(EnvironmentFailed, match="ns was taken by another service"):
+            await one.look()
+
+    asyncio.run(scene())
+
+
+def test_what_was_left_of_a_claim_of_ours_goes_before_the_next():
+    api = cast("Any", Objects(*THEIRS))
+
+    async def scene():
+        await claim.claim(api, "ns", ["alpha"])
+        await api.apply(thing("NetworkPolicy", "alpha"))
+        await api.apply(thing("Deployment", "alpha", OURS))
+        # it could not be removed when its episode ended
+        await claim.claim(api, "ns", ["beta"])
+
+    asyncio.run(scene())
+    assert ("NetworkPolicy", "alpha") not in api.held
+    assert ("Deployment", "alpha") not in api.held
+
+
+def test_what_cannot_be_removed_is_told_and_the_rest_goes(monkeypatch):
+    monkeypatch.setattr(owner, "LISTEN_S", 0.0)
+    gone = elsewhere(self_notes(NOW - SILENT_S - 1))
+
+    class Stubborn(Cluster):
+        async def delete(self, path):
+            if path.endswith("stays"):
+                raise Refused(403, "a webhook says no")
+            await super().delete(path)
+
+    names = ("stays", "goes")
+    spaces = [thing("Namespace", name, OURS, annotations=gone) for name in names]
+    done = asyncio.run(cluster._clean(cast("Any", Stubborn(*spaces)), Listener()))
+    assert done.removed == ("goes",)
+    assert done.kept == ("stays: it could not be removed: a webhook says no",)
+
+
+def test_with_the_rights_of_one_namespace_what_is_ours_there_goes(monkeypatch):
+    monkeypatch.setattr(owner, "LISTEN_S", 0.0)
+
+    class Bound(Objects):
+        async def find(self, kind, namespace="", **query):
+            if not namespace:
+                raise Refused(403, f"cannot list {kind}")
+            return await super().find(kind, namespace, **query)
+
+    api = cast("Any", Bound(claimed(elsewhere(self_notes(NOW - SILENT_S - 1)))))
+    with pytest.raises(Refused):
+        asyncio.run(cluster._clean(api, Listener()))
+    assert asyncio.run(cluster._clean(api, Listener(), "ns")).removed == ("what is ours in ns",)
+    assert api.held == {}
+
+
+def test_looking_after_namespaces_goes_on_whatever_happens(monkeypatch, caplog):
+    monkeypatch.setattr(cluster, "RENEW_S", 0)
+    turns = []
+
+    async def work():
+        turns.append(1)
+        if len(turns) == 1:
+            raise ValueError("unforeseen")
+        if len(turns) == 2:
+            raise EnvironmentFailed("the API server is away")
+
+    async def scene():
+        one = cluster.RealCluster("context")
+        one._spawn(one._again(work))
+        await until(lambda: len(turns) > 3)
+        await one.stop()
+
+    asyncio.run(scene())
+    assert [record.message for record in caplog.records] == ["looking after namespaces failed"]
+
+
+@pytest.mark.parametrize("failure", [EnvironmentFailed("away"), RuntimeError("unforeseen")])
+def test_a_shop_that_cannot_be_made_as_new_loses_no_place(monkeypatch, failure):
+    class Failing(Placed):
+        async def renew(self):
+            if self.namespace in seen:
+                raise failure
+            seen.add(self.namespace)
+
+    seen = set()
+    monkeypatch.setattr(cluster, "Shop", Failing)
+    monkeypatch.setattr(cluster, "MOST_SHOPS", 1)
+    (world,) = worlds("a")
+
+    async def scene():
+        one = cluster.RealCluster("context")
+        one._api = cast("Any", Spaces())
+        for _ in range(3):
+            await one._release(await one._take(world))
+            await one.rest()
+        assert one._places == 1
+        await one.stop()
+
+    asyncio.run(scene())
+    assert len(seen) == 3
+
+
+def test_no_more_room_is_made_than_is_waited_for(monkeypatch):
+    monkeypatch.setattr(cluster, "Shop", Placed)
+    monkeypatch.setattr(cluster, "MOST_SHOPS", 3)
+
+    async def scene():
+        one = cluster.RealCluster("context")
+        one._api = cast("Any", Spaces())
+        first, second = worlds("a", "b")
+        taken = [await one._take(first) for _ in range(3)]
+        waiting = asyncio.create_task(one._take(second))
+        await until(one._short.total)
+        for shop_ in taken:
+            await one._release(shop_)
+        await waiting
+        await one.rest()
+        standing = sorted(shop_.world.apps[0].name for shop_ in one._shops.values())
+        await one.stop()
+        return standing
+
+    assert asyncio.run(scene()) == ["a", "a", "b"]
 
 
 def worlds(*apps):
@@ -605,7 +852,7 @@ def test_what_could_not_be_removed_goes_a_little_later(monkeypatch):
         taken = await one._take(worlds("a")[0])
         await one._discard(taken)
         assert list(one._shops.values()) == [taken]
-        one._spawn(one._stay())
+        one._spawn(one._again(one._tidy))
         await until(lambda: not one._shops)
         await one.stop()
 
