@@ -1,7 +1,8 @@
 """OpenAPI v3 documents: which requests take dry-run, and the schemas that ``explain`` shows.
 
-The schema of network policies is written out, with words of our own; those of other kinds are
-derived from the objects of a deployed world, so they name the fields that occur.
+The schema of network policies and of all objects' metadata is written out, with words of our own;
+those of other kinds are derived from the objects of a deployed world, so they name the fields that
+occur.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ from functools import lru_cache
 from typing import Any
 
 from netarena_k8s.apiserver.fresh import objects
-from netarena_k8s.apiserver.kind import Resource, resources
-from netarena_k8s.apiserver.schema import POLICY_TYPES
+from netarena_k8s.apiserver.kind import NETWORK_POLICIES, Resource, resources
+from netarena_k8s.apiserver.schema import META_TYPES, POLICY_TYPES, Types
 from netarena_k8s.boutique import boutique
 
 Schema = dict[str, Any]
-_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 _PARAMETERS = ("dryRun", "fieldManager", "fieldValidation", "pretty")
 #: method -> action, as the API calls it
 _ACTIONS = {"get": "get", "put": "put", "patch": "patch", "delete": "delete"}
@@ -28,46 +28,98 @@ _PATCHES = (
     "application/apply-patch+yaml",
 )
 
-_REQUIRED = {"IPBlock": ["cidr"], "LabelSelectorRequirement": ["key", "operator"]}
+_REQUIRED: Mapping[str, list[str]] = {
+    "IPBlock": ["cidr"],
+    "LabelSelectorRequirement": ["key", "operator"],
+    "OwnerReference": ["apiVersion", "kind", "name", "uid"],
+}
+#: (type, field) -> the values that it or its items can have
+_ENUMS: Mapping[tuple[str, str], list[str]] = {
+    ("NetworkPolicyPort", "protocol"): ["SCTP", "TCP", "UDP"],
+    ("NetworkPolicySpec", "policyTypes"): ["Egress", "Ingress"],
+}
+#: (type, field) -> how a list is merged that is not replaced as a whole
+_MERGED: Mapping[tuple[str, str], Schema] = {
+    ("ObjectMeta", "finalizers"): {
+        "x-kubernetes-list-type": "set",
+        "x-kubernetes-patch-strategy": "merge",
+    },
+    ("ObjectMeta", "ownerReferences"): {
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["uid"],
+        "x-kubernetes-patch-strategy": "merge",
+        "x-kubernetes-patch-merge-key": "uid",
+    },
+}
+#: types that are replaced as a whole
+_ATOMIC = frozenset({"LabelSelector", "OwnerReference"})
 _PLAIN: Mapping[str, Schema] = {
     "string": {"type": "string"},
+    "boolean": {"type": "boolean"},
     "integer": {"type": "integer", "format": "int32"},
-    "IntOrString": {"type": "string", "format": "int-or-string"},
+    "int64": {"type": "integer", "format": "int64"},
+}
+#: types that have a name and no fields
+_LEAVES: Mapping[str, Schema] = {
+    # without a type of its own: clients then show the name
+    "IntOrString": {
+        "oneOf": [{"type": "integer"}, {"type": "string"}],
+        "format": "int-or-string",
+        "description": "IntOrString is a number or a name.",
+    },
+    "Time": {
+        "type": "string",
+        "format": "date-time",
+        "description": "Time is a moment, for example 2026-01-01T00:00:00Z.",
+    },
+    "FieldsV1": {
+        "type": "object",
+        "description": 'FieldsV1 is a tree of fields, for example {"f:spec":{"f:ingress":{}}}.',
+    },
 }
 
 
 def _named(word: str) -> Schema:
     if word in _PLAIN:
         return dict(_PLAIN[word])
-    return {"allOf": [{"$ref": f"#/components/schemas/{_full(word)}"}], "default": {}}
+    found: Schema = {"allOf": [{"$ref": f"#/components/schemas/{_full(word)}"}]}
+    return found if word in _LEAVES else {**found, "default": {}}
 
 
 def _full(word: str) -> str:
-    if word.startswith("LabelSelector"):
+    if word == "IntOrString":
+        return f"io.k8s.apimachinery.pkg.util.intstr.{word}"
+    if word in META_TYPES or word in _LEAVES or word.startswith("LabelSelector"):
         return f"io.k8s.apimachinery.pkg.apis.meta.v1.{word}"
     return f"io.k8s.api.networking.v1.{word}"
 
 
-def _field(word: str, about: str) -> Schema:
+def _field(place: tuple[str, str], word: str, about: str) -> Schema:
+    """The schema of a field of type ``word``; ``place``: the type that has it, and its name."""
+    values = {"enum": _ENUMS[place]} if place in _ENUMS else {}
     if word.endswith("[]"):
-        items = _named(word.removesuffix("[]"))
-        extra = {"items": items, "x-kubernetes-list-type": "atomic"}
-        return {"type": "array", "description": about, **extra}
+        items = {**_named(word.removesuffix("[]")), **values}
+        extra = _MERGED.get(place, {"x-kubernetes-list-type": "atomic"})
+        return {"type": "array", "description": about, "items": items, **extra}
     if word.endswith("{}"):
         items = _named(word.removesuffix("{}"))
         return {"type": "object", "description": about, "additionalProperties": items}
-    return {**_named(word), "description": about}
+    if values:  # of a list, the real server describes none
+        listed = "".join(f'\n - `"{one}"`' for one in values["enum"])
+        about = f"{about}\n\nPossible enum values:{listed}"
+    return {**_named(word), **values, "description": about}
 
 
-def _policy_schemas() -> dict[str, Schema]:
+def _schemas(types: Types) -> dict[str, Schema]:
     return {
         _full(name): {
             "type": "object",
             "description": about,
-            "properties": {key: _field(*field) for key, field in fields.items()},
+            "properties": {key: _field((name, key), *field) for key, field in fields.items()},
             **({"required": _REQUIRED[name]} if name in _REQUIRED else {}),
+            **({"x-kubernetes-map-type": "atomic"} if name in _ATOMIC else {}),
         }
-        for name, (about, fields) in POLICY_TYPES.items()
+        for name, (about, fields) in types.items()
     }
 
 
@@ -93,11 +145,13 @@ def _samples() -> dict[str, Mapping[str, Any]]:
 
 def _schema(one: Resource) -> Schema:
     about = f"{one.kind} is what the resource {one.full} holds."
-    meta = {"allOf": [{"$ref": f"#/components/schemas/{_META}"}], "default": {}}
     fields: dict[str, Schema] = {
         "apiVersion": {**_PLAIN["string"], "description": "The group and version of the object."},
         "kind": {**_PLAIN["string"], "description": "What the object is."},
-        "metadata": {**meta, "description": "What all objects have: name, labels and so on."},
+        "metadata": {
+            **_named("ObjectMeta"),
+            "description": "What all objects have: name, labels and so on.",
+        },
     }
     if one.kind == "NetworkPolicy":
         about = (
@@ -177,7 +231,7 @@ def index() -> dict[str, Any]:
 OLD_MEDIA = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 OLD_DOCUMENT = b"\x0a\x032.0" + b"\x12\x15" + b"\x0a\x0aKubernetes" + b"\x12\x07v1.34.2"
 #: clients keep documents by it; raised when what they say changes
-_HASH = "1"
+_HASH = "2"
 
 
 @lru_cache(maxsize=32)
@@ -186,16 +240,10 @@ def document(root: str) -> bytes | None:
     listed = [one for one in resources() if one.root == root]
     if not listed:
         return None
-    metadata = _infer(_samples()["Pod"]["metadata"])["properties"] | {
-        "annotations": _field("string{}", "Notes for programs."),
-        "labels": _field("string{}", "What selectors select by."),
-        "namespace": {**_PLAIN["string"], "description": "The namespace that it is in."},
-        "name": {**_PLAIN["string"], "description": "The name, one of its kind in a namespace."},
-    }
-    about = "ObjectMeta is what every object has."
     schemas = {
-        _META: {"type": "object", "description": about, "properties": metadata},
-        **(_policy_schemas() if root == "/apis/networking.k8s.io/v1" else {}),
+        **_schemas(META_TYPES),
+        **{_full(name): leaf for name, leaf in _LEAVES.items()},
+        **(_schemas(POLICY_TYPES) if root == NETWORK_POLICIES.root else {}),
         **{_schema_name(one): _schema(one) for one in listed},
     }
     found = {

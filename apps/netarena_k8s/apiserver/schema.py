@@ -1,19 +1,22 @@
-"""The types of a network policy: their fields in the API's order, and what each is, in our words.
+"""The types of a network policy, and those of every object's metadata: their fields in the API's
+order, and what each is, in our words.
 
-What is sent is read by them (``shape``), and what ``kubectl explain`` shows is made of them
-(``openapi``).
+What is sent is read by those of policies (``shape``), and what ``kubectl explain`` shows is made of
+all of them (``openapi``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 _SELECTOR = (
     "A label selector: all of matchLabels and of matchExpressions must hold; an empty one "
     "selects everything."
 )
 #: type -> (what it is, {field: (type, what it is)}); a trailing [] is a list, {} a map of strings
-POLICY_TYPES: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
+Types: TypeAlias = Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]]
+POLICY_TYPES: Types = {
     "NetworkPolicySpec": (
         "NetworkPolicySpec says which pods a policy is for and what they may talk to.",
         {
@@ -97,6 +100,60 @@ POLICY_TYPES: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
             "key": ("string", "The label."),
             "operator": ("string", "In, NotIn, Exists or DoesNotExist."),
             "values": ("string[]", "Values for In and NotIn."),
+        },
+    ),
+}
+META_TYPES: Types = {
+    "ObjectMeta": (
+        "ObjectMeta is what every object has.",
+        {
+            "name": ("string", "The name, one of its kind in a namespace."),
+            "generateName": ("string", "What a name begins with that the server is to make up."),
+            "namespace": ("string", "The namespace that it is in."),
+            "selfLink": ("string", "Out of use: always empty."),
+            "uid": ("string", "What tells it from an earlier one of its name."),
+            "resourceVersion": (
+                "string",
+                "Another one after each change; a write that gives an older one is refused.",
+            ),
+            "generation": ("int64", "A number that rises with each change of what is wanted."),
+            "creationTimestamp": ("Time", "When it was created."),
+            "deletionTimestamp": ("Time", "When it goes, once it has been deleted."),
+            "deletionGracePeriodSeconds": ("int64", "How long it may take to go, in seconds."),
+            "labels": ("string{}", "What selectors select by."),
+            "annotations": ("string{}", "Notes for programs."),
+            "ownerReferences": (
+                "OwnerReference[]",
+                "The objects that it belongs to: it goes when all of them are gone.",
+            ),
+            "finalizers": ("string[]", "Who must agree before it goes."),
+            "managedFields": ("ManagedFieldsEntry[]", "Who set which fields."),
+        },
+    ),
+    "OwnerReference": (
+        "OwnerReference names an object that this one belongs to, of its namespace or of none.",
+        {
+            "apiVersion": ("string", "The group and version of the owner."),
+            "kind": ("string", "What the owner is."),
+            "name": ("string", "The name of the owner."),
+            "uid": ("string", "The uid of the owner."),
+            "controller": ("boolean", "Whether the owner is the one that looks after it."),
+            "blockOwnerDeletion": (
+                "boolean",
+                "Whether an owner deleted in the foreground waits until this object is gone.",
+            ),
+        },
+    ),
+    "ManagedFieldsEntry": (
+        "ManagedFieldsEntry tells which fields one program has set in one way.",
+        {
+            "manager": ("string", "The program."),
+            "operation": ("string", "How it set them: Apply or Update."),
+            "apiVersion": ("string", "The group and version that it wrote in."),
+            "time": ("Time", "When its fields last became others."),
+            "fieldsType": ("string", "The form of fieldsV1: FieldsV1."),
+            "fieldsV1": ("FieldsV1", "The fields."),
+            "subresource": ("string", "The subresource that it wrote to, if to one."),
         },
     ),
 }

@@ -15,6 +15,7 @@ from netarena_k8s.apiserver.kind import NETWORK_POLICIES, by_kind, by_path, reso
 from netarena_k8s.apiserver.protobuf import Field, Repeated, Text, read
 from netarena_k8s.apiserver.selector import field_test, label_test
 from netarena_k8s.apiserver.server import Server
+from netarena_k8s.apiserver.shape import order_metadata
 from netarena_k8s.apiserver.status import Refused
 from netarena_k8s.apiserver.store import Store
 from netarena_k8s.apiserver.table import show_age, show_selector
@@ -144,6 +145,39 @@ def test_schemas_cover_every_group_and_say_that_patches_take_dry_runs(api):
     policy = api.get("/openapi/v3/apis/networking.k8s.io/v1").json()
     patch = policy["paths"][f"{POLICIES.replace('shop', '{namespace}')}/{{name}}"]["patch"]
     assert {"dryRun", "fieldValidation"} <= {one["name"] for one in patch["parameters"]}
+
+
+def test_schemas_tell_names_of_types_values_and_what_is_required(api):
+    document = api.get("/openapi/v3/apis/networking.k8s.io/v1").json()
+    known = {
+        name.rpartition(".")[2]: one for name, one in document["components"]["schemas"].items()
+    }
+    port = known["NetworkPolicyPort"]["properties"]
+    assert port["port"]["allOf"] == [
+        {"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.util.intstr.IntOrString"}
+    ]
+    # with a type, explain would show that and not the name
+    assert "type" not in known["IntOrString"]
+    assert port["protocol"]["enum"] == ["SCTP", "TCP", "UDP"]
+    assert port["protocol"]["description"].endswith(
+        'Possible enum values:\n - `"SCTP"`\n - `"TCP"`\n - `"UDP"`'
+    )
+    types = known["NetworkPolicySpec"]["properties"]["policyTypes"]
+    assert (types["items"]["enum"], "enum" in types) == (["Egress", "Ingress"], False)
+    assert known["OwnerReference"]["required"] == ["apiVersion", "kind", "name", "uid"]
+    assert known["IPBlock"]["required"] == ["cidr"]
+    metadata = known["ObjectMeta"]["properties"]
+    assert metadata["ownerReferences"]["x-kubernetes-list-map-keys"] == ["uid"]
+    words = [
+        "name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation",
+        "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "labels",
+        "annotations", "ownerReferences", "finalizers", "managedFields",
+    ]  # fmt: skip
+    # what is told is what is read, in one order
+    assert list(metadata) == list(order_metadata(dict.fromkeys(sorted(words)))) == words
+    for root in {one.root for one in resources()}:
+        one = api.get(f"/openapi/v3{root}").json()["components"]["schemas"]
+        assert one["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]["properties"] == metadata
 
 
 def test_health_and_version_are_for_all_who_are_known(api):
