@@ -335,6 +335,7 @@ class RealCluster(Cluster):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._api is None:
+            self._stopping = False
             return
         await asyncio.gather(
             *(self._discard(shop) for shop in list(self._shops.values())), return_exceptions=True

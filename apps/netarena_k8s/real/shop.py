@@ -20,7 +20,7 @@ from netarena.sandbox.relay import Relay
 from netarena_k8s.apiserver.right import OPERATOR
 from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
 from netarena_k8s.policy import Manifest
-from netarena_k8s.real.claim import remove_policies
+from netarena_k8s.real.claim import remove_policies, renew
 from netarena_k8s.real.client import Api, Json, Refused, Server, each, encoded, path_of
 from netarena_k8s.real.manifest import (
     MEASURER,
@@ -34,6 +34,8 @@ from netarena_k8s.world import DNS, DNS_LABELS, Net, Policy, World, render_polic
 
 #: how long measured and predicted may differ
 DISAGREE_S = 10.0
+#: the same, where a disagreement is about to count as the agent's: a machine may be busy
+DOUBT_S = 30.0
 #: silence means no: at first, and at most where an answer is expected, and where none is
 _FIRST_WAIT_MS, _MOST_EXPECTED_MS, _MOST_UNEXPECTED_MS = 250, 4000, 1000
 #: silence is believed for as many times as the slowest answer took
@@ -156,12 +158,14 @@ class Shop:
         await self._remove(names if self._shared else None)
         await each(self._api.apply(one) for one in manifests)
 
-    async def look(self) -> Sight:
-        """The settled state. Raises EnvironmentFailed when it cannot be measured."""
+    async def look(self, disagree_s: float | None = None) -> Sight:
+        """The settled state. What disagrees does so for ``disagree_s`` (DISAGREE_S). Raises
+        EnvironmentFailed when it cannot be measured, or is not ours any more."""
         loop = asyncio.get_running_loop()
-        patience = loop.time() + DISAGREE_S + _REPLACE_S
+        within_s = DISAGREE_S if disagree_s is None else disagree_s
+        patience = loop.time() + within_s + _REPLACE_S
         known: list[tuple[str, str]] = []
-        course = _Course(loop.time() + DISAGREE_S)
+        course = _Course(loop.time() + within_s)
         while True:
             listed = await self.policies()
             self._check_strangers(listed)
@@ -176,7 +180,7 @@ class Shop:
                     raise
                 await self._find_pods(patience - loop.time())
                 # new pods are open until the enforcer knows them
-                course = _Course(loop.time() + DISAGREE_S)
+                course = _Course(loop.time() + within_s)
                 continue
             predicted = tuple(net.reaches(pair) for pair in self.world.pairs)
             if course.settles(found, predicted, loop.time()):
@@ -211,6 +215,12 @@ class Shop:
             if now.get(name) != self._deployed.get(name):
                 what = "changed" if name in now else "deleted"
                 others.append(f"{name} was {what if name in self._deployed else 'created'}")
+        if others and await self._is_gone():
+            raise EnvironmentFailed(
+                f"namespace {self.namespace} was taken or deleted, and not by the agent",
+                evidence=sorted(others),
+                proven_ours=True,
+            )
         return Sight(
             tuple(
                 Policy(name=one["metadata"]["name"], spec=one.get("spec") or {}) for one in listed
@@ -233,6 +243,16 @@ class Shop:
                 name = f"{kind.lower()}s {self.namespace}/{about['name']}"
                 found[name] = json.dumps(facts, sort_keys=True)
         return found
+
+    async def _is_gone(self) -> bool:
+        """Whether the namespace is another's, or going, with all that is in it."""
+        if self._shared:
+            return not await renew(self._api, self.namespace)
+        try:
+            found = await self._api.get(path_of("Namespace", name=self.namespace))
+        except Refused as refused:
+            return refused.status == 404
+        return "deletionTimestamp" in found["metadata"]
 
     async def _find_dns(self) -> dict[str, str]:
         """The address of what answers lookups, for rules about addresses, where it may be seen."""
@@ -396,7 +416,7 @@ class RealShop(Deployed):
         there = [_bare(one) for one in await self._shop.policies()]
         await self._believe()
         await self._shop.put(there)
-        sight = await self._shop.look()
+        sight = await self._shop.look(DOUBT_S)
         if sight.disagreement:
             # what the cluster does before and after, it did meanwhile
             await self._believe()

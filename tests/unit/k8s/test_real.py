@@ -962,6 +962,7 @@ def after_a_patch(hears, monkeypatch):
     """What an episode sees whose policy was shut, and what it finds there; the plug-in hears as
     said from then on."""
     monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
+    monkeypatch.setattr(shop, "DOUBT_S", 0.0)
 
     async def scene():
         enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
@@ -1010,6 +1011,56 @@ def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypa
     with pytest.raises(shop.NotHealthy, match="user -> web should be open") as caught:
         asyncio.run(scene())
     assert (caught.value.evidence["reached"], caught.value.evidence["predicted"]) == ("0", "1")
+
+
+def test_a_look_that_is_about_to_count_has_more_time(monkeypatch):
+    asked = []
+    looked = shop.Shop.look
+
+    async def look(self, disagree_s=None):
+        asked.append(disagree_s)
+        return await looked(self, 0.0)
+
+    monkeypatch.setattr(shop.Shop, "look", look)
+    after_a_patch(lambda spec: spec != SHUT, monkeypatch)
+    # healthy; disagrees; shut, healthy; disagrees still; shut, healthy
+    assert asked == [None, None, None, None, shop.DOUBT_S, None, None]
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        ({"metadata": {}}, None),
+        ({"metadata": {"deletionTimestamp": "now"}}, "shop was taken or deleted"),
+        (Refused(404, "not found"), "shop was taken or deleted"),
+        (Refused(403, "not allowed"), None),
+    ],
+)
+def test_a_namespace_that_somebody_deletes_is_not_the_agents_doing(monkeypatch, space, told):
+    enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
+    one = shop.Shop(enforcer, "shop", PAIR, "image")
+    one._meter = enforcer
+
+    async def get(path):
+        assert path == path_of("Namespace", name="shop")
+        if isinstance(space, Refused):
+            raise space
+        return space
+
+    enforcer.get = get
+
+    async def scene():
+        await one.put(policy_manifests(PAIR, "shop"))
+        assert (await one.look()).others == ()
+        await enforcer.delete(path_of("NetworkPolicy", "shop"))
+        return (await one.look()).others
+
+    if told is None:
+        assert asyncio.run(scene()) == ("networkpolicies shop/web was deleted",)
+    else:
+        with pytest.raises(EnvironmentFailed, match=told) as caught:
+            asyncio.run(scene())
+        assert caught.value.proven_ours
 
 
 @pytest.mark.parametrize(
