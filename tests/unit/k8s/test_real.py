@@ -477,6 +477,7 @@ def test_a_namespace_whose_service_has_ended_elsewhere_is_taken_after_its_silenc
     monkeypatch, caplog
 ):
     monkeypatch.setattr(claim, "_PAUSE_S", 0)
+    monkeypatch.setattr(owner, "LISTEN_S", 0.05)
     api = Passing(
         claimed(elsewhere(self_notes(NOW))), thing("Deployment", "web", OURS),
         says=lambda notes, now: notes,
