@@ -503,6 +503,28 @@ def test_what_an_agent_makes_the_plug_in_get_wrong_is_judged_as_measured(cluster
     asyncio.run(scene())
 
 
+def test_what_is_deleted_is_never_an_object_that_was_made_later(cluster):
+    from netarena_k8s.real.client import Refused, path_of
+
+    async def scene():
+        async with real(cluster) as one:
+            deployed = await one.deploy(SMALL)
+            name = SMALL.policies[0].name
+            path = path_of("NetworkPolicy", deployed.access.namespace, name)
+            old = (await one.api.get(path))["metadata"]["uid"]
+            await deployed.write(SMALL.policies)  # all are made anew
+            new = (await one.api.get(path))["metadata"]["uid"]
+            await one.api.delete(path, old)
+            assert old != new == (await one.api.get(path))["metadata"]["uid"]
+            await one.api.delete(path)
+            with pytest.raises(Refused, match="not found"):
+                await one.api.get(path)
+            await one.api.delete(path)
+            await deployed.close()
+
+    asyncio.run(scene())
+
+
 def test_a_plug_in_that_is_wrong_about_the_healthy_policies_too_gives_no_verdict(
     cluster, monkeypatch
 ):

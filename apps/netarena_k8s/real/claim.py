@@ -19,7 +19,7 @@ from typing import Self
 from netarena.errors import ConfigError
 from netarena_k8s.boutique import boutique
 from netarena_k8s.policy import Manifest
-from netarena_k8s.real.client import Api, Json, Refused, each, path_of
+from netarena_k8s.real.client import GONE, Api, Json, Refused, each, path_of
 from netarena_k8s.real.manifest import OWNED, OWNER
 from netarena_k8s.real.owner import (
     RENEW_S,
@@ -39,8 +39,6 @@ MINE: Mapping[str, str] = {"labelSelector": f"{OWNED}={OWNER}"}
 NAME = "netarena"
 _POLICIES = "policies"
 _PAUSE_S = 0.5
-#: what a write is answered that comes second: gone, or changed in the meantime
-_TOO_LATE = frozenset({404, 409})
 #: what is removed of ours, in this order; the claim goes last
 _KINDS = (
     "Deployment",
@@ -172,7 +170,8 @@ async def vacate(api: Api, namespace: str) -> None:
         except Refused:  # what may not be listed cannot have been made
             continue
         for one in found:
-            await api.delete(path_of(kind, namespace, one["metadata"]["name"]))
+            about = one["metadata"]
+            await api.delete(path_of(kind, namespace, about["name"]), about["uid"])
     await api.delete(path_of("ConfigMap", namespace, NAME))
 
 
@@ -184,13 +183,10 @@ async def remove_policies(api: Api, namespace: str, names: Iterable[str] | None 
         wanted = frozenset(names)
         there = [one for one in there if one["metadata"]["name"] in wanted]
     await free_policies(api, namespace, there)
-    if names is None:
-        await api.delete(path_of("NetworkPolicy", namespace))
-    else:
-        await each(
-            api.delete(path_of("NetworkPolicy", namespace, one["metadata"]["name"]))
-            for one in there
-        )
+    await each(
+        api.delete(path_of("NetworkPolicy", namespace, about["name"]), about["uid"])
+        for about in (one["metadata"] for one in there)
+    )
 
 
 async def free_policies(api: Api, namespace: str, there: Iterable[Manifest]) -> None:
@@ -251,7 +247,7 @@ async def _first(api: Api, namespace: str, write: Awaitable[Json]) -> None:
     try:
         await write
     except Refused as refused:
-        if refused.status not in _TOO_LATE:
+        if refused.status not in GONE:
             raise
         there = await _find(api, namespace)
         # a write whose answer was lost is refused when it is repeated

@@ -40,6 +40,8 @@ _REQUEST_S = 30.0
 _READY_S = 5.0
 #: answers that say: later
 _LATER = frozenset({429, 500, 502, 503, 504})
+#: what is said of an object that is no longer there, or no longer as it was read
+GONE = frozenset({404, 409})
 #: what a server that has just started says too, until it knows who may do what
 _DENIED = frozenset({401, 403})
 _HTTPS_PORT = 443
@@ -197,12 +199,14 @@ class Api:
         """Raises Refused; repeated only while the API does not answer at all."""
         return await self._patiently("POST", path, {}, body)
 
-    async def delete(self, path: str, **query: str) -> None:
-        """Of what is gone already: nothing."""
+    async def delete(self, path: str, uid: str = "") -> None:
+        """The object that is there now, or the one of ``uid``: never one that is made there later,
+        however late the server comes to it. Of what is gone already: nothing."""
         try:
-            await self._patiently("DELETE", path, query)
+            uid = uid or (await self.get(path))["metadata"]["uid"]
+            await self._patiently("DELETE", path, {}, {"preconditions": {"uid": uid}})
         except Refused as refused:
-            if refused.status != 404:
+            if refused.status not in GONE:
                 raise
 
     async def execute(

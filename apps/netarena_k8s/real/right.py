@@ -24,10 +24,7 @@ class Need:
 
 
 #: to have a namespace per episode
-SPACES = (
-    Need("", "namespaces", _WRITE),
-    Need("networking.k8s.io", "networkpolicies", ("deletecollection",)),
-)
+SPACES = (Need("", "namespaces", _WRITE),)
 #: to share one with others: the claim on it
 SHARED = (Need("", "configmaps", _WRITE),)
 #: in each namespace; the agent's own rights come on top, or its Role could not be made

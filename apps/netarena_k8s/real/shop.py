@@ -34,8 +34,9 @@ from netarena_k8s.world import DNS, DNS_LABELS, Net, Policy, World, render_polic
 
 #: how long measured and predicted may differ
 DISAGREE_S = 10.0
-#: the same, where a disagreement is about to count as the agent's: a machine may be busy
-DOUBT_S = 30.0
+#: how often in a row it must be the agent's policies alone that the cluster does not follow, before
+#: that counts as the agent's: an enforcer that was away just then would have to be away each time
+_TRIALS = 3
 #: silence means no: at first, and at most where an answer is expected, and where none is
 _FIRST_WAIT_MS, _MOST_EXPECTED_MS, _MOST_UNEXPECTED_MS = 250, 4000, 1000
 #: silence is believed for as many times as the slowest answer took
@@ -158,14 +159,13 @@ class Shop:
         await self._remove(names if self._shared else None)
         await each(self._api.apply(one) for one in manifests)
 
-    async def look(self, disagree_s: float | None = None) -> Sight:
-        """The settled state. What disagrees does so for ``disagree_s`` (DISAGREE_S). Raises
-        EnvironmentFailed when it cannot be measured, or is not ours any more."""
+    async def look(self) -> Sight:
+        """The settled state. What disagrees does so for ``DISAGREE_S``. Raises EnvironmentFailed
+        when it cannot be measured, or is not ours any more."""
         loop = asyncio.get_running_loop()
-        within_s = DISAGREE_S if disagree_s is None else disagree_s
-        patience = loop.time() + within_s + _REPLACE_S
+        patience = loop.time() + DISAGREE_S + _REPLACE_S
         known: list[tuple[str, str]] = []
-        course = _Course(loop.time() + within_s)
+        course = _Course(loop.time() + DISAGREE_S)
         while True:
             listed = await self.policies()
             self._check_strangers(listed)
@@ -180,7 +180,7 @@ class Shop:
                     raise
                 await self._find_pods(patience - loop.time())
                 # new pods are open until the enforcer knows them
-                course = _Course(loop.time() + within_s)
+                course = _Course(loop.time() + DISAGREE_S)
                 continue
             predicted = tuple(net.reaches(pair) for pair in self.world.pairs)
             if course.settles(found, predicted, loop.time()):
@@ -415,12 +415,14 @@ class RealShop(Deployed):
     async def doubt(self) -> Sight:
         there = [_bare(one) for one in await self._shop.policies()]
         await self._believe()
-        await self._shop.put(there)
-        sight = await self._shop.look(DOUBT_S)
-        if sight.disagreement:
+        for _ in range(_TRIALS):
+            await self._shop.put(there)
+            sight = await self._shop.look()
+            if not sight.disagreement:
+                return sight
             # what the cluster does before and after, it did meanwhile
             await self._believe()
-            await self._shop.put(there)
+        await self._shop.put(there)
         return sight
 
     async def _believe(self) -> None:

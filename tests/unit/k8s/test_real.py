@@ -344,8 +344,10 @@ class Objects:
     now = float(NOW)
 
     def __init__(self, *manifests):
-        self.held = {(one["kind"], one["metadata"]["name"]): one for one in manifests}
         self._versions = itertools.count(1)
+        self.held = {}
+        for one in manifests:
+            self._keep(one)
         self._kinds = {path_of(kind, "ns"): kind for kind in ("ConfigMap", *KINDS)}
 
     async def find(self, kind, namespace="", **query):
@@ -363,13 +365,13 @@ class Objects:
             raise Refused(404, "not found") from None
 
     async def apply(self, manifest):
-        self.held[manifest["kind"], manifest["metadata"]["name"]] = manifest
+        self._keep(manifest)
 
     async def post(self, path, manifest):
         what = manifest["kind"], manifest["metadata"]["name"]
         if what in self.held:
             raise Refused(409, "already exists")
-        self.held[what] = manifest
+        self._keep(manifest)
         self._write(manifest["metadata"], {})
 
     async def merge(self, path, patch):
@@ -381,8 +383,14 @@ class Objects:
     def _write(self, about, changed):
         about.update({**changed, "resourceVersion": str(next(self._versions))})
 
-    async def delete(self, path):
-        self.held.pop(self._what(path), None)
+    async def delete(self, path, uid=""):
+        if (there := self.held.get(self._what(path))) and uid in {"", there["metadata"]["uid"]}:
+            del self.held[self._what(path)]
+
+    def _keep(self, manifest):
+        about = manifest["metadata"]
+        about.setdefault("uid", f"uid-{next(self._versions)}")
+        self.held[manifest["kind"], about["name"]] = manifest
 
     def _what(self, path):
         folder, _, name = path.rpartition("/")
@@ -417,9 +425,9 @@ def test_a_claimed_namespace_loses_what_is_ours_and_nothing_else():
         kept = {"finalizers": ["stay"]}
         for one in (thing("NetworkPolicy", "web", **kept), thing("Deployment", "web", OURS)):
             await api.apply(one)
-        await api.apply(thing("NetworkPolicy", "theirs"))
+        await api.apply(theirs := thing("NetworkPolicy", "theirs"))
         await claim.vacate(api, "ns")
-        assert list(api.held.values()) == [*THEIRS, thing("NetworkPolicy", "theirs")]
+        assert list(api.held.values()) == [*THEIRS, theirs]
 
     asyncio.run(scene())
 
@@ -687,10 +695,10 @@ def test_what_cannot_be_removed_is_told_and_the_rest_goes(monkeypatch):
     gone = elsewhere(self_notes(NOW - SILENT_S - 1))
 
     class Stubborn(Cluster):
-        async def delete(self, path):
+        async def delete(self, path, uid=""):
             if path.endswith("stays"):
                 raise Refused(403, "a webhook says no")
-            await super().delete(path)
+            await super().delete(path, uid)
 
     names = ("stays", "goes")
     spaces = [thing("Namespace", name, OURS, annotations=gone) for name in names]
@@ -929,9 +937,10 @@ class Enforcer:
         if self.hears(manifest["spec"]):
             self._force[about["name"]] = manifest["spec"]
 
-    async def delete(self, path, **_query):
-        if path.endswith("networkpolicies"):
-            self._stored.clear()
+    async def delete(self, path, uid=""):
+        name = path.rpartition("/")[2]
+        if self._stored.get(name, {}).get("metadata", {}).get("uid") == uid:
+            del self._stored[name]
 
     async def measure(self, _net, _wait):
         policies = [Policy(name=name, spec=spec) for name, spec in self._force.items()]
@@ -963,7 +972,6 @@ def after_a_patch(hears, monkeypatch):
     """What an episode sees whose policy was shut, and what it finds there; the plug-in hears as
     said from then on."""
     monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
-    monkeypatch.setattr(shop, "DOUBT_S", 0.0)
 
     async def scene():
         enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
@@ -998,6 +1006,13 @@ def test_a_disagreement_that_an_agent_makes_is_judged_as_measured_and_kept(monke
     assert there == [SHUT]  # as the agent left it
 
 
+@pytest.mark.parametrize("times", range(1, 4))
+def test_a_plug_in_that_is_away_again_and_again_is_not_the_agents_doing(times, monkeypatch):
+    deaf = iter([True] * times)
+    sight, there = after_a_patch(lambda spec: spec != SHUT or not next(deaf, False), monkeypatch)
+    assert (sight.reached, sight.disagreement, there) == ((False,), (), [SHUT])
+
+
 def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypatch):
     monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
     # a plug-in that has heard of the first policies, and of none since
@@ -1012,20 +1027,6 @@ def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypa
     with pytest.raises(shop.NotHealthy, match="user -> web should be open") as caught:
         asyncio.run(scene())
     assert (caught.value.evidence["reached"], caught.value.evidence["predicted"]) == ("0", "1")
-
-
-def test_a_look_that_is_about_to_count_has_more_time(monkeypatch):
-    asked = []
-    looked = shop.Shop.look
-
-    async def look(self, disagree_s=None):
-        asked.append(disagree_s)
-        return await looked(self, 0.0)
-
-    monkeypatch.setattr(shop.Shop, "look", look)
-    after_a_patch(lambda spec: spec != SHUT, monkeypatch)
-    # healthy; disagrees; shut, healthy; disagrees still; shut, healthy
-    assert asked == [None, None, None, None, shop.DOUBT_S, None, None]
 
 
 @pytest.mark.parametrize(
@@ -1053,7 +1054,9 @@ def test_a_namespace_that_somebody_deletes_is_not_the_agents_doing(monkeypatch, 
     async def scene():
         await one.put(policy_manifests(PAIR, "shop"))
         assert (await one.look()).others == ()
-        await enforcer.delete(path_of("NetworkPolicy", "shop"))
+        for policy in await one.policies():
+            about = policy["metadata"]
+            await enforcer.delete(path_of("NetworkPolicy", "shop", about["name"]), about["uid"])
         return (await one.look()).others
 
     if told is None:
