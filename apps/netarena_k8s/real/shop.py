@@ -414,16 +414,17 @@ class RealShop(Deployed):
 
     async def doubt(self) -> Sight:
         there = [_bare(one) for one in await self._shop.policies()]
-        await self._believe()
-        for _ in range(_TRIALS):
-            await self._shop.put(there)
-            sight = await self._shop.look()
-            if not sight.disagreement:
-                return sight
-            # what the cluster does before and after, it did meanwhile
+        sights = []
+        while len(sights) < _TRIALS:
             await self._believe()
+            await self._shop.put(there)
+            sights.append(await self._shop.look())
+            if not sights[-1].disagreement:
+                return sights[-1]
+        # what the cluster does before and after, it did meanwhile
+        await self._believe()
         await self._shop.put(there)
-        return sight
+        return sights[-1]
 
     async def _believe(self) -> None:
         """Have the healthy policies in force, and others before them: whoever does not follow
