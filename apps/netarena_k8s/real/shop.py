@@ -414,7 +414,7 @@ class RealShop(Deployed):
 
     async def doubt(self) -> Sight:
         there = [_bare(one) for one in await self._shop.policies()]
-        sights = []
+        sights: list[Sight] = []
         while len(sights) < _TRIALS:
             await self._believe()
             await self._shop.put(there)
