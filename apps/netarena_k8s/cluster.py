@@ -66,6 +66,11 @@ class Deployed(ABC):
     async def look(self) -> Sight:
         """The settled state. Raises EnvironmentFailed when it cannot be read."""
 
+    async def healthy(self) -> Sight:
+        """The settled state before anything is written, as ``deploy`` saw it where that has
+        looked. Raises EnvironmentFailed when it cannot be read."""
+        return await self.look()
+
     async def doubt(self) -> Sight:
         """Look at a disagreement again, after the healthy policies were applied, and what was
         there put back. Raises EnvironmentFailed if they disagree too: it is the cluster's own."""

@@ -38,7 +38,7 @@ class KubernetesEnvironment(Environment):
             raise EnvironmentFailed(f"no query of k8s: {error}", proven_ours=True) from None
         self._deployed = await self._cluster.deploy(world)
         self._kubectl = Kubectl(self._cell, self._deployed.access)
-        _verify("healthy", world, await self._deployed.look(), world.intended)
+        _verify("healthy", world, await self._deployed.healthy(), world.intended)
         broken = faulty(world, faults)
         names = {fault.policy for fault in faults}
         await self._deployed.write([policy for policy in broken if policy.name in names])

@@ -120,6 +120,9 @@ class Api:
         self._asking = asyncio.Lock()
         #: when the server was last asked whether it is ready, and what it said
         self._asked = (-1.0, False)
+        #: held by whoever begins a round of measurement: rounds that begin at once make each other
+        #: late, and late ones are made again
+        self.measuring = asyncio.Lock()
         #: the cluster's clock before our monotonic one, seconds; ours until it has answered
         self._ahead = time.time() - time.monotonic()
 

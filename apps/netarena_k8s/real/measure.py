@@ -81,6 +81,10 @@ class Round:
         return tuple(one.works for one in self.found)
 
 
+#: how long a round keeps the cluster busy; then it waits for those who are silent, beside others
+_BUSY_S = 0.15
+
+
 class Meter:
     """Of one world in one namespace. ``move`` says where its pods and services are."""
 
@@ -110,7 +114,16 @@ class Meter:
         """One round; ``net`` tells who is expected to answer. Raises EnvironmentFailed, after
         which ``move`` must be called again."""
         self._rounds += 1
-        answers = await each(self._ask(app, net, wait) for app in self._world.apps)
+        async with self._api.measuring:
+            asking = asyncio.create_task(
+                each(self._ask(app, net, wait) for app in self._world.apps)
+            )
+            try:
+                await asyncio.wait({asking}, timeout=_BUSY_S)
+            except BaseException:
+                asking.cancel()
+                raise
+        answers = await asking
         found = {
             (app.name, target): finding
             for app, (findings, _) in zip(self._world.apps, answers, strict=True)

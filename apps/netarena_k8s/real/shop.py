@@ -101,6 +101,8 @@ class Shop:
         self._cluster_ips: dict[str, str] = {}
         self._pods: dict[str, str] = {}
         self._deployed: dict[str, str] = {}
+        #: as it was seen when it was last made as new
+        self.healthy: Sight | None = None
         #: why the namespace is no longer ours, in words
         self.lost = ""
 
@@ -135,6 +137,7 @@ class Shop:
                 evidence=make_state(sight),
                 proven_ours=True,
             )
+        self.healthy = sight
 
     async def token(self) -> str:
         """For the agent. Raises EnvironmentFailed."""
@@ -411,6 +414,9 @@ class RealShop(Deployed):
         if self._relay.failures:
             raise EnvironmentFailed("the cluster's API was away during a command", proven_ours=True)
         return sight
+
+    async def healthy(self) -> Sight:
+        return self._shop.healthy or await self.look()
 
     async def doubt(self) -> Sight:
         there = [_bare(one) for one in await self._shop.policies()]

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import types
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,7 @@ from netarena_k8s.apiserver.right import RULES
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.real import claim, cluster, diagnosis, owner, right, shop
+from netarena_k8s.real import claim, cluster, diagnosis, measure, owner, right, shop
 from netarena_k8s.real.client import Refused, Server, path_of
 from netarena_k8s.real.context import check_context, current_context
 from netarena_k8s.real.manifest import (
@@ -904,6 +905,54 @@ def test_a_disagreement_settles_when_time_is_over_in_equal_rounds_of_the_longest
     assert not course.settles(seen("01"), wanted, 31)
     assert course.settles(seen("01"), wanted, 32)
     assert not Finding("silent", "open").works
+
+
+@pytest.mark.parametrize(("busy_s", "unanswered"), [(60.0, 1), (0.0, 3)])
+def test_a_round_begins_when_the_one_before_has_answers_or_only_waits(
+    monkeypatch, busy_s, unanswered
+):
+    monkeypatch.setattr(measure, "_BUSY_S", busy_s)
+    begun, answered = [], []
+
+    class Pod:
+        async def ask(self, _line, _within_s):
+            begun.append(self)
+            await until(lambda: self in answered)
+            return json.dumps({"found": [], "slowest_ms": 1}).encode()
+
+    async def scene():
+        (world,) = worlds("a")
+        api = cast("Any", types.SimpleNamespace(measuring=asyncio.Lock()))
+        rounds, pods = [], [Pod(), Pod(), Pod()]
+        for pod in pods:
+            meter = measure.Meter(api, "shop", world)
+            meter._streams["a"] = cast("Any", pod)
+            rounds.append(asyncio.create_task(meter.measure(Net(world, []), Wait(250, 250))))
+        await until(lambda: len(begun) == unanswered)
+        for pod in pods:
+            await until(lambda pod=pod: pod in begun)
+            assert len(begun) == max(unanswered, len(answered) + 1)
+            answered.append(pod)
+        await asyncio.gather(*rounds)
+
+    asyncio.run(scene())
+
+
+def test_the_healthy_state_is_as_it_was_measured_when_the_shop_was_made_as_new(monkeypatch):
+    enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
+    enforcer.server, enforcer.ready = Server("https://192.0.2.1"), None
+    one = shop.Shop(enforcer, "shop", PAIR, "image")
+    one._meter = enforcer
+    deployed = shop.RealShop(one, enforcer, lambda _: None)
+
+    async def scene():
+        await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
+        assert (await deployed.healthy()).reached == (False,)  # not made as new yet: looked at
+        await one.renew()
+        monkeypatch.setattr(one, "look", None)
+        return await deployed.healthy()
+
+    assert asyncio.run(scene()).reached == (True,)
 
 
 # a cluster that does not do what its policies say
