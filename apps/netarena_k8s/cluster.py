@@ -72,8 +72,9 @@ class Deployed(ABC):
         return await self.look()
 
     async def doubt(self) -> Sight:
-        """Look at a disagreement again, after the healthy policies were applied, and what was
-        there put back. Raises EnvironmentFailed if they disagree too: it is the cluster's own."""
+        """Look at a disagreement again, some times over, each after the healthy policies were
+        applied, and what was there put back; until it is gone once. Raises EnvironmentFailed if
+        the healthy policies disagree too: it is the cluster's own."""
         return await self.look()
 
     @abstractmethod

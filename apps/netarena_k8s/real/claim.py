@@ -64,6 +64,7 @@ class Claim:
     policies: frozenset[str]
     notes: Mapping[str, str]
     version: str
+    uid: str
 
     @classmethod
     def read(cls, found: Json) -> Self:
@@ -78,6 +79,7 @@ class Claim:
             frozenset(map(str, listed)),
             about.get("annotations") or {},
             about.get("resourceVersion", ""),
+            about.get("uid", ""),
         )
 
 
@@ -135,7 +137,7 @@ async def settle(api: Api, namespace: str) -> None:
     """
     there = await _free(api, namespace)
     ours = there.policies if there is not None else frozenset[str]()
-    replaced: list[tuple[str, str]] = []
+    replaced: list[tuple[str, str, str]] = []
     for kind in _CROSSING:
         for one in await api.find(kind, namespace):
             about = one["metadata"]
@@ -145,13 +147,13 @@ async def settle(api: Api, namespace: str) -> None:
                 continue
             if what not in _boutique():
                 raise _crossing(namespace, kind, about["name"])
-            replaced.append(what)
+            replaced.append((*what, about["uid"]))
     if there is None:
         await _make(api, namespace, ())
     else:
         await _seize(api, there)
-    for kind, name in replaced:
-        await api.delete(path_of(kind, namespace, name))
+    for kind, name, uid in replaced:
+        await api.delete(path_of(kind, namespace, name), uid)
     await vacate(api, namespace)
 
 
@@ -172,7 +174,7 @@ async def vacate(api: Api, namespace: str) -> None:
         for one in found:
             about = one["metadata"]
             await api.delete(path_of(kind, namespace, about["name"]), about["uid"])
-    await api.delete(path_of("ConfigMap", namespace, NAME))
+    await api.delete(path_of("ConfigMap", namespace, NAME), there.uid)
 
 
 async def remove_policies(api: Api, namespace: str, names: Iterable[str] | None = None) -> None:

@@ -374,12 +374,13 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
     removed, kept = [], []
     try:
         for one in await api.find("Namespace", **claim.MINE):
-            name, notes = one["metadata"]["name"], one["metadata"].get("annotations")
+            about = one["metadata"]
+            name, notes = about["name"], about.get("annotations")
             why = listener.why_kept(name, notes, api.now)
             if is_mine(notes) and name not in _STANDING:
                 why = ""
             if not why:
-                why = await _tried(_remove(api, name))
+                why = await _tried(_remove(api, name, about["uid"]))
             kept.append(f"{name}: {why}") if why else removed.append(name)
     except Refused:
         if not namespace:
@@ -409,11 +410,11 @@ async def _tried(removal: Coroutine[Any, Any, None]) -> str:
     return ""
 
 
-async def _remove(api: Api, namespace: str) -> None:
+async def _remove(api: Api, namespace: str, uid: str = "") -> None:
     """Delete a namespace of ours. It goes in its own time, but it goes."""
     with contextlib.suppress(EnvironmentFailed):
         await claim.free_policies(api, namespace, await api.find("NetworkPolicy", namespace))
-    await api.delete(path_of("Namespace", name=namespace))
+    await api.delete(path_of("Namespace", name=namespace), uid)
 
 
 def _key(world: World) -> str:

@@ -122,6 +122,7 @@ class Meter:
                 await asyncio.wait({asking}, timeout=_BUSY_S)
             except BaseException:
                 asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
                 raise
         answers = await asking
         found = {
@@ -171,6 +172,8 @@ class Meter:
         try:
             line = await stream.ask(json.dumps(request).encode(), _ANSWER_S)
             answer = json.loads(line)
+            if answer["id"] != request["id"]:
+                raise ValueError("an answer to another question")  # noqa: TRY301 -- told below
             findings = [Finding(one["dns"], one["connection"]) for one in answer["found"]]
             named = zip((app.name for app in targets), findings, strict=True)
             return dict(named), int(answer["slowest_ms"])

@@ -34,9 +34,10 @@ from netarena_k8s.world import DNS, DNS_LABELS, Net, Policy, World, render_polic
 
 #: how long measured and predicted may differ
 DISAGREE_S = 10.0
-#: how often in a row it must be the agent's policies alone that the cluster does not follow, before
-#: that counts as the agent's: an enforcer that was away just then would have to be away each time
-_TRIALS = 3
+#: the same, each time that it must be the agent's policies alone which the cluster does not follow,
+#: before that counts as the agent's: an enforcer that was away just then would have to be away each
+#: time, and one that is slow of hearing has time in the end
+TRIALS_S = (10.0, 10.0, 30.0)
 #: silence means no: at first, and at most where an answer is expected, and where none is
 _FIRST_WAIT_MS, _MOST_EXPECTED_MS, _MOST_UNEXPECTED_MS = 250, 4000, 1000
 #: silence is believed for as many times as the slowest answer took
@@ -101,8 +102,8 @@ class Shop:
         self._cluster_ips: dict[str, str] = {}
         self._pods: dict[str, str] = {}
         self._deployed: dict[str, str] = {}
-        #: as it was seen when it was last made as new
-        self.healthy: Sight | None = None
+        #: as it was seen when it was last made as new, with the versions of its policies
+        self._new: tuple[Sight, list[tuple[str, str]]] | None = None
         #: why the namespace is no longer ours, in words
         self.lost = ""
 
@@ -126,7 +127,9 @@ class Shop:
         await self._api.delete(path_of("ServiceAccount", self.namespace, OPERATOR))
         for one in right_manifests(self.namespace):
             await self._api.apply(one)
+        self._new = None
         await self.put(policy_manifests(self.world, self.namespace))
+        versions = _versions(await self.policies())
         sight = await self.look()
         if sight.reached != self.world.intended or sight.others:
             told = (*sight.disagreement, *sight.others)
@@ -137,7 +140,13 @@ class Shop:
                 evidence=make_state(sight),
                 proven_ours=True,
             )
-        self.healthy = sight
+        self._new = sight, versions
+
+    async def healthy(self) -> Sight:
+        """As ``renew`` saw it, if no policy was touched since; else ``look``."""
+        if self._new is not None and _versions(await self.policies()) == self._new[1]:
+            return self._new[0]
+        return await self.look()
 
     async def token(self) -> str:
         """For the agent. Raises EnvironmentFailed."""
@@ -162,13 +171,14 @@ class Shop:
         await self._remove(names if self._shared else None)
         await each(self._api.apply(one) for one in manifests)
 
-    async def look(self) -> Sight:
-        """The settled state. What disagrees does so for ``DISAGREE_S``. Raises EnvironmentFailed
-        when it cannot be measured, or is not ours any more."""
+    async def look(self, disagree_s: float | None = None) -> Sight:
+        """The settled state. What disagrees does so for ``disagree_s`` (DISAGREE_S). Raises
+        EnvironmentFailed when it cannot be measured, or is not ours any more."""
         loop = asyncio.get_running_loop()
-        patience = loop.time() + DISAGREE_S + _REPLACE_S
+        within_s = DISAGREE_S if disagree_s is None else disagree_s
+        patience = loop.time() + within_s + _REPLACE_S
         known: list[tuple[str, str]] = []
-        course = _Course(loop.time() + DISAGREE_S)
+        course = _Course(loop.time() + within_s)
         while True:
             listed = await self.policies()
             self._check_strangers(listed)
@@ -183,7 +193,7 @@ class Shop:
                     raise
                 await self._find_pods(patience - loop.time())
                 # new pods are open until the enforcer knows them
-                course = _Course(loop.time() + DISAGREE_S)
+                course = _Course(loop.time() + within_s)
                 continue
             predicted = tuple(net.reaches(pair) for pair in self.world.pairs)
             if course.settles(found, predicted, loop.time()):
@@ -416,15 +426,15 @@ class RealShop(Deployed):
         return sight
 
     async def healthy(self) -> Sight:
-        return self._shop.healthy or await self.look()
+        return await self._shop.healthy()
 
     async def doubt(self) -> Sight:
         there = [_bare(one) for one in await self._shop.policies()]
         sights: list[Sight] = []
-        while len(sights) < _TRIALS:
+        for within_s in TRIALS_S:
             await self._believe()
             await self._shop.put(there)
-            sights.append(await self._shop.look())
+            sights.append(await self._shop.look(within_s))
             if not sights[-1].disagreement:
                 return sights[-1]
         # what the cluster does before and after, it did meanwhile

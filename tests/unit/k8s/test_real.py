@@ -838,7 +838,7 @@ class Spaces(Slow):
     async def apply(self, manifest):
         await asyncio.sleep(0)
 
-    async def delete(self, path):
+    async def delete(self, path, uid=""):
         await asyncio.sleep(0)
 
 
@@ -848,7 +848,7 @@ def test_what_could_not_be_removed_goes_a_little_later(monkeypatch):
     deleted = []
 
     class Away(Spaces):
-        async def delete(self, path):
+        async def delete(self, path, uid=""):
             deleted.append(path)
             if len(deleted) < 3:
                 raise EnvironmentFailed("the API server is away")
@@ -918,7 +918,7 @@ def test_a_round_begins_when_the_one_before_has_answers_or_only_waits(
         async def ask(self, _line, _within_s):
             begun.append(self)
             await until(lambda: self in answered)
-            return json.dumps({"found": [], "slowest_ms": 1}).encode()
+            return json.dumps({"id": 1, "found": [], "slowest_ms": 1}).encode()
 
     async def scene():
         (world,) = worlds("a")
@@ -949,10 +949,69 @@ def test_the_healthy_state_is_as_it_was_measured_when_the_shop_was_made_as_new(m
         await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
         assert (await deployed.healthy()).reached == (False,)  # not made as new yet: looked at
         await one.renew()
-        monkeypatch.setattr(one, "look", None)
-        return await deployed.healthy()
+        first = await deployed.healthy()
+        with monkeypatch.context() as patched:
+            patched.setattr(one, "look", None)
+            assert await deployed.healthy() is first
+        assert first.reached == (True,)
+        await one.renew()
+        assert await deployed.healthy() is not first
+        # somebody else's change is seen
+        await enforcer.apply(render_policy(Policy(name="web", spec=SHUT), "shop"))
+        assert (await deployed.healthy()).reached == (False,)
 
-    assert asyncio.run(scene()).reached == (True,)
+    asyncio.run(scene())
+
+
+def test_a_round_that_is_cancelled_has_closed_its_streams(monkeypatch):
+    closed = []
+
+    class Pod:
+        async def ask(self, _line, _within_s):
+            asked.set()
+            await asyncio.Event().wait()
+
+        async def close(self):
+            await asyncio.sleep(0)
+            closed.append(self)
+
+    async def scene():
+        (world,) = worlds("a")
+        meter = measure.Meter(
+            cast("Any", types.SimpleNamespace(measuring=asyncio.Lock())), "shop", world
+        )
+        meter._streams["a"] = cast("Any", Pod())
+        measuring = asyncio.create_task(meter.measure(Net(world, []), Wait(250, 250)))
+        await asked.wait()
+        measuring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await measuring
+        assert len(closed) == 1
+        assert not meter._streams
+
+    monkeypatch.setattr(measure, "_BUSY_S", 60.0)
+    asked = asyncio.Event()
+    asyncio.run(scene())
+
+
+def test_an_answer_to_another_question_is_none(monkeypatch):
+    class Pod:
+        async def ask(self, _line, _within_s):
+            return json.dumps({"id": 7, "found": [], "slowest_ms": 1}).encode()
+
+        async def close(self):
+            pass
+
+    async def scene():
+        (world,) = worlds("a")
+        meter = measure.Meter(
+            cast("Any", types.SimpleNamespace(measuring=asyncio.Lock())), "shop", world
+        )
+        meter._streams["a"] = cast("Any", Pod())
+        await meter.measure(Net(world, []), Wait(250, 250))
+
+    with pytest.raises(EnvironmentFailed, match="another question"):
+        asyncio.run(scene())
 
 
 # a cluster that does not do what its policies say
@@ -1021,6 +1080,7 @@ def after_a_patch(hears, monkeypatch):
     """What an episode sees whose policy was shut, and what it finds there; the plug-in hears as
     said from then on."""
     monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
+    monkeypatch.setattr(shop, "TRIALS_S", (0.0, 0.0, 0.0))
 
     async def scene():
         enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
@@ -1060,6 +1120,35 @@ def test_a_plug_in_that_is_away_again_and_again_is_not_the_agents_doing(times, m
     deaf = iter([True] * times)
     sight, there = after_a_patch(lambda spec: spec != SHUT or not next(deaf, False), monkeypatch)
     assert (sight.reached, sight.disagreement, there) == ((False,), (), [SHUT])
+
+
+@pytest.mark.parametrize("times", range(2, 5))
+def test_a_plug_in_that_is_deaf_for_good_from_some_trial_on_gives_no_verdict(times, monkeypatch):
+    seen_ = []
+
+    def hears(spec):
+        seen_.append(spec)
+        return seen_.count(SHUT) < times and spec != SHUT
+
+    with pytest.raises(EnvironmentFailed, match="does not enforce policies that are not the agent"):
+        after_a_patch(hears, monkeypatch)
+    assert seen_.count(SHUT) == times
+
+
+def test_what_is_about_to_count_is_looked_at_three_times_the_last_for_longer(monkeypatch):
+    assert shop.TRIALS_S == (10.0, 10.0, 30.0)
+    within = []
+    looked = shop.Shop.look
+
+    async def look(self, disagree_s=None):
+        within.append(disagree_s)
+        return await looked(self, disagree_s)
+
+    monkeypatch.setattr(shop.Shop, "look", look)
+    after_a_patch(lambda spec: spec != SHUT, monkeypatch)
+    # healthy; disagrees; shut, healthy, the agent's, three times over; shut, healthy
+    trials = [None, None, 0.0] * 3
+    assert within == [None, None, *trials, None, None]
 
 
 def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypatch):
