@@ -472,6 +472,8 @@ CALLER = SMALL.model_copy(
         )
     }
 )
+#: within which a plug-in follows a policy
+HEARD_S = 10.0
 #: kube-router 2.2.1 never matches a port by its name where the peer is a block
 BY_NAME = {
     "spec": {
@@ -490,7 +492,11 @@ def test_what_an_agent_makes_the_plug_in_get_wrong_is_judged_as_measured(cluster
             kubectl = Kubectl(cell, deployed.access)
             told = (await kubectl.run(f"kubectl patch netpol a -p '{json.dumps(BY_NAME)}'")).told
             assert "a patched" in told
-            sight = await deployed.look()
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + HEARD_S
+            # until the plug-in has heard of it all is as it was, and as it should be
+            while not (sight := await deployed.look()).disagreement and loop.time() < deadline:
+                pass
             if not sight.disagreement:
                 pytest.skip("this plug-in is right about ports by name where the peer is a block")
             sight = await deployed.doubt()
