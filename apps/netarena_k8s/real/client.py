@@ -11,7 +11,7 @@ import base64
 import contextlib
 import json
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -123,6 +123,8 @@ class Api:
         #: held by whoever begins a round of measurement: rounds that begin at once make each other
         #: late, and late ones are made again
         self.measuring = asyncio.Lock()
+        #: how many ask the cluster something just now, and when the last one had its answer
+        self._busy, self._answered = 0, time.monotonic()
         #: the cluster's clock before our monotonic one, seconds; ours until it has answered
         self._ahead = time.time() - time.monotonic()
 
@@ -159,6 +161,21 @@ class Api:
         """Seconds since 1970 by the cluster's clock, as its last answer had it: all who use the
         cluster have this one in common."""
         return self._ahead + time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nobody has asked the cluster anything."""
+        return 0.0 if self._busy else time.monotonic() - self._answered
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """While it lasts the cluster works for us."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+            self._answered = time.monotonic()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -262,22 +279,23 @@ class Api:
     ) -> Json:
         """Every request of ours may be repeated: what has been made already is made again."""
         deadline = asyncio.get_running_loop().time() + _PATIENCE_S
-        while True:
-            try:
-                return await self._ask(method, path, query, body, content_type)
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                failure = EnvironmentFailed(
-                    one_line(f"the cluster's API: {type(error).__name__}: {error}"),
-                    proven_ours=True,
-                )
-            except Refused as refused:
-                starting = refused.status in _DENIED and not await self.ready()
-                if refused.status not in _LATER and not starting:
-                    raise
-                failure = refused
-            if asyncio.get_running_loop().time() > deadline:
-                raise failure
-            await asyncio.sleep(_PAUSE_S)
+        with self.busy():
+            while True:
+                try:
+                    return await self._ask(method, path, query, body, content_type)
+                except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                    failure = EnvironmentFailed(
+                        one_line(f"the cluster's API: {type(error).__name__}: {error}"),
+                        proven_ours=True,
+                    )
+                except Refused as refused:
+                    starting = refused.status in _DENIED and not await self.ready()
+                    if refused.status not in _LATER and not starting:
+                        raise
+                    failure = refused
+                if asyncio.get_running_loop().time() > deadline:
+                    raise failure
+                await asyncio.sleep(_PAUSE_S)
 
     async def _ask(
         self,

@@ -16,7 +16,6 @@ import contextlib
 import logging
 import os
 import secrets
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -29,6 +28,7 @@ from netarena_k8s.real.client import Api, Refused, each, path_of
 from netarena_k8s.real.context import kubeconfig_paths, namespace_of
 from netarena_k8s.real.manifest import namespace_manifest
 from netarena_k8s.real.owner import LISTEN_S, LISTENING, RENEW_S, Listener, is_mine, self_notes
+from netarena_k8s.real.pool import Pool
 from netarena_k8s.real.right import missing_rights
 from netarena_k8s.real.shop import NotHealthy, RealShop, Shop
 from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World, render_policy
@@ -78,22 +78,11 @@ class RealCluster(Cluster):
         self._workloads = workloads
         self._fixed = namespace
         self._image = os.environ.get("NETARENA_STANDIN_IMAGE") or IMAGE
-        #: shops that there is still room for
-        self._most = 1 if namespace else MOST_SHOPS
-        self._places = self._most
         self._api: Api | None = None
         self._starting = asyncio.Lock()
-        self._changed = asyncio.Condition()
         #: all there are, also those that are being built or renewed
         self._shops: dict[str, Shop] = {}
-        self._free: list[Shop] = []
-        #: world -> how many shops of it will be free soon, and how many episodes wait for one
-        self._soon: Counter[str] = Counter()
-        self._waiting: Counter[str] = Counter()
-        #: world -> how many episodes wait for room
-        self._short: Counter[str] = Counter()
-        #: shops that make room just now
-        self._leaving = 0
+        self._pool = self._new_pool()
         #: those that could not be removed when they should have been
         self._left: list[Shop] = []
         self._listener = Listener()
@@ -122,7 +111,7 @@ class RealCluster(Cluster):
 
     async def deploy(self, world: World) -> Deployed:
         await self.start()
-        shop = await self._take(world)
+        shop = await self._pool.take(world)
         deployed = RealShop(shop, self.api, self._release)
         try:
             await deployed.open()
@@ -133,8 +122,7 @@ class RealCluster(Cluster):
 
     async def rest(self) -> None:
         """Wait until no shop is being made as new."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._soon.total())
+        await self._pool.rest()
 
     async def stop(self) -> None:
         async with self._starting:
@@ -171,89 +159,34 @@ class RealCluster(Cluster):
                 proven_ours=True,
             )
 
-    async def _take(self, world: World) -> Shop:
-        """A healthy shop: a free one, one that is about to be free, or a new one."""
-        key = _key(world)
-        async with self._changed:
-            while True:
-                for shop in self._free:
-                    if _key(shop.world) == key:
-                        self._free.remove(shop)
-                        return shop
-                if self._soon[key] > self._waiting[key]:
-                    self._waiting[key] += 1
-                    try:
-                        await self._changed.wait()
-                    finally:
-                        self._waiting[key] -= 1
-                elif self._places:
-                    self._places -= 1
-                    break
-                else:
-                    self._short[key] += 1
-                    if self._free and self._lacks_room():
-                        # there is room when it has gone: the next may stand in the same namespace
-                        self._clear(self._free.pop(0))
-                    try:
-                        await self._changed.wait()
-                    finally:
-                        self._short[key] -= 1
-        try:
-            return await self._build(world, self._workloads)
-        except BaseException:
-            await asyncio.shield(self._vacate())
-            raise
+    def _new_pool(self) -> Pool:
+        most = 1 if self._fixed else MOST_SHOPS
+        return Pool(
+            most,
+            lambda world: self._build(world, self._workloads),
+            self._renew,
+            self._discard,
+            lambda: self.api.idle_s,
+        )
 
     async def _release(self, shop: Shop) -> None:
-        """Of an episode that has ended: make it as new for the next, without anybody waiting, or
-        make room where only other worlds are waited for."""
-        if self._stopping or shop.namespace not in self._shops:
-            return
-        key = _key(shop.world)
-        if not self._short[key] and self._lacks_room():
-            self._clear(shop)
-        else:
-            self._soon[key] += 1
-            self._spawn(self._renew(shop))
+        """Of an episode that has ended."""
+        if not self._stopping and shop.namespace in self._shops:
+            await self._pool.give_back(shop)
 
-    async def _renew(self, shop: Shop) -> None:
+    async def _renew(self, shop: Shop) -> bool:
+        """Make it as new, or discard it."""
         try:
             try:
                 await shop.renew()
             except NotHealthy:  # a busy machine; new pods would make it busier
                 await shop.renew()
-            self._free.append(shop)
         except Exception as error:
             if not isinstance(error, EnvironmentFailed):
                 log.exception("making %s as new failed", shop.namespace)
             await self._discard(shop)
-            self._places += 1
-        finally:
-            self._soon[_key(shop.world)] -= 1
-            await self._tell()
-
-    def _lacks_room(self) -> bool:
-        """Whether more episodes wait for room than there is, or will be."""
-        return self._short.total() > self._places + self._leaving
-
-    def _clear(self, shop: Shop) -> None:
-        self._leaving += 1
-        self._spawn(self._leave(shop))
-
-    async def _leave(self, shop: Shop) -> None:
-        try:
-            await self._discard(shop)
-        finally:
-            self._leaving -= 1
-            await self._vacate()
-
-    async def _vacate(self) -> None:
-        self._places += 1
-        await self._tell()
-
-    async def _tell(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+            return False
+        return True
 
     async def _build(self, world: World, workloads: Mapping[str, Manifest] | None) -> Shop:
         """A namespace with ``world`` in it, healthy. Raises EnvironmentFailed."""
@@ -330,6 +263,7 @@ class RealCluster(Cluster):
     async def _stop(self) -> None:
         """Have everything deleted; the cluster does so in its own time."""
         self._stopping = True
+        await self._pool.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -342,12 +276,11 @@ class RealCluster(Cluster):
         )
         # what could not be deleted is nobody's from now on, and goes at the next look
         _STANDING.difference_update(self._shops)
-        for held in (self._shops, self._free, self._left, self._soon):
-            held.clear()
-        self._places, self._leaving, self._stopping = self._most, 0, False
+        self._shops.clear()
+        self._left.clear()
+        self._pool, self._stopping = self._new_pool(), False
         api, self._api = self._api, None
         await api.close()
-        await self._tell()
 
 
 async def clean(context: str) -> Cleaned:
@@ -415,8 +348,3 @@ async def _remove(api: Api, namespace: str, uid: str = "") -> None:
     with contextlib.suppress(EnvironmentFailed):
         await claim.free_policies(api, namespace, await api.find("NetworkPolicy", namespace))
     await api.delete(path_of("Namespace", name=namespace), uid)
-
-
-def _key(world: World) -> str:
-    """Tells worlds apart."""
-    return world.model_dump_json()

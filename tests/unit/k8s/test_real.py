@@ -1,6 +1,7 @@
 """What of a real cluster needs none: kubeconfigs, owners, manifests, when a matrix is settled."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -19,8 +20,8 @@ from netarena_k8s.apiserver.right import RULES
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.real import claim, cluster, diagnosis, measure, owner, right, shop
-from netarena_k8s.real.client import Refused, Server, path_of
+from netarena_k8s.real import claim, client, cluster, diagnosis, measure, owner, right, shop
+from netarena_k8s.real.client import Api, Refused, Server, path_of
 from netarena_k8s.real.context import check_context, current_context
 from netarena_k8s.real.manifest import (
     MEASURER,
@@ -342,7 +343,7 @@ def test_workloads_as_they_are_written_get_what_measures_beside_their_containers
 class Objects:
     """An API that stores the objects of one namespace."""
 
-    now = float(NOW)
+    now, idle_s = float(NOW), 0.0
 
     def __init__(self, *manifests):
         self._versions = itertools.count(1)
@@ -541,7 +542,7 @@ def test_worlds_take_turns_in_a_given_namespace_and_nothing_stays(monkeypatch):
         one = cluster.RealCluster("context", "ns")
         one._api = api
         for world in (PAIR, boutique()):
-            taken = await one._take(world)
+            taken = await one._pool.take(world)
             names = {app.name for app in world.apps}
             assert {name for kind, name in api.held if kind == "Deployment"} == names
             names = {policy.name for policy in world.policies}
@@ -762,70 +763,17 @@ def test_a_shop_that_cannot_be_made_as_new_loses_no_place(monkeypatch, failure):
         one = cluster.RealCluster("context")
         one._api = cast("Any", Spaces())
         for _ in range(3):
-            await one._release(await one._take(world))
+            await one._release(await one._pool.take(world))
             await one.rest()
-        assert one._places == 1
+        assert one._pool._room() == 1
         await one.stop()
 
     asyncio.run(scene())
     assert len(seen) == 3
 
 
-def test_no_more_room_is_made_than_is_waited_for(monkeypatch):
-    monkeypatch.setattr(cluster, "Shop", Placed)
-    monkeypatch.setattr(cluster, "MOST_SHOPS", 3)
-
-    async def scene():
-        one = cluster.RealCluster("context")
-        one._api = cast("Any", Spaces())
-        first, second = worlds("a", "b")
-        taken = [await one._take(first) for _ in range(3)]
-        waiting = asyncio.create_task(one._take(second))
-        await until(one._short.total)
-        for shop_ in taken:
-            await one._release(shop_)
-        await waiting
-        await one.rest()
-        standing = sorted(shop_.world.apps[0].name for shop_ in one._shops.values())
-        await one.stop()
-        return standing
-
-    assert asyncio.run(scene()) == ["a", "a", "b"]
-
-
 def worlds(*apps):
     return [World(apps=(App(name=name, labels={"app": name}),), policies=()) for name in apps]
-
-
-def test_room_is_made_for_other_worlds_where_nobody_waits_for_the_same(monkeypatch):
-    renewed = []
-
-    class Counted(Placed):
-        async def renew(self):
-            renewed.append(self.world.apps[0].name)
-            await super().renew()
-
-    monkeypatch.setattr(cluster, "Shop", Counted)
-    monkeypatch.setattr(cluster, "MOST_SHOPS", 1)
-    first, second = worlds("a", "b")
-
-    async def scene(world):
-        """Of two episodes of which the second waits for the first one's room."""
-        renewed.clear()
-        one = cluster.RealCluster("context")
-        one._api = cast("Any", Spaces())
-        taken = await one._take(first)
-        waiting = asyncio.create_task(one._take(world))
-        await until(one._short.total)
-        await one._release(taken)
-        await one._release(await waiting)
-        await one.rest()
-        await one.stop()
-        return list(renewed)
-
-    # built, and made as new after each episode but the one that made room
-    assert asyncio.run(scene(second)) == ["a", "b", "b"]
-    assert asyncio.run(scene(first)) == ["a", "a", "a"]
 
 
 class Spaces(Slow):
@@ -859,7 +807,7 @@ def test_what_could_not_be_removed_goes_a_little_later(monkeypatch):
     async def scene():
         one = cluster.RealCluster("context")
         one._api = cast("Any", Away())
-        taken = await one._take(worlds("a")[0])
+        taken = await one._pool.take(worlds("a")[0])
         await one._discard(taken)
         assert list(one._shops.values()) == [taken]
         one._spawn(one._again(one._tidy))
@@ -868,6 +816,35 @@ def test_what_could_not_be_removed_goes_a_little_later(monkeypatch):
 
     asyncio.run(scene())
     assert len(deleted) == 3
+
+
+def test_a_cluster_is_idle_since_the_last_answer(monkeypatch):
+    ticks = itertools.count()
+    clock = types.SimpleNamespace(monotonic=lambda: float(next(ticks)), time=time.time)
+    monkeypatch.setattr(client, "time", clock)
+
+    async def scene():
+        api = Api(Server("https://192.0.2.1"), None, cast("Any", None))
+        with api.busy():
+            with api.busy():
+                assert api.idle_s == 0
+            assert api.idle_s == 0
+        assert 0 < api.idle_s < api.idle_s
+        asked = asyncio.Event()
+
+        async def never(*_):
+            asked.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(api, "_ask", never)
+        asking = asyncio.create_task(api.get("/version"))
+        await asked.wait()
+        assert api.idle_s == 0
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert api.idle_s > 0
+
+    asyncio.run(scene())
 
 
 # settling
@@ -907,33 +884,83 @@ def test_a_disagreement_settles_when_time_is_over_in_equal_rounds_of_the_longest
     assert not Finding("silent", "open").works
 
 
+class Answering:
+    """A pod that answers a round, when it may."""
+
+    def __init__(self, number=1, found=1):
+        self.asked, self.may, self.closed = asyncio.Event(), asyncio.Event(), False
+        self._answer = {
+            "id": number,
+            "found": [{"dns": "ok", "connection": "open"}] * found,
+            "slowest_ms": 1,
+        }
+
+    async def ask(self, _line, _within_s):
+        self.asked.set()
+        await self.may.wait()
+        return json.dumps(self._answer).encode()
+
+    async def close(self):
+        await asyncio.sleep(0)
+        self.closed = True
+
+
+def measured_from(*pods):
+    """A round from each of these pods, of one cluster, each in a shop of two that may talk."""
+    api = types.SimpleNamespace(measuring=asyncio.Lock(), busy=contextlib.nullcontext)
+    rounds = []
+    for pod in pods:
+        meter = measure.Meter(cast("Any", api), "shop", PAIR)
+        meter._addresses = {"web": measure.Address("192.0.2.1", 80)}
+        meter._streams = {"user": cast("Any", pod)}
+        rounds.append(asyncio.create_task(meter.measure(Net(PAIR, []), Wait(250, 250))))
+    return rounds
+
+
 @pytest.mark.parametrize(("busy_s", "unanswered"), [(60.0, 1), (0.0, 3)])
 def test_a_round_begins_when_the_one_before_has_answers_or_only_waits(
     monkeypatch, busy_s, unanswered
 ):
     monkeypatch.setattr(measure, "_BUSY_S", busy_s)
-    begun, answered = [], []
-
-    class Pod:
-        async def ask(self, _line, _within_s):
-            begun.append(self)
-            await until(lambda: self in answered)
-            return json.dumps({"id": 1, "found": [], "slowest_ms": 1}).encode()
 
     async def scene():
-        (world,) = worlds("a")
-        api = cast("Any", types.SimpleNamespace(measuring=asyncio.Lock()))
-        rounds, pods = [], [Pod(), Pod(), Pod()]
-        for pod in pods:
-            meter = measure.Meter(api, "shop", world)
-            meter._streams["a"] = cast("Any", pod)
-            rounds.append(asyncio.create_task(meter.measure(Net(world, []), Wait(250, 250))))
-        await until(lambda: len(begun) == unanswered)
-        for pod in pods:
-            await until(lambda pod=pod: pod in begun)
-            assert len(begun) == max(unanswered, len(answered) + 1)
-            answered.append(pod)
-        await asyncio.gather(*rounds)
+        pods = [Answering() for _ in range(3)]
+        rounds = measured_from(*pods)
+        await until(lambda: sum(pod.asked.is_set() for pod in pods) == unanswered)
+        for number, pod in enumerate(pods):
+            await pod.asked.wait()
+            begun = sum(pod.asked.is_set() for pod in pods)
+            assert begun == max(unanswered, number + 1)
+            pod.may.set()
+        assert {one.reached for one in await asyncio.gather(*rounds)} == {(True,)}
+
+    asyncio.run(scene())
+
+
+def test_a_round_that_is_cancelled_has_closed_its_streams(monkeypatch):
+    monkeypatch.setattr(measure, "_BUSY_S", 60.0)
+
+    async def scene():
+        pod = Answering()
+        (measuring,) = measured_from(pod)
+        await pod.asked.wait()
+        measuring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await measuring
+        assert pod.closed
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("answer", [{"number": 7}, {"found": 0}, {"found": 2}])
+def test_an_answer_to_another_question_is_none(answer):
+    async def scene():
+        pod = Answering(**answer)
+        pod.may.set()
+        (measuring,) = measured_from(pod)
+        with pytest.raises(EnvironmentFailed, match="another question"):
+            await measuring
+        assert pod.closed
 
     asyncio.run(scene())
 
@@ -961,57 +988,6 @@ def test_the_healthy_state_is_as_it_was_measured_when_the_shop_was_made_as_new(m
         assert (await deployed.healthy()).reached == (False,)
 
     asyncio.run(scene())
-
-
-def test_a_round_that_is_cancelled_has_closed_its_streams(monkeypatch):
-    closed = []
-
-    class Pod:
-        async def ask(self, _line, _within_s):
-            asked.set()
-            await asyncio.Event().wait()
-
-        async def close(self):
-            await asyncio.sleep(0)
-            closed.append(self)
-
-    async def scene():
-        (world,) = worlds("a")
-        meter = measure.Meter(
-            cast("Any", types.SimpleNamespace(measuring=asyncio.Lock())), "shop", world
-        )
-        meter._streams["a"] = cast("Any", Pod())
-        measuring = asyncio.create_task(meter.measure(Net(world, []), Wait(250, 250)))
-        await asked.wait()
-        measuring.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await measuring
-        assert len(closed) == 1
-        assert not meter._streams
-
-    monkeypatch.setattr(measure, "_BUSY_S", 60.0)
-    asked = asyncio.Event()
-    asyncio.run(scene())
-
-
-def test_an_answer_to_another_question_is_none(monkeypatch):
-    class Pod:
-        async def ask(self, _line, _within_s):
-            return json.dumps({"id": 7, "found": [], "slowest_ms": 1}).encode()
-
-        async def close(self):
-            pass
-
-    async def scene():
-        (world,) = worlds("a")
-        meter = measure.Meter(
-            cast("Any", types.SimpleNamespace(measuring=asyncio.Lock())), "shop", world
-        )
-        meter._streams["a"] = cast("Any", Pod())
-        await meter.measure(Net(world, []), Wait(250, 250))
-
-    with pytest.raises(EnvironmentFailed, match="another question"):
-        asyncio.run(scene())
 
 
 # a cluster that does not do what its policies say
@@ -1124,15 +1100,15 @@ def test_a_plug_in_that_is_away_again_and_again_is_not_the_agents_doing(times, m
 
 @pytest.mark.parametrize("times", range(2, 5))
 def test_a_plug_in_that_is_deaf_for_good_from_some_trial_on_gives_no_verdict(times, monkeypatch):
-    seen_ = []
+    heard = []
 
     def hears(spec):
-        seen_.append(spec)
-        return seen_.count(SHUT) < times and spec != SHUT
+        heard.append(spec)
+        return heard.count(SHUT) < times and spec != SHUT
 
     with pytest.raises(EnvironmentFailed, match="does not enforce policies that are not the agent"):
         after_a_patch(hears, monkeypatch)
-    assert seen_.count(SHUT) == times
+    assert heard.count(SHUT) == times
 
 
 def test_what_is_about_to_count_is_looked_at_three_times_the_last_for_longer(monkeypatch):
