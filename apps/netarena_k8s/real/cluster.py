@@ -19,6 +19,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+from netarena.aio import finish
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Cleaned
 from netarena_k8s.cluster import Cluster, Deployed
@@ -205,7 +206,8 @@ class RealCluster(Cluster):
             await shop.build()
             await shop.renew()
         except BaseException:
-            await asyncio.shield(self._discard(shop))
+            # to its end: the next may stand in the same namespace
+            await finish(self._discard(shop))
             raise
         return shop
 

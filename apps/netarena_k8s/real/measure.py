@@ -135,7 +135,7 @@ class Meter:
         }
         return Round(
             tuple(found[pair.source, pair.target] for pair in self._world.pairs),
-            max(answer.slowest_ms for answer in answers),
+            max((answer.slowest_ms for answer in answers), default=0),
         )
 
     async def close(self) -> None:

@@ -4,9 +4,9 @@ agents think for long.
 To build a shop and to remove it costs more than a short episode in it, and each that stands makes
 each change of a policy dearer, since network plug-ins go through all policies of the cluster. So
 an episode that finds none free has another built where the cluster has nothing to do, which costs
-nobody anything, or when it has waited for as long as a shop costs. That is never more than twice
-what the best choice would have cost, had one known how long the wait would be (the ski-rental
-problem; Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
+nobody anything, or when it has waited for as long as a shop costs since there was last one more:
+who cannot know how long the wait would be loses little so (the ski-rental problem; Karlin,
+Manasse, Rudolph and Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class _Kind:
     free: list[Shop] = field(default_factory=list)
     #: when there was one more
     grown: float = 0.0
+    #: whether the last one could not be built
+    failed: bool = False
 
 
 @dataclass(eq=False)
@@ -112,16 +114,18 @@ class Pool:
         try:
             start = _now()
             shop = await self._build(world)
-            kind.grown = _now()
+            kind.grown, kind.failed = _now(), False
             self._build_s = kind.grown - start
-        except BaseException:
+        except BaseException as error:
             kind.held -= 1
+            kind.failed = isinstance(error, Exception)
             raise
         else:
             return shop
         finally:
             kind.building -= 1
-            await asyncio.shield(self._tell())
+            # not awaited: who is cancelled meanwhile would lose the shop
+            self._spawn(self._tell())
 
     async def give_back(self, shop: Shop) -> None:
         """Of an episode that has ended: make it as new for the next, without anybody waiting, or
@@ -138,7 +142,7 @@ class Pool:
         """Wait until no shop is being made as new."""
         async with self._changed:
             await self._changed.wait_for(
-                lambda: not any(kind.renewing for kind in self._kinds.values())
+                lambda: self._stopped or not any(kind.renewing for kind in self._kinds.values())
             )
 
     async def stop(self) -> None:
@@ -157,12 +161,15 @@ class Pool:
         return alike.index(waiter) - len(waiter.kind.free)
 
     def _is_due(self, waiter: _Waiter) -> bool:
-        """Whether it is time to build another: at once where none is there; else one at a time."""
+        """Whether it is time to build another: at once where none is there or none could be built,
+        lest one failure comes after the other; else one at a time, unless that takes too long."""
         kind = waiter.kind
         waited_s = _now() - max(waiter.since, kind.grown)
         price_s = min(_MOST_PRICE_S, _PRICE * self._build_s)
-        due = waited_s > price_s or min(waited_s, self._idle_s()) > _IDLE_S
-        return not kind.held or (not kind.building and due)
+        if kind.building and waited_s <= 2 * price_s:
+            return kind.failed
+        idle = min(waited_s, self._idle_s()) > _IDLE_S
+        return not kind.held or kind.failed or idle or waited_s > price_s
 
     def _room(self) -> int:
         """For how many more there is room."""

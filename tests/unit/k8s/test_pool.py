@@ -20,9 +20,9 @@ class Scene:
     def __init__(self, monkeypatch, most=8):
         self.clock, self.idle_s, self.failure = 100.0, 0.0, None
         self.built, self.renewed, self.gone = [], [], []
-        self.may_build, self.may_renew = asyncio.Event(), asyncio.Event()
-        self.may_build.set()
-        self.may_renew.set()
+        self.may_build, self.may_renew, self.may_discard = (asyncio.Event() for _ in range(3))
+        for each in (self.may_build, self.may_renew, self.may_discard):
+            each.set()
         monkeypatch.setattr(pool, "_now", lambda: self.clock)
         self.pool = Pool(most, self.build, self.renew, self.discard, lambda: self.idle_s)
 
@@ -40,6 +40,7 @@ class Scene:
         return self.failure is None
 
     async def discard(self, shop):
+        await self.may_discard.wait()
         self.gone.append(shop)
 
     async def wait(self, world=FIRST):
@@ -106,7 +107,7 @@ def test_before_the_first_one_stands_none_other_is_built(monkeypatch):
         there = Scene(monkeypatch)
         there.may_build.clear()
         waiting = [await there.wait() for _ in range(3)]
-        await there.turn(1e6, idle_s=1e6)
+        await there.turn(2 * pool._MOST_PRICE_S - 1, idle_s=1e6)
         there.may_build.set()
         await there.turn()
         assert [one.done() for one in waiting] == [True, False, False]
@@ -166,6 +167,95 @@ def test_what_cannot_be_built_leaves_its_place_to_the_next(monkeypatch):
             await waiting[1]
         there.failure = None
         await there.pool.take(FIRST)
+
+    play(scene)
+
+
+def test_where_one_cannot_be_built_the_others_do_not_wait_for_their_turn_to_fail(monkeypatch):
+    async def scene():
+        there = Scene(monkeypatch)
+        there.failure = EnvironmentFailed("away")
+        there.may_build.clear()
+        waiting = [await there.wait() for _ in range(4)]
+        kind = there.pool._kinds[FIRST.model_dump_json()]
+        assert kind.building == 1
+        there.may_build.set()
+        await asyncio.sleep(0)
+        there.may_build.clear()
+        await there.turn()
+        assert kind.building == 3
+        # and from the first that stands on it is one at a time again
+        there.failure = None
+        there.may_build.set()
+        await there.turn()
+        assert [one.exception() is None for one in waiting] == [False, True, True, True]
+        late = await there.wait()
+        await there.turn()
+        assert not late.done()
+
+    play(scene)
+
+
+def test_a_build_that_takes_long_keeps_nobody_else_from_building(monkeypatch):
+    async def scene():
+        there = Scene(monkeypatch)
+        await there.pool.take(FIRST)
+        there.may_build.clear()
+        waiting = [await there.wait() for _ in range(3)]
+        kind = there.pool._kinds[FIRST.model_dump_json()]
+        await there.turn(pool._PRICE * BUILD_S + 0.1)
+        assert kind.building == 1
+        await there.turn(pool._PRICE * BUILD_S)
+        assert kind.building == 3
+        there.may_build.set()
+        await asyncio.gather(*waiting)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("ticks", range(8))
+def test_who_is_cancelled_as_its_shop_comes_has_it_or_leaves_its_place(monkeypatch, ticks):
+    async def scene():
+        there = Scene(monkeypatch, most=1)
+        there.may_build.clear()
+        taking = asyncio.create_task(there.pool.take(FIRST))
+        await asyncio.sleep(0)
+        there.may_build.set()
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        taking.cancel()
+        (done,) = await asyncio.gather(taking, return_exceptions=True)
+        if not isinstance(done, asyncio.CancelledError):
+            await there.pool.give_back(done)
+        assert (await there.pool.take(FIRST)).world == FIRST
+
+    play(scene)
+
+
+def test_nobody_needs_to_be_told_that_time_has_passed(monkeypatch):
+    async def scene():
+        monkeypatch.setattr(pool, "_IDLE_S", 0.01)
+        there = Scene(monkeypatch)
+        await there.pool.take(FIRST)
+        waiting = await there.wait()
+        there.clock, there.idle_s = there.clock + 1, 1.0
+        await waiting
+
+    play(scene)
+
+
+def test_there_is_room_when_a_shop_has_gone_and_not_before(monkeypatch):
+    async def scene():
+        there = Scene(monkeypatch, most=1)
+        shop = await there.pool.take(FIRST)
+        there.may_discard.clear()
+        waiting = await there.wait(SECOND)
+        await there.pool.give_back(shop)
+        await there.turn()
+        assert len(there.built) == 1
+        there.may_discard.set()
+        await waiting
+        assert there.gone == [shop]
 
     play(scene)
 
@@ -268,7 +358,6 @@ def test_what_is_made_as_new_when_all_is_stopped_is_left_as_it_is(monkeypatch):
         there = Scene(monkeypatch)
         there.may_renew.clear()
         await there.pool.give_back(await there.pool.take(FIRST))
-        await there.turn()
         await there.pool.stop()
         assert there.renewed == []
         await there.pool.rest()
