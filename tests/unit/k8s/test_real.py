@@ -906,15 +906,16 @@ class Answering:
 
 
 def measured_from(*pods):
-    """A round from each of these pods, of one cluster, each in a shop of two that may talk."""
+    """Meters of one cluster, each in a shop of two that may talk, and a round from each."""
     api = types.SimpleNamespace(measuring=asyncio.Lock(), busy=contextlib.nullcontext)
-    rounds = []
+    meters, rounds = [], []
     for pod in pods:
         meter = measure.Meter(cast("Any", api), "shop", PAIR)
         meter._addresses = {"web": measure.Address("192.0.2.1", 80)}
         meter._streams = {"user": cast("Any", pod)}
+        meters.append(meter)
         rounds.append(asyncio.create_task(meter.measure(Net(PAIR, []), Wait(250, 250))))
-    return rounds
+    return meters, rounds
 
 
 @pytest.mark.parametrize(("busy_s", "unanswered"), [(60.0, 1), (0.0, 3)])
@@ -925,7 +926,7 @@ def test_a_round_begins_when_the_one_before_has_answers_or_only_waits(
 
     async def scene():
         pods = [Answering() for _ in range(3)]
-        rounds = measured_from(*pods)
+        _, rounds = measured_from(*pods)
         await until(lambda: sum(pod.asked.is_set() for pod in pods) == unanswered)
         for number, pod in enumerate(pods):
             await pod.asked.wait()
@@ -942,12 +943,13 @@ def test_a_round_that_is_cancelled_has_closed_its_streams(monkeypatch):
 
     async def scene():
         pod = Answering()
-        (measuring,) = measured_from(pod)
+        (meter,), (measuring,) = measured_from(pod)
         await pod.asked.wait()
         measuring.cancel()
         with pytest.raises(asyncio.CancelledError):
             await measuring
         assert pod.closed
+        assert not meter._streams
 
     asyncio.run(scene())
 
@@ -957,10 +959,11 @@ def test_an_answer_to_another_question_is_none(answer):
     async def scene():
         pod = Answering(**answer)
         pod.may.set()
-        (measuring,) = measured_from(pod)
+        (meter,), (measuring,) = measured_from(pod)
         with pytest.raises(EnvironmentFailed, match="another question"):
             await measuring
         assert pod.closed
+        assert not meter._streams
 
     asyncio.run(scene())
 
