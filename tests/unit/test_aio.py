@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from netarena.aio import finish
+from netarena.aio import Background, finish
 
 
 def test_finish_runs_to_the_end_before_the_cancellation() -> None:
@@ -36,3 +36,34 @@ def test_finish_runs_to_the_end_before_the_cancellation() -> None:
         return log
 
     assert asyncio.run(main()) == ["worked", "cancelled"]
+
+
+def test_work_in_the_background_ends_with_the_rest_of_it() -> None:
+    async def main() -> tuple[list[str], int]:
+        log: list[str] = []
+        background = Background()
+
+        async def forever() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                log.append("ended")
+
+        async def failing() -> None:
+            log.append("failed")
+            raise ValueError
+
+        async def short() -> None:
+            log.append("done")
+
+        background.start(short())
+        while background._tasks:
+            await asyncio.sleep(0)
+        background.start(forever())
+        background.start(failing())
+        await asyncio.sleep(0)
+        await background.stop()
+        return log, len(background._tasks)
+
+    assert asyncio.run(main()) == (["done", "failed", "ended"], 0)

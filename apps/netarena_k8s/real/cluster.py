@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
-from netarena.aio import finish
+from netarena.aio import Background, finish
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Cleaned
 from netarena_k8s.cluster import Cluster, Deployed
@@ -88,7 +88,7 @@ class RealCluster(Cluster):
         self._left: list[Shop] = []
         self._listener = Listener()
         self._stopping = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     @property
     def api(self) -> Api:
@@ -140,9 +140,9 @@ class RealCluster(Cluster):
             await claim.settle(self.api, self._fixed)
         else:
             await _clean(self.api, self._listener)
-        self._spawn(self._again(self._stay))
+        self._background.start(self._again(self._stay))
         if not self._fixed:
-            self._spawn(self._again(self._tidy))
+            self._background.start(self._again(self._tidy))
         await self._see_enforcement()
 
     async def _see_enforcement(self) -> None:
@@ -257,19 +257,11 @@ class RealCluster(Cluster):
         await each(self._discard(shop) for shop in left)
         await _clean(self.api, self._listener)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _stop(self) -> None:
         """Have everything deleted; the cluster does so in its own time."""
         self._stopping = True
         await self._pool.stop()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.stop()
         if self._api is None:
             self._stopping = False
             return

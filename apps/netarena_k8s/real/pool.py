@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+from netarena.aio import Background
 from netarena.errors import EnvironmentFailed
 from netarena_k8s.real.shop import Shop
 from netarena_k8s.world import World
@@ -82,7 +82,7 @@ class Pool:
         #: how long the last one took to build
         self._build_s = _MOST_PRICE_S
         self._stopped = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     async def take(self, world: World) -> Shop:
         """A healthy one: free, or built. Raises what ``build`` raises, and EnvironmentFailed when
@@ -125,7 +125,7 @@ class Pool:
         finally:
             kind.building -= 1
             # not awaited: who is cancelled meanwhile would lose the shop
-            self._spawn(self._tell())
+            self._background.start(self._tell())
 
     async def give_back(self, shop: Shop) -> None:
         """Of an episode that has ended: make it as new for the next, without anybody waiting, or
@@ -136,7 +136,7 @@ class Pool:
             self._clear(kind, shop)
         else:
             kind.renewing += 1
-            self._spawn(self._make_as_new(kind, shop))
+            self._background.start(self._make_as_new(kind, shop))
 
     async def rest(self) -> None:
         """Wait until no shop is being made as new."""
@@ -148,10 +148,7 @@ class Pool:
     async def stop(self) -> None:
         """For good. The shops stay with whoever built them."""
         self._stopped = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.stop()
         await self._tell()
 
     def _place(self, waiter: _Waiter) -> int:
@@ -190,7 +187,7 @@ class Pool:
     def _clear(self, kind: _Kind, shop: Shop) -> None:
         kind.held -= 1
         self._leaving += 1
-        self._spawn(self._leave(shop))
+        self._background.start(self._leave(shop))
 
     async def _leave(self, shop: Shop) -> None:
         try:
@@ -216,11 +213,6 @@ class Pool:
                 if not kind.held and kind not in awaited:
                     del self._kinds[key]
             self._changed.notify_all()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _key(world: World) -> str:

@@ -738,7 +738,7 @@ def test_looking_after_namespaces_goes_on_whatever_happens(monkeypatch, caplog):
 
     async def scene():
         one = cluster.RealCluster("context")
-        one._spawn(one._again(work))
+        one._background.start(one._again(work))
         await until(lambda: len(turns) > 3)
         await one.stop()
 
@@ -810,7 +810,7 @@ def test_what_could_not_be_removed_goes_a_little_later(monkeypatch):
         taken = await one._pool.take(worlds("a")[0])
         await one._discard(taken)
         assert list(one._shops.values()) == [taken]
-        one._spawn(one._again(one._tidy))
+        one._background.start(one._again(one._tidy))
         await until(lambda: not one._shops)
         await one.stop()
 
