@@ -58,8 +58,7 @@ def test_work_in_the_background_ends_with_the_rest_of_it() -> None:
             log.append("done")
 
         background.start(short())
-        while background._tasks:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
         background.start(forever())
         background.start(failing())
         await asyncio.sleep(0)
