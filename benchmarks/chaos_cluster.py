@@ -1,7 +1,8 @@
 """An assessment on a real cluster that is disturbed while it runs: are its verdicts right?
 
     KUBECONFIG=... python benchmarks/chaos_cluster.py --restart-api COMMAND \
-        --stop-plugin COMMAND --start-plugin COMMAND [--agent oracle] [--num-queries 2] [--seed 1]
+        --stop-plugin COMMAND --start-plugin COMMAND [--agent oracle] [--num-queries 2] [--seed 1] \
+        [--think SECONDS]
 
 In turn, whenever some more episodes have ended: the API server is restarted, a pod of a shop is
 deleted, the network plug-in is stopped and, ``--pause`` seconds later, started. The commands are
@@ -18,6 +19,7 @@ import itertools
 import json
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -46,14 +48,27 @@ async def shell(line: str) -> None:
         raise SystemExit(f"failed: {line}")
 
 
-async def delete_pod(api: Api, rng: random.Random) -> None:
-    """One of a shop that stands."""
-    spaces = [
+async def spaces(api: Api) -> list[str]:
+    """Namespaces of ours that nobody deletes."""
+    return sorted(
         one["metadata"]["name"]
         for one in await api.find("Namespace", **MINE)
         if "deletionTimestamp" not in one["metadata"]
-    ]
-    space = rng.choice(sorted(spaces))
+    )
+
+
+async def count_most(api: Api, run: asyncio.subprocess.Process) -> int:
+    """How many of them there were at a time, at most, until the assessment has ended."""
+    most = 0
+    while run.returncode is None:
+        most = max(most, len(await spaces(api)))
+        await asyncio.sleep(POLL_S)
+    return most
+
+
+async def delete_pod(api: Api, rng: random.Random) -> None:
+    """One of a shop that stands."""
+    space = rng.choice(await spaces(api))
     pods = sorted(one["metadata"]["name"] for one in await api.find("Pod", space))
     if pods:
         await api.delete(path_of("Pod", space, rng.choice(pods)))
@@ -85,6 +100,20 @@ async def disturb(
     return done
 
 
+def agent_options(given: argparse.Namespace) -> tuple[str, str]:
+    """Of ``netarena run``: the agent, over A2A where it thinks before each reply."""
+    if not given.think:
+        return "--agent", given.agent
+    line = shlex.join(
+        [
+            *(sys.executable, str(Path(__file__).with_name("thinking_agent.py"))),
+            *("k8s", given.agent, "--seed", str(given.seed), "--think", str(given.think)),
+            *("--set", f"num_queries={given.num_queries}"),
+        ]
+    )
+    return "--agent-cmd", f"{line} --port {{port}}"
+
+
 async def left(api: Api) -> list[str]:
     """Namespaces of ours that do not go."""
     deadline = time.monotonic() + LEFT_S
@@ -114,16 +143,17 @@ async def assess(given: argparse.Namespace, out: Path) -> bool:
     }
     start = time.monotonic()
     run = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "netarena", "run", "k8s", "--agent", given.agent),
+        *(sys.executable, "-m", "netarena", "run", "k8s", *agent_options(given)),
         *("--num-queries", str(given.num_queries), "--seed", str(given.seed)),
         *("--set", f"cluster={context}", "--concurrency", str(given.concurrency)),
         *("--out", str(out), "--json"),
         stdout=subprocess.DEVNULL,
     )
     waiting = asyncio.create_task(run.wait())
+    counting = asyncio.create_task(count_most(api, run))
     try:
         disturbed = await disturb(run, out, ways)
-        status = await waiting
+        status, most = await waiting, await counting
     finally:
         if run.returncode is None:
             run.terminate()
@@ -144,7 +174,8 @@ async def assess(given: argparse.Namespace, out: Path) -> bool:
         or (one["outcome"] == "solved" and not one["safe"])
     ]
     print(
-        f"{given.agent}, {len(records)} queries, {given.concurrency} at once, {took_s:.0f} s,",
+        f"{given.agent}, {len(records)} queries, {given.concurrency} at once in at most {most} "
+        f"namespaces, {took_s:.0f} s,",
         end=" ",
     )
     print(f"load {os.getloadavg()[0]:.0f}, exit status {status}, complete: {summary['complete']}")
@@ -163,6 +194,9 @@ def main() -> None:
     parser.add_argument("--num-queries", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--think", type=float, default=0.0, help="s before each reply: then all have namespaces"
+    )
     parser.add_argument("--pause", type=float, default=12.0, help="s without the plug-in")
     given = parser.parse_args()
     out = Path(tempfile.mkdtemp(prefix="netarena-chaos-"))

@@ -442,8 +442,8 @@ def test_a_cluster_that_enforces_nothing_is_refused_with_the_reason(
     monkeypatch.setattr(shop, "DISAGREE_S", 3.0)
     measured = shop.Meter.measure
 
-    async def measure(self, net, wait):
-        found = await measured(self, net, wait)
+    async def measure(self, net, wait, pairs):
+        found = await measured(self, net, wait, pairs)
         return Round(tuple(Finding("ok", always) for _ in found.found), found.slowest_ms)
 
     monkeypatch.setattr(shop.Meter, "measure", measure)
@@ -539,8 +539,8 @@ def test_a_plug_in_that_is_wrong_about_the_healthy_policies_too_gives_no_verdict
 
     measured = shop.Meter.measure
 
-    async def measure(self, net, wait):
-        found = await measured(self, net, wait)
+    async def measure(self, net, wait, pairs):
+        found = await measured(self, net, wait, pairs)
         return Round(tuple(Finding("ok", "open") for _ in found.found), found.slowest_ms)
 
     async def scene():

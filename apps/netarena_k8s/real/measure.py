@@ -23,7 +23,7 @@ HEADLESS = "None"
 _COMMAND = ("/standin", "probe")
 #: for the answer to a round, whose waits are a few seconds: on a busy machine
 _ANSWER_S = 20.0
-#: how long a round keeps the cluster busy; then it waits for those who are silent,
+#: how long a round of all pairs keeps the cluster busy; then it waits for those who are silent,
 #: beside others. Of 0.1 to 0.25 s what made eight looks at once fastest on two processors
 _BUSY_S = 0.15
 
@@ -73,7 +73,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Round:
-    """One measurement of pairs: all of the world in their order, or those of one pod."""
+    """One measurement of pairs, in their order."""
 
     found: tuple[Finding, ...]
     #: of what answered: far below the wait, or silence proves nothing
@@ -109,12 +109,12 @@ class Meter:
         self._places, self._addresses = dict(places), dict(addresses)
         await each(self._connect(app) for app in self._world.apps if app.name not in self._streams)
 
-    async def measure(self, net: Net, wait: Wait) -> Round:
-        """One round; ``net`` tells who is expected to answer. Raises EnvironmentFailed, after
-        which ``move`` must be called again."""
+    async def measure(self, net: Net, wait: Wait, pairs: Sequence[Pair]) -> Round:
+        """One round of these pairs; ``net`` tells who is expected to answer. Raises
+        EnvironmentFailed, after which ``move`` must be called again."""
         self._rounds += 1
         targets: dict[str, list[str]] = {}
-        for pair in self._world.pairs:
+        for pair in pairs:
             targets.setdefault(pair.source, []).append(pair.target)
         with self._api.busy():
             async with self._api.measuring:
@@ -122,7 +122,8 @@ class Meter:
                     each(self._ask(source, named, net, wait) for source, named in targets.items())
                 )
                 try:
-                    await asyncio.wait({asking}, timeout=_BUSY_S)
+                    share = len(pairs) / max(1, len(self._world.pairs))
+                    await asyncio.wait({asking}, timeout=_BUSY_S * share)
                 except BaseException:
                     asking.cancel()
                     await asyncio.gather(asking, return_exceptions=True)
@@ -134,7 +135,7 @@ class Meter:
             for target, finding in zip(targets[source], answer.found, strict=True)
         }
         return Round(
-            tuple(found[pair.source, pair.target] for pair in self._world.pairs),
+            tuple(found[pair.source, pair.target] for pair in pairs),
             max((answer.slowest_ms for answer in answers), default=0),
         )
 

@@ -42,6 +42,9 @@ TRIALS_S = (10.0, 10.0, 30.0)
 _FIRST_WAIT_MS, _MOST_EXPECTED_MS, _MOST_UNEXPECTED_MS = 250, 4000, 1000
 #: silence is believed for as many times as the slowest answer took
 _MARGIN = 3
+#: the same while only those are asked of whom another answer is expected than before: at first,
+#: and where an answer was expected and did not come, the next time so many times as long
+_SCOUT_MS, _LONGER = 50, 1.5
 #: rounds that must agree
 _ROUNDS = 2
 #: how long pods may take to be ready: images are pulled, machines are busy
@@ -50,11 +53,13 @@ _READY_S = 180.0
 _PULLED_S = 900.0
 #: how long name servers may remember a service of the same name: theirs is 5 to 30 s
 _NAMES_S = 120.0
-#: how long a pod that went may be missed while it is measured
-_REPLACE_S = 60.0
+#: how long a pod that went, or the API server, may be missed while it is measured
+_REPLACE_S = 90.0
 _PAUSE_S = 0.1
 #: differences in a line of text
 _TOLD = 3
+#: with one of these an object may go without our doing
+_BOUND = frozenset({"finalizers", "ownerReferences", "deletionTimestamp"})
 #: of an agent's token: longer than any episode, and it dies with its account
 _TOKEN_S = 7200
 #: where an agent's kubectl finds the API server: the cell that runs it opens one address of this
@@ -102,8 +107,10 @@ class Shop:
         self._cluster_ips: dict[str, str] = {}
         self._pods: dict[str, str] = {}
         self._deployed: dict[str, str] = {}
-        #: as it was seen when it was last made as new, with the versions of its policies
-        self._new: tuple[Sight, list[tuple[str, str]]] | None = None
+        #: of all pairs, as they were last measured
+        self._reached: tuple[bool, ...] = ()
+        #: as it was seen last, with nothing amiss, and the specs of its policies then
+        self._seen: tuple[Sight, list[tuple[str, int]]] | None = None
         #: why the namespace is no longer ours, in words
         self.lost = ""
 
@@ -122,15 +129,13 @@ class Shop:
         self._deployed = await self._others()
 
     async def renew(self) -> None:
-        """As new: account, rights and policies are other objects than before, healthy, and
-        measured to be. Raises EnvironmentFailed."""
+        """Take from the agent that was here what it had and what it did: its account is gone, the
+        policies are healthy, and measured to be since they were. Raises EnvironmentFailed."""
         await self._api.delete(path_of("ServiceAccount", self.namespace, OPERATOR))
         for one in right_manifests(self.namespace):
             await self._api.apply(one)
-        self._new = None
-        await self.put(policy_manifests(self.world, self.namespace))
-        versions = _versions(await self.policies())
-        sight = await self.look()
+        await self._restore()
+        sight = await self.healthy()
         if sight.reached != self.world.intended or sight.others:
             told = (*sight.disagreement, *sight.others)
             more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
@@ -140,12 +145,13 @@ class Shop:
                 evidence=make_state(sight),
                 proven_ours=True,
             )
-        self._new = sight, versions
 
     async def healthy(self) -> Sight:
-        """As ``renew`` saw it, if no policy was touched since; else ``look``."""
-        if self._new is not None and _versions(await self.policies()) == self._new[1]:
-            return self._new[0]
+        """As it was seen last, if the specs of all policies are the same since; else ``look``."""
+        listed = await self.policies()
+        self._check_strangers(listed)
+        if self._seen is not None and _specs(listed) == self._seen[1]:
+            return self._seen[0]
         return await self.look()
 
     async def token(self) -> str:
@@ -171,14 +177,31 @@ class Shop:
         await self._remove(names if self._shared else None)
         await each(self._api.apply(one) for one in manifests)
 
+    async def _restore(self) -> None:
+        """Have the healthy policies and no others of ours, each replaced as a whole: what is as it
+        should be stays unchanged, and enforcers hear nothing of it. What others may still delete,
+        as its finalizers or owners say, is made anew."""
+        healthy = {one.name for one in self.world.policies}
+        unsafe = set()
+        for one in await self.policies():
+            about = one["metadata"]
+            if about["name"] in healthy:
+                if about.keys() & _BOUND:
+                    unsafe.add(about["name"])
+            elif not self._shared:
+                unsafe.add(about["name"])
+        await self._remove(unsafe)
+        await each(self._api.replace(one) for one in policy_manifests(self.world, self.namespace))
+
     async def look(self, disagree_s: float | None = None) -> Sight:
         """The settled state. What disagrees does so for ``disagree_s`` (DISAGREE_S). Raises
         EnvironmentFailed when it cannot be measured, or is not ours any more."""
+        self._seen = None
         loop = asyncio.get_running_loop()
         within_s = DISAGREE_S if disagree_s is None else disagree_s
         patience = loop.time() + within_s + _REPLACE_S
         known: list[tuple[str, str]] = []
-        course = _Course(loop.time() + within_s)
+        course = _Course(loop.time(), within_s)
         while True:
             listed = await self.policies()
             self._check_strangers(listed)
@@ -186,20 +209,25 @@ class Shop:
                 known = versions
                 course.begin()
             net = Net(self.world, listed, namespace=self.namespace, addresses=self._pods)
+            predicted = tuple(net.reaches(pair) for pair in self.world.pairs)
             try:
-                found = await self._meter.measure(net, course.wait)
+                await self._scout(net, predicted, course.scout_until)
+                found = await self._meter.measure(net, course.wait, self.world.pairs)
             except EnvironmentFailed:
                 if loop.time() > patience:
                     raise
                 await self._find_pods(patience - loop.time())
                 # new pods are open until the enforcer knows them
-                course = _Course(loop.time() + within_s)
+                course = _Course(loop.time(), within_s)
                 continue
-            predicted = tuple(net.reaches(pair) for pair in self.world.pairs)
+            self._reached = found.reached
             if course.settles(found, predicted, loop.time()):
                 listed = await self.policies()
                 if _versions(listed) == known:
-                    return await self._sight(listed, found, predicted)
+                    sight = await self._sight(listed, found, predicted)
+                    if not (sight.disagreement or sight.others):
+                        self._seen = sight, _specs(listed)
+                    return sight
             if loop.time() > patience:
                 raise EnvironmentFailed(
                     f"namespace {self.namespace} does not settle",
@@ -209,6 +237,29 @@ class Shop:
                         "disagreement": list(_differences(self.world, found, predicted)),
                     },
                 )
+
+    async def _scout(self, net: Net, predicted: Sequence[bool], until: float) -> None:
+        """Ask those of whom another answer is expected than the last, until they give it or
+        ``until``: before that to ask all is in vain. Nothing is concluded from what they say."""
+        loop = asyncio.get_running_loop()
+        pairs = zip(self.world.pairs, predicted, self._reached or predicted, strict=True)
+        changed = {pair: now for pair, now, before in pairs if now != before}
+        wait_ms = float(_SCOUT_MS)
+        while changed and loop.time() < until:
+            begun = loop.time()
+            wait = Wait(int(wait_ms), _SCOUT_MS)
+            found = await self._meter.measure(net, wait, list(changed))
+            wrong = [
+                now
+                for now, seen in zip(changed.values(), found.reached, strict=True)
+                if now != seen
+            ]
+            if not wrong:
+                return
+            if any(wrong):
+                wait_ms = min(wait_ms * _LONGER, _MOST_UNEXPECTED_MS)
+            # who is open and should not be answers at once
+            await asyncio.sleep(begun + _SCOUT_MS / 1000 - loop.time())
 
     async def close(self) -> None:
         """Stop measuring; the namespace stays."""
@@ -309,7 +360,7 @@ class Shop:
         async with _deadline(_NAMES_S, lambda: f"namespace {self.namespace}: {astray}"):
             while True:
                 try:
-                    found = await self._meter.measure(net, wait)
+                    found = await self._meter.measure(net, wait, self.world.pairs)
                 except EnvironmentFailed:
                     await self._find_pods(_REPLACE_S)
                     continue
@@ -348,8 +399,10 @@ class Shop:
 class _Course:
     """Round after round, until what is measured is settled."""
 
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
+    def __init__(self, now: float, within_s: float) -> None:
+        self._deadline = now + within_s
+        #: when it is time to ask all, whatever some say
+        self.scout_until = now + within_s / 4
         self.wait = Wait(_FIRST_WAIT_MS, _FIRST_WAIT_MS)
         self.begin()
 
@@ -393,6 +446,8 @@ class RealShop(Deployed):
         # one for each episode: what an agent left open ends with it
         self._relay = Relay((api.server.host, api.server.port), _CONNECTIONS, api.ready)
         self._access: Access | None = None
+        # not as they are read: a request of the agent before may still have been on its way
+        self._written = {one.name: one for one in shop.world.policies}
 
     async def open(self) -> None:
         """Make the agent's access. Raises EnvironmentFailed."""
@@ -411,12 +466,13 @@ class RealShop(Deployed):
         return self._access
 
     async def write(self, policies: Sequence[Policy]) -> None:
-        there = {one["metadata"]["name"]: _bare(one) for one in await self._shop.policies()}
         for policy in policies:
-            if policy.name not in there:
+            if policy.name not in self._written:
                 raise EnvironmentFailed(f"networkpolicies {policy.name} not found")
-            there[policy.name] = render_policy(policy, self._shop.namespace)
-        await self._shop.put(list(there.values()))
+            self._written[policy.name] = policy
+        await self._shop.put(
+            [render_policy(one, self._shop.namespace) for one in self._written.values()]
+        )
 
     async def look(self) -> Sight:
         sight = await self._shop.look()
@@ -510,6 +566,11 @@ def _bare(manifest: Manifest) -> Json:
 
 def _versions(listed: Iterable[Manifest]) -> list[tuple[str, str]]:
     return [(one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in listed]
+
+
+def _specs(listed: Iterable[Manifest]) -> list[tuple[str, int]]:
+    """What stays the same as long as nobody changes a spec, be it for a moment."""
+    return [(one["metadata"]["uid"], one["metadata"]["generation"]) for one in listed]
 
 
 def _differences(world: World, found: Round, predicted: Sequence[bool]) -> tuple[str, ...]:

@@ -856,7 +856,7 @@ def seen(text, slowest_ms=1):
 
 
 def test_two_rounds_that_agree_settle_it():
-    course = _Course(deadline=10)
+    course = _Course(0, 10)
     wanted = (True, False)
     assert not course.settles(seen("11"), wanted, 0)
     assert not course.settles(seen("10"), wanted, 1)
@@ -864,7 +864,7 @@ def test_two_rounds_that_agree_settle_it():
 
 
 def test_silence_counts_only_where_the_wait_was_long_beside_the_answers():
-    course = _Course(deadline=10)
+    course = _Course(0, 10)
     wanted = (True, False)
     assert not course.settles(seen("10", 200), wanted, 0)
     assert course.wait == Wait(250, 600)
@@ -873,7 +873,7 @@ def test_silence_counts_only_where_the_wait_was_long_beside_the_answers():
 
 
 def test_a_disagreement_settles_when_time_is_over_in_equal_rounds_of_the_longest_wait():
-    course = _Course(deadline=10)
+    course = _Course(0, 10)
     wanted = (True, False)
     for number in range(4):  # 250, 500, 1000, 2000 ms
         assert not course.settles(seen("00"), wanted, 20 + number)
@@ -914,7 +914,7 @@ def measured_from(*pods):
         meter._addresses = {"web": measure.Address("192.0.2.1", 80)}
         meter._streams = {"user": cast("Any", pod)}
         meters.append(meter)
-        rounds.append(asyncio.create_task(meter.measure(Net(PAIR, []), Wait(250, 250))))
+        rounds.append(asyncio.create_task(meter.measure(Net(PAIR, []), Wait(250, 250), PAIR.pairs)))
     return meters, rounds
 
 
@@ -968,27 +968,81 @@ def test_an_answer_to_another_question_is_none(answer):
     asyncio.run(scene())
 
 
-def test_the_healthy_state_is_as_it_was_measured_when_the_shop_was_made_as_new(monkeypatch):
+def test_what_was_measured_holds_for_as_long_as_no_spec_changes(monkeypatch):
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     enforcer.server, enforcer.ready = Server("https://192.0.2.1"), None
     one = shop.Shop(enforcer, "shop", PAIR, "image")
     one._meter = enforcer
     deployed = shop.RealShop(one, enforcer, lambda _: None)
 
+    async def rounds_of(step):
+        enforcer.asked.clear()
+        await step()
+        return len(enforcer.asked)
+
     async def scene():
         await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
-        assert (await deployed.healthy()).reached == (False,)  # not made as new yet: looked at
-        await one.renew()
+        assert (await deployed.healthy()).reached == (False,)  # nobody has looked yet
+        assert await rounds_of(one.renew) > 0
         first = await deployed.healthy()
-        with monkeypatch.context() as patched:
-            patched.setattr(one, "look", None)
-            assert await deployed.healthy() is first
         assert first.reached == (True,)
-        await one.renew()
-        assert await deployed.healthy() is not first
-        # somebody else's change is seen
-        await enforcer.apply(render_policy(Policy(name="web", spec=SHUT), "shop"))
+        assert await rounds_of(one.renew) == 0
+        assert await deployed.healthy() is first
+
+        def touched(spec):
+            return {**render_policy(Policy(name="web", spec=spec), "shop"), "metadata": about}
+
+        about = {"name": "web", "namespace": "shop", "labels": {"mark": "agent"}}
+        await enforcer.replace(touched(OPEN))
+        assert await rounds_of(one.renew) == 0
+        # whoever made another spec of it for a moment is seen by the generation
+        await enforcer.replace(touched(SHUT))
+        await enforcer.replace(touched(OPEN))
+        assert await rounds_of(one.renew) > 0
+        await enforcer.replace(touched(SHUT))
         assert (await deployed.healthy()).reached == (False,)
+        # healed by the agent, and looked at
+        await enforcer.replace(touched(OPEN))
+        await deployed.look()
+        assert await rounds_of(one.renew) == 0
+        assert "labels" not in enforcer._stored["web"]["metadata"]
+
+        async def fails(*_):
+            raise EnvironmentFailed("the last one was not seen")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(one._meter, "measure", fails)
+            patched.setattr(one, "_find_pods", fails)
+            with pytest.raises(EnvironmentFailed):
+                await deployed.look()
+        assert await rounds_of(one.renew) > 0
+
+    asyncio.run(scene())
+
+
+def test_what_was_seen_amiss_is_looked_at_again():
+    enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
+    enforcer.server, enforcer.ready = Server("https://192.0.2.1"), None
+    one = shop.Shop(enforcer, "shop", PAIR, "image")
+    one._meter = enforcer
+
+    async def namespace(_path):
+        return {"metadata": {}}
+
+    enforcer.get = namespace
+
+    async def scene():
+        await one.put(policy_manifests(PAIR, "shop"))
+        await one.look()
+        one._deployed = {"service shop/gone": "its facts"}
+        seen = await one.look()
+        assert seen.others
+        enforcer.asked.clear()
+        with pytest.raises(shop.NotHealthy):
+            await one.renew()
+        assert enforcer.asked
+        one._deployed = {}
+        await one.renew()
 
     asyncio.run(scene())
 
@@ -1005,6 +1059,8 @@ class Enforcer:
     def __init__(self, world, hears):
         self._world = world
         self.hears = hears
+        #: of each round, how many pairs
+        self.asked = []
         self._versions = itertools.count()
         self._stored = {}
         self._force = {}
@@ -1018,21 +1074,42 @@ class Enforcer:
         if manifest["kind"] != "NetworkPolicy":
             return
         about, version = manifest["metadata"], str(next(self._versions))
-        self._stored[about["name"]] = {
-            **manifest, "metadata": {**about, "uid": version, "resourceVersion": version}
-        }  # fmt: skip
-        if self.hears(manifest["spec"]):
-            self._force[about["name"]] = manifest["spec"]
+        born = {"uid": version, "resourceVersion": version, "generation": 1}
+        self._stored[about["name"]] = {**manifest, "metadata": {**about, **born}}
+        self._hear(about["name"])
+
+    def _hear(self, name):
+        spec = self._stored[name]["spec"]
+        if self.hears(spec):
+            self._force[name] = spec
 
     async def delete(self, path, uid=""):
         name = path.rpartition("/")[2]
         if self._stored.get(name, {}).get("metadata", {}).get("uid") == uid:
             del self._stored[name]
 
-    async def measure(self, _net, _wait):
+    async def merge(self, path, patch):
+        self._stored[path.rpartition("/")[2]]["metadata"] |= patch["metadata"]
+
+    async def replace(self, manifest):
+        about = manifest["metadata"]
+        there = self._stored.get(about["name"])
+        if there is None:
+            await self.apply(manifest)
+            return
+        born = {key: there["metadata"][key] for key in ("uid", "resourceVersion", "generation")}
+        if {**manifest, "metadata": {**about, **born}} == there:
+            return
+        born["resourceVersion"] = str(next(self._versions))
+        born["generation"] += manifest["spec"] != there["spec"]
+        self._stored[about["name"]] = {**manifest, "metadata": {**about, **born}}
+        self._hear(about["name"])
+
+    async def measure(self, _net, _wait, pairs):
         policies = [Policy(name=name, spec=spec) for name, spec in self._force.items()]
         net = Net(self._world, policies)
-        found = (net.reaches(pair) for pair in self._world.pairs)
+        self.asked.append(len(pairs))
+        found = (net.reaches(pair) for pair in pairs)
         return Round(tuple(Finding("ok", "open" if one else "silent") for one in found), 1)
 
 
@@ -1077,6 +1154,200 @@ def after_a_patch(hears, monkeypatch):
         return sight, [policy["spec"] for policy in await one.policies()]
 
     return asyncio.run(scene())
+
+
+def service(name):
+    return App(
+        name=name,
+        labels={"app": name},
+        ports=(ContainerPort(number=8080),),
+        service=(ServicePort(port=80, target=8080),),
+    )
+
+
+#: of its four pairs two end at ``web``
+WIDE = PAIR.model_copy(
+    update={"apps": (App(name="user", labels={"app": "user"}), service("web"), service("api"))}
+)
+
+
+class Late(Enforcer):
+    """Follows its policies from some round on."""
+
+    def __init__(self, world, follows_at):
+        super().__init__(world, lambda _: False)
+        self._follows_at = follows_at
+
+    async def measure(self, net, wait, pairs):
+        if len(self.asked) >= self._follows_at:
+            self._force = {name: one["spec"] for name, one in self._stored.items()}
+        return await super().measure(net, wait, pairs)
+
+
+def looked_at(follows_at, within_s, *specs):
+    """How many pairs each round asked, and what was seen, of policies one after the other."""
+    enforcer = cast("Any", Late(WIDE, follows_at))
+
+    async def scene():
+        one = shop.Shop(enforcer, "shop", WIDE, "image")
+        one._meter = enforcer
+        for spec in specs:
+            enforcer.asked.clear()
+            await one.put([render_policy(Policy(name="web", spec=spec), "shop")])
+            sight = await one.look(within_s)
+        return enforcer.asked, sight
+
+    return asyncio.run(scene())
+
+
+def test_only_those_are_asked_that_are_to_change_until_they_have():
+    asked, sight = looked_at(3, 60.0, OPEN, SHUT)
+    assert asked == [2, 2, 2, 2, 4, 4]
+    wanted = tuple(pair.target != "web" for pair in WIDE.pairs)
+    assert (sight.reached, sight.disagreement) == (wanted, ())
+
+
+def test_where_nothing_is_to_change_all_are_asked_at_once():
+    asked, sight = looked_at(0, 60.0, OPEN, OPEN)
+    assert asked == [4, 4]
+    assert (all(sight.reached), sight.disagreement) == (True, ())
+
+
+def test_those_that_do_not_change_are_not_asked_for_ever():
+    asked, sight = looked_at(1_000_000, 0.4, OPEN, SHUT)
+    assert asked == sorted(asked)
+    assert set(asked) == {2, 4}
+    assert len(sight.disagreement) == 2
+    assert all(sight.reached)
+
+
+class Dawdling(Late):
+    """Follows late, and answers more slowly than a first wait is long."""
+
+    def __init__(self, world, follows_at, answers_ms):
+        super().__init__(world, follows_at)
+        self._answers_ms = answers_ms
+        self.waits = []
+
+    async def measure(self, net, wait, pairs):
+        self.waits.append(wait)
+        found = await super().measure(net, wait, pairs)
+        if wait.expected_ms >= self._answers_ms:
+            return found
+        return Round(tuple(Finding("ok", "silent") for _ in found.found), 1)
+
+
+def waits_of(enforcer, *specs):
+    """How long those are waited for that are asked alone, as the last of these comes about."""
+
+    async def scene():
+        one = shop.Shop(cast("Any", enforcer), "shop", WIDE, "image")
+        one._meter = cast("Any", enforcer)
+        for spec in specs:
+            enforcer.asked.clear()
+            enforcer.waits.clear()
+            await one.put([render_policy(Policy(name="web", spec=spec), "shop")])
+            await one.look(4.0)
+        rounds = zip(enforcer.waits, enforcer.asked, strict=True)
+        return [wait.expected_ms for wait, asked in rounds if asked < len(WIDE.pairs)]
+
+    return asyncio.run(scene())
+
+
+def test_who_is_to_answer_and_does_not_has_longer_the_next_time():
+    assert waits_of(Dawdling(WIDE, 2, 100), SHUT, OPEN) == [50, 75, 112]
+
+
+def test_who_is_to_be_silent_and_answers_is_asked_as_quickly_again():
+    assert waits_of(Dawdling(WIDE, 4, 0), OPEN, SHUT) == [50, 50, 50, 50, 50]
+
+
+def test_a_wait_for_those_asked_alone_has_a_bound():
+    waits = waits_of(Dawdling(WIDE, 2, 2000), SHUT, OPEN)
+    assert waits[:2] == [50, 75]
+    assert waits[-2:] == [1000, 1000]
+
+
+def renewed(world, spoil, *, shared=False):
+    """The policies of a shop before and after it is made as new, each with its metadata; between
+    them ``spoil`` has the stored objects for itself."""
+    enforcer = cast("Any", Enforcer(world, lambda _: True))
+    one = shop.Shop(enforcer, "shop", world, "image", shared=shared)
+    one._meter = enforcer
+
+    async def scene():
+        await one.renew()
+        before = {name: dict(stored["metadata"]) for name, stored in enforcer._stored.items()}
+        spoil(enforcer._stored)
+        await one.renew()
+        assert [stored["spec"] for stored in enforcer._stored.values()] == [OPEN] * 4
+        return before, {name: stored["metadata"] for name, stored in enforcer._stored.items()}
+
+    return asyncio.run(scene())
+
+
+FOUR = WIDE.model_copy(update={"policies": tuple(Policy(name=name, spec=OPEN) for name in "abcd")})
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_is_as_it_should_be_stays_when_a_shop_is_made_as_new(shared):
+    def spoil(stored):
+        stored["b"]["spec"] = SHUT
+        stored["c"]["metadata"]["labels"] = {"mark": "agent"}
+
+    before, after = renewed(FOUR, spoil, shared=shared)
+    assert [name for name in "abcd" if after[name] != before[name]] == ["b", "c"]
+    assert [after[name]["uid"] for name in "abcd"] == [before[name]["uid"] for name in "abcd"]
+    assert after["c"].keys() == before["c"].keys()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("finalizers", ["example/stay"]),
+        ("ownerReferences", [{"uid": "gone"}]),
+        ("deletionTimestamp", "2026-01-01T00:00:00Z"),
+    ],
+)
+def test_what_may_go_by_itself_is_made_anew(key, value):
+    before, after = renewed(FOUR, lambda stored: stored["c"]["metadata"].update({key: value}))
+    assert [name for name in "abcd" if after[name]["uid"] != before[name]["uid"]] == ["c"]
+    assert key not in after["c"]
+
+
+def test_what_is_missing_or_of_nobody_is_put_right():
+    def spoil(stored):
+        stored["e"] = {
+            **stored.pop("b"),
+            "metadata": {"name": "e", "uid": "e", "resourceVersion": "0", "generation": 1},
+        }  # fmt: skip
+
+    before, after = renewed(FOUR, spoil)
+    assert after.keys() == set("abcd")
+    assert [name for name in "abcd" if after[name]["uid"] != before[name]["uid"]] == ["b"]
+
+
+def test_a_fault_is_written_on_healthy_policies_whatever_is_there():
+    """A request of the agent before may have been on its way when the shop was made as new."""
+    enforcer = cast("Any", Enforcer(FOUR, lambda _: True))
+    enforcer.server, enforcer.ready = Server("https://192.0.2.1"), None
+    one = shop.Shop(enforcer, "shop", FOUR, "image")
+    one._meter = enforcer
+
+    async def scene():
+        await one.renew()
+        enforcer._stored["b"]["spec"] = SHUT
+        enforcer._stored["c"]["metadata"]["labels"] = {"mark": "agent"}
+        before = {name: stored["metadata"]["uid"] for name, stored in enforcer._stored.items()}
+        deployed = shop.RealShop(one, enforcer, lambda _: None)
+        await deployed.write([Policy(name="a", spec=SHUT)])
+        await deployed.write([Policy(name="d", spec=SHUT)])
+        return before, enforcer._stored
+
+    before, after = asyncio.run(scene())
+    assert [after[name]["spec"] for name in "abcd"] == [SHUT, OPEN, OPEN, SHUT]
+    assert [after[name]["metadata"].get("labels") for name in "abcd"] == [None] * 4
+    assert not {one["metadata"]["uid"] for one in after.values()} & set(before.values())
 
 
 def test_no_disagreement_is_no_doubt(monkeypatch):
