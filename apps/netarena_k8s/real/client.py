@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 #: who is said to have written an object; what kubectl says of itself, as on the embedded cluster
 MANAGER: Final = "kubectl"
 #: how long a request that may be repeated is, while the API does not answer: a server that is told
-#: to end takes a minute, and refuses all meanwhile (measured with 1.34.2 that nobody asked anything)
+#: to end takes a minute to, and refuses all meanwhile (measured: 1.34.2 with nothing to do)
 _PATIENCE_S = 90.0
 _PAUSE_S = 0.25
 _REQUEST_S = 30.0
