@@ -38,6 +38,9 @@ DISAGREE_S = 10.0
 #: before that counts as the agent's: an enforcer that was away just then would have to be away each
 #: time, and one that is slow of hearing has time in the end
 TRIALS_S = (10.0, 10.0, 30.0)
+#: as many times as long as it took to follow policies that are not the agent's, an enforcer has to
+#: follow the agent's
+_HEARD_TIMES = 2
 #: silence means no: at first, and at most where an answer is expected, and where none is
 _FIRST_WAIT_MS, _MOST_EXPECTED_MS, _MOST_UNEXPECTED_MS = 250, 4000, 1000
 #: silence is believed for as many times as the slowest answer took
@@ -499,14 +502,23 @@ class RealShop(Deployed):
         return sight
 
     async def _trial(self, policies: Sequence[Manifest], within_s: float) -> Sight:
-        """What comes of these right after policies that the cluster followed."""
-        await self._believe()
+        """What comes of these right after policies that the cluster followed: agreement counts
+        when it has had time to hear of them, or it may be the state before."""
+        loop = asyncio.get_running_loop()
+        enough_s = _HEARD_TIMES * await self._believe()
         await self._shop.put(policies)
-        return await self._shop.look(within_s)
+        heard = loop.time() + enough_s
+        while True:
+            sight = await self._shop.look(within_s)
+            if sight.disagreement or loop.time() > heard:
+                return sight
 
-    async def _believe(self) -> None:
+    async def _believe(self) -> float:
         """Have the healthy policies in force, and others before them: whoever does not follow
-        may have either in force by chance. Raises EnvironmentFailed when one is not."""
+        may have either in force by chance. Returns how long the cluster took to follow, in s;
+        raises EnvironmentFailed when it does not."""
+        loop = asyncio.get_running_loop()
+        longest_s = 0.0
         healthy = self._shop.world.policies
         shut = [
             Policy(name=one.name, spec={"podSelector": one.spec.get("podSelector") or {}})
@@ -514,7 +526,9 @@ class RealShop(Deployed):
         ]
         for policies in (shut, healthy):
             await self._shop.put([render_policy(one, self._shop.namespace) for one in policies])
+            put = loop.time()
             sight = await self._shop.look()
+            longest_s = max(longest_s, loop.time() - put)
             if sight.disagreement:
                 raise EnvironmentFailed(
                     "the cluster does not enforce policies that are not the agent's: "
@@ -522,6 +536,7 @@ class RealShop(Deployed):
                     evidence=make_state(sight),
                     proven_ours=True,
                 )
+        return longest_s
 
     async def close(self) -> None:
         await self._relay.close()

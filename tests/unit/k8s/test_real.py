@@ -1356,6 +1356,44 @@ def test_no_disagreement_is_no_doubt(monkeypatch):
     assert (sight.reached, sight.disagreement, there) == ((False,), (), [SHUT])
 
 
+#: open to all that there is, in words that some plug-in does not know
+ODDLY_OPEN = {**OPEN, "ingress": [{"ports": [{"port": 8080}]}]}
+
+
+class Lagging(Enforcer):
+    """Follows a little later, and takes one form for nothing at all."""
+
+    LATE_S = 0.1
+
+    def _hear(self, name):
+        spec = self._stored[name]["spec"]
+        heard = SHUT if spec == ODDLY_OPEN else spec
+        asyncio.get_running_loop().call_later(self.LATE_S, self._force.update, {name: heard})
+
+    async def measure(self, net, wait, pairs):
+        await asyncio.sleep(0.01)
+        return await super().measure(net, wait, pairs)
+
+
+def test_a_plug_in_that_has_not_heard_yet_does_not_agree(monkeypatch):
+    """It is wrong about the agent's policies, and as they should be is also as it was before."""
+    monkeypatch.setattr(shop, "DISAGREE_S", 5.0)
+    monkeypatch.setattr(shop, "TRIALS_S", (0.5, 0.5, 0.5))
+
+    async def scene():
+        enforcer = cast("Any", Lagging(PAIR, lambda _: True))
+        enforcer.server, enforcer.ready = Server("https://192.0.2.1"), None
+        one = shop.Shop(enforcer, "shop", PAIR, "image")
+        one._meter = enforcer
+        deployed = shop.RealShop(one, enforcer, lambda _: None)
+        await one.put([render_policy(Policy(name="web", spec=ODDLY_OPEN), "shop")])
+        return await deployed.doubt()
+
+    sight = asyncio.run(scene())
+    assert sight.reached == (False,)
+    assert sight.disagreement == ("user -> web should be open by the policies, measured: silent",)
+
+
 def test_a_disagreement_that_an_agent_makes_is_judged_as_measured_and_kept(monkeypatch):
     # a plug-in that does not know this form, and does as all others say
     sight, there = after_a_patch(lambda spec: spec != SHUT, monkeypatch)
