@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -30,6 +31,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from netarena.errors import EnvironmentFailed
 from netarena_k8s.real.claim import MINE
 from netarena_k8s.real.client import Api, path_of
 from netarena_k8s.real.context import current_context
@@ -61,7 +63,8 @@ async def count_most(api: Api, run: asyncio.subprocess.Process) -> int:
     """How many of them there were at a time, at most, until the assessment has ended."""
     most = 0
     while run.returncode is None:
-        most = max(most, len(await spaces(api)))
+        with contextlib.suppress(EnvironmentFailed):  # the report is worth more than a number
+            most = max(most, len(await spaces(api)))
         await asyncio.sleep(POLL_S)
     return most
 
@@ -155,6 +158,7 @@ async def assess(given: argparse.Namespace, out: Path) -> bool:
         disturbed = await disturb(run, out, ways)
         status, most = await waiting, await counting
     finally:
+        counting.cancel()
         if run.returncode is None:
             run.terminate()
             await waiting
@@ -174,8 +178,8 @@ async def assess(given: argparse.Namespace, out: Path) -> bool:
         or (one["outcome"] == "solved" and not one["safe"])
     ]
     print(
-        f"{given.agent}, {len(records)} queries, {given.concurrency} at once in at most {most} "
-        f"namespaces, {took_s:.0f} s,",
+        f"{given.agent}, {len(records)} queries, {given.concurrency} at once, standing at a time "
+        f"at most {most} namespaces, {took_s:.0f} s,",
         end=" ",
     )
     print(f"load {os.getloadavg()[0]:.0f}, exit status {status}, complete: {summary['complete']}")
@@ -195,7 +199,10 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--think", type=float, default=0.0, help="s before each reply: then all have namespaces"
+        "--think",
+        type=float,
+        default=0.0,
+        help="s before each reply, so that the cluster is at rest meanwhile",
     )
     parser.add_argument("--pause", type=float, default=12.0, help="s without the plug-in")
     given = parser.parse_args()

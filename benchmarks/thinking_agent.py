@@ -36,6 +36,7 @@ class Thinking:
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         if self._think_s >= timeout_s:
+            await asyncio.sleep(timeout_s)
             raise AgentFailed(FailureReason.TIMEOUT, f"thinks for {self._think_s:g} s")
         await asyncio.sleep(self._think_s)
         return await self._agent.ask(

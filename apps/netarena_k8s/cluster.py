@@ -57,7 +57,8 @@ class Deployed(ABC):
 
     @abstractmethod
     async def write(self, policies: Sequence[Policy]) -> None:
-        """Set the specs of policies that are there, as an administrator; adds and deletes none.
+        """Set the specs of policies of the world, as an administrator; its others are healthy, or
+        as they were written before. Adds and deletes none (the real one makes all of them anew).
 
         Raises EnvironmentFailed when the cluster does not take them.
         """

@@ -1,6 +1,7 @@
 """The real cluster that KUBECONFIG names: deployed, measured, reset, and left as it was found."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -172,6 +173,56 @@ def test_an_agent_has_its_rights_and_no_more_and_leaves_nothing_for_the_next(clu
                 while "must be logged in" not in told:
                     told = (await Kubectl(cell, stale).run("kubectl get netpol")).told
             await again.close()
+
+    asyncio.run(scene())
+
+
+SEEN = "jsonpath='{.metadata.labels.seen}'=yes"
+
+
+def test_an_agent_sees_nothing_of_what_was_before_its_episode(cluster):
+    async def scene():
+        async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
+            first = await one.deploy(SMALL)
+            kubectl = Kubectl(cell, first.access)
+            await kubectl.run("kubectl annotate netpol b note=of-the-first")
+            await first.close()
+            await one.rest()
+            deployed = await one.deploy(SMALL)
+            assert deployed.access.namespace == first.access.namespace
+            kubectl = Kubectl(cell, deployed.access)
+            policy = SMALL.policies[0]
+            shut = policy.model_copy(update={"spec": {**policy.spec, "ingress": []}})
+            await deployed.write([shut])
+            assert not (await deployed.look()).disagreement
+            space = deployed.access.namespace
+            path = f"/apis/networking.k8s.io/v1/namespaces/{space}/networkpolicies"
+            listed = await one.api.get(path)
+            lowest = min(int(item["metadata"]["resourceVersion"]) for item in listed["items"])
+            token = base64.urlsafe_b64encode(
+                json.dumps({"v": "meta.k8s.io/v1", "rv": lowest - 1, "start": "b\\u0000"}).encode()
+            ).decode()
+            for query in (
+                f"resourceVersion={lowest - 1}&resourceVersionMatch=Exact",
+                f"watch=1&resourceVersion={lowest - 30}",
+                f"limit=1&continue={token.rstrip('=')}",
+            ):
+                told = (await kubectl.run(f"kubectl get --raw '{path}?{query}'")).told
+                assert "too old" in told, query
+                assert "of-the-first" not in told
+            # what an episode has seen it may ask for, and follow
+            for command, text in (
+                ("kubectl get netpol --chunk-size=1", "deny-all"),
+                ("timeout 3 kubectl get netpol -w --output-watch-events", "ADDED"),
+                (f"kubectl get --raw '{path}?limit=1'", '"continue":'),
+                (
+                    f"kubectl wait netpol/b --for={SEEN} & kubectl label netpol b seen=yes; wait",
+                    "condition met",
+                ),
+            ):
+                assert text in (await kubectl.run(command)).told, command
+            await deployed.look()
+            await deployed.close()
 
     asyncio.run(scene())
 

@@ -39,8 +39,6 @@ NORMAL = [
     (r"\b[0-9a-f]{64}\b", "HASH"),
     (r'(?<="serverAddress":")[^"]*', "SERVER"),
     (r'("(?:gitCommit|goVersion)": ).*', r"\1VERSION"),
-    # of an agent's kubeconfig: a real server is reached through a relay
-    (r"\n +tls-server-name: \S+", ""),
     (r"(?<=80:)3\d{4}\b", "NODE-PORT"),
     # before the names of pods: a random number may look like the end of one
     (r'"?/tmp/\S*kubectl-edit-\d+\.yaml"|~/edit\.yaml"', "EDITED"),

@@ -35,6 +35,8 @@ MANAGER: Final = "kubectl"
 #: how long a request that may be repeated is, while the API does not answer: a server that is told
 #: to end takes a minute to, and refuses all meanwhile (measured: 1.34.2 with nothing to do)
 _PATIENCE_S = 90.0
+#: the same when all that is left to do is to clear up, which whoever starts next does too
+_PARTING_S = 10.0
 _PAUSE_S = 0.25
 _REQUEST_S = 30.0
 #: for the word that all is well with the API server
@@ -126,6 +128,7 @@ class Api:
         self.measuring = asyncio.Lock()
         #: how many ask the cluster something just now, and when the last one had its answer
         self._busy, self._answered = 0, time.monotonic()
+        self._patience_s = _PATIENCE_S
         #: the cluster's clock before our monotonic one, seconds; ours until it has answered
         self._ahead = time.time() - time.monotonic()
 
@@ -177,6 +180,10 @@ class Api:
         finally:
             self._busy -= 1
             self._answered = time.monotonic()
+
+    def part(self) -> None:
+        """Have little patience from now on: nobody waits for what is asked."""
+        self._patience_s = _PARTING_S
 
     async def close(self) -> None:
         """Close all connections."""
@@ -291,7 +298,7 @@ class Api:
         content_type: str = "application/json",
     ) -> Json:
         """Every request of ours may be repeated: what has been made already is made again."""
-        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        deadline = asyncio.get_running_loop().time() + self._patience_s
         with self.busy():
             while True:
                 try:

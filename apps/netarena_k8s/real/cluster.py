@@ -16,6 +16,7 @@ import contextlib
 import logging
 import os
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -81,6 +82,8 @@ class RealCluster(Cluster):
         self._image = os.environ.get("NETARENA_STANDIN_IMAGE") or IMAGE
         self._api: Api | None = None
         self._starting = asyncio.Lock()
+        #: when a start last failed, and how
+        self._failure: tuple[float, EnvironmentFailed] | None = None
         #: all there are, also those that are being built or renewed
         self._shops: dict[str, Shop] = {}
         self._pool = self._new_pool()
@@ -100,14 +103,20 @@ class RealCluster(Cluster):
     async def start(self) -> None:
         """Raises ConfigError for a kubeconfig or rights that do not do, EnvironmentFailed for a
         cluster that does not answer or does not enforce network policies."""
+        called = time.monotonic()
         async with self._starting:
             if self._api is not None:
                 return
+            # whoever waited for a start that failed would only see it fail once more
+            if self._failure is not None and self._failure[0] > called:
+                raise self._failure[1]
             self._api = await Api.connect(self._context)
             try:
                 await self._settle_in()
-            except BaseException:
+            except BaseException as error:
                 await asyncio.shield(self._stop())
+                if isinstance(error, EnvironmentFailed):
+                    self._failure = time.monotonic(), error
                 raise
 
     async def deploy(self, world: World) -> Deployed:
@@ -265,6 +274,7 @@ class RealCluster(Cluster):
         if self._api is None:
             self._stopping = False
             return
+        self._api.part()
         await asyncio.gather(
             *(self._discard(shop) for shop in list(self._shops.values())), return_exceptions=True
         )

@@ -35,7 +35,7 @@ INSIDE = (
     Need("", "pods/exec", ("get", "create")),
     Need("", "serviceaccounts", _WRITE),
     Need("", "serviceaccounts/token", ("create",)),
-    Need("networking.k8s.io", "networkpolicies", _WRITE),
+    Need("networking.k8s.io", "networkpolicies", (*_WRITE, "update")),
     Need("rbac.authorization.k8s.io", "roles", _WRITE),
     Need("rbac.authorization.k8s.io", "rolebindings", _WRITE),
     *(Need(rule.group, resource, rule.verbs) for rule in RULES for resource in rule.resources),

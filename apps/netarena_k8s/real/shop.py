@@ -13,22 +13,22 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from netarena.errors import EnvironmentFailed
-from netarena.sandbox.relay import Relay
 from netarena_k8s.apiserver.right import OPERATOR
 from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
 from netarena_k8s.policy import Manifest
 from netarena_k8s.real.claim import remove_policies, renew
-from netarena_k8s.real.client import Api, Json, Refused, Server, each, encoded, path_of
+from netarena_k8s.real.client import Api, Json, Refused, each, encoded, path_of
+from netarena_k8s.real.gate import Gate
 from netarena_k8s.real.manifest import (
     MEASURER,
     app_manifests,
     policy_manifests,
     right_manifests,
 )
-from netarena_k8s.real.measure import Meter, Round, Wait, addresses_of, places_of
+from netarena_k8s.real.measure import Meter, Place, Round, Wait, addresses_of, places_of
 from netarena_k8s.state import digits, make_state
 from netarena_k8s.world import DNS, DNS_LABELS, Net, Policy, World, render_policy
 
@@ -45,9 +45,11 @@ _HEARD_TIMES = 2
 _FIRST_WAIT_MS, _MOST_EXPECTED_MS, _MOST_UNEXPECTED_MS = 250, 4000, 1000
 #: silence is believed for as many times as the slowest answer took
 _MARGIN = 3
-#: the same while only those are asked of whom another answer is expected than before: at first,
-#: and where an answer was expected and did not come, the next time so many times as long
+#: silence means no while only those are asked of whom another answer is expected than before: at
+#: first, and where an answer was expected and did not come, the next time so many times as long
 _SCOUT_MS, _LONGER = 50, 1.5
+#: and from one such round to the next
+_SCOUT_PAUSE_S = 0.05
 #: rounds that must agree
 _ROUNDS = 2
 #: how long pods may take to be ready: images are pulled, machines are busy
@@ -56,7 +58,8 @@ _READY_S = 180.0
 _PULLED_S = 900.0
 #: how long name servers may remember a service of the same name: theirs is 5 to 30 s
 _NAMES_S = 120.0
-#: how long a pod that went, or the API server, may be missed while it is measured
+#: how long what went may be missed: pods and the API server while they are measured, and policies
+#: that are to go
 _REPLACE_S = 90.0
 _PAUSE_S = 0.1
 #: differences in a line of text
@@ -66,8 +69,8 @@ _BOUND = frozenset({"finalizers", "ownerReferences", "deletionTimestamp"})
 #: of an agent's token: longer than any episode, and it dies with its account
 _TOKEN_S = 7200
 #: where an agent's kubectl finds the API server: the cell that runs it opens one address of this
-#: machine and no other, and the server is elsewhere. Connections at a time.
-_HOST, _CONNECTIONS = "127.0.0.1", 64
+#: machine and no other, and the server is elsewhere
+_HOST = "127.0.0.1"
 #: what holds a container up for good unless somebody helps
 _STUCK = frozenset(
     {
@@ -108,6 +111,8 @@ class Shop:
         self._meter = Meter(api, namespace, world, None if workloads is None else MEASURER)
         #: of services
         self._cluster_ips: dict[str, str] = {}
+        self._places: dict[str, Place] = {}
+        #: addresses by application, and of what answers lookups
         self._pods: dict[str, str] = {}
         self._deployed: dict[str, str] = {}
         #: of all pairs, as they were last measured
@@ -150,10 +155,16 @@ class Shop:
             )
 
     async def healthy(self) -> Sight:
-        """As it was seen last, if the specs of all policies are the same since; else ``look``."""
+        """As it was seen last, if the specs of all policies, the pods and all that an agent may not
+        change are the same since; else ``look``."""
         listed = await self.policies()
         self._check_strangers(listed)
-        if self._seen is not None and _specs(listed) == self._seen[1]:
+        if (
+            self._seen is not None
+            and _specs(listed) == self._seen[1]
+            and await self._others() == self._deployed
+            and places_of(self.world, await self._api.find("Pod", self.namespace)) == self._places
+        ):
             return self._seen[0]
         return await self.look()
 
@@ -172,6 +183,11 @@ class Shop:
         found = await self._api.find("NetworkPolicy", self.namespace)
         return sorted(found, key=lambda one: str(one["metadata"]["name"]))
 
+    async def version(self) -> int:
+        """Of the cluster just now: all that has been is older."""
+        listed = await self._api.get(path_of("NetworkPolicy", self.namespace))
+        return int(listed["metadata"]["resourceVersion"])
+
     async def put(self, manifests: Sequence[Manifest]) -> None:
         """Have these policies and no others of ours. All are made anew, so that neither age nor
         version nor generation tells which of them are not as they were."""
@@ -185,15 +201,16 @@ class Shop:
         should be stays unchanged, and enforcers hear nothing of it. What others may still delete,
         as its finalizers or owners say, is made anew."""
         healthy = {one.name for one in self.world.policies}
-        unsafe = set()
+        unwanted = set()
         for one in await self.policies():
             about = one["metadata"]
             if about["name"] in healthy:
                 if about.keys() & _BOUND:
-                    unsafe.add(about["name"])
+                    unwanted.add(about["name"])
             elif not self._shared:
-                unsafe.add(about["name"])
-        await self._remove(unsafe)
+                unwanted.add(about["name"])
+        if unwanted:
+            await self._remove(unwanted)
         await each(self._api.replace(one) for one in policy_manifests(self.world, self.namespace))
 
     async def look(self, disagree_s: float | None = None) -> Sight:
@@ -262,7 +279,7 @@ class Shop:
             if any(wrong):
                 wait_ms = min(wait_ms * _LONGER, _MOST_UNEXPECTED_MS)
             # who is open and should not be answers at once
-            await asyncio.sleep(begun + _SCOUT_MS / 1000 - loop.time())
+            await asyncio.sleep(begun + _SCOUT_PAUSE_S - loop.time())
 
     async def close(self) -> None:
         """Stop measuring; the namespace stays."""
@@ -394,6 +411,7 @@ class Shop:
                     problem = str(error)
                     await asyncio.sleep(_PAUSE_S)
                     continue
+                self._places = places
                 self._pods = {name: place.ip for name, place in places.items()}
                 self._pods |= await self._find_dns()
                 return
@@ -447,7 +465,7 @@ class RealShop(Deployed):
         self._api = api
         self._release = release
         # one for each episode: what an agent left open ends with it
-        self._relay = Relay((api.server.host, api.server.port), _CONNECTIONS, api.ready)
+        self._gate = Gate(api.server, api.ready)
         self._access: Access | None = None
         # not as they are read: a request of the agent before may still have been on its way
         self._written = {one.name: one for one in shop.world.policies}
@@ -457,9 +475,12 @@ class RealShop(Deployed):
         token = await self._shop.token()
         listening = socket.create_server((_HOST, 0))
         port = listening.getsockname()[1]
-        await self._relay.start(listening)
-        # TLS passes unread: kubectl checks the server's own certificate, by its own name
-        server = _server(self._api.server, port)
+        await self._gate.start(listening)
+        await self._forget()
+        server = {
+            "server": f"https://{_HOST}:{port}",
+            "certificate-authority-data": encoded(self._gate.root),
+        }
         kubeconfig = render_kubeconfig(server, self._shop.namespace, OPERATOR, token)
         self._access = Access(kubeconfig, _HOST, port, self._shop.namespace)
 
@@ -476,11 +497,12 @@ class RealShop(Deployed):
         await self._shop.put(
             [render_policy(one, self._shop.namespace) for one in self._written.values()]
         )
+        await self._forget()
 
     async def look(self) -> Sight:
         sight = await self._shop.look()
-        # after it: a command that the server left may end before the relay has asked why
-        if self._relay.failures:
+        # after it: a command that the server left may end before the gate has asked why
+        if self._gate.failures:
             raise EnvironmentFailed("the cluster's API was away during a command", proven_ours=True)
         return sight
 
@@ -488,6 +510,12 @@ class RealShop(Deployed):
         return await self._shop.healthy()
 
     async def doubt(self) -> Sight:
+        sight = await self._try_again()
+        await self._forget()
+        return sight
+
+    async def _try_again(self) -> Sight:
+        """Whether the agent's policies alone are those that the cluster does not follow."""
         there = [_bare(one) for one in await self._shop.policies()]
         *trials_s, last_s = TRIALS_S
         for within_s in trials_s:
@@ -500,6 +528,10 @@ class RealShop(Deployed):
             await self._believe()
             await self._shop.put(there)
         return sight
+
+    async def _forget(self) -> None:
+        """What has been until now is not for the agent to see."""
+        self._gate.since = await self._shop.version()
 
     async def _trial(self, policies: Sequence[Manifest], within_s: float) -> Sight:
         """What comes of these right after policies that the cluster followed: agreement counts
@@ -539,7 +571,7 @@ class RealShop(Deployed):
         return longest_s
 
     async def close(self) -> None:
-        await self._relay.close()
+        await self._gate.close()
         await self._release(self._shop)
 
 
@@ -551,18 +583,6 @@ async def _deadline(within_s: float, problem: Callable[[], str]) -> AsyncIterato
             yield
     except TimeoutError:
         raise EnvironmentFailed(f"{problem()} after {within_s:.0f} s", proven_ours=True) from None
-
-
-def _server(server: Server, port: int) -> dict[str, Any]:
-    """The cluster of an agent's kubeconfig: our relay, known by the server's own certificate."""
-    found: dict[str, Any] = {"server": f"https://{_HOST}:{port}{server.path}"}
-    if server.name:
-        found["tls-server-name"] = server.name
-    if not server.verified:
-        found["insecure-skip-tls-verify"] = True
-    elif server.authority:
-        found["certificate-authority-data"] = encoded(server.authority)
-    return found
 
 
 def _bare(manifest: Manifest) -> Json:

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import os
+import selectors
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import yaml
 from peer import until
 
 from netarena.errors import ConfigError, EnvironmentFailed
-from netarena_k8s.apiserver.right import RULES
+from netarena_k8s.apiserver.right import OPERATOR, RULES
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
@@ -530,6 +531,9 @@ class Slow(Objects):
         await asyncio.sleep(0)
         await super().apply(manifest)
 
+    def part(self):
+        pass
+
     async def close(self):
         pass
 
@@ -818,6 +822,48 @@ def test_what_could_not_be_removed_goes_a_little_later(monkeypatch):
     assert len(deleted) == 3
 
 
+def test_who_waits_for_a_start_that_fails_does_not_start_again(monkeypatch):
+    async def scene():
+        starts = []
+
+        async def connect(_context):
+            return Slow()
+
+        async def fails():
+            starts.append(len(starts))
+            await asyncio.sleep(0)
+            raise EnvironmentFailed("nobody answers")
+
+        monkeypatch.setattr(Api, "connect", connect)
+        one = cluster.RealCluster("context")
+        monkeypatch.setattr(one, "_settle_in", fails)
+        for starts_so_far in (1, 2):  # who comes later tries once more
+            found = await asyncio.gather(*(one.start() for _ in range(3)), return_exceptions=True)
+            assert [str(error) for error in found] == ["nobody answers"] * 3
+            assert len(starts) == starts_so_far
+
+    asyncio.run(scene())
+
+
+def test_a_cluster_that_is_parted_from_is_not_asked_for_long(monkeypatch):
+    monkeypatch.setattr(client, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(client, "_PATIENCE_S", 3600.0)
+    monkeypatch.setattr(client, "_PARTING_S", 0.05)
+
+    async def gone(*_):
+        raise OSError("no route")
+
+    async def scene():
+        api = Api(Server("https://192.0.2.1"), None, cast("Any", None))
+        monkeypatch.setattr(api, "_ask", gone)
+        api.part()
+        async with asyncio.timeout(30):
+            with pytest.raises(EnvironmentFailed, match="no route"):
+                await api.get("/version")
+
+    asyncio.run(scene())
+
+
 def test_a_cluster_is_idle_since_the_last_answer(monkeypatch):
     ticks = itertools.count()
     clock = types.SimpleNamespace(monotonic=lambda: float(next(ticks)), time=time.time)
@@ -845,6 +891,60 @@ def test_a_cluster_is_idle_since_the_last_answer(monkeypatch):
         assert api.idle_s > 0
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("status", "methods"), [(0, ["PUT"]), (404, ["PUT", "PATCH"]), (409, ["PUT"])]
+)
+def test_what_is_replaced_is_made_only_where_it_is_not_there(status, methods, monkeypatch):
+    api = Api(Server("https://192.0.2.1"), None, cast("Any", None))
+    (manifest,) = policy_manifests(PAIR, "shop")
+    asked = []
+
+    async def answers(method, path, query, body, _content_type):
+        assert (path, body) == (path_of("NetworkPolicy", "shop", "web"), manifest)
+        asked.append((method, query))
+        if method == "PUT" and status:
+            raise Refused(status, "no")
+        return body
+
+    monkeypatch.setattr(api, "_ask", answers)
+    if status in {0, 404}:
+        assert asyncio.run(api.replace(manifest)) == manifest
+    else:
+        with pytest.raises(Refused, match="no"):
+            asyncio.run(api.replace(manifest))
+    assert [method for method, _ in asked] == methods
+    assert asked[0] == ("PUT", {"fieldManager": client.MANAGER})
+
+
+class Skipping(selectors.DefaultSelector):
+    """While all wait for a time it goes by at once."""
+
+    now = 0.0
+
+    def select(self, timeout=None):
+        found = super().select(timeout and 0)
+        if timeout and not found:
+            self.now += timeout
+        return found
+
+
+class Timeless(asyncio.SelectorEventLoop):
+    """Its time is what was waited for; whoever waits takes none."""
+
+    def __init__(self):
+        self._skipping = Skipping()
+        super().__init__(self._skipping)
+
+    def time(self):
+        return self._skipping.now
+
+
+def at_once(scene):
+    """What comes of it, without the time that it waits."""
+    with asyncio.Runner(loop_factory=Timeless) as runner:
+        return runner.run(scene)
 
 
 # settling
@@ -905,16 +1005,20 @@ class Answering:
         self.closed = True
 
 
-def measured_from(*pods):
-    """Meters of one cluster, each in a shop of two that may talk, and a round from each."""
+def measured_from(*pods, world=None):
+    """Meters of one cluster, each in a shop of two that may talk (or a larger one), and a round of
+    these two from each."""
+    world = world or PAIR
     api = types.SimpleNamespace(measuring=asyncio.Lock(), busy=contextlib.nullcontext)
     meters, rounds = [], []
     for pod in pods:
-        meter = measure.Meter(cast("Any", api), "shop", PAIR)
+        meter = measure.Meter(cast("Any", api), "shop", world)
         meter._addresses = {"web": measure.Address("192.0.2.1", 80)}
         meter._streams = {"user": cast("Any", pod)}
         meters.append(meter)
-        rounds.append(asyncio.create_task(meter.measure(Net(PAIR, []), Wait(250, 250), PAIR.pairs)))
+        rounds.append(
+            asyncio.create_task(meter.measure(Net(world, []), Wait(250, 250), PAIR.pairs))
+        )
     return meters, rounds
 
 
@@ -936,6 +1040,23 @@ def test_a_round_begins_when_the_one_before_has_answers_or_only_waits(
         assert {one.reached for one in await asyncio.gather(*rounds)} == {(True,)}
 
     asyncio.run(scene())
+
+
+def test_a_round_of_some_pairs_lets_others_begin_the_sooner(monkeypatch):
+    monkeypatch.setattr(measure, "_BUSY_S", 60.0)
+
+    async def scene(world):
+        first, second = pods = Answering(), Answering()
+        _, rounds = measured_from(*pods, world=world)
+        await first.asked.wait()
+        await second.asked.wait()
+        for pod in pods:
+            pod.may.set()
+        await asyncio.gather(*rounds)
+        return asyncio.get_running_loop().time()
+
+    assert at_once(scene(PAIR)) == pytest.approx(60.0)
+    assert at_once(scene(WIDE)) == pytest.approx(15.0)  # one pair of four
 
 
 def test_a_round_that_is_cancelled_has_closed_its_streams(monkeypatch):
@@ -1026,11 +1147,6 @@ def test_what_was_seen_amiss_is_looked_at_again():
     one = shop.Shop(enforcer, "shop", PAIR, "image")
     one._meter = enforcer
 
-    async def namespace(_path):
-        return {"metadata": {}}
-
-    enforcer.get = namespace
-
     async def scene():
         await one.put(policy_manifests(PAIR, "shop"))
         await one.look()
@@ -1045,6 +1161,75 @@ def test_what_was_seen_amiss_is_looked_at_again():
         await one.renew()
 
     asyncio.run(scene())
+
+
+def standing(enforcer, world, **more):
+    """A shop in which this measures."""
+    one = shop.Shop(enforcer, "shop", world, "image", **more)
+    one._meter = enforcer
+    return one
+
+
+def test_what_disagreed_is_looked_at_again(monkeypatch):
+    monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
+    enforcer = cast("Any", Enforcer(PAIR, lambda _: False))
+    one = standing(enforcer, PAIR)
+
+    async def scene():
+        await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
+        assert (await one.look()).disagreement == (WRONG,)
+        enforcer._force["web"] = SHUT  # heard at last
+        assert (await one.healthy()).disagreement == ()
+
+    asyncio.run(scene())
+
+
+def test_another_policy_of_the_same_name_is_looked_at():
+    enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
+    one = standing(enforcer, PAIR)
+
+    async def scene():
+        await one.put(policy_manifests(PAIR, "shop"))
+        (before,) = await one.policies()
+        assert (await one.look()).reached == (True,)
+        await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
+        (after,) = await one.policies()
+        assert after["metadata"]["generation"] == before["metadata"]["generation"]
+        assert (await one.healthy()).reached == (False,)
+
+    asyncio.run(scene())
+
+
+def test_what_is_no_longer_ours_is_not_healthy_though_nothing_has_changed():
+    one = standing(cast("Any", Enforcer(PAIR, lambda _: True)), PAIR)
+
+    async def scene():
+        await one.put(policy_manifests(PAIR, "shop"))
+        assert await one.look() is await one.healthy()
+        one.lost = "another service has taken it"
+        with pytest.raises(EnvironmentFailed, match="another service has taken it"):
+            await one.healthy()
+
+    asyncio.run(scene())
+
+
+def test_the_account_of_the_agent_before_goes_first(monkeypatch):
+    enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
+    done = []
+
+    async def delete(path, uid=""):
+        done.append(path)
+
+    async def apply(manifest):
+        about = manifest["metadata"]
+        done.append((manifest["kind"], about["name"]))
+        await Enforcer.apply(enforcer, manifest)
+
+    monkeypatch.setattr(enforcer, "delete", delete)
+    monkeypatch.setattr(enforcer, "apply", apply)
+    asyncio.run(standing(enforcer, PAIR).renew())
+    assert done[0] == path_of("ServiceAccount", "shop", OPERATOR)
+    assert ("ServiceAccount", OPERATOR) in done
 
 
 # a cluster that does not do what its policies say
@@ -1069,6 +1254,10 @@ class Enforcer:
         if kind != "NetworkPolicy":
             return []
         return list(self._stored.values())
+
+    async def get(self, _path):
+        """A list, or a namespace that is ours."""
+        return {"metadata": {"resourceVersion": str(next(self._versions))}}
 
     async def apply(self, manifest):
         if manifest["kind"] != "NetworkPolicy":
@@ -1213,6 +1402,61 @@ def test_where_nothing_is_to_change_all_are_asked_at_once():
     assert (all(sight.reached), sight.disagreement) == (True, ())
 
 
+def test_before_anything_was_measured_all_are_asked_at_once():
+    asked, sight = looked_at(0, 60.0, SHUT)
+    assert asked == [4, 4]
+    assert sight.disagreement == ()
+
+
+class Losing(Late):
+    """Follows nothing, in rounds of ten ms; one of them loses its pods."""
+
+    def __init__(self, world, lost_in):
+        super().__init__(world, 1_000_000)
+        self._lost_in = lost_in
+
+    async def measure(self, net, wait, pairs):
+        await asyncio.sleep(0.01)
+        found = await super().measure(net, wait, pairs)
+        if len(self.asked) == self._lost_in:
+            raise EnvironmentFailed("a pod went")
+        return found
+
+
+class Replaced(shop.Shop):
+    """Its pods are there again half a minute later."""
+
+    async def _find_pods(self, within_s):
+        await asyncio.sleep(30.0)
+
+
+def rounds_in_vain(lost_in=None):
+    """How many pairs were asked, and how many times in a row, in a look of 3.9 s at a change that
+    does not come."""
+    enforcer = cast("Any", Losing(WIDE, lost_in))
+    one = Replaced(enforcer, "shop", WIDE, "image")
+    one._meter = enforcer
+
+    async def scene():
+        one._reached = (True,) * len(WIDE.pairs)
+        await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
+        assert (await one.look(3.9)).disagreement
+
+    at_once(scene())
+    return [(pairs, len(list(same))) for pairs, same in itertools.groupby(enforcer.asked)]
+
+
+def test_those_that_are_to_change_are_asked_every_50_ms_for_a_quarter_of_the_time():
+    (some, times), (every, _) = rounds_in_vain()
+    assert (some, times, every) == (2, 20, 4)
+
+
+def test_where_pods_were_replaced_a_look_begins_anew():
+    *before, last = rounds_in_vain(lost_in=21)
+    assert before == [(2, 20), (4, 1), (2, 20)]
+    assert last[0] == 4
+
+
 def test_those_that_do_not_change_are_not_asked_for_ever():
     asked, sight = looked_at(1_000_000, 0.4, OPEN, SHUT)
     assert asked == sorted(asked)
@@ -1260,6 +1504,12 @@ def test_who_is_to_answer_and_does_not_has_longer_the_next_time():
 
 def test_who_is_to_be_silent_and_answers_is_asked_as_quickly_again():
     assert waits_of(Dawdling(WIDE, 4, 0), OPEN, SHUT) == [50, 50, 50, 50, 50]
+
+
+def test_who_is_to_be_silent_is_not_waited_for_any_longer():
+    enforcer = Dawdling(WIDE, 2, 100)
+    scouts = len(waits_of(enforcer, SHUT, OPEN))
+    assert [wait.unexpected_ms for wait in enforcer.waits[:scouts]] == [50, 50, 50]
 
 
 def test_a_wait_for_those_asked_alone_has_a_bound():
@@ -1325,6 +1575,21 @@ def test_what_is_missing_or_of_nobody_is_put_right():
     before, after = renewed(FOUR, spoil)
     assert after.keys() == set("abcd")
     assert [name for name in "abcd" if after[name]["uid"] != before[name]["uid"]] == ["b"]
+
+
+def test_in_a_namespace_of_others_their_policies_stay_and_are_told():
+    enforcer = cast("Any", Enforcer(FOUR, lambda _: True))
+    one = standing(enforcer, FOUR, shared=True)
+
+    async def scene():
+        await one.renew()
+        await enforcer.apply(render_policy(Policy(name="theirs", spec=SHUT), "shop"))
+        there = enforcer._stored["theirs"]
+        with pytest.raises(EnvironmentFailed, match="NetworkPolicy theirs that is not ours"):
+            await one.renew()
+        assert enforcer._stored["theirs"] is there
+
+    asyncio.run(scene())
 
 
 def test_a_fault_is_written_on_healthy_policies_whatever_is_there():

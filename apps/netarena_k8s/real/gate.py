@@ -1,0 +1,231 @@
+"""An agent's way to a real API server: all that its token may do, and nothing of the past.
+
+An API server keeps what was for some minutes, and shows it to whoever names an old version: the
+healthy policies from before the fault, and what the agent before wrote. So requests are read here:
+versions from before the episode have expired, as they have in a server that has forgotten them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, urlencode
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from netarena_k8s.apiserver.authority import Authority
+from netarena_k8s.real.client import Server
+
+#: connections at a time; one more is closed unheard
+CONNECTIONS = 64
+_CONNECT_S = 10.0
+#: longer than kubectl waits itself: a busy machine is no reason to hang up on it
+_HANDSHAKE_S = 15.0
+#: for what an ended connection had open behind it
+_CLOSE_S = 5.0
+#: what is asked of one server, not of what is behind it (RFC 9110, 7.6.1), or made anew
+_HOP = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te"),
+        *("trailer", "transfer-encoding", "upgrade", "expect", "host", "content-length"),
+    }
+)
+#: of a list in parts: what the server's own tokens have, and nothing that may be read otherwise
+_TOKEN_KEYS = frozenset({"v", "rv", "start"})
+#: of a version, which has 64 bits
+_DIGITS = 20
+#: a version that the server itself chooses
+_NEWEST = frozenset({"", "0"})
+#: whether the API server can answer just now
+Asking: TypeAlias = Callable[[], Awaitable[bool]]
+_Pairs: TypeAlias = list[tuple[str, str]]
+
+
+class Gate:
+    """``start`` it, ``close`` it; of an episode, whose past ends at ``since``.
+
+    ``failures`` counts requests that came while the API server could not answer, that it did not
+    take, or that it left unanswered and could not answer then: evidence that no agent can make.
+    """
+
+    def __init__(self, server: Server, answers: Asking) -> None:
+        self._to = server
+        self._answers = answers
+        self._authority = Authority()
+        self._server: web.Server | None = None
+        self._listener: asyncio.Server | None = None
+        self._session: aiohttp.ClientSession | None = None
+        #: the oldest version that may be asked for
+        self.since = 0
+        self.failures = 0
+
+    @property
+    def root(self) -> str:
+        """What kubectl trusts, PEM."""
+        return self._authority.root
+
+    async def start(self, listening: socket.socket) -> None:
+        """Answer what arrives at this socket of loopback, which is the gate's from now on."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=_context(self._to), limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
+        server = self._server = web.Server(
+            self._handle, handler_cancellation=True, access_log=None, auto_decompress=False
+        )
+
+        def accept() -> asyncio.BaseProtocol:
+            return _Deaf() if len(server.connections) >= CONNECTIONS else server()
+
+        self._listener = await asyncio.get_running_loop().create_server(
+            accept,
+            sock=listening,
+            backlog=CONNECTIONS,
+            ssl=self._authority.context,
+            ssl_handshake_timeout=_HANDSHAKE_S,
+        )
+
+    async def close(self) -> None:
+        """End all connections."""
+        listener, self._listener = self._listener, None
+        session, self._session = self._session, None
+        server, self._server = self._server, None
+        if listener is None or session is None or server is None:
+            return
+        listener.close()
+        for one in server.connections:
+            if one.transport is not None:
+                one.transport.abort()
+        await server.shutdown(_CLOSE_S)
+        await session.close()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if not request.rel_url.raw_path.startswith("/"):
+            return web.Response(status=400)
+        pairs = parse_qsl(request.rel_url.raw_query_string, keep_blank_values=True)
+        if _is_past(pairs, self.since):
+            return web.json_response(_EXPIRED, status=int(_EXPIRED["code"]))
+        if not await self._answers():
+            return self._fail(request)
+        try:
+            return await self._pass_on(request, pairs)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+            return self._fail(request)
+        except (aiohttp.ClientError, OSError):  # of either end
+            return _hang_up(request) if await self._answers() else self._fail(request)
+
+    def _fail(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.failures += 1
+        return _hang_up(request)
+
+    async def _pass_on(self, request: web.BaseRequest, pairs: _Pairs) -> web.StreamResponse:
+        """Ask what was asked, as it was read here. Raises aiohttp's ClientError."""
+        assert self._session is not None
+        # what has been read is what is sent, in words that cannot be read otherwise
+        query = f"?{urlencode(pairs)}" if pairs else ""
+        headers = _kept(request.headers)
+        async with self._session.request(
+            request.method,
+            URL(self._to.url + request.rel_url.raw_path + query, encoded=True),
+            headers=headers,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            data=request.content if request.can_read_body else None,
+            allow_redirects=False,
+            server_hostname=self._to.name or None,
+        ) as answer:
+            response = web.StreamResponse(
+                status=answer.status, reason=answer.reason, headers=_kept(answer.headers)
+            )
+            if answer.content_length is not None:
+                response.content_length = answer.content_length
+            await response.prepare(request)
+            async for chunk in answer.content.iter_any():
+                await response.write(chunk)
+            await response.write_eof()
+        # a watch ends when whoever watches goes; or its server
+        if ("watch", "true") in pairs and not await self._answers():
+            self.failures += 1
+        return response
+
+
+class _Deaf(asyncio.Protocol):
+    """One connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
+
+
+_EXPIRED: dict[str, Any] = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "metadata": {},
+    "status": "Failure",
+    "message": "The resourceVersion for the provided list is too old.",
+    "reason": "Expired",
+    "code": 410,
+}
+
+
+def _hang_up(request: web.BaseRequest) -> web.StreamResponse:
+    """Leave without a word, as the server behind has."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=502)
+
+
+def _kept(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Without those that end here."""
+    named = {word.strip().lower() for word in headers.get("Connection", "").split(",")}
+    return [pair for pair in headers.items() if pair[0].lower() not in _HOP | named]
+
+
+def _context(server: Server) -> ssl.SSLContext:
+    """As a client who knows the server, and has no certificate of its own: whose request it is the
+    token tells."""
+    context = ssl.create_default_context(cadata=server.authority or None)
+    if not server.verified:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _is_past(pairs: Iterable[tuple[str, str]], since: int) -> bool:
+    """Whether a request names a version from before, or in a way that may be read as one."""
+    for name, value in pairs:
+        if name == "resourceVersion" and value not in _NEWEST:
+            version = _number(value)
+        elif name == "continue" and value:
+            version = _version_of(value)
+        else:
+            continue
+        if version is None or 0 <= version < since:
+            return True
+    return False
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
+def _version_of(token: str) -> int | None:
+    """Of a list that is to be continued; negative: of the newest. None for what is no token as
+    the server writes them (k8s.io/apiserver, storage/continue.go)."""
+    try:
+        text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        given: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list)
+        names = [name for name, _ in given]
+        version = dict(given)["rv"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if len(set(names)) < len(names) or not _TOKEN_KEYS.issuperset(names):
+        return None
+    return version if isinstance(version, int) else None
