@@ -41,8 +41,10 @@ TRIALS_S = (10.0, 10.0, 30.0)
 #: as many times as long as it took to follow policies that are not the agent's, an enforcer has to
 #: follow the agent's
 _HEARD_TIMES = 2
-#: silence means no: at first, and at most where an answer is expected, and where none is
-_FIRST_WAIT_MS, _MOST_EXPECTED_MS, _MOST_UNEXPECTED_MS = 250, 4000, 1000
+#: silence means no, at first and at most: where an answer is expected, which ends the wait
+_EXPECTED_MS, _MOST_EXPECTED_MS = 250, 4000
+#: and where none is
+_UNEXPECTED_MS, _MOST_UNEXPECTED_MS = 150, 1000
 #: silence is believed for as many times as the slowest answer took
 _MARGIN = 3
 #: silence means no while only those are asked of whom another answer is expected than before: at
@@ -372,10 +374,10 @@ class Shop:
                 await remove_policies(self._api, self.namespace, names)
 
     async def _wait_for_names(self) -> None:
-        """Until no service's name leads elsewhere: a name server remembers for half a minute what
-        it said of another service of that name."""
+        """Until each service's name leads to it: a name server remembers for half a minute what it
+        said of another service of that name, or that there was none."""
         net = Net(self.world, [], namespace=self.namespace, addresses=self._pods)
-        wait = Wait(_FIRST_WAIT_MS, _FIRST_WAIT_MS)
+        wait = Wait(_EXPECTED_MS, _UNEXPECTED_MS)
         astray = ""
         async with _deadline(_NAMES_S, lambda: f"namespace {self.namespace}: {astray}"):
             while True:
@@ -385,10 +387,14 @@ class Shop:
                     await self._find_pods(_REPLACE_S)
                     continue
                 pairs = zip(self.world.pairs, found.found, strict=True)
-                wrong = [pair.target for pair, one in pairs if one.dns == "wrong"]
+                wrong = [(pair, one.dns) for pair, one in pairs if one.dns != "ok"]
                 if not wrong:
                     return
-                astray = f"the name {wrong[0]} does not lead to its service"
+                pair, dns = wrong[0]
+                astray = (
+                    f"the name {pair.target}, asked for in {pair.source}, "
+                    f"does not lead to its service: the lookup is {dns}"
+                )
                 await asyncio.sleep(_PAUSE_S)
 
     async def _find_pods(self, within_s: float) -> None:
@@ -424,7 +430,7 @@ class _Course:
         self._deadline = now + within_s
         #: when it is time to ask all, whatever some say
         self.scout_until = now + within_s / 4
-        self.wait = Wait(_FIRST_WAIT_MS, _FIRST_WAIT_MS)
+        self.wait = Wait(_EXPECTED_MS, _UNEXPECTED_MS)
         self.begin()
 
     def begin(self) -> None:

@@ -947,6 +947,42 @@ def at_once(scene):
         return runner.run(scene)
 
 
+def standing(enforcer, world, **more):
+    """A shop in which this measures."""
+    one = shop.Shop(enforcer, "shop", world, "image", **more)
+    one._meter = enforcer
+    return one
+
+
+# names
+
+
+class Naming:
+    """Lookups of each round, the last ones for good."""
+
+    def __init__(self, *lookups):
+        self._lookups = lookups
+        self.rounds = 0
+
+    async def measure(self, _net, _wait, _pairs):
+        self.rounds += 1
+        dns = self._lookups[min(self.rounds, len(self._lookups)) - 1]
+        return Round((Finding(dns, "open"),), 1)
+
+
+def test_a_shop_stands_when_every_name_leads_to_its_service():
+    meter = Naming("wrong", "silent", "wrong", "ok")
+    at_once(standing(meter, PAIR)._wait_for_names())
+    assert meter.rounds == 4
+
+
+@pytest.mark.parametrize("lookup", ["wrong", "silent"])
+def test_a_name_that_never_leads_to_its_service_is_told(lookup):
+    told = f"the name web, asked for in user, does not lead to its service: the lookup is {lookup}"
+    with pytest.raises(EnvironmentFailed, match=told):
+        at_once(standing(Naming(lookup), PAIR)._wait_for_names())
+
+
 # settling
 
 
@@ -963,13 +999,14 @@ def test_two_rounds_that_agree_settle_it():
     assert course.settles(seen("10"), wanted, 2)
 
 
-def test_silence_counts_only_where_the_wait_was_long_beside_the_answers():
+@pytest.mark.parametrize(("slowest_ms", "wait_ms"), [(51, 153), (200, 600), (400, 1000)])
+def test_silence_counts_only_where_the_wait_was_long_beside_the_answers(slowest_ms, wait_ms):
     course = _Course(0, 10)
     wanted = (True, False)
-    assert not course.settles(seen("10", 200), wanted, 0)
-    assert course.wait == Wait(250, 600)
-    assert not course.settles(seen("10", 200), wanted, 1)
-    assert course.settles(seen("10", 200), wanted, 2)
+    assert not course.settles(seen("10", slowest_ms), wanted, 0)
+    assert course.wait == Wait(250, wait_ms)
+    assert not course.settles(seen("10", slowest_ms), wanted, 1)
+    assert course.settles(seen("10", slowest_ms), wanted, 2)
 
 
 def test_a_disagreement_settles_when_time_is_over_in_equal_rounds_of_the_longest_wait():
@@ -1091,9 +1128,7 @@ def test_an_answer_to_another_question_is_none(answer):
 
 def test_what_was_measured_holds_for_as_long_as_no_spec_changes(monkeypatch):
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
-    enforcer.server, enforcer.ready = Server("https://192.0.2.1"), None
-    one = shop.Shop(enforcer, "shop", PAIR, "image")
-    one._meter = enforcer
+    one = standing(enforcer, PAIR)
     deployed = shop.RealShop(one, enforcer, lambda _: None)
 
     async def rounds_of(step):
@@ -1143,9 +1178,7 @@ def test_what_was_measured_holds_for_as_long_as_no_spec_changes(monkeypatch):
 
 def test_what_was_seen_amiss_is_looked_at_again():
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
-    enforcer.server, enforcer.ready = Server("https://192.0.2.1"), None
-    one = shop.Shop(enforcer, "shop", PAIR, "image")
-    one._meter = enforcer
+    one = standing(enforcer, PAIR)
 
     async def scene():
         await one.put(policy_manifests(PAIR, "shop"))
@@ -1161,13 +1194,6 @@ def test_what_was_seen_amiss_is_looked_at_again():
         await one.renew()
 
     asyncio.run(scene())
-
-
-def standing(enforcer, world, **more):
-    """A shop in which this measures."""
-    one = shop.Shop(enforcer, "shop", world, "image", **more)
-    one._meter = enforcer
-    return one
 
 
 def test_what_disagreed_is_looked_at_again(monkeypatch):
@@ -1240,6 +1266,8 @@ class Enforcer:
 
     ``hears`` says whether a spec is taken over; what it does not hear stays as it was in force.
     """
+
+    server, ready = Server("https://192.0.2.1"), None
 
     def __init__(self, world, hears):
         self._world = world
@@ -1329,9 +1357,7 @@ def after_a_patch(hears, monkeypatch):
 
     async def scene():
         enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
-        enforcer.server, enforcer.ready = Server("https://192.0.2.1"), None
-        one = shop.Shop(enforcer, "shop", PAIR, "image")
-        one._meter = enforcer
+        one = standing(enforcer, PAIR)
         deployed = shop.RealShop(one, enforcer, lambda _: None)
         await one.put(policy_manifests(PAIR, "shop"))
         assert (await deployed.look()).reached == (True,)
@@ -1378,8 +1404,7 @@ def looked_at(follows_at, within_s, *specs):
     enforcer = cast("Any", Late(WIDE, follows_at))
 
     async def scene():
-        one = shop.Shop(enforcer, "shop", WIDE, "image")
-        one._meter = enforcer
+        one = standing(enforcer, WIDE)
         for spec in specs:
             enforcer.asked.clear()
             await one.put([render_policy(Policy(name="web", spec=spec), "shop")])
@@ -1485,8 +1510,7 @@ def waits_of(enforcer, *specs):
     """How long those are waited for that are asked alone, as the last of these comes about."""
 
     async def scene():
-        one = shop.Shop(cast("Any", enforcer), "shop", WIDE, "image")
-        one._meter = cast("Any", enforcer)
+        one = standing(cast("Any", enforcer), WIDE)
         for spec in specs:
             enforcer.asked.clear()
             enforcer.waits.clear()
@@ -1522,8 +1546,7 @@ def renewed(world, spoil, *, shared=False):
     """The policies of a shop before and after it is made as new, each with its metadata; between
     them ``spoil`` has the stored objects for itself."""
     enforcer = cast("Any", Enforcer(world, lambda _: True))
-    one = shop.Shop(enforcer, "shop", world, "image", shared=shared)
-    one._meter = enforcer
+    one = standing(enforcer, world, shared=shared)
 
     async def scene():
         await one.renew()
@@ -1595,9 +1618,7 @@ def test_in_a_namespace_of_others_their_policies_stay_and_are_told():
 def test_a_fault_is_written_on_healthy_policies_whatever_is_there():
     """A request of the agent before may have been on its way when the shop was made as new."""
     enforcer = cast("Any", Enforcer(FOUR, lambda _: True))
-    enforcer.server, enforcer.ready = Server("https://192.0.2.1"), None
-    one = shop.Shop(enforcer, "shop", FOUR, "image")
-    one._meter = enforcer
+    one = standing(enforcer, FOUR)
 
     async def scene():
         await one.renew()
@@ -1647,9 +1668,7 @@ def test_a_plug_in_that_has_not_heard_yet_does_not_agree(monkeypatch):
 
     async def scene():
         enforcer = cast("Any", Lagging(PAIR, lambda _: True))
-        enforcer.server, enforcer.ready = Server("https://192.0.2.1"), None
-        one = shop.Shop(enforcer, "shop", PAIR, "image")
-        one._meter = enforcer
+        one = standing(enforcer, PAIR)
         deployed = shop.RealShop(one, enforcer, lambda _: None)
         await one.put([render_policy(Policy(name="web", spec=ODDLY_OPEN), "shop")])
         return await deployed.doubt()
@@ -1708,8 +1727,7 @@ def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypa
     monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
     # a plug-in that has heard of the first policies, and of none since
     enforcer = cast("Any", Enforcer(PAIR, lambda spec: spec == SHUT))
-    one = shop.Shop(enforcer, "shop", PAIR, "image")
-    one._meter = enforcer
+    one = standing(enforcer, PAIR)
 
     async def scene():
         await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
@@ -1731,8 +1749,7 @@ def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypa
 )
 def test_a_namespace_that_somebody_deletes_is_not_the_agents_doing(monkeypatch, space, told):
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
-    one = shop.Shop(enforcer, "shop", PAIR, "image")
-    one._meter = enforcer
+    one = standing(enforcer, PAIR)
 
     async def get(path):
         assert path == path_of("Namespace", name="shop")
