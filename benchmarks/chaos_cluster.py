@@ -70,11 +70,15 @@ async def count_most(api: Api, run: asyncio.subprocess.Process) -> int:
 
 
 async def delete_pod(api: Api, rng: random.Random) -> None:
-    """One of a shop that stands."""
-    space = rng.choice(await spaces(api))
-    pods = sorted(one["metadata"]["name"] for one in await api.find("Pod", space))
+    """One of a shop that stands, if there is any."""
+    pods = [
+        (space, name)
+        for space in await spaces(api)
+        for name in sorted(one["metadata"]["name"] for one in await api.find("Pod", space))
+    ]
     if pods:
-        await api.delete(path_of("Pod", space, rng.choice(pods)))
+        space, name = rng.choice(pods)
+        await api.delete(path_of("Pod", space, name))
 
 
 def ended(out: Path) -> int:
@@ -97,8 +101,11 @@ async def disturb(
         if run.returncode is not None:
             return done
         print(f"{ended(out)} episodes have ended: {name}", file=sys.stderr, flush=True)
-        await ways[name]()
-        done[name] += 1
+        try:
+            await ways[name]()
+            done[name] += 1
+        except EnvironmentFailed as error:  # the report is worth more than this one
+            print(error, file=sys.stderr, flush=True)
         next_at = ended(out) + EVERY
     return done
 
@@ -120,8 +127,10 @@ def agent_options(given: argparse.Namespace) -> tuple[str, str]:
 async def left(api: Api) -> list[str]:
     """Namespaces of ours that do not go."""
     deadline = time.monotonic() + LEFT_S
+    found = ["what there is could not be listed"]
     while True:
-        found = [one["metadata"]["name"] for one in await api.find("Namespace", **MINE)]
+        with contextlib.suppress(EnvironmentFailed):
+            found = [one["metadata"]["name"] for one in await api.find("Namespace", **MINE)]
         if not found or time.monotonic() > deadline:
             return found
         await asyncio.sleep(POLL_S)

@@ -152,7 +152,7 @@ class Gate:
                 await response.write(chunk)
             await response.write_eof()
         # a watch ends when whoever watches goes; or its server
-        if ("watch", "true") in pairs and not await self._answers():
+        if any(name == "watch" for name, _ in pairs) and not await self._answers():
             self.failures += 1
         return response
 

@@ -219,7 +219,9 @@ def test_an_answer_that_breaks_off_is_evidence_where_the_server_is_away_then(que
     run(scene)
 
 
-@pytest.mark.parametrize(("query", "failures"), [("", 0), ("?watch=true", 1)])
+@pytest.mark.parametrize(
+    ("query", "failures"), [("", 0), ("?watch=true", 1), ("?limit=5&watch=1", 1)]
+)
 def test_a_watch_that_a_server_ends_as_it_goes_is_evidence(query, failures):
     async def scene(one, _upstream, client, _base, _trust):
         async with client.get(f"/ends{query}") as answer:
