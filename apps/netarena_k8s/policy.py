@@ -30,6 +30,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from netarena_k8s.block import network_of
 from netarena_k8s.stretch import ALL, Stretches, contains, intersection, union
 
 Protocol: TypeAlias = Literal["TCP", "UDP", "SCTP"]
@@ -91,6 +92,8 @@ class Rules:
         self._found: dict[tuple[Endpoint, str], list[tuple[str, Manifest]] | None] = {}
         #: (id of a rule, whose ports): a rule that names no port means the same on every pod
         self._ports: dict[tuple[int, Endpoint | None], Stretches] = {}
+        #: (id of the peers of a rule, its namespace, endpoint): whether it is one of them
+        self._peers: dict[tuple[int, str, Endpoint], bool] = {}
 
     def allow(
         self, source: Endpoint, target: Endpoint, port: int, protocol: Protocol = "TCP"
@@ -171,7 +174,13 @@ class Rules:
     def _peer_matches(
         self, peers: Sequence[Manifest] | None, namespace: str, other: Endpoint
     ) -> bool:
-        return not peers or any(self._matches(peer, namespace, other) for peer in peers)
+        """Found out once, for agents write rules of thousands of peers."""
+        if not peers:
+            return True
+        key = (id(peers), namespace, other)
+        if key not in self._peers:
+            self._peers[key] = any(self._matches(peer, namespace, other) for peer in peers)
+        return self._peers[key]
 
     def _matches(self, peer: Manifest, namespace: str, other: Endpoint) -> bool:
         block = peer.get("ipBlock")
@@ -231,19 +240,14 @@ def _holds(expression: Manifest, labels: Labels) -> bool:
 def in_block(block: Manifest, ip: str) -> bool:
     """Whether an address lies in an ``ipBlock`` and in none of its exceptions."""
     address = _address(ip)
-    if address not in _network(block["cidr"]):
+    if address not in network_of(block["cidr"]):
         return False
-    return not any(address in _network(cut) for cut in block.get("except") or ())
+    return not any(address in network_of(cut) for cut in block.get("except") or ())
 
 
 @lru_cache(maxsize=4096)
 def _address(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(ip)
-
-
-@lru_cache(maxsize=4096)
-def _network(cidr: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    return ipaddress.ip_network(cidr, strict=False)
 
 
 def _stretches(entries: Sequence[Manifest] | None, target: Endpoint) -> Stretches:

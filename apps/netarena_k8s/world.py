@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from ipaddress import ip_network
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
 from pydantic import Field
 
 from netarena.model import JsonValue, Record
+from netarena_k8s.block import network_of
 from netarena_k8s.policy import Endpoint, Labels, Manifest, Port, Protocol, Rules, selects
 from netarena_k8s.stretch import NONE, Stretches, difference, show, union
 
@@ -264,7 +264,7 @@ def outside_of(*sets: Iterable[Policy]) -> tuple[str, ...]:
     what lies just beyond them, and one that no block is about."""
     found = {"198.51.100.77"}
     for block in _blocks([policy.spec for policies in sets for policy in policies]):
-        network = ip_network(block, strict=False)
+        network = network_of(block)
         for number in (-1, 0, network.num_addresses - 1, network.num_addresses):
             with suppress(ValueError):
                 found.add(str(network.network_address + number))

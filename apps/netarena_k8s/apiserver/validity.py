@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 from itertools import islice
 from typing import Any, TypeAlias
+
+from netarena_k8s.block import Block
 
 #: reason, message, field
 Flaw: TypeAlias = tuple[str, str, str]
@@ -61,7 +62,7 @@ def find_flaws(policy: Object) -> list[Flaw]:
 
 
 def find_warnings(policy: Object) -> list[str]:
-    """What the API takes, but warns of: blocks with bits beyond their prefix."""
+    """What the API takes, but warns of: blocks in other than their standard form."""
     found = []
     for direction, peers in (("ingress", "from"), ("egress", "to")):
         for number, rule in enumerate(policy["spec"].get(direction, ())):
@@ -73,21 +74,11 @@ def find_warnings(policy: Object) -> list[str]:
                     for cut, one in enumerate(block.get("except", ()))
                 ]
                 found += [
-                    told
+                    f"{where}: {told}"
                     for where, one in ((f"{place}.cidr", block["cidr"]), *cuts)
-                    for told in _ambiguous(one, where)
+                    for told in Block(one).warnings()
                 ]
     return found[:_TOLD]
-
-
-def _ambiguous(cidr: str, where: str) -> Iterator[str]:
-    one = ip_interface(cidr)
-    if one.ip != one.network.network_address:
-        alone = f"{one.ip}/{one.max_prefixlen}"
-        yield (
-            f'{where}: CIDR value "{cidr}" is ambiguous in this context '
-            f'(should be "{one.network}" or "{alone}"?)'
-        )
 
 
 def flaw_invalid(place: str, value: Any, why: str) -> Flaw:
@@ -263,31 +254,24 @@ def _block(block: Object, place: str) -> Iterator[Flaw]:
     if not block["cidr"]:
         yield flaw_required(f"{place}.cidr")
         return
-    whole = _network(block["cidr"])
+    whole = _read(block["cidr"])
     if whole is None:
         yield flaw_invalid(f"{place}.cidr", block["cidr"], _CIDR)
         return
     for number, text in enumerate(block.get("except", ())):
-        cut, where = _network(text), f"{place}.except[{number}]"
+        cut, where = _read(text), f"{place}.except[{number}]"
         if cut is None:
             yield flaw_invalid(where, text, _CIDR)
-        elif (
-            cut.version != whole.version
-            or cut.network_address not in whole
-            or cut.prefixlen <= whole.prefixlen
-        ):
+        elif cut.network.network_address not in whole.network or cut.length <= whole.length:
             yield flaw_invalid(where, text, "must be a strict subset of `cidr`")
 
 
 _CIDR = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 
 
-def _network(text: str) -> IPv4Network | IPv6Network | None:
-    # Python also reads netmasks, bare addresses and zones
-    if not re.fullmatch(r"[0-9A-Fa-f:.]+/\d{1,3}", text, re.ASCII):
-        return None
+def _read(text: str) -> Block | None:
     try:
-        return ip_network(text, strict=False)
+        return Block(text)
     except ValueError:
         return None
 

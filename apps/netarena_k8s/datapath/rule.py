@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_network
 from typing import Any, TypeAlias
+
+from netarena_k8s.block import network_of
 
 Manifest: TypeAlias = Mapping[str, Any]
 Labels: TypeAlias = Mapping[str, str]
@@ -148,9 +149,9 @@ def _peer(
     if peer is None:
         yield ""
     elif block := peer.get("ipBlock"):
-        network = ip_network(block["cidr"], strict=False)
+        network = network_of(block["cidr"])
         if network.version == 4:
-            cuts = [ip_network(one, strict=False) for one in block.get("except") or []]
+            cuts = [network_of(one) for one in block.get("except") or []]
             yield " ".join(
                 [f"ip {side} {network}"]
                 + [f"ip {side} != {cut}" for cut in cuts if cut.version == 4]

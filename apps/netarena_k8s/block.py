@@ -1,0 +1,82 @@
+"""Blocks of addresses, as Kubernetes reads them and what it says of them.
+
+It takes more than Python's ``ipaddress``: zeros before any number (``010.0.0.0/8`` is
+``10.0.0.0/8``), and IPv4 in IPv6 (``::ffff:10.0.0.0/104``), which is IPv4.
+
+Source: what an API server of Kubernetes 1.34 answers, and ``ParseCIDRSloppy`` of
+``k8s.io/utils/net``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+_FORM = re.compile(r"([0-9A-Fa-f:.]+)/(\d+)", re.ASCII)
+_ZEROS = re.compile(r"(?<![0-9A-Fa-f])0+(?=[0-9A-Fa-f])")
+#: of an address in IPv6, those that say that it is one of IPv4
+_MAPPED_BITS = 96
+
+
+class Block:
+    """Of ``text``. Raises ValueError for what Kubernetes does not take."""
+
+    def __init__(self, text: str) -> None:
+        form = _FORM.fullmatch(text)
+        if form is None:
+            raise ValueError(f"{text[:80]!r} is no block of addresses")
+        self._text = text
+        plain = _ZEROS.sub("", text)
+        address, _, length = plain.partition("/")
+        given, network = ip_address(address), ip_network(plain, strict=False)
+        #: bits, as written, of an address of so many
+        self.length, self._bits = int(length), network.max_prefixlen
+        self._address = _inner(given)
+        self._standard = self._address is given and _is_standard(*form.groups())
+        #: what is in it
+        self.network: IPv4Network | IPv6Network = network
+        first = _inner(network.network_address)
+        if isinstance(first, IPv4Address) and network.version != first.version:
+            self.network = IPv4Network((first, self.length - _MAPPED_BITS))
+
+    def warnings(self) -> list[str]:
+        """What the API takes, but warns of."""
+        found = []
+        if self._address != self.network.network_address:
+            found.append(
+                f'CIDR value "{self._text}" is ambiguous in this context '
+                f'(should be "{self.network}" or "{self._address}/{self._bits}"?)'
+            )
+        if not self._standard:
+            found.append(
+                f'non-standard CIDR value "{self._text}" will be considered invalid '
+                f'in a future Kubernetes release: use "{self.network}"'
+            )
+        if not found and str(self.network) != self._text:
+            found.append(
+                f'IPv6 CIDR value "{self._text}" should be in RFC 5952 canonical format '
+                f'("{self.network}")'
+            )
+        return found
+
+
+@lru_cache(maxsize=4096)
+def network_of(text: str) -> IPv4Network | IPv6Network:
+    """What is in a block. Raises ValueError as ``Block`` does."""
+    return Block(text).network
+
+
+def _is_standard(address: str, length: str) -> bool:
+    """Without the zeros that Python does not take either, and those before a length."""
+    try:
+        ip_address(address)
+    except ValueError:
+        return False
+    return length == "0" or not length.startswith("0")
+
+
+def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The address of IPv4 in one of IPv6, where there is one."""
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address if mapped is None else mapped
