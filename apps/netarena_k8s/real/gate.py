@@ -3,13 +3,17 @@
 An API server keeps what was for some minutes, and shows it to whoever names an old version: the
 healthy policies from before the fault, and what the agent before wrote. So requests are read here:
 versions from before the episode have expired, as they have in a server that has forgotten them.
+So has an old version with which one object is asked for, which a server would give: broader than
+needed, on purpose; kubectl asks for none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
+import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,13 +27,21 @@ from yarl import URL
 from netarena_k8s.apiserver.authority import Authority
 from netarena_k8s.real.client import Server
 
-#: connections at a time; one more is closed unheard
+#: connections at a time, from before their handshakes; one more is closed unheard
 CONNECTIONS = 64
+#: between two attempts to accept a connection, when there is no descriptor for it
+PAUSE_S = 0.1
 _CONNECT_S = 10.0
 #: longer than kubectl waits itself: a busy machine is no reason to hang up on it
 _HANDSHAKE_S = 15.0
 #: for what an ended connection had open behind it
 _CLOSE_S = 5.0
+#: of an answer's header: an API server warns in thousands of characters, or in hundreds of lines
+_LINE = 2**20
+_LINES = 2**13
+#: whoever can send what is no request could fill a log with it
+_SILENT = logging.getLogger(f"{__name__}.requests")
+_SILENT.setLevel(logging.CRITICAL + 1)
 #: what is asked of one server, not of what is behind it (RFC 9110, 7.6.1), or made anew
 _HOP = frozenset(
     {
@@ -60,7 +72,10 @@ class Gate:
         self._answers = answers
         self._authority = Authority()
         self._server: web.Server | None = None
-        self._listener: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
+        self._again: asyncio.TimerHandle | None = None
+        #: handshakes under way
+        self._shaking: dict[asyncio.BaseProtocol, tuple[socket.socket, asyncio.Task[None]]] = {}
         self._session: aiohttp.ClientSession | None = None
         #: the oldest version that may be asked for
         self.since = 0
@@ -78,30 +93,69 @@ class Gate:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
+            max_field_size=_LINE,
+            max_headers=_LINES,
         )
-        server = self._server = web.Server(
-            self._handle, handler_cancellation=True, access_log=None, auto_decompress=False
+        self._server = web.Server(
+            self._handle,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,
+            logger=_SILENT,
         )
+        self._listening = listening
+        listening.setblocking(False)
+        listening.listen(CONNECTIONS)
+        # not asyncio's server, which counts no handshake; nor a task, which as it is cancelled
+        # may lose a connection
+        asyncio.get_running_loop().add_reader(listening, self._accept)
 
-        def accept() -> asyncio.BaseProtocol:
-            return _Deaf() if len(server.connections) >= CONNECTIONS else server()
+    def _accept(self) -> None:
+        loop, listening, server = asyncio.get_running_loop(), self._listening, self._server
+        assert listening is not None
+        assert server is not None
+        try:
+            sock, _ = listening.accept()
+        except OSError:
+            # no descriptor is left, say, and the connection waits on: not at once again
+            loop.remove_reader(listening)
+            self._again = loop.call_later(PAUSE_S, loop.add_reader, listening, self._accept)
+            return
+        # whose handshake has just ended may be in both
+        if len({*self._shaking, *server.connections}) >= CONNECTIONS:
+            sock.close()
+            return
+        handler = server()
+        self._shaking[handler] = sock, loop.create_task(self._shake(handler, sock))
 
-        self._listener = await asyncio.get_running_loop().create_server(
-            accept,
-            sock=listening,
-            backlog=CONNECTIONS,
-            ssl=self._authority.context,
-            ssl_handshake_timeout=_HANDSHAKE_S,
-        )
+    async def _shake(self, handler: asyncio.BaseProtocol, sock: socket.socket) -> None:
+        # who has left, or speaks no TLS; the socket is closed then
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: handler,
+                sock,
+                ssl=self._authority.context,
+                ssl_handshake_timeout=_HANDSHAKE_S,
+            )
+        del self._shaking[handler]
 
     async def close(self) -> None:
         """End all connections."""
-        listener, self._listener = self._listener, None
+        listening, self._listening = self._listening, None
         session, self._session = self._session, None
         server, self._server = self._server, None
-        if listener is None or session is None or server is None:
+        if listening is None or session is None or server is None:
             return
-        listener.close()
+        asyncio.get_running_loop().remove_reader(listening)
+        if self._again is not None:
+            self._again.cancel()
+        listening.close()
+        shaking = list(self._shaking.values())
+        for sock, _ in shaking:
+            # not by cancelling: a handshake that has not begun yet would go on
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        await asyncio.gather(*(task for _, task in shaking), return_exceptions=True)
         for one in server.connections:
             if one.transport is not None:
                 one.transport.abort()
@@ -155,14 +209,6 @@ class Gate:
         if any(name == "watch" for name, _ in pairs) and not await self._answers():
             self.failures += 1
         return response
-
-
-class _Deaf(asyncio.Protocol):
-    """One connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
 
 
 _EXPIRED: dict[str, Any] = {

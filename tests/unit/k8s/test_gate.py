@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import contextlib
+import errno
+import gc
 import json
 import socket
 import ssl
@@ -45,6 +47,10 @@ class Upstream:
                     await asyncio.Event().wait()
                 finally:
                     self.ended.set()
+            case "/warns":
+                count, length = int(request.query["count"]), int(request.query["length"])
+                warnings = [("Warning", f'299 - "{n} {"€" * length}"') for n in range(count)]
+                return web.Response(headers=warnings)
             case "/ends":
                 self.ready = False
                 return web.Response(text="all")
@@ -59,7 +65,7 @@ class Upstream:
 
 
 @contextlib.asynccontextmanager
-async def opened(**more):
+async def opened(listening=None, **more):
     """A gate to an upstream, and a client that trusts it as kubectl does."""
     upstream, authority = Upstream(), Authority()
     server = web.Server(upstream.answer, handler_cancellation=True, access_log=None)
@@ -70,14 +76,15 @@ async def opened(**more):
     one = Gate(Server(f"https://127.0.0.1:{port}",
                       authority.root, **more), upstream.is_ready)  # fmt: skip
     one.since = SINCE
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = listening or socket.create_server(("127.0.0.1", 0))
     base = f"https://127.0.0.1:{listening.getsockname()[1]}"
     await one.start(listening)
     trust = ssl.create_default_context(cadata=one.root)
     try:
         async with aiohttp.ClientSession(
-            base, connector=aiohttp.TCPConnector(ssl=trust, limit=0), auto_decompress=False
-        ) as client:
+            base, connector=aiohttp.TCPConnector(ssl=trust, limit=0), auto_decompress=False,
+            max_field_size=2**20, max_headers=2**13,
+        ) as client:  # fmt: skip
             yield one, upstream, client, base, trust
     finally:
         await one.close()
@@ -280,6 +287,184 @@ def test_one_connection_too_many_is_closed_unheard(monkeypatch):
             writer.close()
 
     run(scene)
+
+
+def plain(base):
+    """A connection that has said nothing yet."""
+    return asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
+
+
+async def is_closed(reader):
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            return await reader.read() == b""
+        return True
+
+
+def test_connections_count_before_their_handshakes(monkeypatch):
+    monkeypatch.setattr(gate, "CONNECTIONS", 3)
+
+    async def scene(_one, upstream, client, base, trust):
+        ends = [await plain(base) for _ in range(3)]
+        reader, writer = await plain(base)
+        assert await is_closed(reader)
+        writer.close()
+        with pytest.raises(aiohttp.ClientError):
+            await client.post(LIST)
+        assert upstream.asked == []
+        for reader, writer in ends:
+            await writer.start_tls(trust, server_hostname="127.0.0.1")
+            writer.write(b"GET /late HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readline()).split()[1] == b"203"
+            writer.close()
+
+    run(scene)
+
+
+def test_who_leaves_before_a_handshake_makes_room(monkeypatch):
+    monkeypatch.setattr(gate, "CONNECTIONS", 2)
+
+    async def scene(_one, upstream, client, base, _trust):
+        ends = [await plain(base) for _ in range(2)]
+        with pytest.raises(aiohttp.ClientError):
+            await client.post(LIST)
+        for _, writer in ends:
+            writer.close()
+        async with asyncio.timeout(10):
+            while not upstream.asked:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with client.get(LIST) as answer:
+                        assert answer.status == 203
+
+    run(scene)
+
+
+def test_a_handshake_that_fails_leaves_nothing_behind(monkeypatch, caplog):
+    monkeypatch.setattr(gate, "_HANDSHAKE_S", 0.2)
+
+    async def scene(one, _upstream, client, base, _trust):
+        for said in (b"", b"no TLS\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"):
+            reader, writer = await plain(base)
+            writer.write(said)
+            assert await is_closed(reader)
+            writer.close()
+        _, writer = await plain(base)
+        writer.transport.abort()
+        # it has been accepted before this one
+        async with client.get(LIST) as answer:
+            assert answer.status == 203
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(task for _, task in one._shaking.values()))
+        assert one._shaking == {}
+
+    run(scene)
+    gc.collect()
+    assert caplog.records == []
+
+
+def test_a_closed_gate_ends_handshakes_however_new(caplog):
+    async def scene(one, _upstream, _client, base, _trust):
+        loop = asyncio.get_running_loop()
+        # whoever has left meanwhile must not keep all others waiting
+        assert not one._listening.getblocking()
+        with (
+            socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2]))) as old,
+            socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2]))) as new,
+        ):
+            one._accept()
+            ((_, task),) = one._shaking.values()
+            loop.remove_reader(one._listening)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not task.done()
+            one._accept()
+            assert len(one._shaking) == 2
+            # before the handshakes' own time is over
+            async with asyncio.timeout(10):
+                await one.close()
+            assert one._shaking == {}
+            for end in (old, new):
+                end.setblocking(False)
+                assert end.recv(1) == b""
+
+    run(scene)
+    gc.collect()
+    assert caplog.records == []
+
+
+def test_where_no_descriptor_is_left_connections_are_accepted_later():
+    class Poor(socket.socket):
+        tries = 0
+
+        def accept(self):
+            self.tries += 1
+            if self.tries <= 3:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    listening = Poor(fileno=socket.create_server(("127.0.0.1", 0)).detach())
+
+    async def scene(_one, _upstream, client, _base, _trust):
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with client.get(LIST) as answer:
+            assert answer.status == 203
+        # a busy loop would have tried it at once
+        assert loop.time() - began > 2.9 * gate.PAUSE_S
+
+    run(scene, listening=listening)
+
+
+def test_a_gate_may_close_while_it_waits_for_descriptors(caplog):
+    tried = asyncio.Event()
+
+    class Poor(socket.socket):
+        def accept(self):
+            tried.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    listening = Poor(fileno=socket.create_server(("127.0.0.1", 0)).detach())
+
+    async def scene(one, _upstream, _client, base, _trust):
+        _, writer = await plain(base)
+        async with asyncio.timeout(10):
+            await tried.wait()
+        await one.close()
+        assert one._again.cancelled()
+        writer.close()
+
+    run(scene, listening=listening)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(("count", "length"), [(1, 300_000), (1, 4000), (4000, 1)])
+def test_an_answer_with_a_long_header_passes(count, length):
+    async def scene(one, _upstream, client, _base, _trust):
+        async with client.get(f"/warns?count={count}&length={length}") as answer:
+            assert answer.status == 200
+            warnings = answer.headers.getall("Warning")
+        assert warnings == [f'299 - "{n} {"€" * length}"' for n in range(count)]
+        assert one.failures == 0
+
+    run(scene)
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET / HTTP/9.9", b"GET /\x01 HTTP/1.1", b"\x00", b"GET /" + b"x" * 9000, b"GET"]
+)
+def test_what_is_no_request_leaves_no_line_in_a_log(line, caplog, capfd):
+    async def scene(_one, upstream, _client, base, trust):
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", int(base.rpartition(":")[2]), ssl=trust
+        )
+        writer.write(line + b"\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+        assert upstream.asked == []
+
+    run(scene)
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_server_of_another_name_is_not_believed():
