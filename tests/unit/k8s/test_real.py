@@ -1203,7 +1203,9 @@ def test_what_disagreed_is_looked_at_again(monkeypatch):
 
     async def scene():
         await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
-        assert (await one.look()).disagreement == (WRONG,)
+        assert (await one.look()).disagreement == (
+            "user -> web should be closed by the policies, measured: open",
+        )
         enforcer._force["web"] = SHUT  # heard at last
         assert (await one.healthy()).disagreement == ()
 
@@ -1346,12 +1348,13 @@ PAIR = World(
     ),
     policies=(Policy(name="web", spec=OPEN),),
 )
-WRONG = "user -> web should be closed by the policies, measured: open"
+ODDLY_OPEN = {**OPEN, "ingress": [{"ports": [{"port": 8080}]}]}
+WRONG = "user -> web should be open by the policies, measured: silent"
 
 
 def after_a_patch(hears, monkeypatch):
-    """What an episode sees whose policy was shut, and what it finds there; the plug-in hears as
-    said from then on."""
+    """What an episode sees whose agent heals a fault, and what it finds there; the plug-in hears
+    as said from then on."""
     monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
     monkeypatch.setattr(shop, "TRIALS_S", (0.0, 0.0, 0.0))
 
@@ -1361,8 +1364,10 @@ def after_a_patch(hears, monkeypatch):
         deployed = shop.RealShop(one, enforcer, lambda _: None)
         await one.put(policy_manifests(PAIR, "shop"))
         assert (await deployed.look()).reached == (True,)
+        await deployed.write([Policy(name="web", spec=SHUT)])
+        assert (await deployed.look()).reached == (False,)
         enforcer.hears = hears
-        await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
+        await one.put([render_policy(Policy(name="web", spec=ODDLY_OPEN), "shop")])
         sight = await deployed.look()
         if sight.disagreement:
             sight = await deployed.doubt()
@@ -1639,11 +1644,11 @@ def test_a_fault_is_written_on_healthy_policies_whatever_is_there():
 def test_no_disagreement_is_no_doubt(monkeypatch):
     sight, there = after_a_patch(lambda _: True, monkeypatch)
     assert "predicted" not in make_state(sight)
-    assert (sight.reached, sight.disagreement, there) == ((False,), (), [SHUT])
+    assert (sight.reached, sight.disagreement, there) == ((True,), (), [ODDLY_OPEN])
 
 
 #: open to all that there is, in words that some plug-in does not know
-ODDLY_OPEN = {**OPEN, "ingress": [{"ports": [{"port": 8080}]}]}
+ODDLY_SHUT = {**OPEN, "ingress": [{"ports": [{"port": 2}]}]}
 
 
 class Lagging(Enforcer):
@@ -1653,7 +1658,7 @@ class Lagging(Enforcer):
 
     def _hear(self, name):
         spec = self._stored[name]["spec"]
-        heard = SHUT if spec == ODDLY_OPEN else spec
+        heard = OPEN if spec == ODDLY_SHUT else spec
         asyncio.get_running_loop().call_later(self.LATE_S, self._force.update, {name: heard})
 
     async def measure(self, net, wait, pairs):
@@ -1662,7 +1667,7 @@ class Lagging(Enforcer):
 
 
 def test_a_plug_in_that_has_not_heard_yet_does_not_agree(monkeypatch):
-    """It is wrong about the agent's policies, and as they should be is also as it was before."""
+    """It is wrong about the agent's policies, and as they say is also as it was before."""
     monkeypatch.setattr(shop, "DISAGREE_S", 5.0)
     monkeypatch.setattr(shop, "TRIALS_S", (0.5, 0.5, 0.5))
 
@@ -1670,28 +1675,46 @@ def test_a_plug_in_that_has_not_heard_yet_does_not_agree(monkeypatch):
         enforcer = cast("Any", Lagging(PAIR, lambda _: True))
         one = standing(enforcer, PAIR)
         deployed = shop.RealShop(one, enforcer, lambda _: None)
-        await one.put([render_policy(Policy(name="web", spec=ODDLY_OPEN), "shop")])
+        await one.put([render_policy(Policy(name="web", spec=ODDLY_SHUT), "shop")])
         return await deployed.doubt()
 
     sight = asyncio.run(scene())
-    assert sight.reached == (False,)
-    assert sight.disagreement == ("user -> web should be open by the policies, measured: silent",)
+    assert sight.reached == (True,)
+    assert sight.disagreement == ("user -> web should be closed by the policies, measured: open",)
+
+
+@pytest.mark.parametrize(("peers", "predicted"), [(10, (False,)), (shop._MOST_ENTRIES, (True,))])
+def test_policies_that_nobody_writes_are_measured_and_not_evaluated(monkeypatch, peers, predicted):
+    monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
+    one = standing(cast("Any", Enforcer(PAIR, lambda _: True)), PAIR)
+    blocks = [{"ipBlock": {"cidr": f"192.0.2.{number % 256}/32"}} for number in range(peers)]
+    spec = {**SHUT, "ingress": [{"from": blocks}]}
+
+    async def scene():
+        await one.put([render_policy(Policy(name="web", spec=spec), "shop")])
+        return await one.look()
+
+    sight = asyncio.run(scene())
+    assert (sight.reached, sight.predicted) == ((False,), predicted)
+    assert len(sight.disagreement) == sum(predicted)
 
 
 def test_a_disagreement_that_an_agent_makes_is_judged_as_measured_and_kept(monkeypatch):
-    # a plug-in that does not know this form, and does as all others say
-    sight, there = after_a_patch(lambda spec: spec != SHUT, monkeypatch)
-    assert (sight.reached, sight.predicted, sight.disagreement) == ((True,), (False,), (WRONG,))
+    # a plug-in that does not know this form, and stays as it was: not as is healthy
+    sight, there = after_a_patch(lambda spec: spec != ODDLY_OPEN, monkeypatch)
+    assert (sight.reached, sight.predicted, sight.disagreement) == ((False,), (True,), (WRONG,))
     state = make_state(sight)
-    assert (state["reached"], state["predicted"], state["disagreement"]) == ("1", "0", [WRONG])
-    assert there == [SHUT]  # as the agent left it
+    assert (state["reached"], state["predicted"], state["disagreement"]) == ("0", "1", [WRONG])
+    assert there == [ODDLY_OPEN]  # as the agent left it
 
 
 @pytest.mark.parametrize("times", range(1, 4))
 def test_a_plug_in_that_is_away_again_and_again_is_not_the_agents_doing(times, monkeypatch):
     deaf = iter([True] * times)
-    sight, there = after_a_patch(lambda spec: spec != SHUT or not next(deaf, False), monkeypatch)
-    assert (sight.reached, sight.disagreement, there) == ((False,), (), [SHUT])
+    sight, there = after_a_patch(
+        lambda spec: spec != ODDLY_OPEN or not next(deaf, False), monkeypatch
+    )
+    assert (sight.reached, sight.disagreement, there) == ((True,), (), [ODDLY_OPEN])
 
 
 @pytest.mark.parametrize("times", range(2, 5))
@@ -1700,11 +1723,11 @@ def test_a_plug_in_that_is_deaf_for_good_from_some_trial_on_gives_no_verdict(tim
 
     def hears(spec):
         heard.append(spec)
-        return heard.count(SHUT) < times and spec != SHUT
+        return heard.count(ODDLY_OPEN) < times and spec != ODDLY_OPEN
 
     with pytest.raises(EnvironmentFailed, match="does not enforce policies that are not the agent"):
         after_a_patch(hears, monkeypatch)
-    assert heard.count(SHUT) == times
+    assert heard.count(ODDLY_OPEN) == times
 
 
 def test_what_is_about_to_count_is_looked_at_three_times_the_last_for_longer(monkeypatch):
@@ -1717,10 +1740,10 @@ def test_what_is_about_to_count_is_looked_at_three_times_the_last_for_longer(mon
         return await looked(self, disagree_s)
 
     monkeypatch.setattr(shop.Shop, "look", look)
-    after_a_patch(lambda spec: spec != SHUT, monkeypatch)
-    # healthy; disagrees; shut, healthy, the agent's, three times over; shut, healthy
+    after_a_patch(lambda spec: spec != ODDLY_OPEN, monkeypatch)
+    # healthy; faulty; disagrees; healthy, shut, the agent's, three times over; healthy, shut
     trials = [None, None, 0.0] * 3
-    assert within == [None, None, *trials, None, None]
+    assert within == [None, None, None, *trials, None, None]
 
 
 def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypatch):
@@ -1789,5 +1812,5 @@ def test_a_disagreement_of_the_cluster_is_no_verdict(hearing, monkeypatch):
     assert not left
     evidence = caught.value.evidence
     assert (evidence["disagreement"], evidence["reached"], evidence["predicted"]) == (
-        [WRONG], "1", "0",
+        [WRONG], "0", "1",
     )  # fmt: skip
