@@ -7,9 +7,11 @@ embedded one (``embedded``), and any that a kubeconfig names (``real``).
 
 from __future__ import annotations
 
+import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,11 +74,15 @@ class Deployed(ABC):
         looked. Raises EnvironmentFailed when it cannot be read."""
         return await self.look()
 
-    async def doubt(self) -> Sight:
-        """Look at a disagreement again, some times over, each after the healthy policies were
+    def acting(self) -> AbstractAsyncContextManager[None]:
+        """While a command of the agent runs."""
+        return contextlib.nullcontext()
+
+    async def doubt(self, sight: Sight) -> Sight:
+        """Look at this disagreement again, some times over, each after the healthy policies were
         applied, and what was there put back; until it is gone once. Raises EnvironmentFailed if
         the healthy policies disagree too: it is the cluster's own."""
-        return await self.look()
+        return sight
 
     @abstractmethod
     async def close(self) -> None:

@@ -50,9 +50,10 @@ class KubernetesEnvironment(Environment):
         """Run a command line in the sandbox. Raises EnvironmentFailed when none could be run."""
         if not isinstance(move, str):
             raise TypeError("a move of k8s is a command line")
-        if self._kubectl is None:
+        if self._deployed is None or self._kubectl is None:
             raise EnvironmentFailed("the shop is not open", proven_ours=True)
-        result = await self._kubectl.run(move)
+        async with self._deployed.acting():
+            result = await self._kubectl.run(move)
         return Execution(output=result.told)
 
     async def observe(self) -> State:
@@ -62,7 +63,7 @@ class KubernetesEnvironment(Environment):
             raise EnvironmentFailed("the shop is not open", proven_ours=True)
         sight = await self._deployed.look()
         if sight.disagreement:
-            sight = await self._deployed.doubt()
+            sight = await self._deployed.doubt(sight)
         return make_state(sight)
 
     async def close(self) -> None:

@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,9 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from netarena.agent import Brief, load_agent
+from netarena.assessment import conduct
 from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.journal import JOURNAL_NAME, read_journal
+from netarena.model import AgentInfo, Outcome, Reply
 from netarena.sandbox.cell import Cell
+from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
+from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.kubectl import Kubectl, program
 from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World
 
@@ -536,6 +544,17 @@ BY_NAME = {
 }
 
 
+@pytest.fixture
+def briefly(monkeypatch):
+    """A disagreement counts sooner."""
+    from netarena_k8s.real import shop
+
+    monkeypatch.setattr(shop, "DISAGREE_S", 4.0)
+    monkeypatch.setattr(shop, "_MOST_EXPECTED_MS", 1000)
+    monkeypatch.setattr(shop, "TRIALS_S", (2.0, 2.0, 3.0))
+
+
+@pytest.mark.usefixtures("briefly")
 def test_what_an_agent_makes_the_plug_in_get_wrong_is_judged_as_measured(cluster):
     async def scene():
         async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
@@ -550,7 +569,7 @@ def test_what_an_agent_makes_the_plug_in_get_wrong_is_judged_as_measured(cluster
                 pass
             if not sight.disagreement:
                 pytest.skip("this plug-in is right about ports by name where the peer is a block")
-            sight = await deployed.doubt()
+            sight = await deployed.doubt(sight)
             assert sum(sight.reached) < sum(CALLER.intended)  # a failure that stays one
             assert any("a -> b should be open" in line for line in sight.disagreement)
             specs = {policy.name: policy.spec for policy in sight.policies}
@@ -558,6 +577,100 @@ def test_what_an_agent_makes_the_plug_in_get_wrong_is_judged_as_measured(cluster
             await deployed.close()
 
     asyncio.run(scene())
+
+
+#: kube-router follows no policy of the cluster while one has it
+MAPPED = "::ffff:10.244.0.0/112"
+STOP = "kubectl patch netpol adservice --type=merge -p " + shlex.quote(
+    json.dumps({"spec": {"ingress": [{"from": [{"ipBlock": {"cidr": MAPPED}}]}]}})
+)
+
+
+@pytest.mark.usefixtures("briefly")
+def test_who_stops_the_plug_in_makes_no_other_episode_fail_or_disappear(cluster):
+    """Side by side on one cluster: what one agent leaves, and the healthy and broken shops of
+    others, who repair them or do not."""
+
+    async def scene():
+        world = boutique()
+        policy = next(policy for policy in world.policies if policy.name == "adservice")
+        closed = [policy.model_copy(update={"spec": {**policy.spec, "ingress": []}})]
+        async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
+            stopping, repaired = [await one.deploy(world) for _ in range(2)]
+            for each in (stopping, repaired):
+                await each.write(closed)
+                assert (await each.look()).reached != world.intended
+            kubectl = Kubectl(cell, stopping.access)
+            assert "adservice patched" in (await kubectl.run(STOP)).told
+            failed = await stopping.look()
+            if failed.disagreement:
+                failed = await stopping.doubt(failed)
+                assert sum(failed.reached) < sum(world.intended)  # what was shut stays so
+            patch = shlex.quote(json.dumps({"spec": policy.spec}))
+            kubectl = Kubectl(cell, repaired.access)
+            line = f"kubectl patch netpol adservice --type=merge -p {patch}"
+            assert "adservice patched" in (await kubectl.run(line)).told
+            sight = await repaired.look()
+            assert (sight.reached, sight.disagreement) == (world.intended, ())
+            broken = await one.deploy(world)  # its shop is built meanwhile
+            await broken.write(closed)
+            sight = await broken.look()
+            assert sight.reached != world.intended
+            assert sight.disagreement == ()
+            there = {policy.name: policy.spec for policy in (await stopping.shop.look()).policies}
+            assert MAPPED in json.dumps(there["adservice"])  # as its agent left it
+            for each in (stopping, repaired, broken):
+                await each.close()
+
+    asyncio.run(scene())
+
+
+class Motley:
+    """Stops the plug-in, repairs, or only reads: each third of the episodes."""
+
+    info = AgentInfo(name="motley")
+
+    def __init__(self, oracle):
+        self._oracle = oracle
+        self._ways = itertools.cycle(("stop", "repair", "read"))
+        self.way_of = {}
+
+    async def open(self, *, timeout_s):
+        await self._oracle.open(timeout_s=timeout_s)
+
+    async def aclose(self):
+        await self._oracle.aclose()
+
+    async def ask(self, prompt, *, context_id, timeout_s):
+        if context_id not in self.way_of:
+            self.way_of[context_id] = next(self._ways)
+        match self.way_of[context_id]:
+            case "stop":
+                return Reply(text=STOP)
+            case "read":
+                return Reply(text="kubectl get netpol")
+        return await self._oracle.ask(prompt, context_id=context_id, timeout_s=timeout_s)
+
+
+@pytest.mark.usefixtures("briefly")
+def test_an_assessment_whose_agent_stops_the_plug_in_has_all_its_verdicts(cluster, tmp_path):
+    async def scene():
+        async with Kubernetes() as green:
+            config = KubernetesConfig(
+                num_queries=1, error_types=("change_port", "remove_ingress", "add_ingress"), seed=5,
+                concurrency=3, max_iterations=2, cluster=cluster,
+            )  # fmt: skip
+            brief = Brief(application=green, config=config, seed=5, role=green.role)
+            agent = Motley(load_agent("oracle", brief))
+            await conduct(green, config, {green.role: agent}, out=tmp_path)
+            return list(agent.way_of.values())
+
+    ways = asyncio.run(scene())
+    episodes = list(read_journal(tmp_path / JOURNAL_NAME).episodes.values())
+    assert len(ways) == 3  # nobody is asked twice
+    assert sorted((one.outcome, one.attempt) for one in episodes) == [
+        (Outcome.SOLVED, 0), (Outcome.UNSOLVED, 0), (Outcome.UNSOLVED, 0)
+    ]  # fmt: skip
 
 
 def test_what_is_deleted_is_never_an_object_that_was_made_later(cluster):
@@ -601,9 +714,10 @@ def test_a_plug_in_that_is_wrong_about_the_healthy_policies_too_gives_no_verdict
             with monkeypatch.context() as patched:
                 patched.setattr(shop, "DISAGREE_S", 3.0)
                 patched.setattr(shop.Meter, "measure", measure)
-                assert (await deployed.look()).disagreement
+                sight = await deployed.look()
+                assert sight.disagreement
                 with pytest.raises(EnvironmentFailed, match="does not enforce policies") as told:
-                    await deployed.doubt()
+                    await deployed.doubt(sight)
             assert told.value.proven_ours
             await deployed.close()
 

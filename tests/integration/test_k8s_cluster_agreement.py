@@ -187,7 +187,7 @@ def measured(cluster, world, sets):
             deployed = await one.deploy(world)
             space = deployed.access.namespace
             for number, (name, policies) in numbered:
-                await deployed._shop.put([render_policy(policy, space) for policy in policies])
+                await deployed.shop.put([render_policy(policy, space) for policy in policies])
                 start = time.monotonic()
                 sight = await deployed.look()
                 looks.append(time.monotonic() - start)

@@ -296,7 +296,7 @@ def test_drawn_commands_leave_the_same_policies_on_both(cluster, tmp_path):
             await one.stop()
 
     async def run(real, embedded, seed, space):
-        await real._shop.put(policy_manifests(world, space))
+        await real.shop.put(policy_manifests(world, space))
         ours = await embedded.deploy(world)
         both = []
         for name, access in (("real", real.access), ("embedded", ours.access)):

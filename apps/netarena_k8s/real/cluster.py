@@ -17,7 +17,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from netarena.aio import Background, finish
@@ -90,6 +90,10 @@ class RealCluster(Cluster):
         #: those that could not be removed when they should have been
         self._left: list[Shop] = []
         self._listener = Listener()
+        #: the episodes, in the order in which they began
+        self._episodes: list[RealShop] = []
+        #: whoever has the cluster alone, or begins an episode
+        self._changing = asyncio.Lock()
         self._stopping = False
         self._background = Background()
 
@@ -122,9 +126,11 @@ class RealCluster(Cluster):
     async def deploy(self, world: World) -> Deployed:
         await self.start()
         shop = await self._pool.take(world)
-        deployed = RealShop(shop, self.api, self._release)
+        deployed = RealShop(shop, self.api, self._end, self._alone)
         try:
             await deployed.open()
+            async with self._changing:
+                self._episodes.append(deployed)
         except BaseException:
             await asyncio.shield(deployed.close())
             raise
@@ -179,6 +185,20 @@ class RealCluster(Cluster):
             lambda: self.api.idle_s,
         )
 
+    @contextlib.asynccontextmanager
+    async def _alone(self, episode: RealShop | None = None) -> AsyncIterator[None]:
+        """While no other episode's agent does anything, or has policies in the cluster."""
+        async with self._changing, contextlib.AsyncExitStack() as aside:
+            for other in list(self._episodes):
+                if other is not episode:
+                    await aside.enter_async_context(other.aside())
+            yield
+
+    async def _end(self, episode: RealShop) -> None:
+        with contextlib.suppress(ValueError):  # it never began
+            self._episodes.remove(episode)
+        await self._release(episode.shop)
+
     async def _release(self, shop: Shop) -> None:
         """Of an episode that has ended."""
         if not self._stopping and shop.namespace in self._shops:
@@ -187,16 +207,22 @@ class RealCluster(Cluster):
     async def _renew(self, shop: Shop) -> bool:
         """Make it as new, or discard it."""
         try:
-            try:
-                await shop.renew()
-            except NotHealthy:  # a busy machine; new pods would make it busier
-                await shop.renew()
+            await self._make_healthy(shop)
         except Exception as error:
             if not isinstance(error, EnvironmentFailed):
                 log.exception("making %s as new failed", shop.namespace)
             await self._discard(shop)
             return False
         return True
+
+    async def _make_healthy(self, shop: Shop) -> None:
+        """Renew it, where that fails once more: on a busy machine, or after an agent's policies
+        that stopped the plug-in. Raises EnvironmentFailed."""
+        try:
+            await shop.renew()
+        except NotHealthy:
+            async with self._alone():
+                await shop.renew()
 
     async def _build(self, world: World, workloads: Mapping[str, Manifest] | None) -> Shop:
         """A namespace with ``world`` in it, healthy. Raises EnvironmentFailed."""
@@ -213,7 +239,7 @@ class RealCluster(Cluster):
                 notes = self_notes(self.api.now)
                 await self.api.apply(namespace_manifest(name, world.labels, notes))
             await shop.build()
-            await shop.renew()
+            await self._make_healthy(shop)
         except BaseException:
             # to its end: the next may stand in the same namespace
             await finish(self._discard(shop))

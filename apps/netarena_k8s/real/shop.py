@@ -477,17 +477,33 @@ class _Course:
         return self._agreed >= _ROUNDS or (now > self._deadline and self._same >= _ROUNDS - 1)
 
 
-#: where a shop goes whose episode has ended
-Release: TypeAlias = Callable[[Shop], Awaitable[None]]
+#: what is done when an episode has ended
+End: TypeAlias = Callable[["RealShop"], Awaitable[None]]
+#: has the cluster for one episode, or for none
+Alone: TypeAlias = Callable[["RealShop"], contextlib.AbstractAsyncContextManager[None]]
 
 
 class RealShop(Deployed):
-    """One episode in a shop: the agent's token and its way to the API server."""
+    """One episode in a shop: the agent's token and its way to the API server.
 
-    def __init__(self, shop: Shop, api: Api, release: Release) -> None:
-        self._shop = shop
+    What disagrees is looked at again ``alone``: policies of one agent can stop a plug-in that has
+    to follow those of all.
+    """
+
+    def __init__(self, shop: Shop, api: Api, end: End, alone: Alone) -> None:
+        self.shop = shop
         self._api = api
-        self._release = release
+        self._end = end
+        self._alone = alone
+        #: whoever acts or looks, and whoever needs it still
+        self._acting = asyncio.Lock()
+        #: whoever takes all policies away, or brings them back, or ends the episode
+        self._moving = asyncio.Lock()
+        #: whether the policies are away
+        self._aside = False
+        self._closed = False
+        #: what came of a doubt
+        self._doubted: Sight | None = None
         # one for each episode: what an agent left open ends with it
         self._gate = Gate(api.server, api.ready)
         self._access: Access | None = None
@@ -496,7 +512,7 @@ class RealShop(Deployed):
 
     async def open(self) -> None:
         """Make the agent's access. Raises EnvironmentFailed."""
-        token = await self._shop.token()
+        token = await self.shop.token()
         listening = socket.create_server((_HOST, 0))
         port = listening.getsockname()[1]
         await self._gate.start(listening)
@@ -505,8 +521,8 @@ class RealShop(Deployed):
             "server": f"https://{_HOST}:{port}",
             "certificate-authority-data": encoded(self._gate.root),
         }
-        kubeconfig = render_kubeconfig(server, self._shop.namespace, OPERATOR, token)
-        self._access = Access(kubeconfig, _HOST, port, self._shop.namespace)
+        kubeconfig = render_kubeconfig(server, self.shop.namespace, OPERATOR, token)
+        self._access = Access(kubeconfig, _HOST, port, self.shop.namespace)
 
     @property
     def access(self) -> Access:
@@ -518,29 +534,79 @@ class RealShop(Deployed):
             if policy.name not in self._written:
                 raise EnvironmentFailed(f"networkpolicies {policy.name} not found")
             self._written[policy.name] = policy
-        await self._shop.put(
-            [render_policy(one, self._shop.namespace) for one in self._written.values()]
-        )
-        await self._forget()
+        async with self._acting:
+            await self.shop.put(
+                [render_policy(one, self.shop.namespace) for one in self._written.values()]
+            )
+            await self._forget()
+
+    @contextlib.asynccontextmanager
+    async def acting(self) -> AsyncIterator[None]:
+        async with self._acting:
+            yield
+
+    @contextlib.asynccontextmanager
+    async def aside(self) -> AsyncIterator[None]:
+        """While another has the cluster alone: nothing is done here, and no policy is there. Raises
+        nothing: what cannot be brought back is an episode that fails."""
+        async with self._acting:
+            there: list[Json] = []
+            async with self._moving:
+                if not self._closed:
+                    with contextlib.suppress(EnvironmentFailed):
+                        there = [_bare(one) for one in await self.shop.policies()]
+                        self._aside = True
+                        await self.shop.put([])
+            try:
+                yield
+            finally:
+                async with self._moving:
+                    if self._aside and not self._closed:
+                        with contextlib.suppress(EnvironmentFailed):
+                            await self.shop.put(there)
+                            await self._forget()
+                            self._aside = False
 
     async def look(self) -> Sight:
-        sight = await self._shop.look()
+        sight = await self._settled(self.shop.look)
         # after it: a command that the server left may end before the gate has asked why
         if self._gate.failures:
             raise EnvironmentFailed("the cluster's API was away during a command", proven_ours=True)
         return sight
 
     async def healthy(self) -> Sight:
-        return await self._shop.healthy()
+        return await self._settled(self.shop.healthy)
 
-    async def doubt(self) -> Sight:
-        sight = await self._try_again()
-        await self._forget()
+    async def _settled(self, look: Callable[[], Awaitable[Sight]]) -> Sight:
+        """What it sees; alone where that is a disagreement which is not known yet."""
+        async with self._acting:
+            if self._aside:
+                raise EnvironmentFailed("policies could not be put back", proven_ours=True)
+            sight = await look()
+        if sight.disagreement and not self._is_doubted(sight):
+            async with self._alone(self):
+                sight = await look()
         return sight
+
+    async def doubt(self, sight: Sight) -> Sight:
+        if not self._is_doubted(sight):
+            async with self._alone(self):
+                sight = await self._try_again()
+                await self._forget()
+            self._doubted = sight
+        return sight
+
+    def _is_doubted(self, sight: Sight) -> bool:
+        """Whether the same came of the same policies when they were doubted."""
+        doubted = self._doubted
+        return doubted is not None and (sight.policies, sight.reached) == (
+            doubted.policies,
+            doubted.reached,
+        )
 
     async def _try_again(self) -> Sight:
         """Whether the agent's policies alone are those that the cluster does not follow."""
-        there = [_bare(one) for one in await self._shop.policies()]
+        there = [_bare(one) for one in await self.shop.policies()]
         *trials_s, last_s = TRIALS_S
         for within_s in trials_s:
             sight = await self._trial(there, within_s)
@@ -550,22 +616,22 @@ class RealShop(Deployed):
         if sight.disagreement:
             # what the cluster does before and after, it did meanwhile
             await self._believe()
-            await self._shop.put(there)
+            await self.shop.put(there)
         return sight
 
     async def _forget(self) -> None:
         """What has been until now is not for the agent to see."""
-        self._gate.since = await self._shop.version()
+        self._gate.since = await self.shop.version()
 
     async def _trial(self, policies: Sequence[Manifest], within_s: float) -> Sight:
         """What comes of these right after policies that the cluster followed: agreement counts
         when it has had time to hear of them, or it may be the state before."""
         loop = asyncio.get_running_loop()
         enough_s = _HEARD_TIMES * await self._believe()
-        await self._shop.put(policies)
+        await self.shop.put(policies)
         heard = loop.time() + enough_s
         while True:
-            sight = await self._shop.look(within_s)
+            sight = await self.shop.look(within_s)
             if sight.disagreement or loop.time() > heard:
                 return sight
 
@@ -576,15 +642,15 @@ class RealShop(Deployed):
         EnvironmentFailed when it does not."""
         loop = asyncio.get_running_loop()
         longest_s = 0.0
-        healthy = self._shop.world.policies
+        healthy = self.shop.world.policies
         shut = [
             Policy(name=one.name, spec={"podSelector": one.spec.get("podSelector") or {}})
             for one in healthy
         ]
         for policies in (healthy, shut):
-            await self._shop.put([render_policy(one, self._shop.namespace) for one in policies])
+            await self.shop.put([render_policy(one, self.shop.namespace) for one in policies])
             put = loop.time()
-            sight = await self._shop.look()
+            sight = await self.shop.look()
             longest_s = max(longest_s, loop.time() - put)
             if sight.disagreement:
                 raise EnvironmentFailed(
@@ -596,8 +662,10 @@ class RealShop(Deployed):
         return longest_s
 
     async def close(self) -> None:
+        async with self._moving:
+            self._closed = True
         await self._gate.close()
-        await self._release(self._shop)
+        await self._end(self)
 
 
 @contextlib.asynccontextmanager

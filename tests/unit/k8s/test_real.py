@@ -954,6 +954,15 @@ def standing(enforcer, world, **more):
     return one
 
 
+def episode(one, enforcer):
+    """In a shop that has the cluster to itself."""
+
+    async def end(_):
+        pass
+
+    return shop.RealShop(one, enforcer, end, lambda _: contextlib.nullcontext())
+
+
 # names
 
 
@@ -1129,7 +1138,7 @@ def test_an_answer_to_another_question_is_none(answer):
 def test_what_was_measured_holds_for_as_long_as_no_spec_changes(monkeypatch):
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     one = standing(enforcer, PAIR)
-    deployed = shop.RealShop(one, enforcer, lambda _: None)
+    deployed = episode(one, enforcer)
 
     async def rounds_of(step):
         enforcer.asked.clear()
@@ -1361,7 +1370,7 @@ def after_a_patch(hears, monkeypatch):
     async def scene():
         enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
         one = standing(enforcer, PAIR)
-        deployed = shop.RealShop(one, enforcer, lambda _: None)
+        deployed = episode(one, enforcer)
         await one.put(policy_manifests(PAIR, "shop"))
         assert (await deployed.look()).reached == (True,)
         await deployed.write([Policy(name="web", spec=SHUT)])
@@ -1370,7 +1379,7 @@ def after_a_patch(hears, monkeypatch):
         await one.put([render_policy(Policy(name="web", spec=ODDLY_OPEN), "shop")])
         sight = await deployed.look()
         if sight.disagreement:
-            sight = await deployed.doubt()
+            sight = await deployed.doubt(sight)
         return sight, [policy["spec"] for policy in await one.policies()]
 
     return asyncio.run(scene())
@@ -1630,7 +1639,7 @@ def test_a_fault_is_written_on_healthy_policies_whatever_is_there():
         enforcer._stored["b"]["spec"] = SHUT
         enforcer._stored["c"]["metadata"]["labels"] = {"mark": "agent"}
         before = {name: stored["metadata"]["uid"] for name, stored in enforcer._stored.items()}
-        deployed = shop.RealShop(one, enforcer, lambda _: None)
+        deployed = episode(one, enforcer)
         await deployed.write([Policy(name="a", spec=SHUT)])
         await deployed.write([Policy(name="d", spec=SHUT)])
         return before, enforcer._stored
@@ -1674,13 +1683,192 @@ def test_a_plug_in_that_has_not_heard_yet_does_not_agree(monkeypatch):
     async def scene():
         enforcer = cast("Any", Lagging(PAIR, lambda _: True))
         one = standing(enforcer, PAIR)
-        deployed = shop.RealShop(one, enforcer, lambda _: None)
+        deployed = episode(one, enforcer)
         await one.put([render_policy(Policy(name="web", spec=ODDLY_SHUT), "shop")])
-        return await deployed.doubt()
+        return await deployed.doubt(await deployed.look())
 
     sight = asyncio.run(scene())
     assert sight.reached == (True,)
     assert sight.disagreement == ("user -> web should be closed by the policies, measured: open",)
+
+
+class Neighbour(Enforcer):
+    """Stores of one namespace of several. Their plug-in follows none while any has a certain form,
+    and follows all as soon as none has."""
+
+    def __init__(self, all_):
+        super().__init__(PAIR, lambda _: True)
+        self._all = all_
+        all_.append(self)
+
+    def _hear(self, name):
+        pass
+
+    async def measure(self, net, wait, pairs):
+        there = [one["spec"] for each in self._all for one in each._stored.values()]
+        if STOPPING not in there:
+            self._force = {name: one["spec"] for name, one in self._stored.items()}
+        return await super().measure(net, wait, pairs)
+
+
+STOPPING = {**OPEN, "ingress": [{"ports": [{"port": 3}, {"port": 8080}]}]}
+
+
+def side_by_side(scene, monkeypatch, number=2):
+    """Episodes on one cluster, whose shops were healthy once."""
+    monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
+    monkeypatch.setattr(shop, "TRIALS_S", (0.0, 0.0, 0.0))
+
+    async def whole():
+        there = cluster.RealCluster("context")
+        neighbours = []
+        for _ in range(number):
+            enforcer = cast("Any", Neighbour(neighbours))
+            one = standing(enforcer, PAIR)
+            await one.put(policy_manifests(PAIR, "shop"))
+            await one.look()
+            there._episodes.append(shop.RealShop(one, enforcer, there._end, there._alone))
+        await scene(there, *there._episodes)
+
+    asyncio.run(whole())
+
+
+async def have(deployed, spec):
+    """What an agent leaves."""
+    await deployed.shop.put([render_policy(Policy(name="web", spec=spec), "shop")])
+
+
+async def specs_of(deployed):
+    return [one["spec"] for one in await deployed.shop.policies()]
+
+
+@pytest.mark.parametrize(("spec", "open_"), [(SHUT, False), (ODDLY_OPEN, True)])
+def test_who_stops_the_plug_in_does_not_touch_what_others_are_judged_by(spec, open_, monkeypatch):
+    async def scene(_, stopping, other):
+        await have(other, SHUT if open_ else OPEN)
+        await other.look()
+        await have(stopping, STOPPING)
+        await have(other, spec)
+        assert (await other.shop.look()).disagreement  # with all others it is stale
+        sight = await other.look()
+        assert (sight.reached, sight.disagreement) == ((open_,), ())
+        assert [await specs_of(each) for each in (stopping, other)] == [[STOPPING], [spec]]
+
+    side_by_side(scene, monkeypatch)
+
+
+def test_who_stops_the_plug_in_is_judged_by_what_was_shut_and_doubted_once(monkeypatch):
+    async def scene(_, stopping, other):
+        await have(other, SHUT)
+        await have(stopping, STOPPING)
+        sight = await stopping.doubt(await stopping.look())
+        assert (sight.reached, sight.predicted, len(sight.disagreement)) == ((False,), (True,), 1)
+        assert [await specs_of(each) for each in (stopping, other)] == [[STOPPING], [SHUT]]
+        # of the same policies the same is known, without the cluster for itself
+        monkeypatch.setattr(stopping, "_alone", None)
+        again = await stopping.look()
+        assert await stopping.doubt(again) is again
+
+    side_by_side(scene, monkeypatch)
+
+
+def test_a_doubt_holds_for_these_policies_alone(monkeypatch):
+    async def scene(_, stopping):
+        await have(stopping, STOPPING)
+        doubted = await stopping.doubt(await stopping.look())
+        await have(stopping, SHUT)
+        sight = await stopping.look()
+        assert (sight.reached, sight.disagreement) == ((False,), ())
+        assert sight.reached == doubted.reached
+        assert not stopping._is_doubted(sight)
+
+    side_by_side(scene, monkeypatch, 1)
+
+
+def test_a_shop_is_made_as_new_beside_who_stops_the_plug_in(monkeypatch):
+    async def scene(there, stopping, ended):
+        await have(ended, SHUT)
+        await ended.look()
+        await have(stopping, STOPPING)
+        there._episodes.remove(ended)
+        with pytest.raises(shop.NotHealthy):
+            await ended.shop.renew()
+        await there._make_healthy(ended.shop)
+        assert await specs_of(stopping) == [STOPPING]
+
+    side_by_side(scene, monkeypatch)
+
+
+def test_nobody_has_the_cluster_alone_while_an_agent_acts(monkeypatch):
+    async def scene(there, acting, other):
+        got = asyncio.Event()
+
+        async def alone():
+            async with there._alone(other):
+                got.set()
+
+        async with acting.acting():
+            waiting = asyncio.create_task(alone())
+            await asyncio.sleep(0)
+            assert await specs_of(acting) == [OPEN]
+            assert not got.is_set()
+        await waiting
+        assert got.is_set()
+        async with there._alone(other):
+            assert [await specs_of(each) for each in (acting, other)] == [[], [OPEN]]
+            late = asyncio.create_task(acting.look())
+            await asyncio.sleep(0)
+            assert not late.done()
+        assert (await late).policies == PAIR.policies
+
+    side_by_side(scene, monkeypatch)
+
+
+@pytest.mark.parametrize("method", ["apply", "find"])
+def test_policies_that_cannot_be_put_back_are_judged_by_nobody(method, monkeypatch):
+    async def scene(there, broken, other):
+        async def fail(*_, **__):
+            raise EnvironmentFailed("away")
+
+        await have(broken, SHUT)
+        with monkeypatch.context() as patched:
+            async with there._alone(other):
+                patched.setattr(broken.shop._api, method, fail)
+        with pytest.raises(EnvironmentFailed, match="could not be put back"):
+            await broken.look()
+        async with there._alone(other):  # and nobody else is held up
+            pass
+
+    side_by_side(scene, monkeypatch)
+
+
+def test_policies_that_cannot_be_read_stay_where_they_are(monkeypatch):
+    async def scene(there, broken, other):
+        async def fail(*_, **__):
+            raise EnvironmentFailed("away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(broken.shop._api, "find", fail)
+            async with there._alone(other):
+                pass
+        assert (await broken.look()).policies == PAIR.policies
+
+    side_by_side(scene, monkeypatch)
+
+
+def test_an_episode_that_ends_meanwhile_gets_nothing_back(monkeypatch):
+    async def scene(there, ending, other):
+        there._stopping = True  # no pool takes its shop
+        await have(ending, STOPPING)
+        async with there._alone(other):
+            await ending.close()
+            assert there._episodes == [other]
+        assert await specs_of(ending) == []
+        async with there._alone():
+            assert await specs_of(other) == []
+        assert await specs_of(other) == [OPEN]
+
+    side_by_side(scene, monkeypatch)
 
 
 @pytest.mark.parametrize(("peers", "predicted"), [(10, (False,)), (shop._MOST_ENTRIES, (True,))])
@@ -1741,9 +1929,9 @@ def test_what_is_about_to_count_is_looked_at_three_times_the_last_for_longer(mon
 
     monkeypatch.setattr(shop.Shop, "look", look)
     after_a_patch(lambda spec: spec != ODDLY_OPEN, monkeypatch)
-    # healthy; faulty; disagrees; healthy, shut, the agent's, three times over; healthy, shut
+    # healthy; faulty; disagrees; alone too; healthy, shut, the agent's, three times; healthy, shut
     trials = [None, None, 0.0] * 3
-    assert within == [None, None, None, *trials, None, None]
+    assert within == [None] * 4 + [*trials, None, None]
 
 
 def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypatch):
