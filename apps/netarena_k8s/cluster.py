@@ -75,7 +75,7 @@ class Deployed(ABC):
         return await self.look()
 
     def acting(self) -> AbstractAsyncContextManager[None]:
-        """While a command of the agent runs."""
+        """While a command of the agent runs. Raises EnvironmentFailed where none may."""
         return contextlib.nullcontext()
 
     async def doubt(self, sight: Sight) -> Sight:

@@ -68,9 +68,16 @@ class Typist:
             {"namespaceSelector": {}},
             {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(app.labels)}},
             {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
-            {"ipBlock": {"cidr": "10.0.0.0/33"}},
+            {"ipBlock": {"cidr": self._block()}},
+            {"ipBlock": {"cidr": self._block(), "except": [self._block()]}},
             {"podSelector": {"matchLabels": {"app": "not a label!"}}},
             {},
+        ])  # fmt: skip
+
+    def _block(self):
+        return self._rng.choice([
+            "10.0.0.0/33", "010.244.0.0/16", "10.244.0.7/016", "::ffff:10.244.0.0/112", "::/0",
+            "2001:DB8::/32", "2001:db8::9/64", "10.1.1.0/+24", "0.0.0.0/0", "10.1.2.0", "", 8,
         ])  # fmt: skip
 
     def _port(self):

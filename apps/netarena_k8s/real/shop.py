@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
+from netarena.aio import finish
 from netarena.errors import EnvironmentFailed
 from netarena_k8s.apiserver.right import OPERATOR
 from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
@@ -499,8 +500,8 @@ class RealShop(Deployed):
         self._acting = asyncio.Lock()
         #: whoever takes all policies away, or brings them back, or ends the episode
         self._moving = asyncio.Lock()
-        #: whether the policies are away
-        self._aside = False
+        #: the policies, while they are away
+        self._away: list[Json] | None = None
         self._closed = False
         #: what came of a doubt
         self._doubted: Sight | None = None
@@ -543,6 +544,8 @@ class RealShop(Deployed):
     @contextlib.asynccontextmanager
     async def acting(self) -> AsyncIterator[None]:
         async with self._acting:
+            if self._away is not None:
+                raise EnvironmentFailed("policies could not be put back", proven_ours=True)
             yield
 
     @contextlib.asynccontextmanager
@@ -550,22 +553,24 @@ class RealShop(Deployed):
         """While another has the cluster alone: nothing is done here, and no policy is there. Raises
         nothing: what cannot be brought back is an episode that fails."""
         async with self._acting:
-            there: list[Json] = []
-            async with self._moving:
-                if not self._closed:
-                    with contextlib.suppress(EnvironmentFailed):
-                        there = [_bare(one) for one in await self.shop.policies()]
-                        self._aside = True
-                        await self.shop.put([])
             try:
+                async with self._moving:
+                    if not self._closed:
+                        with contextlib.suppress(EnvironmentFailed):
+                            if self._away is None:
+                                self._away = [_bare(one) for one in await self.shop.policies()]
+                            await self.shop.put([])
                 yield
             finally:
-                async with self._moving:
-                    if self._aside and not self._closed:
-                        with contextlib.suppress(EnvironmentFailed):
-                            await self.shop.put(there)
-                            await self._forget()
-                            self._aside = False
+                await finish(self._bring_back())
+
+    async def _bring_back(self) -> None:
+        async with self._moving:
+            if self._away is not None and not self._closed:
+                with contextlib.suppress(EnvironmentFailed):
+                    await self.shop.put(self._away)
+                    await self._forget()
+                    self._away = None
 
     async def look(self) -> Sight:
         sight = await self._settled(self.shop.look)
@@ -579,9 +584,7 @@ class RealShop(Deployed):
 
     async def _settled(self, look: Callable[[], Awaitable[Sight]]) -> Sight:
         """What it sees; alone where that is a disagreement which is not known yet."""
-        async with self._acting:
-            if self._aside:
-                raise EnvironmentFailed("policies could not be put back", proven_ours=True)
+        async with self.acting():
             sight = await look()
         if sight.disagreement and not self._is_doubted(sight):
             async with self._alone(self):

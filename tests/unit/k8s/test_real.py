@@ -1836,8 +1836,13 @@ def test_policies_that_cannot_be_put_back_are_judged_by_nobody(method, monkeypat
                 patched.setattr(broken.shop._api, method, fail)
         with pytest.raises(EnvironmentFailed, match="could not be put back"):
             await broken.look()
-        async with there._alone(other):  # and nobody else is held up
+        with pytest.raises(EnvironmentFailed, match="could not be put back"):
+            async with broken.acting():
+                pytest.fail("an agent acts where its policies are not")
+        async with there._alone(other):  # nobody else is held up, and they may be next time
             pass
+        sight = await broken.look()
+        assert (sight.reached, await specs_of(broken)) == ((False,), [SHUT])
 
     side_by_side(scene, monkeypatch)
 
@@ -1852,6 +1857,34 @@ def test_policies_that_cannot_be_read_stay_where_they_are(monkeypatch):
             async with there._alone(other):
                 pass
         assert (await broken.look()).policies == PAIR.policies
+
+    side_by_side(scene, monkeypatch)
+
+
+def test_who_is_cancelled_while_it_takes_policies_away_brings_them_back(monkeypatch):
+    async def scene(there, aside, other):
+        await have(aside, SHUT)
+        taken, put = asyncio.Event(), aside.shop.put
+
+        async def put_slowly(policies):
+            await put(policies)
+            taken.set()
+            await asyncio.sleep(0)
+
+        monkeypatch.setattr(aside.shop, "put", put_slowly)
+
+        async def alone():
+            async with there._alone(other):
+                pytest.fail("it was cancelled before")
+
+        going = asyncio.create_task(alone())
+        await taken.wait()
+        assert await specs_of(aside) == []
+        going.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await going
+        assert await specs_of(aside) == [SHUT]
+        assert (await aside.look()).reached == (False,)
 
     side_by_side(scene, monkeypatch)
 
