@@ -344,7 +344,10 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
                 why = ""
             if not why:
                 why = await _tried(_remove(api, name, about["uid"]))
-            kept.append(f"{name}: {why}") if why else removed.append(name)
+            if why:
+                kept.append(f"{name}: {why}")
+            elif "deletionTimestamp" not in about:  # else somebody has removed it already
+                removed.append(name)
     except Refused:
         if not namespace:
             raise

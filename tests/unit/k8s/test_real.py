@@ -604,6 +604,14 @@ def test_what_services_that_are_no_more_left_goes_and_nothing_else(monkeypatch):
     assert asyncio.run(cluster._clean(api, listener)).removed == ("mine",)
 
 
+def test_what_is_going_already_is_removed_by_nobody_else(monkeypatch):
+    monkeypatch.setattr(cluster, "_STANDING", set())
+    going = thing("Namespace", "going", OURS, annotations=self_notes(NOW), deletionTimestamp="now")
+    api = cast("Any", Cluster(going, thing("Namespace", "left", OURS, annotations=self_notes(NOW))))
+    done = asyncio.run(cluster._clean(api, Listener()))
+    assert (done.removed, done.kept, api.held) == (("left",), (), {})
+
+
 def test_who_is_heard_again_after_a_silence_lives(monkeypatch):
     listener = Listener()
     silent = elsewhere(self_notes(NOW - SILENT_S - 1))
