@@ -665,6 +665,10 @@ class RealShop(Deployed):
         return longest_s
 
     async def close(self) -> None:
+        # to its end: who is tired of waiting would lose the shop
+        await finish(self._leave())
+
+    async def _leave(self) -> None:
         async with self._moving:
             self._closed = True
         await self._gate.close()

@@ -1912,6 +1912,22 @@ def test_an_episode_that_ends_meanwhile_gets_nothing_back(monkeypatch):
     side_by_side(scene, monkeypatch)
 
 
+def test_who_is_tired_of_closing_an_episode_loses_no_shop(monkeypatch):
+    async def scene(there, ending, other):
+        there._stopping = True  # no pool takes its shop
+        async with ending._moving:
+            closing = asyncio.create_task(ending.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.sleep(0)
+            assert there._episodes == [ending, other]
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert there._episodes == [other]
+
+    side_by_side(scene, monkeypatch)
+
+
 @pytest.mark.parametrize(("peers", "predicted"), [(10, (False,)), (shop._MOST_ENTRIES, (True,))])
 def test_policies_that_nobody_writes_are_measured_and_not_evaluated(monkeypatch, peers, predicted):
     monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
