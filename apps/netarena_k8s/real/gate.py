@@ -39,6 +39,7 @@ _CLOSE_S = 5.0
 #: of an answer's header: an API server warns in thousands of characters, or in hundreds of lines
 _LINE = 2**20
 _LINES = 2**13
+_LOG = logging.getLogger(__name__)
 #: whoever can send what is no request could fill a log with it
 _SILENT = logging.getLogger(f"{__name__}.requests")
 _SILENT.setLevel(logging.CRITICAL + 1)
@@ -80,6 +81,8 @@ class Gate:
         #: the oldest version that may be asked for
         self.since = 0
         self.failures = 0
+        #: whether a fault of the gate itself has been told
+        self._broken = False
 
     @property
     def root(self) -> str:
@@ -163,6 +166,15 @@ class Gate:
         await session.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except Exception:  # noqa: BLE001 -- a fault of ours, of whatever sort
+            if not self._broken:  # once: who finds a fault of ours shall fill no log with it
+                self._broken = True
+                _LOG.exception("the way to the API server does not do what it should")
+            return _hang_up(request)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if not request.rel_url.raw_path.startswith("/"):
             return web.Response(status=400)
         pairs = parse_qsl(request.rel_url.raw_query_string, keep_blank_values=True)

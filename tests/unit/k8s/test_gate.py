@@ -467,6 +467,42 @@ def test_what_is_no_request_leaves_no_line_in_a_log(line, caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("body", [b"zz\r\n", b"5\r\nab", b"-1\r\n\r\n", b"5\r\nabcdefgh\r\n0\r\n"])
+def test_half_a_body_leaves_no_line_in_a_log(body, caplog, capfd):
+    async def scene(_one, _upstream, _client, base, trust):
+        _reader, writer = await asyncio.open_connection(
+            "127.0.0.1", int(base.rpartition(":")[2]), ssl=trust
+        )
+        head = f"POST {LIST} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    run(scene)
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_fault_of_the_gate_is_told_once(caplog, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("a fault")
+
+    async def scene(one, upstream, client, _base, _trust):
+        monkeypatch.setattr(gate, "_is_past", fails)
+        for _ in range(3):
+            with pytest.raises(aiohttp.ClientError):
+                await client.post(LIST)
+        assert upstream.asked == []
+        assert one.failures == 0
+
+    run(scene)
+    assert [(one.levelname, "a fault" in str(one.exc_info)) for one in caplog.records] == [
+        ("ERROR", True)
+    ]
+
+
 def test_a_server_of_another_name_is_not_believed():
     async def scene(one, upstream, client, _base, _trust):
         with pytest.raises(aiohttp.ClientError):
