@@ -20,6 +20,7 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 APPLY, UPDATE = "Apply", "Update"
 _MAPS = ("labels", "annotations")
 _OTHERS = ("finalizers", "ownerReferences")
+_MAP_LEAVES = (("f:spec",), *(("f:metadata", f"f:{name}") for name in _MAPS))
 _UNOWNED = frozenset({"kind", "apiVersion", "metadata", "status"})
 #: entries of an object; a real server has ten of Update, and merges older ones
 _ENTRIES = 32
@@ -40,21 +41,22 @@ class Owner:
 
 
 def leaves(one: Object) -> dict[Leaf, Any]:
-    """What is set in an object, by leaf; a map itself is a leaf without a value."""
+    """What is set in an object, by leaf; a map itself is a leaf without a value. A field that is
+    there without a value, as an apply may have it, is a leaf as well."""
     found: dict[Leaf, Any] = {}
     metadata = one.get("metadata") or {}
     for name in _MAPS:
-        if metadata.get(name):
+        if name in metadata:
             found["f:metadata", f"f:{name}"] = None
-            for key, value in metadata[name].items():
+            for key, value in (metadata[name] or {}).items():
                 found["f:metadata", f"f:{name}", f"f:{key}"] = value
     for name in _OTHERS:
-        if metadata.get(name):
+        if metadata.get(name, []) != []:  # an empty set is nobody's, a null somebody's
             found["f:metadata", f"f:{name}"] = metadata[name]
     for part, value in one.items():
         if part in _UNOWNED:
             continue
-        if isinstance(value, Mapping):
+        if value and isinstance(value, Mapping):
             found.update({(f"f:{part}", f"f:{key}"): inner for key, inner in value.items()})
         else:
             found[f"f:{part}",] = value
@@ -157,6 +159,8 @@ def apply(
 ) -> Applied:
     """Server-side apply of ``config`` by ``who``. Raises Refused (409) for conflicts."""
     wanted, there = leaves(config), leaves(live)
+    # who applies keys of a map does not own the map
+    wanted = {leaf: value for leaf, value in wanted.items() if not _is_above(leaf, wanted)}
     earlier = next((one.leaves for one in owners if one.same(who)), frozenset())
     others = [one for one in owners if not one.same(who)]
     differing = {
@@ -173,6 +177,10 @@ def apply(
     kept = [replace(one, leaves=one.leaves - differing - gone) for one in others]
     mine = replace(who, leaves=frozenset(wanted))
     return Applied(result, [one for one in [*kept, mine] if one.leaves])
+
+
+def _is_above(leaf: Leaf, others: Iterable[Leaf]) -> bool:
+    return any(len(one) > len(leaf) and one[: len(leaf)] == leaf for one in others)
 
 
 def keep_times(owners: Sequence[Owner], before: Sequence[Owner]) -> list[Owner]:
@@ -221,8 +229,10 @@ def _put(one: dict[str, Any], leaf: Leaf, value: Any) -> None:
     for key in leaf[:-1]:
         node = node.setdefault(key.removeprefix("f:"), {})
     last = leaf[-1].removeprefix("f:")
-    if value is None and last in _MAPS:
+    if not value and leaf in _MAP_LEAVES:
         node.setdefault(last, {})
+    elif value is None:
+        node.pop(last, None)
     else:
         node[last] = value
 

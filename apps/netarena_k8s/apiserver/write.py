@@ -235,10 +235,7 @@ def _apply(call: Call, store: Store, options: _Options) -> Answer:
     refuse = _undecodable(call)
     job = _Job(call, store, options, refuse)
     shaped = _typed(call, config, refuse)
-    # defaults are nobody's: what was applied is what was sent
-    applied = {**shaped.object, "spec": _sent_only(shaped.object.get("spec"), config.get("spec"))}
-    if applied["spec"] is None:
-        del applied["spec"]
+    applied = _sent_only(shaped.object, config)
     old = store.get(call.resource, call.namespace, call.name)
     if old is None:
         if not call.user.admin:  # who may only patch may not make new objects so
@@ -276,12 +273,15 @@ def _typed(call: Call, config: Object, refuse: Refuse) -> Shaped:
     return shaped
 
 
-def _sent_only(spec: Any, sent: Any) -> Any:
-    if not isinstance(spec, Mapping) or not isinstance(sent, Mapping):
-        return spec if sent is not None else None
-    found = {key: value for key, value in spec.items() if sent.get(key) is not None}
-    # whoever applies an empty list owns it, though it is not stored
-    return found | {key: [] for key in ("ingress", "egress") if sent.get(key) == []}
+def _sent_only(shaped: Object, sent: Object) -> dict[str, Any]:
+    """What is applied: what was sent, as it was read, and no defaults, which are nobody's. Whoever
+    sends an empty list, an empty map or a null owns the field, though nothing of it is stored."""
+    applied = {key: shaped.get(key) if value else value for key, value in sent.items()}
+    for part in ("metadata", "spec"):
+        if isinstance(applied.get(part), Mapping):
+            inner = shaped[part]
+            applied[part] = {key: inner.get(key) if one else one for key, one in sent[part].items()}
+    return applied
 
 
 def _with_last_applied(old: Object, config: Object, owner: Owner) -> Object:

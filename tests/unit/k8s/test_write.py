@@ -449,14 +449,44 @@ def test_apply_owns_what_it_names_and_removes_what_it_named(store):
     assert found["spec"]["ingress"] == [{}]
     assert found["spec"]["podSelector"] == {"matchLabels": {"app": "adservice"}}
     assert managers(found)["me", "Apply"] == {
-        "f:metadata": {"f:labels": {".": {}, "f:a": {}}},
+        "f:metadata": {"f:labels": {"f:a": {}}},
         "f:spec": {"f:ingress": {}},
     }
     assert do(store, "patch", mine, APPLY, fieldManager="me").body is policy(store)
     found = do(store, "patch", config_of(), APPLY, fieldManager="me").body
     assert "ingress" not in found["spec"]
     assert "labels" not in found["metadata"]
-    assert ("me", "Apply") not in managers(found)
+    assert managers(found)["me", "Apply"] == {"f:spec": {}}
+
+
+@pytest.mark.parametrize("nothing", [None, []])
+def test_apply_of_nothing_meets_who_else_set_it(nothing, store):
+    do(store, "patch", spec_of([FRONTEND, {}]), MERGE, fieldManager="kubectl-edit")
+    sent = config_of(podSelector=None, ingress=nothing)
+    code, message = refused(store, "patch", sent, APPLY, fieldManager="me")
+    assert code == 409
+    assert '"kubectl-edit" using networking.k8s.io/v1:\n- .spec.ingress' in message
+    found = do(store, "patch", sent, APPLY, fieldManager="me", force="true").body
+    assert "ingress" not in found["spec"]
+    assert found["spec"]["podSelector"] == {}
+    owned = {"f:ingress": {}, "f:podSelector": {}}
+    assert managers(found)["me", "Apply"] == {"f:spec": owned}
+    again = do(store, "patch", sent, APPLY, fieldManager="me").body
+    assert managers(again)["me", "Apply"] == {"f:spec": owned}
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_apply_of_a_map_of_nothing_leaves_what_others_set(nothing, store):
+    do(store, "patch", {"metadata": {"labels": {"a": "b"}}}, MERGE, fieldManager="kubectl-label")
+    sent = {**config_of(), "spec": nothing}
+    sent["metadata"] |= {"labels": nothing, "annotations": nothing, "finalizers": None}
+    before = policy(store)["spec"]
+    found = do(store, "patch", sent, APPLY, fieldManager="me").body
+    assert found["spec"] == before
+    assert found["metadata"]["labels"] == {"a": "b"}
+    assert "annotations" not in found["metadata"]
+    maps = {"f:labels": {}, "f:annotations": {}, "f:finalizers": {}}
+    assert managers(found)["me", "Apply"] == {"f:metadata": maps, "f:spec": {}}
 
 
 def test_apply_tells_all_conflicts(store):
