@@ -19,6 +19,7 @@ from netarena.prompts import (
     read_text,
     tell_turn,
 )
+from netarena_k8s.apiserver.bound import POLICY_ENTRIES
 from netarena_k8s.state import mismatches, report
 from netarena_k8s.world import App, World, target_port
 
@@ -40,7 +41,11 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
 ) -> PromptParts:
     """The parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns."""
     rules = Template(read_text(PACKAGE, "rules")).substitute(
-        num_apps=len(world.apps), namespace=namespace, intent=tell_intent(world), **asdict(limits)
+        num_apps=len(world.apps),
+        namespace=namespace,
+        intent=tell_intent(world),
+        entries=POLICY_ENTRIES,
+        **asdict(limits),
     )
     turns = [
         tell_turn(number, step, ("command",), _tell_change(step), MAX_OUTPUT_CHARS)

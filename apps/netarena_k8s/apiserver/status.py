@@ -57,6 +57,12 @@ def forbidden(  # noqa: PLR0913, PLR0917  the words of one sentence
     )
 
 
+def forbidden_because(resource: Resource, name: str, why: str) -> Refused:
+    """403 of what an admission plug-in does not let in."""
+    message = f'{resource.full} "{name}" is forbidden: {why}'
+    return Refused(403, "Forbidden", message, _details(resource, name))
+
+
 def forbidden_path(user: str, verb: str, path: str) -> Refused:
     """403 for a path that is no resource."""
     message = f'forbidden: User "{user}" cannot {verb} path "{path}"'

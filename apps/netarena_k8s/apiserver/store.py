@@ -22,8 +22,6 @@ _FIRST_VERSION = 1000
 #: changes that are kept for watches, and the characters of their objects as JSON; a watch that lags
 #: further behind starts anew
 _HISTORY, _HISTORY_CHARS = 256, 2_000_000
-#: of one stored object, as etcd has it
-OBJECT_CHARS = 1_500_000
 #: objects in all, and the characters of those that were written: far more than a world has, far
 #: less than would hurt (in Python an object takes up to thirty times its characters)
 _OBJECTS, _WRITTEN_CHARS = 5000, 4_000_000

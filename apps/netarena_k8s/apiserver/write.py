@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from netarena_k8s.apiserver import ownership
+from netarena_k8s.apiserver.bound import too_big
 from netarena_k8s.apiserver.call import Answer, Call
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES, by_path
 from netarena_k8s.apiserver.ownership import LAST_APPLIED, Owner
@@ -34,7 +35,7 @@ from netarena_k8s.apiserver.status import (
     not_found,
     unsupported,
 )
-from netarena_k8s.apiserver.store import OBJECT_CHARS, Store
+from netarena_k8s.apiserver.store import Store
 from netarena_k8s.apiserver.validity import (
     Flaw,
     find_flaws,
@@ -165,7 +166,6 @@ def _add(job: _Job, sent: Object, owners: list[Owner] | None = None) -> Answer:
     if owners is None:
         owners = ownership.update([], {}, one, options.owner)
     metadata["managedFields"] = ownership.show_owners(owners)
-    _check_size(one)
     if store.get(call.resource, call.namespace, metadata["name"]) is not None:
         raise exists(call.resource, metadata["name"])
     return Answer(201, one if options.dry else store.add(call.resource, one), warnings)
@@ -331,7 +331,8 @@ def _change(
         base = _sent_owners(metadata.get("managedFields"), known)
         owners = ownership.update(base, old, new, options.owner)
     metadata["managedFields"] = ownership.show_owners(ownership.keep_times(owners, known))
-    _check_size(new)
+    if not call.user.admin and (refused := too_big(call.name, new)) is not None:
+        raise refused
     if new == old:
         return Answer(200, old, warnings)
     return Answer(200, new if options.dry else store.put(call.resource, new), warnings)
@@ -494,11 +495,6 @@ def _validate(call: Call, one: Object) -> list[str]:
     if flaws := find_flaws(one):
         raise invalid(call.resource, name, flaws)
     return find_warnings(one)
-
-
-def _check_size(one: Object) -> None:
-    if len(_dumped(one)) > OBJECT_CHARS:
-        raise Refused(500, "", "etcdserver: request is too large")
 
 
 def _dumped(one: Any) -> str:

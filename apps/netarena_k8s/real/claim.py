@@ -234,7 +234,21 @@ async def _make(api: Api, namespace: str, policies: Iterable[str]) -> None:
         },
         "data": {_POLICIES: json.dumps(sorted(policies))},
     }
-    await _first(api, namespace, api.post(path_of("ConfigMap", namespace), manifest))
+    await _first(api, namespace, _create(api, namespace, manifest))
+
+
+async def _create(api: Api, namespace: str, manifest: Manifest) -> Json:
+    try:
+        return await api.post(path_of("ConfigMap", namespace), manifest)
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        raise ConfigError("namespace", absent(namespace)) from None
+
+
+def absent(namespace: str) -> str:
+    """What to do about it, in words."""
+    return f"there is no namespace {namespace}: kubectl create namespace {namespace}"
 
 
 async def _seize(api: Api, there: Claim) -> None:

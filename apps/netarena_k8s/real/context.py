@@ -64,14 +64,12 @@ def _read(paths: str) -> list[Mapping[str, Any]]:
     found = []
     for path in filter(None, paths.split(os.pathsep)):
         try:
-            text = Path(path).expanduser().read_text(encoding="utf-8")
+            config = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
         except OSError:
             continue
-        try:
-            config = yaml.safe_load(text)
         except (yaml.YAMLError, UnicodeDecodeError):
             raise ConfigError("KUBECONFIG", f"{path} is not YAML") from None
-        if not isinstance(config, Mapping):
+        if not isinstance(config, Mapping) or not isinstance(config.get("contexts") or [], list):
             raise ConfigError("KUBECONFIG", f"{path} is no kubeconfig")
         found.append(config)
     return found

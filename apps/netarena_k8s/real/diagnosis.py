@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Check, Severity
@@ -16,6 +16,9 @@ from netarena_k8s.real.context import (
     kubeconfig_paths,
     namespace_of,
 )
+
+if TYPE_CHECKING:
+    from netarena_k8s.real.client import Api
 
 _WITHIN_S = 20.0
 _T = TypeVar("_T")
@@ -78,13 +81,12 @@ async def _lacking(context: str, *namespaces: str | None) -> list[str]:
     """What a cluster lacks for working in each of these namespaces (None: in those it makes)."""
     # the client takes a second to import
     from netarena_k8s.real.client import Api
-    from netarena_k8s.real.right import missing_rights
 
     try:
         async with asyncio.timeout(_WITHIN_S):
             api = await Api.connect(context)
             try:
-                missing = [await missing_rights(api, one) for one in namespaces]
+                return [await _lacks(api, one) for one in namespaces]
             finally:
                 await api.close()
     except TimeoutError:
@@ -92,14 +94,22 @@ async def _lacking(context: str, *namespaces: str | None) -> list[str]:
     except (ConfigError, EnvironmentFailed) as error:
         problem = error.problem if isinstance(error, ConfigError) else str(error)
         return [problem] * len(namespaces)
-    return [
-        f"the kubeconfig may not, {_where(one)}: {', '.join(lacked)}" if lacked else ""
-        for one, lacked in zip(namespaces, missing, strict=True)
-    ]
 
 
-def _where(namespace: str | None) -> str:
-    return f"in namespace {namespace}" if namespace else "in namespaces that it makes"
+async def _lacks(api: Api, namespace: str | None) -> str:
+    from netarena_k8s.real.claim import absent
+    from netarena_k8s.real.client import Refused, path_of
+    from netarena_k8s.real.right import missing_rights
+
+    if namespace:
+        try:
+            await api.get(path_of("Namespace", name=namespace))
+        except Refused as refused:  # or it may not be seen, and is there for all we know
+            if refused.status == 404:
+                return absent(namespace)
+    missing = await missing_rights(api, namespace)
+    where = f"in namespace {namespace}" if namespace else "in namespaces that it makes"
+    return f"the kubeconfig may not, {where}: {', '.join(missing)}" if missing else ""
 
 
 def _check(name: str, problem: str, works: str = "answers, and allows all that is needed") -> Check:

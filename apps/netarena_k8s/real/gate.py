@@ -5,6 +5,8 @@ healthy policies from before the fault, and what the agent before wrote. So requ
 versions from before the episode have expired, as they have in a server that has forgotten them.
 So has an old version with which one object is asked for, which a server would give: broader than
 needed, on purpose; kubectl asks for none.
+
+What a change would make is asked before it is made: no policy becomes larger than ``bound`` says.
 """
 
 from __future__ import annotations
@@ -12,19 +14,24 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import io
 import json
 import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
 
 from netarena_k8s.apiserver.authority import Authority
+from netarena_k8s.apiserver.bound import POLICY_CHARS, too_big
+from netarena_k8s.apiserver.call import BODY_BYTES
+from netarena_k8s.apiserver.status import Refused, too_large
 from netarena_k8s.real.client import Server
 
 #: connections at a time, from before their handshakes; one more is closed unheard
@@ -56,6 +63,12 @@ _TOKEN_KEYS = frozenset({"v", "rv", "start"})
 _DIGITS = 20
 #: a version that the server itself chooses
 _NEWEST = frozenset({"", "0"})
+#: what can change an object: an agent may make none, and what it deletes is gone
+_CHANGES = frozenset({"PUT", "PATCH"})
+#: of an answer that shows an object no larger than allowed: a server writes some characters in six
+_SHOWN_BYTES = 6 * POLICY_CHARS
+#: how an object is shown that is read here
+_PLAIN = MappingProxyType({"accept": "application/json", "accept-encoding": "identity"})
 #: whether the API server can answer just now
 Asking: TypeAlias = Callable[[], Awaitable[bool]]
 _Pairs: TypeAlias = list[tuple[str, str]]
@@ -81,6 +94,8 @@ class Gate:
         #: the oldest version that may be asked for
         self.since = 0
         self.failures = 0
+        #: one change at a time: what it would make is still true when it is made
+        self._changing = asyncio.Lock()
         #: whether a fault of the gate itself has been told
         self._broken = False
 
@@ -179,10 +194,12 @@ class Gate:
             return web.Response(status=400)
         pairs = parse_qsl(request.rel_url.raw_query_string, keep_blank_values=True)
         if _is_past(pairs, self.since):
-            return web.json_response(_EXPIRED, status=int(_EXPIRED["code"]))
+            return _refuse(_EXPIRED)
         if not await self._answers():
             return self._fail(request)
         try:
+            if request.method in _CHANGES:
+                return await self._change(request, pairs)
             return await self._pass_on(request, pairs)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             return self._fail(request)
@@ -193,21 +210,29 @@ class Gate:
         self.failures += 1
         return _hang_up(request)
 
-    async def _pass_on(self, request: web.BaseRequest, pairs: _Pairs) -> web.StreamResponse:
+    async def _change(self, request: web.BaseRequest, pairs: _Pairs) -> web.StreamResponse:
+        """Make a change that has been tried, or say why not. Raises aiohttp's ClientError."""
+        async with self._changing:
+            body = await _read(request.content, BODY_BYTES)
+            if body is None:
+                return _refuse(too_large(BODY_BYTES))
+            trial = [*pairs, ("dryRun", "All")]
+            async with self._ask(request, trial, body, _PLAIN) as answer:
+                shown = await _read(answer.content, _SHOWN_BYTES)
+            if shown is not None and answer.status >= 400:
+                headers = _kept(answer.headers)
+                return web.Response(body=shown, status=answer.status, headers=headers)
+            name = unquote(request.rel_url.raw_path.rpartition("/")[2])
+            refused = too_big(name, None if shown is None else json.loads(shown))
+            if refused is not None:
+                return _refuse(refused)
+            return await self._pass_on(request, pairs, body)
+
+    async def _pass_on(
+        self, request: web.BaseRequest, pairs: _Pairs, body: bytes | None = None
+    ) -> web.StreamResponse:
         """Ask what was asked, as it was read here. Raises aiohttp's ClientError."""
-        assert self._session is not None
-        # what has been read is what is sent, in words that cannot be read otherwise
-        query = f"?{urlencode(pairs)}" if pairs else ""
-        headers = _kept(request.headers)
-        async with self._session.request(
-            request.method,
-            URL(self._to.url + request.rel_url.raw_path + query, encoded=True),
-            headers=headers,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            data=request.content if request.can_read_body else None,
-            allow_redirects=False,
-            server_hostname=self._to.name or None,
-        ) as answer:
+        async with self._ask(request, pairs, body) as answer:
             response = web.StreamResponse(
                 status=answer.status, reason=answer.reason, headers=_kept(answer.headers)
             )
@@ -222,16 +247,49 @@ class Gate:
             self.failures += 1
         return response
 
+    def _ask(
+        self,
+        request: web.BaseRequest,
+        pairs: _Pairs,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Ask the server what was asked, with this query; a body and headers that are given go in
+        the place of those that were sent."""
+        assert self._session is not None
+        # what has been read is what is sent, in words that cannot be read otherwise
+        query = f"?{urlencode(pairs)}" if pairs else ""
+        kept = [pair for pair in _kept(request.headers) if pair[0].lower() not in headers]
+        if body is None and request.can_read_body:
+            sent: aiohttp.StreamReader | io.BytesIO | None = request.content
+        else:
+            sent = None if body is None else io.BytesIO(body)
+        return self._session.request(
+            request.method,
+            URL(self._to.url + request.rel_url.raw_path + query, encoded=True),
+            headers=[*kept, *headers.items()],
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            data=sent,
+            allow_redirects=False,
+            server_hostname=self._to.name or None,
+        )
 
-_EXPIRED: dict[str, Any] = {
-    "kind": "Status",
-    "apiVersion": "v1",
-    "metadata": {},
-    "status": "Failure",
-    "message": "The resourceVersion for the provided list is too old.",
-    "reason": "Expired",
-    "code": 410,
-}
+
+_EXPIRED = Refused(410, "Expired", "The resourceVersion for the provided list is too old.")
+
+
+def _refuse(refused: Refused) -> web.StreamResponse:
+    return web.json_response(refused.status, status=refused.code)
+
+
+async def _read(stream: aiohttp.StreamReader, most: int) -> bytes | None:
+    """All of it; None when it is longer."""
+    found = bytearray()
+    async for piece in stream.iter_any():
+        found += piece
+        if len(found) > most:
+            return None
+    return bytes(found)
 
 
 def _hang_up(request: web.BaseRequest) -> web.StreamResponse:

@@ -37,7 +37,6 @@ from netarena_k8s.world import (
     Net,
     Policy,
     World,
-    count_entries,
     render_policy,
 )
 
@@ -75,9 +74,6 @@ _REPLACE_S = 90.0
 _PAUSE_S = 0.1
 #: differences in a line of text
 _TOLD = 3
-#: of policies that are evaluated, for no episode may hold up the others: who writes more is judged
-#: by what is measured, as where the cluster disagrees, and is unsafe for far fewer
-_MOST_ENTRIES = 5000
 #: with one of these an object may go without our doing
 _BOUND = frozenset({"finalizers", "ownerReferences", "deletionTimestamp"})
 #: of an agent's token: longer than any episode, and it dies with its account
@@ -242,14 +238,7 @@ class Shop:
             if (versions := _versions(listed)) != known:
                 known = versions
                 course.begin()
-            net = Net(
-                self.world,
-                listed
-                if count_entries([one.get("spec") for one in listed]) <= _MOST_ENTRIES
-                else [],
-                namespace=self.namespace,
-                addresses=self._pods,
-            )
+            net = Net(self.world, listed, namespace=self.namespace, addresses=self._pods)
             predicted = tuple(net.reaches(pair) for pair in self.world.pairs)
             try:
                 await self._scout(net, predicted, course.scout_until)

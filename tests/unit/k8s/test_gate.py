@@ -5,6 +5,7 @@ import base64
 import contextlib
 import errno
 import gc
+import io
 import json
 import socket
 import ssl
@@ -16,6 +17,8 @@ from aiohttp import web
 from yarl import URL
 
 from netarena_k8s.apiserver.authority import Authority
+from netarena_k8s.apiserver.bound import POLICY_CHARS, POLICY_ENTRIES
+from netarena_k8s.apiserver.call import BODY_BYTES
 from netarena_k8s.real import gate
 from netarena_k8s.real.client import Server
 from netarena_k8s.real.gate import Gate
@@ -30,6 +33,8 @@ class Upstream:
     def __init__(self):
         self.asked = []
         self.ready = True
+        #: what a change of a policy is answered
+        self.policy, self.status = b"{}", 200
         self.started, self.ended = asyncio.Event(), asyncio.Event()
 
     async def is_ready(self):
@@ -47,6 +52,10 @@ class Upstream:
                     await asyncio.Event().wait()
                 finally:
                     self.ended.set()
+            case "/policy":
+                return web.Response(
+                    body=self.policy, status=self.status, content_type="application/json"
+                )
             case "/warns":
                 count, length = int(request.query["count"]), int(request.query["length"])
                 warnings = [("Warning", f'299 - "{n} {"€" * length}"') for n in range(count)]
@@ -120,7 +129,9 @@ def test_a_request_and_its_answer_pass_as_they_are():
             assert answer.status == 203
             assert answer.headers["Audit-Id"] == "7"
             assert await answer.json() == {"path": f"{LIST}/a/b"}
-        ((method, there, heard, sent),) = upstream.asked
+        (tried, (method, there, heard, sent)) = upstream.asked
+        assert tried[:2] == (method, f"{there}&dryRun=All")
+        assert tried[3] == sent
         assert (method, sent) == ("PATCH", body)
         assert there == f"{LIST}/a%2fb?fieldManager=k+k&force=&limit=500"
         assert heard["Authorization"] == "Bearer t"
@@ -128,6 +139,76 @@ def test_a_request_and_its_answer_pass_as_they_are():
         assert heard["Accept-Encoding"] == "gzip"
         assert not {"Upgrade", "X-Mine", "Cookie"} & heard.keys()
         assert one.failures == 0
+
+    run(scene)
+
+
+LARGE = {"metadata": {"annotations": {"a": "<" * POLICY_CHARS}}}
+MANY = {"spec": {"ingress": [{}] * (POLICY_ENTRIES + 1)}}
+FEW = {"spec": {"ingress": [{}] * POLICY_ENTRIES}}
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        (FEW, ""),
+        (MANY, "at most 100 entries (rules, peers, ports, blocks, values)"),
+        (LARGE, "at most 65536 characters of JSON, metadata and field managers included"),
+        # more than is read
+        ({"metadata": {"annotations": {"a": "<" * 7 * POLICY_CHARS}}}, "at most 65536 characters"),
+    ],
+)
+def test_what_would_make_a_policy_too_large_is_tried_and_refused(method, shown, told):
+    async def scene(one, upstream, client, _base, _trust):
+        upstream.policy = json.dumps(shown).encode()
+        headers = {"Accept": "application/vnd.kubernetes.protobuf", "Accept-Encoding": "gzip"}
+        async with client.request(method, "/policy", data=b"patch", headers=headers) as answer:
+            found = await answer.json()
+            assert answer.status == (403 if told else 200)
+        if told:
+            assert told in found["message"]
+            assert found["message"].startswith(
+                'networkpolicies.networking.k8s.io "policy" is forbidden: a policy may have '
+            )
+            assert found["reason"] == "Forbidden"
+        else:
+            assert found == shown
+        asked = [(path, sent, heard["Accept"]) for _, path, heard, sent in upstream.asked]
+        tried = ("/policy?dryRun=All", b"patch", "application/json")
+        made = ("/policy", b"patch", "application/vnd.kubernetes.protobuf")
+        assert asked == [tried, *([] if told else [made])]
+        assert upstream.asked[0][2]["Accept-Encoding"] == "identity"
+        assert one.failures == 0
+
+    run(scene)
+
+
+def test_a_change_that_the_server_refuses_is_tried_and_not_made():
+    async def scene(one, upstream, client, _base, _trust):
+        upstream.policy, upstream.status = b'{"message": "no"}', 422
+        async with client.patch("/policy", data=b"patch") as answer:
+            assert (answer.status, await answer.json()) == (422, {"message": "no"})
+        assert [path for _, path, _, _ in upstream.asked] == ["/policy?dryRun=All"]
+
+    run(scene)
+
+
+def test_a_change_larger_than_a_server_takes_is_not_passed_on():
+    async def scene(one, upstream, client, _base, _trust):
+        async with client.patch("/policy", data=io.BytesIO(bytes(BODY_BYTES + 1))) as answer:
+            assert answer.status == 413
+            assert (await answer.json())["message"].endswith("limit is 3145728")
+        assert not upstream.asked
+
+    run(scene)
+
+
+def test_one_change_at_a_time_is_tried_and_made():
+    async def scene(one, upstream, client, _base, _trust):
+        await asyncio.gather(*(client.patch("/policy", data=b"patch") for _ in range(8)))
+        paths = [path for _, path, _, _ in upstream.asked]
+        assert paths == ["/policy?dryRun=All", "/policy"] * 8
 
     run(scene)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import types
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -23,7 +24,7 @@ from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.real import claim, client, cluster, diagnosis, measure, owner, right, shop
 from netarena_k8s.real.client import Api, Refused, Server, path_of
-from netarena_k8s.real.context import check_context, current_context
+from netarena_k8s.real.context import check_context, current_context, namespace_of
 from netarena_k8s.real.manifest import (
     MEASURER,
     OWNED,
@@ -80,10 +81,16 @@ def test_kubeconfigs_are_merged_and_broken_ones_told(tmp_path):
     with pytest.raises(ConfigError, match="has no current-context"):
         current_context(first)
     broken = tmp_path / "broken"
-    for text, told in (("a: [", "is not YAML"), ("- 1", "is no kubeconfig")):
-        broken.write_text(text)
-        with pytest.raises(ConfigError, match=told):
-            current_context(str(broken))
+    for text, told in (
+        (b"a: [", "is not YAML"),
+        (b"\xff\xfe\x00", "is not YAML"),
+        (b"- 1", "is no kubeconfig"),
+        (b"contexts: 5", "is no kubeconfig"),
+    ):
+        broken.write_bytes(text)
+        for read in (current_context, partial(check_context, "a"), partial(namespace_of, "a")):
+            with pytest.raises(ConfigError, match=told):
+                read(str(broken))
 
 
 @pytest.mark.parametrize(
@@ -147,13 +154,28 @@ def test_rights_that_end_at_a_namespace_are_told_with_what_they_do_for(
     async def missing(_api, namespace):
         return [] if namespace in allowed else ["create namespaces"]
 
+    async def get(_api, _path):
+        raise Refused(403, "may not be seen")
+
     unanswered(tmp_path, monkeypatch, **context)
     monkeypatch.setattr(right, "missing_rights", missing)
+    monkeypatch.setattr(client.Api, "get", get)
     (check,) = diagnosis.diagnose(os.environ)
     assert check.ok == bool(told)
     words = told or "the kubeconfig may not, in namespaces that it makes: create namespaces"
     assert words in check.detail
     assert check.remedy == ("" if told else "docs/cluster.md has the rights")
+
+
+def test_a_namespace_that_is_not_there_is_told_with_what_makes_it(tmp_path, monkeypatch):
+    async def get(_api, path):
+        assert path == "/api/v1/namespaces/nope"
+        raise Refused(404, "not found")
+
+    unanswered(tmp_path, monkeypatch)
+    monkeypatch.setattr(client.Api, "get", get)
+    with pytest.raises(ConfigError, match="no namespace nope: kubectl create namespace nope"):
+        diagnosis.check(KubernetesConfig.parse({"cluster": "c", "namespace": "nope"}))
 
 
 # owners
@@ -1926,22 +1948,6 @@ def test_who_is_tired_of_closing_an_episode_loses_no_shop(monkeypatch):
         assert there._episodes == [other]
 
     side_by_side(scene, monkeypatch)
-
-
-@pytest.mark.parametrize(("peers", "predicted"), [(10, (False,)), (shop._MOST_ENTRIES, (True,))])
-def test_policies_that_nobody_writes_are_measured_and_not_evaluated(monkeypatch, peers, predicted):
-    monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
-    one = standing(cast("Any", Enforcer(PAIR, lambda _: True)), PAIR)
-    blocks = [{"ipBlock": {"cidr": f"192.0.2.{number % 256}/32"}} for number in range(peers)]
-    spec = {**SHUT, "ingress": [{"from": blocks}]}
-
-    async def scene():
-        await one.put([render_policy(Policy(name="web", spec=spec), "shop")])
-        return await one.look()
-
-    sight = asyncio.run(scene())
-    assert (sight.reached, sight.predicted) == ((False,), predicted)
-    assert len(sight.disagreement) == sum(predicted)
 
 
 def test_a_disagreement_that_an_agent_makes_is_judged_as_measured_and_kept(monkeypatch):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena_k8s.apiserver.call import BODY_BYTES, Call, User
+from netarena_k8s.apiserver.bound import POLICY_CHARS, POLICY_ENTRIES
+from netarena_k8s.apiserver.call import Call, User
 from netarena_k8s.apiserver.fresh import objects
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES, by_path
 from netarena_k8s.apiserver.ownership import leaves, read_owners, show_owners
@@ -389,11 +390,49 @@ def test_what_is_refused(store, words, more, code):
     assert refused(store, *words, **more)[0] == code
 
 
-def test_objects_are_bounded(store):
-    rules = [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}] * 40_000
-    sent = spec_of(rules)
-    assert len(json.dumps(sent)) < BODY_BYTES
-    assert refused(store, "patch", sent, MERGE)[1] == "etcdserver: request is too large"
+def many(entries):
+    """A rule with peers and one peer less, so that it has as many entries in all."""
+    return spec_of([{"from": [{"podSelector": {"matchLabels": {"app": "a"}}}] * (entries - 2)}])
+
+
+def test_a_policy_has_so_many_entries_and_no_more(store):
+    types = len(do(store, "patch", many(3), MERGE).body["spec"]["policyTypes"])
+    assert do(store, "patch", many(POLICY_ENTRIES - types), MERGE).code == 200
+    code, words = refused(store, "patch", many(POLICY_ENTRIES - types + 1), MERGE)
+    assert (code, words) == (
+        403,
+        (
+            'networkpolicies.networking.k8s.io "adservice" is forbidden: a policy may have at most '
+            "100 entries (rules, peers, ports, blocks, values)"
+        ),
+    )
+    assert do(store, "patch", many(POLICY_ENTRIES), MERGE, _user=ADMIN).code == 200
+
+
+@pytest.mark.parametrize("part", ["labels", "annotations"])
+def test_a_policy_has_so_many_characters_and_no_more(store, part):
+    def sent(chars):
+        return {"metadata": {part: {f"k{n}": "v" * 60 for n in range(chars // 100)}}}
+
+    assert do(store, "patch", sent(POLICY_CHARS // 2), MERGE).code == 200
+    code, words = refused(store, "patch", sent(2 * POLICY_CHARS), MERGE)
+    assert (code, "at most 65536 characters of JSON" in words) == (403, True)
+
+
+def test_many_owners_of_one_field_count_too(store):
+    sent = {"metadata": {"labels": {f"k{n}": "v" for n in range(500)}}}
+    sent |= {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy"}
+    assert do(store, "patch", sent, APPLY, fieldManager="m").code == 200
+
+    def own_it_all():
+        for number in range(20):
+            do(store, "patch", sent, APPLY, fieldManager=f"m{number}")
+
+    with pytest.raises(Refused, match="characters of JSON"):
+        own_it_all()
+
+
+def test_what_is_refused_is_told_in_few_words(store):
     bad = spec_of([{"ports": [{"port": 0}] * 5000}])
     assert len(refused(store, "patch", bad, MERGE)[1]) < 20_000
 
