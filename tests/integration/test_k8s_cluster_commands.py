@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from netarena_k8s.apiserver.bound import POLICY_CHARS, POLICY_ENTRIES
 from netarena_k8s.boutique import boutique
 from netarena_k8s.embedded import Embedded
 from netarena_k8s.world import render_policy
@@ -281,8 +282,9 @@ async def held(kubeconfig, folder):
     }
 
 
-@pytest.mark.timeout(120 + 30 * SEQUENCES)
-def test_drawn_commands_leave_the_same_policies_on_both(cluster, tmp_path):
+def compare(cluster, tmp_path, sequences):
+    """Type each named sequence on both clusters, until policies or statuses differ. Returns the
+    sequences that end differently, and the answers that are unlike."""
     from netarena_k8s.real.cluster import RealCluster
     from netarena_k8s.real.manifest import policy_manifests
 
@@ -296,29 +298,28 @@ def test_drawn_commands_leave_the_same_policies_on_both(cluster, tmp_path):
         try:
             space = real.access.namespace
             async with Embedded(namespace=space) as embedded:
-                for number in range(SEQUENCES):
-                    await run(real, embedded, SEED * 100_000 + number, space)
+                for name, commands in sequences:
+                    await run(real, embedded, name, commands, space)
         finally:
             await real.close()
             await one.stop()
 
-    async def run(real, embedded, seed, space):
+    async def run(real, embedded, name, commands, space):
         await real.shop.put(policy_manifests(world, space))
         ours = await embedded.deploy(world)
         both = []
-        for name, access in (("real", real.access), ("embedded", ours.access)):
-            folder = tmp_path / name
+        for side, access in (("real", real.access), ("embedded", ours.access)):
+            folder = tmp_path / side
             folder.mkdir(exist_ok=True)
             (folder / "config").write_text(access.kubeconfig)
             both.append((folder / "config", folder / "cache"))
-        typist = Typist(random.Random(seed), world)
         typed = []
-        for command in (typist.type() for _ in range(LENGTH)):
+        for command in commands:
             typed.append(command)
             said = await asyncio.gather(*(kubectl(command, *where) for where in both))
             said = [(status, plain(text)) for status, text in said]
             if said[0] != said[1]:
-                unlike.append((seed, command, *said))
+                unlike.append((name, command, *said))
             kept = await asyncio.gather(*(held(*where) for where in both))
             if kept[0] != kept[1] or said[0][0] != said[1][0]:
                 names = kept[0].keys() | kept[1].keys()
@@ -327,14 +328,70 @@ def test_drawn_commands_leave_the_same_policies_on_both(cluster, tmp_path):
                     for name in names
                     if kept[0].get(name) != kept[1].get(name)
                 }
-                wrong.append((seed, typed, said, changed))
+                wrong.append((name, typed, said, changed))
                 break
         await ours.close()
 
     asyncio.run(scene())
-    for seed, command, theirs, ours in unlike:
-        print(f"--- {seed}: {command}\nreal: {theirs}\nembedded: {ours}")
-    for seed, typed, said, changed in wrong:
-        print(f"=== {seed}: {typed}\n{said}\nreal, embedded: {changed}")
+    for name, command, theirs, ours in unlike:
+        print(f"--- {name}: {command}\nreal: {theirs}\nembedded: {ours}")
+    for name, typed, said, changed in wrong:
+        print(f"=== {name}: {typed}\n{said}\nreal, embedded: {changed}")
+    return wrong, unlike
+
+
+@pytest.mark.timeout(120 + 30 * SEQUENCES)
+def test_drawn_commands_leave_the_same_policies_on_both(cluster, tmp_path):
+    def typed(seed):
+        typist = Typist(random.Random(seed), boutique())
+        return [typist.type() for _ in range(LENGTH)]
+
+    seeds = (SEED * 100_000 + number for number in range(SEQUENCES))
+    wrong, unlike = compare(cluster, tmp_path, ((seed, typed(seed)) for seed in seeds))
     print(f"{SEQUENCES} sequences: {len(wrong)} end differently, {len(unlike)} answers are unlike")
     assert wrong == []
+
+
+def test_policies_are_bounded_alike_on_both(cluster, tmp_path):
+    def merged(patch):
+        return f"patch netpol adservice --type=merge -p {shlex.quote(json.dumps(patch))}"
+
+    def ruled(number):
+        return merged({"spec": {"ingress": [{}] * number, "policyTypes": ["Ingress"]}})
+
+    def noted(name, length):
+        return merged({"metadata": {"annotations": {name: "<" * length}}})
+
+    one_more = '[{"op": "add", "path": "/spec/ingress/-", "value": {}}]'
+    # an entry of egress and the policy type are there besides the rules
+    at_most = POLICY_ENTRIES - 2
+    sequences = {
+        "at once": [ruled(at_most + 1), ruled(at_most), "get netpol adservice -o yaml"],
+        "tried": [f"{ruled(number)} --dry-run=server" for number in (at_most, at_most + 1)],
+        "rule by rule": [
+            ruled(at_most),
+            f"patch netpol adservice --type=json -p {shlex.quote(one_more)}",
+        ],
+        "notes": [noted("a", POLICY_CHARS // 2), noted("b", POLICY_CHARS // 2), noted("b", 99)],
+        "both": [merged({"metadata": {"labels": {"a": "b"}}, "spec": {"ingress": [{}] * 2000}})],
+    }
+    assert compare(cluster, tmp_path, sequences.items()) == ([], [])
+    refused = "is forbidden: a policy may have at most"
+    said = [asyncio.run(embedded_answers(tmp_path, commands)) for commands in sequences.values()]
+    assert [[refused in text for text in texts] for texts in said] == [
+        [True, False, False],
+        [False, True],
+        [False, True],
+        [False, True, False],
+        [True],
+    ]
+
+
+async def embedded_answers(folder, commands):
+    """What the embedded cluster answers each, one after the other."""
+    async with Embedded() as embedded:
+        deployed = await embedded.deploy(boutique())
+        (folder / "config").write_text(deployed.access.kubeconfig)
+        answers = [await kubectl(command, folder / "config", folder) for command in commands]
+        await deployed.close()
+    return [text for _, text in answers]
