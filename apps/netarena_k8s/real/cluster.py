@@ -319,6 +319,7 @@ async def clean(context: str) -> Cleaned:
     Raises ConfigError and EnvironmentFailed.
     """
     api = await Api.connect(context)
+    api.part()  # somebody waits
     listener = Listener()
     try:
         done = await _clean(api, listener, namespace_of(context, kubeconfig_paths()))

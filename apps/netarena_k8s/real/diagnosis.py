@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from netarena_k8s.real.client import Api
 
 _WITHIN_S = 20.0
+#: how a lack of rights begins, and what to do about it
+_LACKS = "the kubeconfig may not"
+_RIGHTS = "docs/cluster.md has the rights"
 _T = TypeVar("_T")
 
 
@@ -55,7 +58,9 @@ def diagnose(environ: Mapping[str, str]) -> list[Check]:
     except ConfigError as error:
         return [_check("cluster", str(error))]
     if context is None:
-        return []
+        told = f"KUBECONFIG names no file that can be read: {environ['KUBECONFIG']}"
+        remedy = "set it to a kubeconfig, or unset it: the embedded cluster is used"
+        return [Check(name="cluster", ok=False, severity=Severity.NOTE, detail=told, remedy=remedy)]
     namespace = namespace_of(context, environ["KUBECONFIG"])
     own, given = _in_a_thread(_lacking(context, None, namespace))
     name = f"cluster {context}"
@@ -85,6 +90,7 @@ async def _lacking(context: str, *namespaces: str | None) -> list[str]:
     try:
         async with asyncio.timeout(_WITHIN_S):
             api = await Api.connect(context)
+            api.part()  # somebody waits, and is told why nobody answers
             try:
                 return [await _lacks(api, one) for one in namespaces]
             finally:
@@ -109,7 +115,7 @@ async def _lacks(api: Api, namespace: str | None) -> str:
                 return absent(namespace)
     missing = await missing_rights(api, namespace)
     where = f"in namespace {namespace}" if namespace else "in namespaces that it makes"
-    return f"the kubeconfig may not, {where}: {', '.join(missing)}" if missing else ""
+    return f"{_LACKS}, {where}: {', '.join(missing)}" if missing else ""
 
 
 def _check(name: str, problem: str, works: str = "answers, and allows all that is needed") -> Check:
@@ -118,5 +124,11 @@ def _check(name: str, problem: str, works: str = "answers, and allows all that i
         ok=not problem,
         severity=Severity.RUN,
         detail=problem or works,
-        remedy="docs/cluster.md has the rights" if problem else "",
+        remedy=_remedy(problem),
     )
+
+
+def _remedy(problem: str) -> str:
+    if not problem:
+        return ""
+    return _RIGHTS if problem.startswith(_LACKS) else "see what kubectl get namespaces says"

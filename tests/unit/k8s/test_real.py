@@ -18,6 +18,7 @@ import yaml
 from peer import until
 
 from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.model import Severity
 from netarena_k8s.apiserver.right import OPERATOR, RULES
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
@@ -135,6 +136,23 @@ def test_a_cluster_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
         "cluster c", False, "its API does not answer within 1 s",
     )  # fmt: skip
     assert diagnosis.diagnose({}) == []
+
+
+def test_a_cluster_that_refuses_is_told_with_why(tmp_path, monkeypatch):
+    unanswered(tmp_path, monkeypatch)
+    monkeypatch.setattr(diagnosis, "_WITHIN_S", 20.0)
+    monkeypatch.setattr(client, "_PARTING_S", 0.1)
+    (check,) = diagnosis.diagnose(os.environ)
+    assert "Cannot connect to host 127.0.0.1:1" in check.detail
+    assert check.remedy == "see what kubectl get namespaces says"
+    with pytest.raises(EnvironmentFailed, match=r"Cannot connect to host 127\.0\.0\.1:1"):
+        asyncio.run(cluster.clean("c"))
+
+
+def test_a_kubeconfig_that_cannot_be_read_is_worth_a_note(tmp_path):
+    (check,) = diagnosis.diagnose({"KUBECONFIG": str(tmp_path)})
+    assert (check.ok, check.severity) == (False, Severity.NOTE)
+    assert check.detail == f"KUBECONFIG names no file that can be read: {tmp_path}"
 
 
 @pytest.mark.parametrize(
