@@ -219,7 +219,7 @@ class Gate:
             trial = [*pairs, ("dryRun", "All")]
             async with self._ask(request, trial, body, _PLAIN) as answer:
                 shown = await _read(answer.content, _SHOWN_BYTES)
-            if shown is not None and answer.status >= 400:
+            if shown is not None and answer.status >= 300:  # refused, or to be asked elsewhere
                 headers = _kept(answer.headers)
                 return web.Response(body=shown, status=answer.status, headers=headers)
             name = unquote(request.rel_url.raw_path.rpartition("/")[2])

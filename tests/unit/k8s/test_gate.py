@@ -184,11 +184,12 @@ def test_what_would_make_a_policy_too_large_is_tried_and_refused(method, shown, 
     run(scene)
 
 
-def test_a_change_that_the_server_refuses_is_tried_and_not_made():
+@pytest.mark.parametrize(("status", "text"), [(422, b'{"message": "no"}'), (301, b"<a>Moved</a>")])
+def test_a_change_that_the_server_does_not_make_is_tried_and_not_made(status, text):
     async def scene(one, upstream, client, _base, _trust):
-        upstream.policy, upstream.status = b'{"message": "no"}', 422
-        async with client.patch("/policy", data=b"patch") as answer:
-            assert (answer.status, await answer.json()) == (422, {"message": "no"})
+        upstream.policy, upstream.status = text, status
+        async with client.patch("/policy", data=b"patch", allow_redirects=False) as answer:
+            assert (answer.status, await answer.read()) == (status, text)
         assert [path for _, path, _, _ in upstream.asked] == ["/policy?dryRun=All"]
 
     run(scene)
