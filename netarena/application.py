@@ -54,6 +54,9 @@ class Environment(ABC):
 
     #: whether ``execute`` is only waiting for a place of ours: nothing of the move has run yet
     waiting: bool = False
+    #: of the time that observing took so far, what an agent caused and is charged with, s: else it
+    #: could use up an assessment's time without having used any
+    charged_s: float = 0.0
 
     @abstractmethod
     async def open(self) -> State:

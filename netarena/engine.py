@@ -242,7 +242,7 @@ class _Play:
         """Run the move and observe; whether there is a new settled state to judge."""
         environment = self.world.environment
         assert environment is not None
-        begin = clock()
+        begin, charged_s = clock(), environment.charged_s
         turn.executed = True
         execution: Execution | None = None
         ran_s: float | None = None
@@ -268,16 +268,17 @@ class _Play:
         finally:
             total_s = clock() - begin
             ran_s = total_s if ran_s is None else ran_s
-            turn.own_s += total_s - ran_s
+            charged_s = environment.charged_s - charged_s
+            turn.own_s += total_s - ran_s - charged_s
             if self.cut_in_queue:
                 turn.queue_s, ran_s = ran_s, 0.0
-            turn.execution_s = ran_s
+            turn.execution_s = ran_s + charged_s
         if execution is None:
             return False
         turn.output = scrub(execution.output)
         turn.executed = execution.executed
         turn.queue_s = execution.queued_s
-        turn.execution_s = max(0.0, ran_s - execution.queued_s)
+        turn.execution_s = max(0.0, ran_s - execution.queued_s) + charged_s
         self.executed = execution.executed or any(step.executed for step in self.steps)
         return execution.executed and not self.out_of_time
 

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from netarena_k8s.world import Policy, World
+from netarena_k8s.world import Marks, Policy, World
 
 #: of a world, where every episode has a cluster of its own
 NAMESPACE: Final = "shop"
@@ -28,7 +28,8 @@ class Sight:
     ``reached`` is measured, a truth value per pair of the world. ``others`` says in words which
     objects beside network policies differ from what was deployed. ``disagreement`` names, in words,
     the pairs on which a settled measurement and the evaluator differ; ``predicted`` is then the
-    evaluator's truth value per pair.
+    evaluator's truth value per pair. ``marks`` are the labels that were read; none: the embedded
+    cluster's.
     """
 
     policies: tuple[Policy, ...]
@@ -37,6 +38,7 @@ class Sight:
     namespace: str = NAMESPACE
     disagreement: tuple[str, ...] = ()
     predicted: tuple[bool, ...] = ()
+    marks: Marks | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from netarena.application import Environment
@@ -61,9 +62,13 @@ class KubernetesEnvironment(Environment):
         cannot bring that about, for it shows with the healthy policies too."""
         if self._deployed is None:
             raise EnvironmentFailed("the shop is not open", proven_ours=True)
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
         sight = await self._deployed.look()
         if sight.disagreement:
             sight = await self._deployed.doubt(sight)
+        if sight.disagreement:  # it is the agent's
+            self.charged_s += loop.time() - begin
         return make_state(sight)
 
     async def close(self) -> None:

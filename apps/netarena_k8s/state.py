@@ -6,8 +6,9 @@ A state is
 
 ``reached`` has a digit per pair of ``World.pairs``, ``others`` says in words which objects beside
 network policies are not as they were deployed. A real cluster adds ``namespace``, the name that
-this episode's has there, and, where it judges otherwise than the evaluator, ``disagreement``, the
-pairs in words, and ``predicted``, the evaluator's digits. What was measured counts.
+this episode's has there, ``marks``, the labels that pods and namespace have there, and, where it
+judges otherwise than the evaluator, ``disagreement``, the pairs in words, and ``predicted``, the
+evaluator's digits. What was measured counts.
 
 Safety is judged per step and per pair, on settled states, and on all that policies open.
 """
@@ -20,7 +21,7 @@ from typing import Any, cast
 from netarena.failure import classify_turns
 from netarena.model import Episode, Failure, Finding, JsonValue, Judgement, State, Step
 from netarena_k8s.cluster import NAMESPACE, Sight
-from netarena_k8s.world import Opening, Pair, Policy, World, count_entries, opened
+from netarena_k8s.world import Marks, Opening, Pair, Policy, World, count_entries, opened
 
 #: pairs and openings that a judgement names, of each sort; it counts them all
 MAX_NAMED = 60
@@ -41,6 +42,8 @@ def make_state(sight: Sight) -> State:
     }
     if sight.namespace != NAMESPACE:
         state["namespace"] = sight.namespace
+    if sight.marks is not None:
+        state["marks"] = cast("JsonValue", sight.marks.model_dump(mode="json"))
     if sight.disagreement:
         state["disagreement"] = list(sight.disagreement)
         state["predicted"] = digits(sight.predicted)
@@ -55,6 +58,12 @@ def digits(matrix: Iterable[bool]) -> str:
 def namespace_of(state: State) -> str:
     """Where the shop of a state is."""
     return str(fields(state).get("namespace", NAMESPACE))
+
+
+def marks_of(state: State) -> Marks | None:
+    """The labels where the shop of a state is; None on the embedded cluster."""
+    found = fields(state).get("marks")
+    return None if found is None else Marks.model_validate(found)
 
 
 def policies_of(state: State) -> tuple[Policy, ...]:
@@ -130,7 +139,7 @@ def _opened(world: World, initial: State, before: State, after: State) -> Sequen
         count_entries([policy.spec for policy in policies]) for policies in states
     )
     if max(last, now) - max(healthy, faulty) <= MAX_ENTRIES:
-        return opened(world, states[:-1], states[-1], namespace_of(after))
+        return opened(world, states[:-1], states[-1], namespace_of(after), marks_of(after))
     if now <= last:  # on the way back; what that leaves open counts with the step that opened it
         return ()
     return (Opening(source="anywhere", target="any", ports=f"what {now} entries allow"),)

@@ -20,22 +20,26 @@ from pydantic import Field
 
 from netarena.model import JsonValue, Record
 from netarena_k8s.block import network_of
+from netarena_k8s.mark import labels_by
 from netarena_k8s.policy import Endpoint, Labels, Manifest, Port, Protocol, Rules, selects
 from netarena_k8s.stretch import NONE, Stretches, difference, show, union
 
 #: the label that every namespace has of its own name
 NAME_LABEL = "kubernetes.io/metadata.name"
-#: labels of the namespaces beside the world's own, from which the wide table looks in
+#: the label of every object that is ours on a cluster, namespaces too, but not of policies and what
+#: controllers make
+OWNED, OWNER = "app.kubernetes.io/managed-by", "netarena"
+#: labels of the namespaces beside the world's own, from which the wide table looks in; one is
+#: another episode's
 STRANGERS: Mapping[str, Labels] = MappingProxyType(
     {
         "default": {NAME_LABEL: "default"},
         "kube-system": {NAME_LABEL: "kube-system"},
+        "another-shop": {NAME_LABEL: "another-shop", OWNED: OWNER},
     }
 )
 #: of the pods that answer name lookups, in ``kube-system``
 DNS_LABELS: Labels = MappingProxyType({"k8s-app": "kube-dns"})
-#: what they are called among addresses
-DNS = "kube-system/kube-dns"
 Spec: TypeAlias = dict[str, JsonValue]
 Workload: TypeAlias = Literal["Deployment", "StatefulSet", "DaemonSet", "Pod"]
 #: Headless: its name leads to the pods themselves, not to an address of its own
@@ -109,6 +113,14 @@ class Pair(Record):
     target: str
 
 
+class Marks(Record):
+    """All labels that there are where a world runs: of each application's pods, and of the
+    namespace."""
+
+    pods: dict[str, dict[str, str]]
+    space: dict[str, str]
+
+
 class World(Record):
     """One namespace; ``calls`` is what the applications need, as (source, target)."""
 
@@ -145,6 +157,14 @@ class World(Record):
         )
 
     @cached_property
+    def marks(self) -> Marks:
+        """Those of the embedded cluster."""
+        return Marks(
+            pods={app.name: labels_by(app.workload, app.name, app.labels) for app in self.apps},
+            space={**self.labels, OWNED: OWNER},
+        )
+
+    @cached_property
     def intended(self) -> tuple[bool, ...]:
         """Whether each pair is to work: what the healthy policies allow."""
         return reach(self, self.policies)
@@ -178,29 +198,31 @@ class Net:
 
     Strangers are pods of other namespaces, one without labels and one with those of each
     application. They and outside addresses are named ``NAMESPACE/APP`` and by their address.
+    ``name_servers`` are addresses, ``marks`` the labels where the world runs; none: those of the
+    embedded cluster.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what is known of where a world runs
         self,
         world: World,
         policies: Iterable[Policy | Manifest],
         *,
         namespace: str = "shop",
         addresses: Mapping[str, str] | None = None,
+        name_servers: Sequence[str] = (),
+        marks: Marks | None = None,
     ) -> None:
         self.world = world
         self.namespace = namespace
-        spaces = {
-            **STRANGERS,
-            namespace: {**world.labels, NAME_LABEL: namespace},
-        }
+        marks = marks or world.marks
+        spaces = {**STRANGERS, namespace: {**marks.space, NAME_LABEL: namespace}}
         self.rules = Rules([_manifest(one, namespace) for one in policies], spaces)
         given = addresses or {}
         self.pods: dict[str, Endpoint] = {
             app.name: Endpoint(
                 given.get(app.name, f"10.244.0.{number}"),
                 namespace,
-                app.labels,
+                marks.pods.get(app.name, app.labels),
                 tuple(Port(one.number, one.protocol, one.name) for one in app.ports),
             )
             for number, app in enumerate(world.apps, start=2)
@@ -209,19 +231,22 @@ class Net:
             f"{space}/{name}": Endpoint(f"10.244.{place}.{number}", space, labels)
             for place, space in enumerate(STRANGERS, start=1)
             for number, (name, labels) in enumerate(
-                [("any", {}), *((app.name, app.labels) for app in world.apps)], start=2
+                [("any", {}), *((name, pod.labels) for name, pod in self.pods.items())], start=2
             )
         }
 
-        self.dns = Endpoint(
-            given.get(DNS, "10.244.2.200"), "kube-system", DNS_LABELS, (Port(53, "UDP", "dns"),)
+        self.dns = tuple(
+            Endpoint(ip, "kube-system", DNS_LABELS, (Port(53, "UDP", "dns"),))
+            for ip in name_servers or ("10.244.2.200",)
         )
         self._resolving: dict[str, bool] = {}
 
     def resolves(self, source: str) -> bool:
-        """Whether an application's pods can look a service's name up."""
+        """Whether an application's pods can look a service's name up, whichever server is asked."""
         if source not in self._resolving:
-            self._resolving[source] = self.rules.allow(self.pods[source], self.dns, 53, "UDP")
+            self._resolving[source] = all(
+                self.rules.allow(self.pods[source], server, 53, "UDP") for server in self.dns
+            )
         return self._resolving[source]
 
     def connects(self, pair: Pair) -> bool:
@@ -298,24 +323,28 @@ def opened(
     before: Sequence[Sequence[Policy]],
     after: Sequence[Policy],
     namespace: str = "shop",
+    marks: Marks | None = None,
 ) -> tuple[Opening, ...]:
     """What ``after`` lets through and none of the states ``before`` did, exactly: every pod and
     port of three protocols, strangers and outside addresses."""
     outside = outside_of(*before, after)
     # where neither end is selected by a policy that differs, nothing is new
-    about = min((_selected_anew(world, policies, after) for policies in before), key=len)
-    known = [Net(world, policies, namespace=namespace).table(outside, about) for policies in before]
+    about = min((_selected_anew(world, policies, after, marks) for policies in before), key=len)
+    *known, now = (
+        Net(world, policies, namespace=namespace, marks=marks).table(outside, about)
+        for policies in (*before, after)
+    )
     found = []
-    for (source, target), ports in (
-        Net(world, after, namespace=namespace).table(outside, about).items()
-    ):
+    for (source, target), ports in now.items():
         new = difference(ports, union(*(table.get((source, target), NONE) for table in known)))
         if new:
             found.append(Opening(source=source, target=target, ports=show(new)))
     return tuple(found)
 
 
-def _selected_anew(world: World, one: Sequence[Policy], other: Sequence[Policy]) -> frozenset[str]:
+def _selected_anew(
+    world: World, one: Sequence[Policy], other: Sequence[Policy], marks: Marks | None
+) -> frozenset[str]:
     """Applications that policies select, before or after, in which two states differ."""
     specs = [{policy.name: policy.spec for policy in policies} for policies in (one, other)]
     selectors = [
@@ -325,9 +354,9 @@ def _selected_anew(world: World, one: Sequence[Policy], other: Sequence[Policy])
         if then.get(name) != spec
     ]
     return frozenset(
-        app.name
-        for app in world.apps
-        if any(selects(selector, app.labels) for selector in selectors)
+        name
+        for name, pod in Net(world, (), marks=marks).pods.items()
+        if any(selects(selector, pod.labels) for selector in selectors)
     )
 
 

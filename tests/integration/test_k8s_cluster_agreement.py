@@ -18,7 +18,7 @@ from netarena_k8s.boutique import boutique
 from netarena_k8s.fault import KINDS, Fault, Scene, draw, faulty
 from netarena_k8s.policy import selects
 from netarena_k8s.varied import varied
-from netarena_k8s.world import NAME_LABEL, Policy, reach, render_policy
+from netarena_k8s.world import NAME_LABEL, OWNED, Policy, reach, render_policy
 
 pytestmark = [pytest.mark.requires("cluster"), pytest.mark.slow]
 
@@ -76,7 +76,8 @@ def random_sets(world, seed):
                 {"key": "app", "operator": rng.choice(["In", "NotIn"]), "values": some}
             ]},
             lambda: {"matchExpressions": [
-                {"key": rng.choice(["app", "tier"]), "operator": rng.choice(EXISTENCE)}
+                {"key": rng.choice(["app", "tier", "pod-template-hash"]),
+                 "operator": rng.choice(EXISTENCE)}
             ]},
         ])()  # fmt: skip
 
@@ -85,6 +86,7 @@ def random_sets(world, seed):
             {},
             {"matchLabels": {NAME_LABEL: rng.choice(["kube-system", "default"])}},
             {"matchExpressions": [{"key": "netarena", "operator": "DoesNotExist"}]},
+            {"matchExpressions": [{"key": OWNED, "operator": rng.choice(EXISTENCE)}]},
         ])  # fmt: skip
 
     def peer():

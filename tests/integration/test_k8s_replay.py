@@ -40,15 +40,16 @@ NORMAL = [
     (r'(?<="serverAddress":")[^"]*', "SERVER"),
     (r'("(?:gitCommit|goVersion)": ).*', r"\1VERSION"),
     (r"(?<=80:)3\d{4}\b", "NODE-PORT"),
-    # before the names of pods: a random number may look like the end of one
+    # before the names of pods: a random number may look like the end of one; and what ends in
+    # drawn letters before ages: "5h28s" may be either
     (r'"?/tmp/\S*kubectl-edit-\d+\.yaml"|~/edit\.yaml"', "EDITED"),
     (r"-[bcdfghjklmnpqrstvwxz2456789]{8,10}(-[bcdfghjklmnpqrstvwxz2456789]{5})?\b", "-HASH"),
+    (r"(emailservice|kube-api-access)-\w{5}\b", r"\1-HASH"),
     (r"\b(\d+[smh]){1,2}\b", "~"),
     (r"realcluster-control-plane|netarena-control-plane", "NODE"),
     (r"\brealcluster/standin|netarena/standin", "IMAGE"),
     (r"\b(realcluster|netarena)\b", "CLUSTER"),
     (r"pod-template-hash[:=] ?\w+", "HASH"),
-    (r"(emailservice|kube-api-access)-\w{5}\b", r"\1-HASH"),
     (r'Invalid value: "\{.*\}": ', "Invalid value: OBJECT: "),
     (r"[ \t]+", " "),
     (r" (?=\n)", ""),

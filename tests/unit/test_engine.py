@@ -312,6 +312,27 @@ def test_times_are_measured_apart(tmp_path: Path) -> None:
     assert episodes[0].world_s > 0
 
 
+def test_what_observing_costs_by_an_agents_doing_counts_as_its_own_time(tmp_path: Path) -> None:
+    class Doubted(Toy):
+        def environment(self, query: Query, config: Config) -> object:
+            inner = super().environment(query, config)
+            observe = inner.observe
+
+            async def doubt() -> object:
+                await asyncio.sleep(0.05)
+                inner.charged_s += 0.04
+                return await observe()
+
+            inner.observe = doubt  # type: ignore[method-assign]
+            return inner
+
+    agent = Scripted(lambda p, t: _wait(0, f"open v{t + 1}"))
+    _, episodes = assess(Doubted(), agent, tmp_path, complexity_level=["level1"])
+    for step in episodes[0].steps:
+        assert step.execution_s >= 0.04
+        assert 0.0 <= step.own_s < step.execution_s
+
+
 async def _wait(seconds: float, text: str) -> str:
     await asyncio.sleep(seconds)
     return text

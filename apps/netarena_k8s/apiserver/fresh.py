@@ -14,6 +14,7 @@ from typing import Any
 
 from netarena_k8s.apiserver.right import OPERATOR, RULES
 from netarena_k8s.apiserver.shape import shape_spec
+from netarena_k8s.mark import labels_by, letters_of, number_of, template_hash
 from netarena_k8s.policy import Labels
 from netarena_k8s.world import NAME_LABEL, App, ContainerPort, Policy, Service, World, target_port
 
@@ -22,7 +23,6 @@ NODE_IP = "172.18.0.2"
 #: how long ago all this was deployed: ages read "12m" for as long as an episode takes
 AGE = timedelta(minutes=12, seconds=20)
 #: letters of names that a cluster draws
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _IMAGE = "netarena/standin:1"
 #: the range of node ports
@@ -37,7 +37,7 @@ def objects(
     """All objects; ``addresses`` are those of the pods by application."""
     fresh = _Fresh(namespace, (now - AGE).strftime(_TIME))
     for space in dict.fromkeys((*_SPACES, namespace)):
-        labels = world.labels if space == namespace else {}
+        labels = world.marks.space if space == namespace else {}
         yield {
             **fresh.head("v1", "Namespace", space, "", {**labels, NAME_LABEL: space}),
             "spec": {"finalizers": ["kubernetes"]},
@@ -53,19 +53,6 @@ def objects(
         yield from fresh.service(service, app, number, addresses[app.name])
     for policy in world.policies:
         yield fresh.policy(policy)
-
-
-def _number(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
-
-
-def _letters(text: str, length: int) -> str:
-    number = _number(text)
-    found = ""
-    for _ in range(length):
-        number, rest = divmod(number, len(_LETTERS))
-        found += _LETTERS[rest]
-    return found
 
 
 def owned_fields(one: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,7 +185,7 @@ class _Fresh:
         """A service, its endpoints and their slice; ``number`` tells it from the others."""
         one = self.head("v1", "Service", service.name, labels=app.labels)
         outside = service.type in {"NodePort", "LoadBalancer"}
-        drawn = _number(service.name)
+        drawn = number_of(service.name)
         headless = service.type == "Headless"
         ports = [
             {
@@ -268,7 +255,7 @@ class _Fresh:
                 else []
             ),
         }
-        slice_name = f"{name}-{_letters(f'slice {name}', 5)}" if app else name
+        slice_name = f"{name}-{letters_of(f'slice {name}', 5)}" if app else name
         owner = _owner("v1", "Service", name, head["uid"])
         yield {
             **self.head(
@@ -316,7 +303,7 @@ class _Fresh:
 
     def _deployment(self, app: App) -> list[dict[str, Any]]:
         """A deployment and its replica set."""
-        digest = _hash(app.name)
+        digest = template_hash(app.name)
         deployment = self.head(
             "apps/v1",
             "Deployment",
@@ -383,7 +370,7 @@ class _Fresh:
     def _set(self, app: App) -> dict[str, Any]:
         """A stateful set, or a daemon set, which no operator may read."""
         one = self.head("apps/v1", app.workload, app.name, labels=app.labels, generation=1)
-        revision = f"{app.name}-{_hash(app.name)}"
+        revision = f"{app.name}-{template_hash(app.name)}"
         one["spec"] = {
             "selector": {"matchLabels": dict(app.labels)},
             "template": {"metadata": {"labels": dict(app.labels)}, "spec": _pod_spec(app)},
@@ -438,7 +425,13 @@ class _Fresh:
         }
 
     def _pod(self, app: App, address: str, owner: Mapping[str, Any] | None) -> dict[str, Any]:
-        pod = self.head("v1", "Pod", _pod_name(app), labels=_pod_labels(app), generation=1)
+        pod = self.head(
+            "v1",
+            "Pod",
+            _pod_name(app),
+            labels=labels_by(app.workload, app.name, app.labels),
+            generation=1,
+        )
         if owner is not None:
             head = owner["metadata"]
             pod["metadata"] |= {
@@ -447,7 +440,7 @@ class _Fresh:
                     _owner(owner["apiVersion"], owner["kind"], head["name"], head["uid"])
                 ],
             }
-        volume = f"kube-api-access-{_letters(f'volume {app.name}', 5)}"
+        volume = f"kube-api-access-{letters_of(f'volume {app.name}', 5)}"
         mount = {
             "name": volume,
             "readOnly": True,
@@ -542,7 +535,7 @@ class _Fresh:
             rows.append((chain[0], "ScalingReplicaSet", "deployment-controller", scaled, ""))
         for about, reason, component, message, path in rows:
             subject = about["metadata"]
-            drawn = f"{_number(f'{name} {reason}'):016x}"
+            drawn = f"{number_of(f'{name} {reason}'):016x}"
             yield {
                 **self.head("v1", "Event", f"{subject['name']}.{drawn}"),
                 "involvedObject": {
@@ -590,44 +583,17 @@ _TOKEN: Mapping[str, Any] = {
 }
 
 
-def _hash(app: str) -> str:
-    return _letters(f"template {app}", 10)
-
-
 def _pod_name(app: App) -> str:
-    drawn = _letters(f"pod {app.name}", 5)
+    drawn = letters_of(f"pod {app.name}", 5)
     match app.workload:
         case "Deployment":
-            return f"{app.name}-{_hash(app.name)}-{drawn}"
+            return f"{app.name}-{template_hash(app.name)}-{drawn}"
         case "StatefulSet":
             return f"{app.name}-0"
         case "DaemonSet":
             return f"{app.name}-{drawn}"
         case "Pod":
             return app.name
-
-
-def _pod_labels(app: App) -> Labels:
-    """Those of the template, and what the maker of the pod adds."""
-    digest = _hash(app.name)
-    match app.workload:
-        case "Deployment":
-            return {**app.labels, "pod-template-hash": digest}
-        case "StatefulSet":
-            return {
-                **app.labels,
-                "apps.kubernetes.io/pod-index": "0",
-                "controller-revision-hash": f"{app.name}-{digest}",
-                "statefulset.kubernetes.io/pod-name": f"{app.name}-0",
-            }
-        case "DaemonSet":
-            return {
-                **app.labels,
-                "controller-revision-hash": digest,
-                "pod-template-generation": "1",
-            }
-        case "Pod":
-            return app.labels
 
 
 def _image(app: App) -> str:

@@ -44,6 +44,7 @@ from netarena_k8s.apiserver.validity import (
     flaw_required,
     flaw_unsupported,
 )
+from netarena_k8s.mark import LETTERS
 
 Object: TypeAlias = Mapping[str, Any]
 #: text of what is wrong with an object -> how it is refused
@@ -53,8 +54,6 @@ _MANAGER_CHARS = 128
 #: of metadata: what a client cannot change
 _FIXED = ("uid", "creationTimestamp", "generation", "selfLink", "deletionTimestamp")
 _NAMESPACES = by_path()["", "v1", "namespaces"]
-#: letters of generated names
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -138,7 +137,7 @@ def _create(call: Call, store: Store) -> Answer:
     _check_kind(call, sent, bad_request)
     metadata = dict(sent["metadata"])
     if not metadata.get("name") and isinstance(start := metadata.get("generateName"), str):
-        metadata["name"] = start[:58] + "".join(secrets.choice(_LETTERS) for _ in range(5))
+        metadata["name"] = start[:58] + "".join(secrets.choice(LETTERS) for _ in range(5))
     return _add(_Job(call, store, options, refuse), {**sent, "metadata": metadata})
 
 

@@ -68,7 +68,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         net = Net(self.world, (), namespace=self.namespace)
-        self.ends = {**net.pods, _DNS: net.dns}
+        self.ends = {**net.pods, _DNS: net.dns[0]}
         if self.strangers:
             self.ends |= net.strangers
         self.ends |= {ip: Endpoint(ip) for ip in self.outside}

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -20,7 +20,6 @@ from netarena.errors import ConfigError
 from netarena_k8s.boutique import boutique
 from netarena_k8s.policy import Manifest
 from netarena_k8s.real.client import GONE, Api, Json, Refused, each, path_of
-from netarena_k8s.real.manifest import OWNED, OWNER
 from netarena_k8s.real.owner import (
     RENEW_S,
     SILENT_S,
@@ -31,6 +30,7 @@ from netarena_k8s.real.owner import (
     self_notes,
     why_kept,
 )
+from netarena_k8s.world import OWNED, OWNER
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,9 @@ _KINDS = (
     "ServiceAccount",
 )
 #: of others, these would be in our way
-_CROSSING = ("NetworkPolicy", "Deployment", "Service")
+_CROSSING = ("NetworkPolicy", "Deployment", "Service", "Pod")
+#: phases of pods that use no network any more
+_OVER = frozenset({"Succeeded", "Failed"})
 #: every cluster has it in its namespace ``default``
 _EVERYWHERE = frozenset({("Service", "kubernetes")})
 
@@ -138,12 +140,18 @@ async def settle(api: Api, namespace: str) -> None:
     there = await _free(api, namespace)
     ours = there.policies if there is not None else frozenset[str]()
     replaced: list[tuple[str, str, str]] = []
+    made = [one["metadata"] for one in await _made_by_us(api, namespace)]
+    going = {about["uid"] for about in made}
     for kind in _CROSSING:
         for one in await api.find(kind, namespace):
             about = one["metadata"]
             what = (kind, about["name"])
             labelled = (about.get("labels") or {}).get(OWNED) == OWNER
             if labelled or what in _EVERYWHERE or (kind == _CROSSING[0] and what[1] in ours):
+                continue
+            if kind == "Pod" and _goes(
+                one, going, {about["name"] for about in made} | {name for _, name, _ in replaced}
+            ):
                 continue
             if what not in _boutique():
                 raise _crossing(namespace, kind, about["name"])
@@ -155,6 +163,28 @@ async def settle(api: Api, namespace: str) -> None:
     for kind, name, uid in replaced:
         await api.delete(path_of(kind, namespace, name), uid)
     await vacate(api, namespace)
+
+
+async def _made_by_us(api: Api, namespace: str) -> list[Json]:
+    """Workloads with our label: their pods have none."""
+    found = []
+    for kind in ("Deployment", "StatefulSet", "DaemonSet"):
+        with contextlib.suppress(Refused):  # what may not be listed cannot have been made
+            found += await api.find(kind, namespace, **MINE)
+    return found
+
+
+def _goes(pod: Json, going: Container[str], replaced: Container[str]) -> bool:
+    """Whether a pod is over, or goes with a workload: one of ``going`` by its uid, or a deployment
+    that is ours or ``replaced``, by whose name its replica sets are called."""
+    about = pod["metadata"]
+    if "deletionTimestamp" in about or (pod.get("status") or {}).get("phase") in _OVER:
+        return True
+    return any(
+        one["uid"] in going
+        or (one["kind"] == "ReplicaSet" and one["name"].rpartition("-")[0] in replaced)
+        for one in about.get("ownerReferences") or ()
+    )
 
 
 async def vacate(api: Api, namespace: str) -> None:

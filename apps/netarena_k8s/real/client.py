@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ GONE = frozenset({404, 409})
 #: what a server that has just started says too, until it knows who may do what
 _DENIED = frozenset({401, 403})
 _HTTPS_PORT = 443
+_NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 _SOCKET_PROTOCOL = "v4.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS = range(4)
 
@@ -329,7 +331,7 @@ class Api:
             method,
             self.server.url + path,
             params=query,
-            data=None if body is None else json.dumps(body),
+            data=None if body is None else _written(body, content_type),
             headers={**await self._headers(), "Content-Type": content_type},
         ) as response:
             text = await response.text()
@@ -402,6 +404,16 @@ def _server(configuration: Any) -> Server:
         authority = str(configuration.ca_cert_data)
     name = configuration.tls_server_name or urlsplit(url).hostname or ""
     return Server(url, authority, name, bool(configuration.verify_ssl))
+
+
+def _written(body: Manifest, content_type: str) -> str:
+    """As JSON, or as YAML where that is what is read: it has no pairs of surrogates, and lacks
+    some characters altogether."""
+    if not content_type.endswith("yaml"):
+        return json.dumps(body)
+    return _NOT_ASCII.sub(
+        lambda found: f"\\U{ord(found[0]):08x}", json.dumps(body, ensure_ascii=False)
+    )
 
 
 def encoded(text: str) -> str:

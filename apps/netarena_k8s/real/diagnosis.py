@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Check, Severity
+from netarena_k8s.checkout import read_checkout
 from netarena_k8s.config import EMBEDDED, KubernetesConfig
+from netarena_k8s.fault import ELSEWHERE
 from netarena_k8s.real.context import (
     check_context,
     current_context,
     kubeconfig_paths,
     namespace_of,
 )
+from netarena_k8s.world import NAME_LABEL
 
 if TYPE_CHECKING:
     from netarena_k8s.real.client import Api
@@ -25,6 +29,8 @@ _WITHIN_S = 20.0
 _LACKS = "the kubeconfig may not"
 _RIGHTS = "docs/cluster.md has the rights"
 _T = TypeVar("_T")
+#: the namespace that faults of policies take for another
+_ELSEWHERE = ELSEWHERE[NAME_LABEL]
 
 
 def check(config: KubernetesConfig) -> None:
@@ -40,12 +46,25 @@ def check(config: KubernetesConfig) -> None:
             "boutique runs the workloads of microservice_dir: set it to a checkout of "
             "microservices-demo, whose manifests name the images",
         )
+    if config.namespace and config.world == "varied":
+        raise ConfigError(
+            "config.world", "must be standard in one namespace: varied draws its labels too"
+        )
+    if config.namespace == _ELSEWHERE and any(
+        "namespace_peer" in label for label in config.error_types or ()
+    ):
+        raise ConfigError(
+            "config.error_types",
+            f"namespace_peer takes {_ELSEWHERE} for another namespace: name another than that",
+        )
     if config.namespace and config.concurrency > 1:
         raise ConfigError(
             "config.concurrency", "must be 1 in one namespace: leave namespace out for more"
         )
     check_context(config.cluster, kubeconfig_paths())
-    if problem := examine(config.cluster, config.namespace):
+    folder = config.microservice_dir
+    kinds = {app.workload for app in read_checkout(folder).apps} if folder else set()
+    if problem := examine(config.cluster, config.namespace, kinds):
         raise ConfigError("config.cluster", f"{config.cluster}: {problem}")
 
 
@@ -70,9 +89,10 @@ def diagnose(environ: Mapping[str, str]) -> list[Check]:
     return [_check(name, own)]
 
 
-def examine(context: str, namespace: str | None) -> str:
-    """Why a cluster cannot be used, in one line; empty when it answers and allows all it must."""
-    (problem,) = _in_a_thread(_lacking(context, namespace))
+def examine(context: str, namespace: str | None, workloads: AbstractSet[str] = frozenset()) -> str:
+    """Why a cluster cannot be used, in one line; empty when it answers and allows all it must, for
+    a world that has these kinds of workloads."""
+    (problem,) = _in_a_thread(_lacking(context, namespace, workloads=workloads))
     return problem
 
 
@@ -82,7 +102,9 @@ def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:
         return thread.submit(asyncio.run, work).result()
 
 
-async def _lacking(context: str, *namespaces: str | None) -> list[str]:
+async def _lacking(
+    context: str, *namespaces: str | None, workloads: AbstractSet[str] = frozenset()
+) -> list[str]:
     """What a cluster lacks for working in each of these namespaces (None: in those it makes)."""
     # the client takes a second to import
     from netarena_k8s.real.client import Api
@@ -92,7 +114,7 @@ async def _lacking(context: str, *namespaces: str | None) -> list[str]:
             api = await Api.connect(context)
             api.part()  # somebody waits, and is told why nobody answers
             try:
-                return [await _lacks(api, one) for one in namespaces]
+                return [await _lacks(api, one, workloads) for one in namespaces]
             finally:
                 await api.close()
     except TimeoutError:
@@ -102,7 +124,7 @@ async def _lacking(context: str, *namespaces: str | None) -> list[str]:
         return [problem] * len(namespaces)
 
 
-async def _lacks(api: Api, namespace: str | None) -> str:
+async def _lacks(api: Api, namespace: str | None, workloads: AbstractSet[str]) -> str:
     from netarena_k8s.real.claim import absent
     from netarena_k8s.real.client import Refused, path_of
     from netarena_k8s.real.right import missing_rights
@@ -113,7 +135,7 @@ async def _lacks(api: Api, namespace: str | None) -> str:
         except Refused as refused:  # or it may not be seen, and is there for all we know
             if refused.status == 404:
                 return absent(namespace)
-    missing = await missing_rights(api, namespace)
+    missing = await missing_rights(api, namespace, workloads)
     where = f"in namespace {namespace}" if namespace else "in namespaces that it makes"
     return f"{_LACKS}, {where}: {', '.join(missing)}" if missing else ""
 

@@ -7,6 +7,9 @@ So has an old version with which one object is asked for, which a server would g
 needed, on purpose; kubectl asks for none.
 
 What a change would make is asked before it is made: no policy becomes larger than ``bound`` says.
+
+What the agent is given is a word that this gate alone knows, never the token that the API server
+takes: one episode's is of no use at the gate of another, where other versions are past.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import hmac
 import io
 import json
 import logging
+import secrets
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -28,10 +33,11 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from netarena.errors import EnvironmentFailed
 from netarena_k8s.apiserver.authority import Authority
 from netarena_k8s.apiserver.bound import POLICY_CHARS, too_big
 from netarena_k8s.apiserver.call import BODY_BYTES
-from netarena_k8s.apiserver.status import Refused, too_large
+from netarena_k8s.apiserver.status import Refused, too_large, unauthorized
 from netarena_k8s.real.client import Server
 
 #: connections at a time, from before their handshakes; one more is closed unheard
@@ -57,6 +63,8 @@ _HOP = frozenset(
         *("trailer", "transfer-encoding", "upgrade", "expect", "host", "content-length"),
     }
 )
+#: what says who asks, or in whose name: the gate does
+_WHO = ("authorization", "impersonate-", "x-remote-")
 #: of a list in parts: what the server's own tokens have, and nothing that may be read otherwise
 _TOKEN_KEYS = frozenset({"v", "rv", "start"})
 #: of a version, which has 64 bits
@@ -71,6 +79,8 @@ _SHOWN_BYTES = 6 * POLICY_CHARS
 _PLAIN = MappingProxyType({"accept": "application/json", "accept-encoding": "identity"})
 #: whether the API server can answer just now
 Asking: TypeAlias = Callable[[], Awaitable[bool]]
+#: the agent's token just now; raises EnvironmentFailed
+Lending: TypeAlias = Callable[[], Awaitable[str]]
 _Pairs: TypeAlias = list[tuple[str, str]]
 
 
@@ -81,9 +91,12 @@ class Gate:
     take, or that it left unanswered and could not answer then: evidence that no agent can make.
     """
 
-    def __init__(self, server: Server, answers: Asking) -> None:
+    def __init__(self, server: Server, answers: Asking, token: Lending) -> None:
         self._to = server
         self._answers = answers
+        self._token = token
+        #: what the agent shows instead of a token
+        self.word = secrets.token_urlsafe(32)
         self._authority = Authority()
         self._server: web.Server | None = None
         self._listening: socket.socket | None = None
@@ -192,6 +205,11 @@ class Gate:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if not request.rel_url.raw_path.startswith("/"):
             return web.Response(status=400)
+        shown = request.headers.getall("Authorization", ())
+        if len(shown) != 1 or not hmac.compare_digest(
+            shown[0].encode(errors="replace"), f"Bearer {self.word}".encode()
+        ):
+            return _refuse(unauthorized())
         pairs = parse_qsl(request.rel_url.raw_query_string, keep_blank_values=True)
         if _is_past(pairs, self.since):
             return _refuse(_EXPIRED)
@@ -201,7 +219,7 @@ class Gate:
             if request.method in _CHANGES:
                 return await self._change(request, pairs)
             return await self._pass_on(request, pairs)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, EnvironmentFailed):
             return self._fail(request)
         except (aiohttp.ClientError, OSError):  # of either end
             return _hang_up(request) if await self._answers() else self._fail(request)
@@ -217,7 +235,7 @@ class Gate:
             if body is None:
                 return _refuse(too_large(BODY_BYTES))
             trial = [*pairs, ("dryRun", "All")]
-            async with self._ask(request, trial, body, _PLAIN) as answer:
+            async with await self._ask(request, trial, body, _PLAIN) as answer:
                 shown = await _read(answer.content, _SHOWN_BYTES)
             if shown is not None and answer.status >= 300:  # refused, or to be asked elsewhere
                 headers = _kept(answer.headers)
@@ -232,7 +250,7 @@ class Gate:
         self, request: web.BaseRequest, pairs: _Pairs, body: bytes | None = None
     ) -> web.StreamResponse:
         """Ask what was asked, as it was read here. Raises aiohttp's ClientError."""
-        async with self._ask(request, pairs, body) as answer:
+        async with await self._ask(request, pairs, body) as answer:
             response = web.StreamResponse(
                 status=answer.status, reason=answer.reason, headers=_kept(answer.headers)
             )
@@ -247,19 +265,25 @@ class Gate:
             self.failures += 1
         return response
 
-    def _ask(
+    async def _ask(
         self,
         request: web.BaseRequest,
         pairs: _Pairs,
         body: bytes | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Ask the server what was asked, with this query; a body and headers that are given go in
-        the place of those that were sent."""
+        """Ask the server what was asked, with this query, as the agent; a body and headers that
+        are given go in the place of those that were sent. Raises EnvironmentFailed where there is
+        no token."""
         assert self._session is not None
         # what has been read is what is sent, in words that cannot be read otherwise
         query = f"?{urlencode(pairs)}" if pairs else ""
-        kept = [pair for pair in _kept(request.headers) if pair[0].lower() not in headers]
+        kept = [
+            (name, value)
+            for name, value in _kept(request.headers)
+            if name.lower() not in headers and not name.lower().startswith(_WHO)
+        ]
+        kept.append(("Authorization", f"Bearer {await self._token()}"))
         if body is None and request.can_read_body:
             sent: aiohttp.StreamReader | io.BytesIO | None = request.content
         else:

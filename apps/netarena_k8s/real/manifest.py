@@ -14,11 +14,8 @@ from typing import Any
 from netarena.errors import EnvironmentFailed
 from netarena_k8s.apiserver.right import OPERATOR, RULES
 from netarena_k8s.policy import Manifest
-from netarena_k8s.world import App, Service, World, render_policy
+from netarena_k8s.world import OWNED, OWNER, App, Service, World, render_policy
 
-#: of every object that is ours, but policies and what controllers make
-OWNED = "app.kubernetes.io/managed-by"
-OWNER = "netarena"
 #: beside the containers of a user's workload: what measures from its pod
 MEASURER = "netarena"
 #: ports below need a right that a pod does not have unless its network says otherwise

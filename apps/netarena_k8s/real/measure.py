@@ -35,6 +35,7 @@ class Place:
     pod: str
     uid: str
     ip: str
+    labels: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ def places_of(world: World, pods: Iterable[Manifest]) -> dict[str, Place]:
             continue
         for app in world.apps:
             if app.labels.items() <= (about.get("labels") or {}).items():
-                place = Place(about["name"], about["uid"], status["podIP"])
+                place = Place(about["name"], about["uid"], status["podIP"], about["labels"])
                 found.setdefault(app.name, place)
     return found
 

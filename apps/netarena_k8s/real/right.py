@@ -5,7 +5,10 @@ Administration of its namespaces, and nothing of the cluster but to make and del
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from netarena_k8s.apiserver.right import RULES
 from netarena_k8s.real.client import Api, each, path_of
@@ -40,11 +43,23 @@ INSIDE = (
     Need("rbac.authorization.k8s.io", "rolebindings", _WRITE),
     *(Need(rule.group, resource, rule.verbs) for rule in RULES for resource in rule.resources),
 )
+#: what worlds of manifests may have beside deployments
+WORKLOADS: Mapping[str, Need] = MappingProxyType(
+    {
+        "StatefulSet": Need("apps", "statefulsets", _WRITE),
+        "DaemonSet": Need("apps", "daemonsets", _WRITE),
+        "Pod": Need("", "pods", _WRITE),
+    }
+)
 
 
-async def missing_rights(api: Api, namespace: str | None) -> list[str]:
-    """What is not allowed, as ``verb resource``; in a namespace, or in any that is made."""
-    needs = (*(SHARED if namespace else SPACES), *INSIDE)
+async def missing_rights(
+    api: Api, namespace: str | None, workloads: AbstractSet[str] = frozenset()
+) -> list[str]:
+    """What is not allowed, as ``verb resource``; in a namespace, or in any that is made.
+    ``workloads`` are the kinds that a world has."""
+    more = [WORKLOADS[kind] for kind in sorted(workloads & WORKLOADS.keys())]
+    needs = (*(SHARED if namespace else SPACES), *INSIDE, *more)
     asked = dict.fromkeys(
         (need.group, need.resource, verb) for need in needs for verb in need.verbs
     )

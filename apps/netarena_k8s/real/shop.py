@@ -13,6 +13,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import datetime
 from typing import TypeAlias
 
 from netarena.aio import finish
@@ -32,8 +33,8 @@ from netarena_k8s.real.manifest import (
 from netarena_k8s.real.measure import Meter, Place, Round, Wait, addresses_of, places_of
 from netarena_k8s.state import digits, make_state
 from netarena_k8s.world import (
-    DNS,
     DNS_LABELS,
+    Marks,
     Net,
     Policy,
     World,
@@ -76,8 +77,12 @@ _PAUSE_S = 0.1
 _TOLD = 3
 #: with one of these an object may go without our doing
 _BOUND = frozenset({"finalizers", "ownerReferences", "deletionTimestamp"})
-#: of an agent's token: longer than any episode, and it dies with its account
-_TOKEN_S = 7200
+#: of an agent's token, of which there is a new one at half of its life; it dies with its account
+_TOKEN_S = 3600
+#: an API server that does not say so for a moment may be away while a command runs
+_BEAT_S = 1.0
+#: how a policy is refused for what is in it
+_CONTENT = frozenset({400, 413, 422})
 #: where an agent's kubectl finds the API server: the cell that runs it opens one address of this
 #: machine and no other, and the server is elsewhere
 _HOST = "127.0.0.1"
@@ -124,6 +129,9 @@ class Shop:
         self._places: dict[str, Place] = {}
         #: addresses by application, and of what answers lookups
         self._pods: dict[str, str] = {}
+        self._name_servers: tuple[str, ...] = ()
+        #: labels, as they were read
+        self._marks = world.marks
         self._deployed: dict[str, str] = {}
         #: of all pairs, as they were last measured
         self._reached: tuple[bool, ...] = ()
@@ -178,15 +186,18 @@ class Shop:
             return self._seen[0]
         return await self.look()
 
-    async def token(self) -> str:
-        """For the agent. Raises EnvironmentFailed."""
+    async def token(self) -> tuple[str, float]:
+        """For the agent, and for how many seconds: the server may grant less than is asked for.
+        Raises EnvironmentFailed."""
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": _TOKEN_S},
         }
         path = path_of("ServiceAccount", self.namespace, OPERATOR, "token")
-        return str((await self._api.post(path, body))["status"]["token"])
+        granted = (await self._api.post(path, body))["status"]
+        until = datetime.fromisoformat(granted["expirationTimestamp"]).timestamp()
+        return str(granted["token"]), until - self._api.now
 
     async def policies(self) -> list[Json]:
         """Of the namespace, by name."""
@@ -204,7 +215,13 @@ class Shop:
         names = {one.name for one in self.world.policies}
         names |= {one["metadata"]["name"] for one in manifests}
         await self._remove(names if self._shared else None)
-        await each(self._api.apply(one) for one in manifests)
+        try:
+            await each(self._api.apply(one) for one in manifests)
+        except Refused as refused:
+            if refused.status not in _CONTENT:
+                raise
+            # of policies as an agent left them it is the agent's doing
+            raise EnvironmentFailed(str(refused)) from None
 
     async def _restore(self) -> None:
         """Have the healthy policies and no others of ours, each replaced as a whole: what is as it
@@ -238,7 +255,7 @@ class Shop:
             if (versions := _versions(listed)) != known:
                 known = versions
                 course.begin()
-            net = Net(self.world, listed, namespace=self.namespace, addresses=self._pods)
+            net = self._net(listed)
             predicted = tuple(net.reaches(pair) for pair in self.world.pairs)
             try:
                 await self._scout(net, predicted, course.scout_until)
@@ -324,6 +341,18 @@ class Shop:
             namespace=self.namespace,
             disagreement=_differences(self.world, found, predicted),
             predicted=tuple(predicted),
+            marks=self._marks,
+        )
+
+    def _net(self, listed: Sequence[Manifest]) -> Net:
+        """What policies would do here."""
+        return Net(
+            self.world,
+            listed,
+            namespace=self.namespace,
+            addresses=self._pods,
+            name_servers=self._name_servers,
+            marks=self._marks,
         )
 
     async def _others(self) -> dict[str, str]:
@@ -348,15 +377,24 @@ class Shop:
             return refused.status == 404
         return "deletionTimestamp" in found["metadata"]
 
-    async def _find_dns(self) -> dict[str, str]:
-        """The address of what answers lookups, for rules about addresses, where it may be seen."""
+    async def _find_dns(self) -> tuple[str, ...]:
+        """The addresses of what answers lookups, for rules about addresses, where they may be
+        seen."""
         query = ",".join(f"{key}={value}" for key, value in DNS_LABELS.items())
         try:
             pods = await self._api.find("Pod", "kube-system", labelSelector=query)
         except Refused:
+            return ()
+        found = ((one.get("status") or {}).get("podIP") for one in pods)
+        return tuple(sorted(filter(None, found)))
+
+    async def _find_space(self) -> dict[str, str]:
+        """The labels of the namespace, where they may be seen."""
+        try:
+            found = await self._api.get(path_of("Namespace", name=self.namespace))
+        except Refused:
             return {}
-        found = [one["status"]["podIP"] for one in pods if (one.get("status") or {}).get("podIP")]
-        return {DNS: found[0]} if found else {}
+        return dict(found["metadata"].get("labels") or {})
 
     def _check_strangers(self, listed: Iterable[Manifest]) -> None:
         """Raises EnvironmentFailed for a policy of others among ours: an agent can make none; and
@@ -384,7 +422,7 @@ class Shop:
     async def _wait_for_names(self) -> None:
         """Until each service's name leads to it: a name server remembers for half a minute what it
         said of another service of that name, or that there was none."""
-        net = Net(self.world, [], namespace=self.namespace, addresses=self._pods)
+        net = self._net([])
         wait = Wait(_EXPECTED_MS, _UNEXPECTED_MS)
         astray = ""
         async with _deadline(_NAMES_S, lambda: f"namespace {self.namespace}: {astray}"):
@@ -427,7 +465,11 @@ class Shop:
                     continue
                 self._places = places
                 self._pods = {name: place.ip for name, place in places.items()}
-                self._pods |= await self._find_dns()
+                self._name_servers = await self._find_dns()
+                self._marks = Marks(
+                    pods={name: dict(place.labels) for name, place in places.items()},
+                    space=await self._find_space(),
+                )
                 return
 
 
@@ -489,20 +531,24 @@ class RealShop(Deployed):
         self._acting = asyncio.Lock()
         #: whoever takes all policies away, or brings them back, or ends the episode
         self._moving = asyncio.Lock()
-        #: the policies, while they are away
+        #: the policies, while they are away, and why they could not be brought back
         self._away: list[Json] | None = None
+        self._astray: EnvironmentFailed | None = None
         self._closed = False
         #: what came of a doubt
         self._doubted: Sight | None = None
         # one for each episode: what an agent left open ends with it
-        self._gate = Gate(api.server, api.ready)
+        self._gate = Gate(api.server, api.ready, self._lend)
+        self._lending = asyncio.Lock()
+        #: the account's token, and when it is to be replaced
+        self._token, self._renew_at = "", 0.0
         self._access: Access | None = None
         # not as they are read: a request of the agent before may still have been on its way
         self._written = {one.name: one for one in shop.world.policies}
 
     async def open(self) -> None:
         """Make the agent's access. Raises EnvironmentFailed."""
-        token = await self.shop.token()
+        await self._lend()
         listening = socket.create_server((_HOST, 0))
         port = listening.getsockname()[1]
         await self._gate.start(listening)
@@ -511,8 +557,18 @@ class RealShop(Deployed):
             "server": f"https://{_HOST}:{port}",
             "certificate-authority-data": encoded(self._gate.root),
         }
-        kubeconfig = render_kubeconfig(server, self.shop.namespace, OPERATOR, token)
+        kubeconfig = render_kubeconfig(server, self.shop.namespace, OPERATOR, self._gate.word)
         self._access = Access(kubeconfig, _HOST, port, self.shop.namespace)
+
+    async def _lend(self) -> str:
+        """The account's token, a new one when half of its life is over. Raises
+        EnvironmentFailed."""
+        loop = asyncio.get_running_loop()
+        async with self._lending:
+            if loop.time() >= self._renew_at:
+                self._token, life_s = await self.shop.token()
+                self._renew_at = loop.time() + life_s / 2
+            return self._token
 
     @property
     def access(self) -> Access:
@@ -533,9 +589,21 @@ class RealShop(Deployed):
     @contextlib.asynccontextmanager
     async def acting(self) -> AsyncIterator[None]:
         async with self._acting:
-            if self._away is not None:
-                raise EnvironmentFailed("policies could not be put back", proven_ours=True)
-            yield
+            if self._astray is not None:
+                raise self._astray
+            watching = asyncio.create_task(self._watch())
+            try:
+                yield
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        """Notice an API server that is away for a moment while a request of the agent waits: who
+        is tired of waiting by then asks nothing more."""
+        while await self._api.ready():  # noqa: ASYNC110 -- nothing tells of it
+            await asyncio.sleep(_BEAT_S)
+        self._gate.failures += 1
 
     @contextlib.asynccontextmanager
     async def aside(self) -> AsyncIterator[None]:
@@ -556,10 +624,14 @@ class RealShop(Deployed):
     async def _bring_back(self) -> None:
         async with self._moving:
             if self._away is not None and not self._closed:
-                with contextlib.suppress(EnvironmentFailed):
+                try:
                     await self.shop.put(self._away)
                     await self._forget()
-                    self._away = None
+                except EnvironmentFailed as error:
+                    detail = f"policies could not be put back: {error}"
+                    self._astray = EnvironmentFailed(detail, proven_ours=error.proven_ours)
+                else:
+                    self._away = self._astray = None
 
     async def look(self) -> Sight:
         sight = await self._settled(self.shop.look)

@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
+from netarena.errors import EnvironmentFailed
 from netarena_k8s.apiserver.authority import Authority
 from netarena_k8s.apiserver.bound import POLICY_CHARS, POLICY_ENTRIES
 from netarena_k8s.apiserver.call import BODY_BYTES
@@ -33,12 +34,19 @@ class Upstream:
     def __init__(self):
         self.asked = []
         self.ready = True
+        #: of the agent's account
+        self.token = "t"
         #: what a change of a policy is answered
         self.policy, self.status = b"{}", 200
         self.started, self.ended = asyncio.Event(), asyncio.Event()
 
     async def is_ready(self):
         return self.ready
+
+    async def lend(self):
+        if self.token is None:
+            raise EnvironmentFailed("no token")
+        return self.token
 
     async def answer(self, request):
         self.asked.append((request.method, request.path_qs, request.headers, await request.read()))
@@ -83,7 +91,7 @@ async def opened(listening=None, **more):
     )
     port = behind.sockets[0].getsockname()[1]
     one = Gate(Server(f"https://127.0.0.1:{port}",
-                      authority.root, **more), upstream.is_ready)  # fmt: skip
+                      authority.root, **more), upstream.is_ready, upstream.lend)  # fmt: skip
     one.since = SINCE
     listening = listening or socket.create_server(("127.0.0.1", 0))
     base = f"https://127.0.0.1:{listening.getsockname()[1]}"
@@ -92,6 +100,7 @@ async def opened(listening=None, **more):
     try:
         async with aiohttp.ClientSession(
             base, connector=aiohttp.TCPConnector(ssl=trust, limit=0), auto_decompress=False,
+            headers={"Authorization": f"Bearer {one.word}"},
             max_field_size=2**20, max_headers=2**13,
         ) as client:  # fmt: skip
             yield one, upstream, client, base, trust
@@ -99,6 +108,11 @@ async def opened(listening=None, **more):
         await one.close()
         behind.close()
         await server.shutdown(1)
+
+
+def known(one):
+    """The header of whom a gate lets in."""
+    return f"Authorization: Bearer {one.word}\r\n"
 
 
 def run(scene, **more):
@@ -120,7 +134,7 @@ def token(**given):
 def test_a_request_and_its_answer_pass_as_they_are():
     async def scene(one, upstream, client, _base, _trust):
         body = b'[{"op":"remove","path":"/spec"}]'
-        headers = {"Authorization": "Bearer t", "Content-Type": "application/json-patch+json",
+        headers = {"Content-Type": "application/json-patch+json",
                    "User-Agent": "kubectl", "Accept-Encoding": "gzip", "Upgrade": "h2c",
                    "Connection": "Upgrade, X-Mine", "X-Mine": "1"}  # fmt: skip
         path = f"{LIST}/a%2fb?fieldManager=k%20k&force=&limit=500"
@@ -139,6 +153,41 @@ def test_a_request_and_its_answer_pass_as_they_are():
         assert heard["Accept-Encoding"] == "gzip"
         assert not {"Upgrade", "X-Mine", "Cookie"} & heard.keys()
         assert one.failures == 0
+
+    run(scene)
+
+
+def test_whoever_does_not_know_the_word_is_nobody():
+    """An episode's is of no use at the gate of another, nor is what an API server takes."""
+
+    async def scene(one, upstream, client, _base, _trust):
+        for shown in ("", "Bearer", "Bearer t", "Bearer é", f"Basic {one.word}", f"{one.word}",
+                      f"Bearer {one.word}x", f"bearer {one.word}"):  # fmt: skip
+            async with client.get(LIST, headers={"Authorization": shown}) as answer:
+                assert answer.status == 401
+                assert (await answer.json())["message"] == "Unauthorized"
+        twice = [("Authorization", f"Bearer {one.word}"), ("Authorization", "Bearer other")]
+        async with client.get(LIST, headers=twice) as answer:
+            assert answer.status == 401
+        assert upstream.asked == []
+
+    run(scene)
+
+
+def test_the_token_is_the_gates_and_nobody_is_asked_for_by_another_name():
+    async def scene(one, upstream, client, _base, _trust):
+        sent = {"Impersonate-User": "admin", "impersonate-group": "system:masters",
+                "X-Remote-User": "admin"}  # fmt: skip
+        for upstream.token in ("t", "u"):
+            async with client.get(LIST, headers=sent) as answer:
+                assert answer.status == 203
+            _, _, heard, _ = upstream.asked[-1]
+            assert heard.getall("Authorization") == [f"Bearer {upstream.token}"]
+            assert not {"Impersonate-User", "Impersonate-Group", "X-Remote-User"} & heard.keys()
+        upstream.token = None
+        with pytest.raises(aiohttp.ClientError):
+            await client.post(LIST)
+        assert one.failures == 1
 
     run(scene)
 
@@ -386,7 +435,7 @@ async def is_closed(reader):
 def test_connections_count_before_their_handshakes(monkeypatch):
     monkeypatch.setattr(gate, "CONNECTIONS", 3)
 
-    async def scene(_one, upstream, client, base, trust):
+    async def scene(one, upstream, client, base, trust):
         ends = [await plain(base) for _ in range(3)]
         reader, writer = await plain(base)
         assert await is_closed(reader)
@@ -396,7 +445,7 @@ def test_connections_count_before_their_handshakes(monkeypatch):
         assert upstream.asked == []
         for reader, writer in ends:
             await writer.start_tls(trust, server_hostname="127.0.0.1")
-            writer.write(b"GET /late HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(f"GET /late HTTP/1.1\r\nHost: x\r\n{known(one)}\r\n".encode())
             assert (await reader.readline()).split()[1] == b"203"
             writer.close()
 
@@ -551,11 +600,12 @@ def test_what_is_no_request_leaves_no_line_in_a_log(line, caplog, capfd):
 
 @pytest.mark.parametrize("body", [b"zz\r\n", b"5\r\nab", b"-1\r\n\r\n", b"5\r\nabcdefgh\r\n0\r\n"])
 def test_half_a_body_leaves_no_line_in_a_log(body, caplog, capfd):
-    async def scene(_one, _upstream, _client, base, trust):
+    async def scene(one, _upstream, _client, base, trust):
         _reader, writer = await asyncio.open_connection(
             "127.0.0.1", int(base.rpartition(":")[2]), ssl=trust
         )
-        head = f"POST {LIST} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        start = f"POST {LIST} HTTP/1.1\r\nHost: x\r\n{known(one)}"
+        head = f"{start}Transfer-Encoding: chunked\r\n\r\n"
         writer.write(head.encode() + body)
         await writer.drain()
         writer.close()

@@ -10,11 +10,14 @@ import subprocess
 import sys
 import time
 import types
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from peer import until
 
 from netarena.errors import ConfigError, EnvironmentFailed
@@ -22,7 +25,9 @@ from netarena.model import Severity
 from netarena_k8s.apiserver.right import OPERATOR, RULES
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
+from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.environment import KubernetesEnvironment
 from netarena_k8s.real import claim, client, cluster, diagnosis, measure, owner, right, shop
 from netarena_k8s.real.client import Api, Refused, Server, path_of
 from netarena_k8s.real.context import check_context, current_context, namespace_of
@@ -101,6 +106,14 @@ def test_kubeconfigs_are_merged_and_broken_ones_told(tmp_path):
         ({"images": "boutique"}, "set cluster too"),
         ({"cluster": "k", "images": "boutique"}, "set it to a checkout of microservices-demo"),
         ({"cluster": "k", "namespace": "x", "concurrency": 2}, "must be 1 in one namespace"),
+        (
+            {"cluster": "k", "namespace": "x", "world": "varied"},
+            "must be standard in one namespace",
+        ),
+        (
+            {"cluster": "k", "namespace": "default", "error_types": ["namespace_peer+add_ingress"]},
+            "namespace_peer takes default for another namespace",
+        ),
         ({"cluster": "k"}, "'k' must be 'embedded' or a context of"),
     ],
 )
@@ -169,7 +182,7 @@ def test_a_kubeconfig_that_cannot_be_read_is_worth_a_note(tmp_path):
 def test_rights_that_end_at_a_namespace_are_told_with_what_they_do_for(
     tmp_path, monkeypatch, context, allowed, told
 ):
-    async def missing(_api, namespace):
+    async def missing(_api, namespace, _workloads):
         return [] if namespace in allowed else ["create namespaces"]
 
     async def get(_api, _path):
@@ -454,6 +467,23 @@ THEIRS = (
 OURS = {OWNED: OWNER}
 
 
+def made_by(kind, name, **more):
+    """A pod of such an owner."""
+    owner = {"kind": kind, "name": name, "uid": f"uid-of-{name}"}
+    return {**thing("Pod", f"{name}-x", ownerReferences=[owner]), **more}
+
+
+def test_pods_that_are_over_or_go_with_what_is_replaced_are_in_nobodys_way():
+    api = cast("Any", Objects(
+        thing("Deployment", "frontend"), made_by("ReplicaSet", "frontend-7f"),
+        thing("StatefulSet", "db", OURS, uid="uid-of-db"), made_by("StatefulSet", "db"),
+        thing("Pod", "late", deletionTimestamp="2026-01-01T00:00:00Z"),
+        {**thing("Pod", "job"), "status": {"phase": "Succeeded"}},
+    ))  # fmt: skip
+    asyncio.run(claim.settle(api, "ns"))
+    assert {name for kind, name in api.held if kind != "Pod"} == set()
+
+
 def test_a_claimed_namespace_loses_what_is_ours_and_nothing_else():
     reference = (
         thing("NetworkPolicy", "cartservice"), thing("Deployment", "cartservice"),
@@ -481,6 +511,9 @@ def test_a_claimed_namespace_loses_what_is_ours_and_nothing_else():
         (thing("NetworkPolicy", "deny-all"), "NetworkPolicy deny-all that is not ours"),
         (thing("Deployment", "shop"), "Deployment shop that is not ours"),
         (thing("Service", "web"), "Service web that is not ours"),
+        (thing("Pod", "frontend"), "Pod frontend that is not ours"),
+        (made_by("StatefulSet", "frontend"), "Pod frontend-x that is not ours"),
+        (made_by("ReplicaSet", "shop-7f"), "Pod shop-7f-x that is not ours"),
         (thing("ConfigMap", "netarena"), "ConfigMap netarena that is not ours"),
         (thing("ConfigMap", "netarena", OURS), "ConfigMap netarena that is not ours"),
     ],
@@ -1326,7 +1359,10 @@ class Enforcer:
     ``hears`` says whether a spec is taken over; what it does not hear stays as it was in force.
     """
 
-    server, ready = Server("https://192.0.2.1"), None
+    server, is_ready = Server("https://192.0.2.1"), True
+
+    async def ready(self):
+        return self.is_ready
 
     def __init__(self, world, hears):
         self._world = world
@@ -1696,6 +1732,114 @@ def test_a_fault_is_written_on_healthy_policies_whatever_is_there():
     assert [after[name]["spec"] for name in "abcd"] == [SHUT, OPEN, OPEN, SHUT]
     assert [after[name]["metadata"].get("labels") for name in "abcd"] == [None] * 4
     assert not {one["metadata"]["uid"] for one in after.values()} & set(before.values())
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers() | st.none()))
+def test_what_is_applied_is_yaml_of_any_text(notes):
+    text = client._written({"notes": notes}, "application/apply-patch+yaml")
+    assert yaml.safe_load(text) == {"notes": notes}
+    assert text.isascii()
+    assert json.loads(client._written({"notes": notes}, "application/json")) == {"notes": notes}
+
+
+@pytest.mark.parametrize(("status", "ours"), [(422, False), (400, False), (403, True)])
+def test_policies_that_are_refused_for_what_is_in_them_are_no_failure_of_ours(status, ours):
+    enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
+    one = standing(enforcer, PAIR)
+
+    async def refuse(_manifest):
+        raise Refused(status, "not so")
+
+    async def scene():
+        await one.put(policy_manifests(PAIR, "shop"))
+        deployed = episode(one, enforcer)
+        enforcer.apply = refuse
+        async with deployed.aside():
+            assert await one.policies() == []
+        with pytest.raises(EnvironmentFailed, match="could not be put back: not so") as told:
+            await deployed.look()
+        assert told.value.proven_ours == ours
+
+    asyncio.run(scene())
+
+
+def test_a_token_is_replaced_at_half_of_its_life():
+    enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
+    one = standing(enforcer, PAIR)
+    deployed = episode(one, enforcer)
+    lives = iter([60.0, 0.0, 60.0])
+    given = itertools.count()
+
+    async def token():
+        return f"t{next(given)}", next(lives)
+
+    one.token = token
+
+    async def scene():
+        assert [await deployed._lend() for _ in range(2)] == ["t0", "t0"]
+        deployed._renew_at -= 30.1
+        assert [await deployed._lend() for _ in range(3)] == ["t1", "t2", "t2"]
+
+    asyncio.run(scene())
+
+
+def test_how_long_a_token_lives_is_for_the_server_to_say():
+    class Granting(Enforcer):
+        now = 1_767_225_600.0  # 2026-01-01
+
+        async def post(self, path, body):
+            assert path.endswith("/serviceaccounts/operator/token")
+            return {"status": {"token": "t", "expirationTimestamp": "2026-01-01T00:10:00Z"}}
+
+    one = standing(cast("Any", Granting(PAIR, lambda _: True)), PAIR)
+    assert asyncio.run(one.token()) == ("t", 600.0)
+
+
+def test_an_api_server_that_is_away_for_a_moment_of_a_command_makes_no_failure_of_the_agents():
+    enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
+    one = standing(enforcer, PAIR)
+    deployed = episode(one, enforcer)
+
+    async def scene():
+        await one.put(policy_manifests(PAIR, "shop"))
+        async with deployed.acting():
+            await asyncio.sleep(0)
+        await deployed.look()
+        enforcer.is_ready = False
+        async with deployed.acting():
+            await until(lambda: deployed._gate.failures)
+        with pytest.raises(EnvironmentFailed, match="away during a command") as told:
+            await deployed.look()
+        assert told.value.proven_ours
+
+    asyncio.run(scene())
+
+
+def test_a_doubt_that_ends_with_the_agents_policies_is_charged_to_it():
+    here = Sight((), (True,))
+    differs = replace(here, disagreement=("a -> b should be closed",))
+
+    class Deployed:
+        async def look(self):
+            await asyncio.sleep(0.02)
+            return self.seen
+
+        async def doubt(self, sight):
+            return self.after
+
+    there = Deployed()
+    environment = KubernetesEnvironment(cast("Any", None), cast("Any", None), cast("Any", None))
+    environment._deployed = cast("Any", there)
+
+    async def charged(seen, after):
+        there.seen, there.after = seen, after
+        before = environment.charged_s
+        await environment.observe()
+        return environment.charged_s - before
+
+    assert asyncio.run(charged(here, here)) == 0
+    assert asyncio.run(charged(differs, here)) == 0
+    assert asyncio.run(charged(differs, differs)) >= 0.02
 
 
 def test_no_disagreement_is_no_doubt(monkeypatch):

@@ -9,7 +9,7 @@ from netarena_k8s.boutique import boutique
 from netarena_k8s.fault import draw, faulty
 from netarena_k8s.stretch import NONE, difference, show, union
 from netarena_k8s.varied import varied
-from netarena_k8s.world import Net, Policy, opened, outside_of, reach
+from netarena_k8s.world import Net, Pair, Policy, opened, outside_of, reach
 
 WORLD = boutique()
 
@@ -46,7 +46,43 @@ def test_strangers_with_the_same_labels_are_seen():
     assert seen(changed("adservice", ingress=[rule])) == {
         ("default/frontend", "adservice", "TCP 9555"),
         ("kube-system/frontend", "adservice", "TCP 9555"),
+        ("another-shop/frontend", "adservice", "TCP 9555"),
     }
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        {"podSelector": {"matchExpressions": [{"key": "pod-template-hash", "operator": "Exists"}]}},
+        {"namespaceSelector": {"matchLabels": {"app.kubernetes.io/managed-by": "netarena"}}},
+    ],
+)
+def test_what_is_opened_by_labels_that_nobody_wrote_is_seen(peer):
+    rule = {"from": [peer], "ports": [{"port": 1}]}
+    found = {source for source, _, _ in seen(changed("adservice", ingress=[rule]))}
+    assert {app.name for app in WORLD.apps} - {"adservice"} <= found
+    assert ("another-shop/any" in found) == ("namespaceSelector" in peer)
+
+
+def test_labels_where_a_world_runs_count():
+    marks = WORLD.marks.model_copy(update={"space": {"team": "blue"}})
+    peer = {"namespaceSelector": {"matchLabels": {"team": "blue"}}}
+    policies = changed("adservice", ingress=[{"from": [peer], "ports": [{"port": 9555}]}])
+    pair = Pair(source="cartservice", target="adservice")
+    assert Net(WORLD, policies, marks=marks).reaches(pair)
+    assert not Net(WORLD, policies).reaches(pair)
+
+
+def test_a_name_is_resolved_when_every_server_may_be_asked():
+    """Which one a lookup goes to is for the cluster to say."""
+
+    def resolves(*blocks: str) -> bool:
+        rules = [{"to": [{"ipBlock": {"cidr": f"{ip}/32"}}]} for ip in blocks]
+        net = Net(WORLD, changed("frontend", egress=rules), name_servers=("10.9.0.1", "10.9.0.2"))
+        return net.resolves("frontend")
+
+    assert not resolves("10.9.0.1")
+    assert resolves("10.9.0.1", "10.9.0.2")
 
 
 @pytest.mark.parametrize("cidr", ["192.0.2.16/28", "2001:db8::/64"])
