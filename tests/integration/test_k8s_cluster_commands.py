@@ -143,6 +143,12 @@ class Typist:
             ("/spec/ingress/0/ports/0/protocol", "UDP"),
             ("/spec/ingress/0/ports/-", self._port()),
             ("/spec/ingress/7", {}),
+            ("/spec/ingress/-1", self._rule()),
+            ("/spec/ingress/-2", self._rule()),
+            ("/spec/ingress/00", self._rule()),
+            ("/spec/ingress/+0/ports/-1", self._port()),
+            ("spec/ingress", [self._rule()]),
+            ("", {}),
             ("/spec/egress", [self._rule("to")]),
             ("/spec/policyTypes", ["Ingress"]),
             ("/spec/podSelector/matchLabels/app", self._app().name),
@@ -151,20 +157,53 @@ class Typist:
             ("/metadata/name", "another"),
             ("/spec/nothing/there", 1),
         ])  # fmt: skip
-        op = self._rng.choice(["add", "replace", "remove", "add", "replace", "test", "move"])
+        op = self._rng.choice(
+            ["add", "replace", "remove", "add", "replace", "test", "move", "copy", "Add"]
+        )
         one = {"op": op, "path": path}
-        if op in {"add", "replace", "test"}:
+        if op == "test" or (op in {"add", "replace"} and self._rng.random() < 0.9):
             one["value"] = value
-        if op == "move":
-            one["from"] = "/spec/egress"
+        if op in {"move", "copy"}:
+            one["from"] = self._rng.choice(
+                ["/spec/egress", "/spec/egress", "/spec/ingress/-1", "/spec/nothing"]
+            )
         return self._patch("json", [one])
 
+    def _metadata(self):
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1", "controller": True}
+        return self._rng.choice([
+            {"labels": {"team": "b"}},
+            {"labels": {"team": 1}},
+            {"labels": None},
+            {"finalizers": ["kept"]},
+            {"finalizers": ["example.org/kept"]},
+            {"finalizers": None},
+            {"deletionTimestamp": "2020-01-01T00:00:00Z"},
+            {"deletionGracePeriodSeconds": 3},
+            {"creationTimestamp": None},
+            {"generation": 5},
+            {"ownerReferences": [{**owner, "uid": ""}]},
+            {"ownerReferences": [owner, {**owner, "uid": "2"}]},
+            {"managedFields": []},
+        ])  # fmt: skip
+
     def _merge_patch(self):
-        return self._patch("merge", {"spec": self._spec()})
+        return self._patch("merge", self._rng.choice([
+            {"spec": self._spec()},
+            {"spec": self._spec()},
+            {"spec": self._spec(), "metadata": self._metadata()},
+            {"metadata": self._metadata()},
+        ]))  # fmt: skip
 
     def _strategic_patch(self):
-        extra = self._rng.choice([{}, {}, {"metadata": {"labels": {"team": "b"}}}])
-        return self._patch("strategic", {"spec": self._spec(), **extra})
+        return self._patch("strategic", self._rng.choice([
+            {"spec": self._spec()},
+            {"spec": self._spec()},
+            {"spec": self._spec(), "metadata": self._metadata()},
+            {"spec": {"ingress": [{"$patch": "replace"}, self._rule()]}},
+            {"spec": {"podSelector": {"$patch": "replace", "matchLabels": {"app": "x"}}}},
+            None,
+        ]))  # fmt: skip
 
     def _manifest(self):
         policy = self._policy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +29,8 @@ _MERGED: Mapping[tuple[str, ...], str] = MappingProxyType(
     {("metadata", "ownerReferences"): "uid", ("metadata", "finalizers"): ""}
 )
 _DIRECTIVES = ("$patch", "$retainKeys")
+#: of a list, as Go reads a number
+_INDEX = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def patch(media: str, live: Mapping[str, Any], sent: Any) -> Any:
@@ -37,6 +40,8 @@ def patch(media: str, live: Mapping[str, Any], sent: Any) -> Any:
     """
     if media == JSON:
         return _patch_json(live, sent)
+    if sent is None and media == STRATEGIC:
+        return live
     if not isinstance(sent, Mapping):
         target = "map[string]interface {}"
         raise _undecodable(sent, target)
@@ -81,10 +86,54 @@ def _inapplicable() -> Refused:
     return Refused(422, "Invalid", message, {})
 
 
-def _is_new_key(document: Any, path: Any) -> bool:
-    """Whether a pointer names a key that an object which is there does not have."""
-    found, last = jsonpointer.JsonPointer(path).to_last(document)
-    return isinstance(found, dict) and last not in found
+def _walk(document: Any, path: Any, *, grows: bool = False) -> tuple[str, Any]:
+    """A pointer as RFC 6901 writes it, and what holds the value that it names.
+
+    A real API server reads more than the RFC: an index may have a sign or zeros before it, a
+    negative one counts from the end (with ``grows``, of the list that has one more), and all before
+    the first slash is passed over. Raises JsonPointerException.
+    """
+    _, *words = str(path).split("/")
+    if not words:
+        raise jsonpointer.JsonPointerException("no value is named")
+    found, holder = document, None
+    for place, word in enumerate(words):
+        holder = found
+        if isinstance(holder, list) and _INDEX.fullmatch(word):
+            length = len(holder) + (grows and place == len(words) - 1)
+            number = int(word)
+            words[place] = str(number + length if number < 0 else number)
+        if place < len(words) - 1:
+            found = jsonpointer.JsonPointer(f"/{words[place]}").resolve(holder)
+    return "/" + "/".join(words), holder
+
+
+def _lacks(holder: Any, pointer: str) -> bool:
+    """Whether the last key of a pointer is not in the object that it should be in."""
+    key = jsonpointer.JsonPointer(pointer).parts[-1]
+    return isinstance(holder, dict) and key not in holder
+
+
+def _as_the_rfc_has_it(document: Any, sent: Mapping[str, Any]) -> dict[str, Any]:
+    """An operation that a real API server takes, as RFC 6902 would write it: beyond that, what is
+    not there is replaced by adding it, and copied or added as a null where no value is given.
+
+    Raises JsonPointerException.
+    """
+    one, operation = dict(sent), sent.get("op")
+    grows = operation in {"add", "copy"}
+    if operation in {"move", "copy"}:
+        one["from"], source = _walk(document, sent.get("from"))
+        if operation == "copy" and _lacks(source, one["from"]):
+            one["op"] = "add"
+        # what is moved within a list leaves it first
+        grows = grows or source is not _walk(document, sent.get("path"))[1]
+    one["path"], holder = _walk(document, sent.get("path"), grows=grows)
+    if operation == "replace" and _lacks(holder, one["path"]):
+        one["op"] = "add"
+    if one["op"] in {"add", "replace"}:
+        one.setdefault("value", None)
+    return one
 
 
 def _patch_json(live: Mapping[str, Any], sent: Any) -> Any:
@@ -99,19 +148,17 @@ def _patch_json(live: Mapping[str, Any], sent: Any) -> Any:
         )
     found = json.loads(json.dumps(live))
     copied = 0
-    for one in sent:
-        if not isinstance(one, dict):
-            raise _undecodable(one, "handlers.jsonPatchOp")
+    for given in sent:
+        if not isinstance(given, dict):
+            raise _undecodable(given, "handlers.jsonPatchOp")
         try:
-            if one.get("op") == "copy":
+            one = _as_the_rfc_has_it(found, given)
+            if one["op"] == "copy":
                 # each copy of a copy doubles it
-                source = jsonpointer.resolve_pointer(found, str(one.get("from")))
+                source = jsonpointer.resolve_pointer(found, one["from"])
                 copied += len(json.dumps(source))
                 if copied > BODY_BYTES:
                     raise too_large(BODY_BYTES)
-            if one.get("op") == "replace" and _is_new_key(found, one.get("path")):
-                # beyond the RFC: a real API server takes it for an addition
-                one = {**one, "op": "add"}  # noqa: PLW2901 -- the same operation, as it is meant
             found = jsonpatch.JsonPatch([one]).apply(found, in_place=True)
         except (
             jsonpatch.JsonPatchException,
@@ -140,10 +187,8 @@ def _merge(target: Any, sent: Any) -> Any:
 
 def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
     """As a merge patch, with directives, and with the few lists that are merged."""
-    if isinstance(sent, list):
-        return _merge_list(target, sent, place)
     if not isinstance(sent, Mapping):
-        return sent
+        return _merge_list(target, sent, place) if isinstance(sent, list) else sent
     directive = sent.get("$patch")
     if directive == "replace":
         return {key: value for key, value in sent.items() if key != "$patch"}
@@ -165,16 +210,34 @@ def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
             found[name] = [one for one in found.get(name) or () if one not in gone]
         elif value is None:
             found.pop(key, None)
+        elif type(found.get(key)) is type(value):
+            found[key] = _merge_strategic(found[key], value, (*place, key)[-2:])
+        elif _is_directive(value):  # with nothing to be done to
+            found.pop(key, None)
         else:
-            found[key] = _merge_strategic(found.get(key), value, (*place, key)[-2:])
+            found[key] = _without_directives(value)
     return found
 
 
+def _without_directives(sent: Any) -> Any:
+    """What takes the place of something that is not there, or of another type: whatever holds a
+    directive is left out (k8s.io/apimachinery, strategicpatch)."""
+    if isinstance(sent, Mapping):
+        return {
+            key: _without_directives(one) for key, one in sent.items() if not _is_directive(one)
+        }
+    if isinstance(sent, list):
+        return [_without_directives(one) for one in sent if not _is_directive(one)]
+    return sent
+
+
 def _merge_list(target: Any, sent: list[Any], place: tuple[str, ...]) -> list[Any]:
+    key = _MERGED.get(place)
+    if key is None:  # replaced as a whole: nothing in it is read as a directive
+        return sent
     items = [one for one in sent if not _is_directive(one)]
     replaces = any(_is_directive(one) and one["$patch"] == "replace" for one in sent)
-    key = _MERGED.get(place)
-    if key is None or replaces or not isinstance(target, list):
+    if replaces or not isinstance(target, list):
         return items
     if not key:
         return [*target, *(one for one in items if one not in target)]

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from netarena_k8s.block import Block
@@ -21,6 +22,16 @@ _TOLD = 100
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _TYPES = ("Ingress", "Egress")
 _ANNOTATION_BYTES = 262_144
+#: those that need no domain
+_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
+_OWNER_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "apiVersion": "version must not be empty",
+        "kind": "must not be empty",
+        "name": "must not be empty",
+        "uid": "must not be empty",
+    }
+)
 _NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME_TOLD = (
@@ -123,8 +134,37 @@ def _metadata(metadata: Object) -> Iterator[Flaw]:
         told = f"Too long: may not be more than {_ANNOTATION_BYTES} bytes"
         yield ("FieldValueTooLong", told, "metadata.annotations")
     for number, name in enumerate(metadata.get("finalizers", ())):
-        for why in _key_flaws(name):
+        whys = list(_key_flaws(name))
+        if "/" not in name and name not in _FINALIZERS:
+            whys.append("name is neither a standard finalizer name nor is it fully qualified")
+        for why in whys:
             yield flaw_invalid(f"metadata.finalizers[{number}]", name, why)
+    yield from _owners(metadata.get("ownerReferences", ()))
+
+
+def _owners(owners: Sequence[Any]) -> Iterator[Flaw]:
+    place = "metadata.ownerReferences"
+    known = [one for one in owners if isinstance(one, Mapping)]
+    for one in known:
+        for key, told in _OWNER_KEYS.items():
+            if not one.get(key):
+                yield flaw_invalid(f"{place}.{key}", "", told)
+    ruling = [f"{one.get('kind')}/{one.get('name')}" for one in known if one.get("controller")]
+    if len(ruling) > 1:
+        why = (
+            'Only one reference can have Controller set to true. Found "true" in references for '
+            f"{ruling[0]} and {ruling[1]}"
+        )
+        yield flaw_invalid(place, owners, why)
+
+
+def find_changes(old: Object, new: Object) -> list[Flaw]:
+    """What of an object's metadata was set that only a deletion sets."""
+    return [
+        flaw_invalid(f"metadata.{key}", new[key], "field is immutable")
+        for key in ("deletionTimestamp", "deletionGracePeriodSeconds")
+        if new.get(key) is not None and key not in old
+    ]
 
 
 def _dns_flaws(name: str) -> Iterator[str]:

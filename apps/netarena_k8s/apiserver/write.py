@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -38,6 +38,7 @@ from netarena_k8s.apiserver.status import (
 from netarena_k8s.apiserver.store import Store
 from netarena_k8s.apiserver.validity import (
     Flaw,
+    find_changes,
     find_flaws,
     find_warnings,
     flaw_invalid,
@@ -318,11 +319,12 @@ def _change(
     metadata["resourceVersion"] = before["resourceVersion"]
     if "namespace" in before:
         metadata["namespace"] = before["namespace"]
+    set_anew = find_changes(before, metadata)
     for key in _FIXED:
         metadata.pop(key, None)
         if key in before:
             metadata[key] = before[key]
-    warnings += _validate(call, new)
+    warnings += _validate(call, new, set_anew)
     if hollow or shaped.hollow or new.get("spec") != old.get("spec"):
         metadata["generation"] = before.get("generation", 0) + 1
     known = ownership.read_owners(before.get("managedFields", []))
@@ -484,14 +486,14 @@ def _check_place(call: Call, metadata: Object) -> None:
         )
 
 
-def _validate(call: Call, one: Object) -> list[str]:
-    """Raises Refused (422); returns warnings."""
+def _validate(call: Call, one: Object, known: Sequence[Flaw] = ()) -> list[str]:
+    """Raises Refused (422); returns warnings. ``known`` is what is wrong already."""
     name = one["metadata"].get("name", "")
     if call.resource != NETWORK_POLICIES:
         if not isinstance(name, str) or not name:
             raise invalid(call.resource, "", [flaw_required("metadata.name")])
         return []
-    if flaws := find_flaws(one):
+    if flaws := [*known, *find_flaws(one)]:
         raise invalid(call.resource, name, flaws)
     return find_warnings(one)
 

@@ -154,25 +154,26 @@ def test_a_strategic_patch_merges_maps_and_replaces_lists(store):
     }
     found = do(store, "patch", sent, STRATEGIC).body
     assert found["spec"]["podSelector"] == {"matchLabels": {"z": "1"}}
+    pod = {"apiVersion": "v1", "kind": "Pod"}
     sent = {
         "metadata": {
             "$setElementOrder/finalizers": [],
             "$deleteFromPrimitiveList/finalizers": ["x.io/y"],
             "labels": {"$patch": "delete"},
-            "ownerReferences": [{"uid": "1", "name": "n"}],
+            "ownerReferences": [{**pod, "uid": "1", "name": "n"}],
         },
         "spec": {"$retainKeys": ["ingress", "podSelector"], "policyTypes": None},
     }
     found = do(store, "patch", sent, STRATEGIC).body
     assert {"labels", "finalizers"} & found["metadata"].keys() == set()
     assert "egress" not in found["spec"]
-    owner = {"uid": "1", "name": "m"}
-    sent = {"metadata": {"ownerReferences": [owner, {"uid": "2", "name": "o"}]}}
+    owner, other = {**pod, "uid": "1", "name": "m"}, {**pod, "uid": "2", "name": "o"}
+    sent = {"metadata": {"ownerReferences": [owner, other]}}
     found = do(store, "patch", sent, STRATEGIC).body["metadata"]["ownerReferences"]
-    assert found == [owner, {"uid": "2", "name": "o"}]
+    assert found == [owner, other]
     sent = {"metadata": {"ownerReferences": [{"$patch": "delete", "uid": "1"}]}}
     found = do(store, "patch", sent, STRATEGIC).body["metadata"]["ownerReferences"]
-    assert found == [{"uid": "2", "name": "o"}]
+    assert found == [other]
     assert refused(store, "patch", {"spec": {"$patch": "x"}}, STRATEGIC)[0] == 400
 
 
@@ -735,4 +736,107 @@ def test_an_apply_is_read_by_the_schema_alone(store, spec, told, validation):
     assert refused(store, "patch", sent, APPLY, fieldManager="me", fieldValidation=validation) == (
         500,
         f"failed to create typed patch object {where}: {told}",
+    )
+
+
+TWO = [{"ports": [TCP]}, FRONTEND]
+
+
+@pytest.mark.parametrize(
+    ("operations", "left"),
+    [
+        ([{"op": "add", "path": "/spec/ingress/-1", "value": {}}], [*TWO, {}]),
+        ([{"op": "add", "path": "/spec/ingress/-3", "value": {}}], [{}, *TWO]),
+        ([{"op": "add", "path": "/spec/ingress/01", "value": {}}], [TWO[0], {}, TWO[1]]),
+        ([{"op": "add", "path": "/spec/ingress/+0", "value": {}}], [{}, *TWO]),
+        ([{"op": "remove", "path": "/spec/ingress/-1"}], TWO[:1]),
+        ([{"op": "replace", "path": "/spec/ingress/-2", "value": {}}], [{}, TWO[1]]),
+        ([{"op": "remove", "path": "/spec/ingress/-2/ports"}], [{}, TWO[1]]),
+        ([{"op": "move", "from": "/spec/ingress/0", "path": "/spec/ingress/-1"}], TWO[::-1]),
+        ([{"op": "copy", "from": "/spec/ingress/-1", "path": "/spec/ingress/0"}], [TWO[1], *TWO]),
+        ([{"op": "copy", "from": "/spec/nothing", "path": "/spec/ingress"}], None),
+        ([{"op": "add", "path": "/spec/ingress"}], None),
+        ([{"op": "replace", "path": "/spec/ingress/0"}], [{}, TWO[1]]),
+        ([{"op": "add", "path": "passed over/spec/ingress", "value": []}], None),
+    ],
+)
+def test_a_json_patch_is_read_as_a_real_server_reads_it(store, operations, left):
+    """Beyond RFC 6902; each seen on a real one (tests/integration/test_k8s_cluster_commands.py)."""
+    do(store, "patch", spec_of(TWO), MERGE)
+    assert do(store, "patch", operations, JSON).body["spec"].get("ingress") == left
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "add", "path": "/spec/ingress/-4", "value": {}},
+        {"op": "add", "path": "/spec/ingress/3", "value": {}},
+        {"op": "remove", "path": "/spec/ingress/-3"},
+        {"op": "replace", "path": "/spec/ingress/-", "value": {}},
+        {"op": "copy", "from": "/spec/ingress/2", "path": "/spec/ingress/0"},
+        {"op": "move", "from": "/spec/nothing", "path": "/spec/ingress"},
+        {"op": "replace", "path": "", "value": {}},
+        {"op": "add", "path": "spec", "value": {}},
+        {"op": "add", "value": {}},
+        {"op": "test", "path": "/spec/ingress"},
+        {"path": "/spec/ingress"},
+    ],
+)
+def test_a_json_patch_that_names_nothing_is_refused(store, operation):
+    do(store, "patch", spec_of(TWO), MERGE)
+    code, message = refused(store, "patch", [operation], JSON)
+    assert (code, message) == (
+        422, "the server rejected our request due to an error in our request"
+    )  # fmt: skip
+
+
+def test_a_strategic_patch_reads_no_directive_in_a_list_that_it_replaces(store):
+    answer = do(store, "patch", spec_of([{"$patch": "replace"}]), STRATEGIC)
+    assert answer.body["spec"]["ingress"] == [{}]
+    assert answer.warnings == ['unknown field "spec.ingress[0].$patch"']
+
+
+def test_a_strategic_patch_leaves_directives_out_of_what_was_not_there(store):
+    found = do(store, "patch", spec_of([{"$patch": "replace"}, FRONTEND]), STRATEGIC,
+               name="loadgenerator")  # fmt: skip
+    assert found.body["spec"]["ingress"] == [FRONTEND]
+    assert found.warnings == []
+    sent = {"metadata": {"labels": {"$patch": "replace", "a": "b"}}}
+    assert "labels" not in do(store, "patch", sent, STRATEGIC).body["metadata"]
+
+
+def test_a_strategic_patch_of_nothing_changes_nothing(store):
+    before = policy(store)
+    assert do(store, "patch", b"null", STRATEGIC).body == before
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ({"deletionTimestamp": "2020-01-01T00:00:00Z"},
+         'metadata.deletionTimestamp: Invalid value: "2020-01-01T00:00:00Z": field is immutable'),
+        ({"deletionGracePeriodSeconds": 3},
+         "metadata.deletionGracePeriodSeconds: Invalid value: 3: field is immutable"),
+        ({"finalizers": ["kept"]},
+         ('metadata.finalizers[0]: Invalid value: "kept": '
+          "name is neither a standard finalizer name nor is it fully qualified")),
+        ({"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x"}]},
+         'metadata.ownerReferences.uid: Invalid value: "": must not be empty'),
+    ],
+)  # fmt: skip
+def test_metadata_that_a_real_server_refuses_is_refused(store, metadata, told):
+    code, message = refused(store, "patch", {"metadata": metadata}, MERGE)
+    assert (code, message) == (
+        422, f'NetworkPolicy.networking.k8s.io "adservice" is invalid: {told}'
+    )  # fmt: skip
+
+
+def test_an_object_has_one_controller(store):
+    owner = {"apiVersion": "v1", "kind": "Pod", "uid": "1", "controller": True}
+    owners = [{**owner, "name": name} for name in ("x", "y")]
+    do(store, "patch", {"metadata": {"ownerReferences": owners[:1]}}, MERGE)
+    _, message = refused(store, "patch", {"metadata": {"ownerReferences": owners}}, MERGE)
+    assert message.endswith(
+        "Only one reference can have Controller set to true. "
+        'Found "true" in references for Pod/x and Pod/y'
     )
