@@ -220,11 +220,13 @@ def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
 
 
 def _without_directives(sent: Any) -> Any:
-    """What takes the place of something that is not there, or of another type: whatever holds a
-    directive is left out (k8s.io/apimachinery, strategicpatch)."""
+    """What takes the place of something that is not there, or of another type: nulls and whatever
+    holds a directive are left out (k8s.io/apimachinery, strategicpatch)."""
     if isinstance(sent, Mapping):
         return {
-            key: _without_directives(one) for key, one in sent.items() if not _is_directive(one)
+            key: _without_directives(one)
+            for key, one in sent.items()
+            if one is not None and not _is_directive(one)
         }
     if isinstance(sent, list):
         return [_without_directives(one) for one in sent if not _is_directive(one)]

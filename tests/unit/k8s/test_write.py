@@ -796,11 +796,14 @@ def test_a_strategic_patch_reads_no_directive_in_a_list_that_it_replaces(store):
     assert answer.warnings == ['unknown field "spec.ingress[0].$patch"']
 
 
-def test_a_strategic_patch_leaves_directives_out_of_what_was_not_there(store):
+def test_a_strategic_patch_leaves_nulls_and_directives_out_of_what_was_not_there(store):
     found = do(store, "patch", spec_of([{"$patch": "replace"}, FRONTEND]), STRATEGIC,
                name="loadgenerator")  # fmt: skip
     assert found.body["spec"]["ingress"] == [FRONTEND]
     assert found.warnings == []
+    sent = {"spec": {"podSelector": {"matchLabels": {"app": None}}}}
+    found = do(store, "patch", sent, STRATEGIC, name="deny-all").body
+    assert found["spec"]["podSelector"] == {}
     sent = {"metadata": {"labels": {"$patch": "replace", "a": "b"}}}
     assert "labels" not in do(store, "patch", sent, STRATEGIC).body["metadata"]
 
