@@ -483,17 +483,14 @@ def test_a_k8s_cluster_of_a_mounted_kubeconfig_is_worked_on_and_left_as_it_was(
         assert [(one["outcome"], one["safe"]) for one in records] == [("solved", True)]
         assert summary["config"]["cluster"] == cluster
         docker("stop", "--time", "60", identity)
-    assert asyncio.run(namespaces_of_others()) == []
+    assert asyncio.run(left_namespaces()) == []
 
 
-async def namespaces_of_others() -> list[str]:
-    """Those of ours that stand on the cluster, made by no process of this machine's own."""
+async def left_namespaces() -> list[str]:
+    """Those of ours that stand on the cluster, and whose service has ended."""
     from netarena_k8s.real.claim import MINE
     from netarena_k8s.real.client import Api
-    from netarena_k8s.real.owner import OWNER_NOTE, self_notes
-
-    def pids(notes: Mapping[str, str]) -> str:
-        return str(json.loads(notes[OWNER_NOTE])["pids"])
+    from netarena_k8s.real.owner import is_seen_alive
 
     api = await Api.connect()
     try:
@@ -503,7 +500,7 @@ async def namespaces_of_others() -> list[str]:
     return [
         one["name"]
         for one in found
-        if "deletionTimestamp" not in one and pids(one["annotations"]) != pids(self_notes())
+        if "deletionTimestamp" not in one and not is_seen_alive(one["annotations"])
     ]
 
 
