@@ -17,7 +17,7 @@ from netarena_k8s.state import (
     policies_of,
     report,
 )
-from netarena_k8s.world import Policy, reach
+from netarena_k8s.world import Marks, Policy, reach
 
 WORLD = boutique()
 
@@ -47,6 +47,21 @@ def test_a_repair_is_correct_and_safe():
     assert report(WORLD, HEALTHY) == "No mismatch."
     assert report(WORLD, CLOSED) == "frontend -> adservice: expected to work, is blocked"
     assert policies_of(HEALTHY) == WORLD.policies
+
+
+def test_labels_that_a_state_holds_count():
+    """A real cluster has others than the embedded one."""
+    marks = Marks(
+        pods={**WORLD.marks.pods, "cartservice": {"app": "cartservice", "zone": "a"}}, space={}
+    )
+    rule = {"from": [{"podSelector": {"matchLabels": {"zone": "a"}}}], "ports": [{"port": 1}]}
+    opened = sight(adservice={"ingress": [rule]})
+    assert judge(WORLD, CLOSED, CLOSED, opened).safe
+    there = {**opened, "marks": marks.model_dump()}
+    assert [one.element for one in judge(WORLD, CLOSED, CLOSED, there).findings] == [
+        "cartservice -> adservice"
+    ]
+    assert make_state(Sight((), (), marks=marks))["marks"] == marks.model_dump()
 
 
 def test_policies_too_large_to_compare_count_as_exposed():
