@@ -589,8 +589,9 @@ class RealShop(Deployed):
     @contextlib.asynccontextmanager
     async def acting(self) -> AsyncIterator[None]:
         async with self._acting:
-            if self._astray is not None:
-                raise self._astray
+            if self._away is not None:
+                detail = "policies could not be put back"
+                raise self._astray or EnvironmentFailed(detail, proven_ours=True)
             watching = asyncio.create_task(self._watch())
             try:
                 yield
@@ -624,6 +625,7 @@ class RealShop(Deployed):
     async def _bring_back(self) -> None:
         async with self._moving:
             if self._away is not None and not self._closed:
+                self._astray = None
                 try:
                     await self.shop.put(self._away)
                     await self._forget()
@@ -631,7 +633,7 @@ class RealShop(Deployed):
                     detail = f"policies could not be put back: {error}"
                     self._astray = EnvironmentFailed(detail, proven_ours=error.proven_ours)
                 else:
-                    self._away = self._astray = None
+                    self._away = None
 
     async def look(self) -> Sight:
         sight = await self._settled(self.shop.look)
