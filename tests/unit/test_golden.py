@@ -1,0 +1,86 @@
+"""Queries, ids and first prompts of today, held byte for byte by a hash for each application.
+
+Who changes one of them on purpose raises the generator's version where a seed draws something
+else, and says in the commit why the hash is another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from netarena.application import Application, load
+from netarena.model import Query, State
+from netarena.prompts import PromptStyle, render
+from netarena_k8s.cluster import Sight
+from netarena_k8s.fault import faulty
+from netarena_k8s.query import faults_of
+from netarena_k8s.query import world_of as shop_of
+from netarena_k8s.state import make_state
+from netarena_k8s.world import reach
+from netarena_route.query import world_of as network_of
+
+SEED = 20261125
+#: configs that reach each generator and each text of a prompt
+CONFIGS: dict[str, list[dict[str, Any]]] = {
+    "malt": [{}, {"phrasing": "varied"}],
+    "route": [{}, {"world": "varied", "num_switches": 3, "num_hosts_per_subnet": 2}],
+    "k8s": [{}, {"world": "varied"}],
+}
+
+
+def _unseen(query: Query) -> State:
+    """The network itself is what an agent of malt gets: no state is told."""
+    del query
+    return {}
+
+
+def _disconnected(query: Query) -> State:
+    size = len(network_of(query).intended)
+    rows = ["".join("1" if one == other else "0" for other in range(size)) for one in range(size)]
+    return {"matrix": list(rows), "stolen": [], "switches": [], "collateral": []}
+
+
+def _broken(query: Query) -> State:
+    shop = shop_of(query)
+    policies = tuple(faulty(shop, faults_of(query)))
+    return make_state(Sight(policies, reach(shop, policies)))
+
+
+STATES: dict[str, Callable[[Query], State]] = {
+    "malt": _unseen,
+    "route": _disconnected,
+    "k8s": _broken,
+}
+
+
+def draw(application: Application) -> list[Query]:
+    configs = [application.config_type.parse(one) for one in CONFIGS[application.name]]
+    return [query for config in configs for query in application.generate(config, SEED)]
+
+
+def digest(lines: list[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def told(application: Application, query: Query, style: PromptStyle) -> str:
+    return render(style, application.prompt(query, STATES[application.name](query), ()))
+
+
+@pytest.mark.parametrize(
+    ("name", "queries", "prompts"),
+    [
+        ("malt", "811a06895ce0e6e1", "d2f03a4e9e1058ae"),
+        ("route", "b73fed1b77ca9b05", "381c8e0b03bd90a6"),
+        ("k8s", "00519642aa6d3f12", "d7e9b33227d98f33"),
+    ],
+)
+def test_queries_and_prompts_are_those_of_yesterday(name: str, queries: str, prompts: str) -> None:
+    application = load(name)
+    drawn = draw(application)
+    lines = [query.model_dump_json() + repr(list(application.solve(query))) for query in drawn]
+    texts = [told(application, query, style) for query in drawn[:60] for style in PromptStyle]
+    assert (digest(lines), digest(texts)) == (queries, prompts)
