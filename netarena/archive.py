@@ -7,13 +7,14 @@ world; a run that was killed, or is still going, can be read as far as it got.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from netarena.application import Application, load
 from netarena.assessment import QUERIES_NAME, load_queries
 from netarena.config import Config
 from netarena.errors import ConfigError
+from netarena.identity import Secrecy
 from netarena.journal import JOURNAL_NAME, Header, Past, read_events, read_journal
 from netarena.model import Episode, Query
 
@@ -29,6 +30,8 @@ class Stored:
     header: Header
     #: all queries of the assessment, by index
     queries: tuple[Query, ...]
+    #: what a summary tells: null while somebody who should not know it may still be asked
+    seed: int | None
     #: verdicts without texts and states, and tries that led to none
     past: Past
 
@@ -74,7 +77,12 @@ def read_run(folder: Path) -> list[Stored]:
     if not homes:
         raise ConfigError("directory", f"{folder} holds no {QUERIES_NAME}")
     queries = tuple(load_queries(homes[0] / QUERIES_NAME))
-    return [_read_participant(place, queries) for place in places]
+    run = [_read_participant(place, queries) for place in places]
+    if all(stored.header.secrecy is Secrecy.OPEN for stored in run):
+        return run
+    whole = run if homes[0] == folder else read_run(homes[0])
+    left = any(stored.not_run for stored in whole)
+    return [replace(stored, seed=None) for stored in run] if left else run
 
 
 def _read_participant(folder: Path, queries: tuple[Query, ...]) -> Stored:
@@ -89,4 +97,4 @@ def _read_participant(folder: Path, queries: tuple[Query, ...]) -> Stored:
         raise ConfigError(
             "directory", f"the journal in {folder} grades {strange}, which is in no {QUERIES_NAME}"
         )
-    return Stored(folder, application, config, header, queries, past)
+    return Stored(folder, application, config, header, queries, header.seed, past)

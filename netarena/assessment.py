@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -28,6 +28,7 @@ from netarena.application import Application
 from netarena.config import SEED_BITS, Config
 from netarena.engine import Run, clock
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError
+from netarena.identity import Secrecy, seal
 from netarena.journal import JOURNAL_NAME, Header, Journal, Past, lock_folder, read_journal
 from netarena.model import Episode, Query, write_jsonl
 from netarena.result import Spool, replace_file, write_document, write_json
@@ -151,8 +152,8 @@ def choose_queries(
     """
     path = Path(config.benchmark_path) if config.benchmark_path else None
     if path is not None and path.exists() and not config.regenerate:
-        queries = load_queries(path)
-        seed = _check_file(application, config, path.name, queries)
+        queries = _check_file(application, config, path.name, load_queries(path))
+        seed = queries[0].seed
     else:
         seed = next(
             given
@@ -202,44 +203,59 @@ def _check_overwritten(path: Path) -> None:
         raise ConfigError("benchmark_path", f"{path.name} {problem}; choose another name")
 
 
-def _check_file(application: Application, config: Config, name: str, queries: list[Query]) -> int:
-    """The seed of a file's queries, which must be what that seed draws with these keys."""
+def _check_file(
+    application: Application, config: Config, name: str, queries: list[Query]
+) -> list[Query]:
+    """A file's queries as their seed draws them with these keys, which must be what it holds.
+
+    The file of a run whose ids are sealed is as good as one that tells them.
+    """
     if not queries:
         raise ConfigError("benchmark_path", f"{name} holds no query; set regenerate_query")
     seed = queries[0].seed
     if config.seed is not None and config.seed != seed:
         raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {name}")
-    drawn = {query.id: query for query in application.generate(config, seed)}
-    seen: set[str] = set()
+    drawn = {}
+    for query in application.generate(config, seed):
+        drawn |= {query.id: query, seal(query).id: query}
+    chosen: dict[str, Query] = {}
     for query in queries:
-        if query.id not in drawn:
+        original = drawn.get(query.id)
+        if original is None:
+            expected = f"{application.name}-{application.version}-{config.shape_hash()}"
             raise ConfigError(
                 "benchmark_path",
                 f"{name} was made with other keys, another seed or version (query {query.id}; "
-                f"expected {next(iter(drawn), 'none')} and the like); use the keys it was made "
-                "with, or set regenerate_query",
+                f"expected {expected} and the like); use the keys it was made with, or set "
+                "regenerate_query",
             )
-        if query != drawn[query.id]:
+        if query.model_copy(update={"id": original.id}) != original:
             raise ConfigError("benchmark_path", f"{name} has query {query.id} altered by hand")
-        if query.id in seen:
+        if original.id in chosen:
             raise ConfigError("benchmark_path", f"{name} has query {query.id} twice")
-        seen.add(query.id)
-    return seed
+        chosen[original.id] = original
+    return list(chosen.values())
 
 
 def _take_up(
-    application: Application, config: Config, participants: Mapping[str, str], out: Path
-) -> Config | None:
-    """The config of the run that ``out`` holds, with what may differ taken from ``config``.
+    application: Application,
+    config: Config,
+    participants: Mapping[str, str],
+    out: Path,
+    secrecy: Secrecy,
+) -> tuple[Config, Secrecy] | None:
+    """The config of the run that ``out`` holds, with what may differ taken from ``config``, and
+    what its records may tell.
 
     None if there is no run. Keys that were not given keep the run's values. Raises ConfigError
-    when that run asked for something else.
+    when that run asked for something else, or somebody may know the seed that should not.
     """
     path = out / CONFIG_NAME
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         held = (stored["application"], stored["version"], dict(stored["participants"]))
         values = dict(stored["config"])
+        kept = Secrecy(stored.get("secrecy", Secrecy.OPEN))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -250,6 +266,10 @@ def _take_up(
     ):
         if old != new:
             raise ConfigError("resume", f"the run there has {what} {old}, not {new}")
+    if secrecy is Secrecy.SEALED != kept:
+        raise ConfigError(
+            "resume", "the run there was begun where ids tell the seed: ask for a new one"
+        )
     given = config.model_dump(mode="json", include=config.model_fields_set)
     for key, value in given.items():
         old = values.get(key)
@@ -258,7 +278,7 @@ def _take_up(
         if key not in MAY_DIFFER and value != old:
             raise ConfigError("resume", f"the run there has {key} {old}, not {value}")
         values[key] = value
-    return type(config).parse(values)
+    return type(config).parse(values), max(secrecy, kept)
 
 
 def _keep_earlier(out: Path) -> None:
@@ -336,12 +356,13 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     reporter: Reporter | None = None,
     fallback_seed: int | None = None,
     ids: Mapping[str, str] | None = None,
+    secrecy: Secrecy = Secrecy.OPEN,
 ) -> dict[str, dict[str, Any]]:
     """Run every query of ``config`` against each agent; ``application`` is entered already.
 
     ``slots`` bounds live worlds over all calls that share it. The agents are closed at the end.
     ``ids`` are the participants' names in ``results.json``, by role; without it a URL or the
-    agent's own name.
+    agent's own name. ``secrecy`` is about who reads records while the run goes on.
     Returns the summaries by role; records are in the result files alone. Raises ConfigError before
     any agent is asked, and AssessmentFailed when an agent was never there or no query could be
     graded: what was graded is then in the journal, and other participants' results are written.
@@ -356,6 +377,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
             pump=_Pump(reporter or _Silent()),
             fallback_seed=fallback_seed,
             ids=ids or {},
+            secrecy=secrecy,
         )
     finally:
         for agent in agents.values():
@@ -372,6 +394,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     pump: _Pump,
     fallback_seed: int | None,
     ids: Mapping[str, str],
+    secrecy: Secrecy,
 ) -> dict[str, dict[str, Any]]:
     deadline = None if config.time_budget_s is None else clock() + config.time_budget_s
     for role in agents:
@@ -385,7 +408,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
         try:
             out.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 -- a few local calls
             held.enter_context(lock_folder(out))
-            resumed = _take_up(application, config, names, out) if config.resume else None
+            resumed = _take_up(application, config, names, out, secrecy) if config.resume else None
             if resumed is None:
                 _keep_earlier(out)
                 queries, seed = await asyncio.to_thread(
@@ -393,12 +416,14 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                 )
                 config = config.model_copy(update={"seed": seed})
             else:
-                config = resumed
+                config, secrecy = resumed
                 own = config.model_copy(
                     update={"benchmark_path": str(out / QUERIES_NAME), "regenerate_query": False,
                             "regenerate_benchmark": False, "regenerate_config": False}
                 )  # fmt: skip
                 queries, seed = await asyncio.to_thread(choose_queries, application, own)
+            if secrecy is Secrecy.SEALED:
+                queries = [seal(query) for query in queries]
             # to the end, even when cancelled: what it opens is to be closed below
             parts = await finish(
                 asyncio.to_thread(
@@ -408,12 +433,14 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     agents=agents,
                     names=names,
                     queries=queries,
+                    secrecy=secrecy,
                     out=out,
                     held=held,
                 )
             )
         except OSError as error:
             raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None
+        telling = _Telling(seed, agents, secrecy)
         async with asyncio.TaskGroup() as group:
             group.create_task(pump.run())
             tasks = [
@@ -421,7 +448,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     _conduct_one(
                         application,
                         config,
-                        seed,
+                        telling,
                         part,
                         queries=queries,
                         slots=slots,
@@ -446,6 +473,21 @@ def _name(agent: Agent) -> str:
     return info.name if info.base_url == "in-process" else info.base_url
 
 
+class _Telling:
+    """When a summary tells the seed: by it, whoever reads on draws what is still to be asked."""
+
+    def __init__(self, seed: int, roles: Iterable[str], secrecy: Secrecy) -> None:
+        self.seed = seed
+        #: participants that have, or may be given, queries to answer
+        self._asked = set(roles) if secrecy is not Secrecy.OPEN else set()
+
+    def tell(self, role: str, *, complete: bool) -> int | None:
+        """The seed for the summary of ``role``, or None while somebody may still be asked."""
+        if complete:
+            self._asked.discard(role)
+        return None if self._asked else self.seed
+
+
 def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     application: Application,
     config: Config,
@@ -453,6 +495,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     agents: Mapping[str, Agent],
     names: Mapping[str, str],
     queries: Sequence[Query],
+    secrecy: Secrecy,
     out: Path,
     held: ExitStack,
 ) -> list[_Part]:
@@ -464,6 +507,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         "seed": config.seed,
         "shape": config.shape(),
         "config": public,
+        "secrecy": secrecy,
     }
     # the config last: where it is, a run can be resumed
     replace_file(out / QUERIES_NAME, write_jsonl(queries))
@@ -486,7 +530,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
 async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     application: Application,
     config: Config,
-    seed: int,
+    telling: _Telling,
     part: _Part,
     *,
     queries: Sequence[Query],
@@ -519,7 +563,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         run = Run(
             application,
             config,
-            seed,
+            telling.seed,
             agent,
             role,
             journal=part.journal,
@@ -533,7 +577,8 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         with suppress(AssessmentFailed):  # a full disk may be the very reason
             part.journal.append("end", complete=False, failed=str(error))
         return error
-    summary = summarise(application, config, seed, graded.episodes, graded.not_run)
+    told = telling.tell(role, complete=not graded.not_run)
+    summary = summarise(application, config, told, graded.episodes, graded.not_run)
     pump.tell("summarised", role, summary)
     # to the end, even when cancelled: the spool must not be closed under the thread
     try:

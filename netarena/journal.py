@@ -29,6 +29,7 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError
 
 from netarena.errors import AssessmentFailed, ConfigError
+from netarena.identity import Secrecy
 from netarena.model import Episode, JsonValue, Record
 
 JOURNAL_NAME = "journal.jsonl"
@@ -46,10 +47,12 @@ class Header(Record):
     seed: int
     shape: dict[str, JsonValue]
     config: dict[str, JsonValue]
+    secrecy: Secrecy = Secrecy.OPEN
 
     def same_run(self, other: Header) -> bool:
         """Whether both ask the same queries of the same role; the rest may be set anew."""
-        return self.model_copy(update={"config": {}}) == other.model_copy(update={"config": {}})
+        rest = {"config": {}, "secrecy": Secrecy.OPEN}
+        return self.model_copy(update=rest) == other.model_copy(update=rest)
 
 
 @dataclass

@@ -62,7 +62,7 @@ class Regrade:
         stored = self.stored
         outlines = [episode.outline() for episode in self.episodes]
         summary = summarise(
-            stored.application, stored.config, stored.header.seed, outlines, stored.not_run
+            stored.application, stored.config, stored.seed, outlines, stored.not_run
         )
         return [*self.records, summary]
 

@@ -9,9 +9,11 @@ returned is plain JSON without NaN or infinity; a rate over nothing is null.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from netarena.config import Config
@@ -23,6 +25,8 @@ Z_95 = 1.959964
 AGENT_SHARE = 0.5
 #: characters kept of one piece of evidence in a summary; the journal has all of it
 EVIDENCE_CHARS = 400
+#: the folders of an absolute path, of which a summary keeps the last name
+_FOLDERS = re.compile(r"(?<![\w.~/-])/(?!/)(?:[\w.@+-]+/)+")
 
 #: the three rates, in the order in which they are shown; each maps an episode to a verdict
 VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
@@ -118,12 +122,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def summarise(
     application: Measuring,
     config: Config,
-    seed: int,
+    seed: int | None,
     episodes: Sequence[Outline],
     not_run: Sequence[Query] = (),
 ) -> dict[str, Any]:
     """The summary of one participant: the last element of ``results``.
 
+    ``seed`` is None where the summary must not tell it; then ``config`` does not either.
     ``episodes`` are final, one per query asked; ``not_run`` are the queries never asked.
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
     ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator.
@@ -143,8 +148,7 @@ def summarise(
         **{f"avg_{key}": value for key, value in measures.items()},
         "version": application.version,
         "seed": seed,
-        # old local files put their API keys in agent_client_configs: never in a published record
-        "config": config.model_dump(mode="json", exclude={"agent_client_configs"}),
+        "config": _public(config, seed),
         "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},
         "failure_types": failure_types(episodes),
         "invalid": [_invalid(e) for e in episodes if e.outcome is Outcome.INVALID],
@@ -155,6 +159,15 @@ def summarise(
         "intervals": {name: rates[name]["interval"] for name in VERDICTS},
         **sum((episode.usage for episode in episodes if episode.usage), Usage()).keys(),
     }
+
+
+def _public(config: Config, seed: int | None) -> dict[str, Any]:
+    """What was asked, for everybody to read: no key, and no folder of this machine."""
+    # old local files put their API keys in agent_client_configs
+    public = config.model_dump(mode="json", exclude={"agent_client_configs"})
+    paths = config.input_paths() | ({"output_dir": config.output_dir} if config.output_dir else {})
+    public |= {key: Path(path).name for key, path in paths.items() if Path(path).is_absolute()}
+    return public if seed is not None else public | {"seed": None}
 
 
 def failure_types(episodes: Iterable[Outline]) -> dict[str, int]:
@@ -289,6 +302,7 @@ def _invalid(episode: Outline) -> dict[str, Any]:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else str(value)
+    text = _FOLDERS.sub("", text[: 10 * EVIDENCE_CHARS])
     return text if len(text) <= EVIDENCE_CHARS else f"{text[: EVIDENCE_CHARS - 1]}…"
 
 

@@ -40,6 +40,7 @@ from netarena.assessment import MAX_EPISODES, Reporter
 from netarena.assessment import conduct as conduct_assessment
 from netarena.config import Config
 from netarena.errors import AssessmentFailed, ConfigError
+from netarena.identity import Secrecy
 from netarena.model import JsonValue, Severity
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
@@ -68,6 +69,7 @@ class Conduct(Protocol):
         slots: asyncio.Semaphore | None = None,
         reporter: Reporter | None = None,
         fallback_seed: int | None = None,
+        secrecy: Secrecy = Secrecy.OPEN,
     ) -> object: ...
 
 
@@ -273,6 +275,7 @@ class AssessmentExecutor(AgentExecutor):
                 slots=self._slots,
                 reporter=reporter,
                 fallback_seed=seed,
+                secrecy=Secrecy.SERVED if seed is None else Secrecy.SEALED,
             )
         except ConfigError as error:
             return TaskState.TASK_STATE_REJECTED, str(error)

@@ -6,10 +6,9 @@ import asyncio
 import json
 import logging
 import os
-import re
 import secrets
 import shlex
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from netarena.cli.scenario import run_scenario
 from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
+from netarena.identity import Secrecy, find_index, read_id
 from netarena.report.document import make_report
 
 
@@ -108,8 +108,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     if values.pop("agent_client_configs", None) is not None:
         click.echo("netarena: warning: agent_client_configs is ignored", err=True)
     config = app.config_type.parse(values)
+    secrecy = Secrecy.OPEN
     if query_id is not None:
-        config = choose_query(app, config, query_id)
+        config, secrecy = choose_query(app, config, query_id)
     config, folder = place(app, config)
     assert config.seed is not None
     program = None if agent_cmd is None else split_command(agent_cmd, "--agent-cmd")
@@ -136,6 +137,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                     slots=slots,
                     reporter=MeterReporter(meter, show_verdict if verbose else None),
                     ids={app.role: title} if over_a2a or program else None,
+                    secrecy=secrecy,
                 )
 
     again = f"the same command with --out {folder} --resume"
@@ -175,46 +177,67 @@ def place(application: Application, config: Config) -> tuple[Config, Path]:
     return config.model_copy(update={"seed": seed}), folder
 
 
-def choose_query(application: Application, config: Config, query_id: str) -> Config:
-    """The config under which the query of that id is the only one; it goes to its own folder.
+def choose_query(application: Application, config: Config, query_id: str) -> tuple[Config, Secrecy]:
+    """The config under which the query of that id is the only one, and how its id is written.
 
-    The keys that shape queries are those of a run below ``netarena-runs`` that asked it, where
-    there is one, else those given. Raises ConfigError where the id cannot come of them.
+    It goes to a folder of its own. The keys that shape queries, and the seed of a sealed id, are
+    those of a run below ``netarena-runs`` or ``output_dir`` that asked it, where there is one,
+    else those given. Raises ConfigError where the id cannot come of them.
     """
-    match = re.fullmatch(r"(.+)-([0-9a-f]{8})-(\d{1,20})-(\d{1,9})", query_id)
     expected = f"{application.name}-{application.version}"
-    if match is None or match[1] != expected:
+    asked = read_id(query_id)
+    if asked is None or asked.generator != expected:
         raise ConfigError(
             "--query", f"{query_id!r} is no id of this version: those begin with {expected}-"
         )
-    shape_hash, seed, index = match[2], int(match[3]), int(match[4])
     given = config.model_dump(mode="json", include=config.model_fields_set)
-    known = [{}, *_stored_configs(application.name)]
-    shapes = [application.config_type.parse({**values, **given}) for values in known]
-    found = next((shape for shape in shapes if shape.shape_hash() == shape_hash), None)
-    if found is None:
+    shapes = [
+        (application.config_type.parse({**values, **given}), seed)
+        for values, seed in [({}, config.seed), *_stored_runs(application.name, config.output_dir)]
+    ]
+    shapes = [(shape, seed) for shape, seed in shapes if shape.shape_hash() == asked.shape_hash]
+    if not shapes:
         raise ConfigError(
             "--query",
             f"{query_id} was drawn with other keys, and no run below {RUNS} has it: give "
             "--num-queries and --set as when it was drawn",
         )
-    if seed != (seed if found.seed is None else found.seed):
-        raise ConfigError("--query", f"{query_id} has the seed {seed}, not {found.seed}")
+    if asked.seed is not None:
+        secrecy, found, seed, index = Secrecy.OPEN, shapes[0][0], asked.seed, asked.index
+        if seed != (seed if found.seed is None else found.seed):
+            raise ConfigError("--query", f"{query_id} has the seed {seed}, not {found.seed}")
+    else:
+        secrecy = Secrecy.SEALED
+        found, seed, index = _unseal(query_id, shapes)
+    assert index is not None
     own: dict[str, Any] = {"seed": seed, "start_index": index, "end_index": index + 1}
     if found.output_dir is None:
         own["output_dir"] = str(Path(RUNS) / query_id)
-    return found.model_copy(update=own)
+    return found.model_copy(update=own), secrecy
 
 
-def _stored_configs(application: str) -> list[dict[str, Any]]:
-    """The shaping keys of the application's runs below ``RUNS``, by folder name."""
-    shapes = []
-    for path in sorted(Path(RUNS).glob(f"*/{CONFIG_NAME}")):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            if stored["application"] == application:
-                shapes.append(dict(stored["shape"]))
-    return shapes
+def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple[Config, int, int]:
+    """The config, seed and index of a sealed id. Raises ConfigError where no seed fits."""
+    for shape, seed in shapes:
+        if seed is not None and (index := find_index(query_id, seed)) is not None:
+            return shape, seed, index
+    raise ConfigError(
+        "--query",
+        f"{query_id} tells no seed, and no run below {RUNS} has it: give --seed, or --out with a "
+        f"folder whose {CONFIG_NAME} has it",
+    )
+
+
+def _stored_runs(application: str, *folders: str | None) -> list[tuple[dict[str, Any], int]]:
+    """The shaping keys and seeds of the application's runs below ``RUNS`` and ``folders``."""
+    runs = {}
+    for top in (RUNS, *filter(None, folders)):
+        for path in sorted(Path(top).rglob(CONFIG_NAME)):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                stored = json.loads(path.read_text(encoding="utf-8"))
+                if stored["application"] == application:
+                    runs[path] = dict(stored["shape"]), int(stored["seed"])
+    return list(runs.values())
 
 
 def _stored_seed(folder: Path) -> int | None:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from netarena.report.markdown import interval, number, percent, plain
+from netarena.report.markdown import interval, number, percent, plain, seed_text
 
 #: columns of a table where there is no terminal that has a width
 PLAIN_WIDTH = 200
@@ -87,7 +87,7 @@ def show_result(participant: Mapping[str, Any]) -> None:
             *measures,
         ],
         title=f"{participant['application']}: {plain(agents)}, {summary['graded']} graded of "
-        f"{participant['queries']}, seed {summary['seed']}",
+        f"{participant['queries']}, seed {seed_text(summary)}",
     )
     for title in ("level", "label"):
         groups = participant[f"by_{title}"]

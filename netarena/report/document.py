@@ -50,9 +50,7 @@ def _participant(stored: Stored) -> dict[str, Any]:
         "role": stored.header.role,
         "agents": [{"name": name, "base_url": url} for name, url in agents],
         "queries": len(stored.queries),
-        "summary": summarise(
-            stored.application, stored.config, stored.header.seed, outlines, not_run
-        ),
+        "summary": summarise(stored.application, stored.config, stored.seed, outlines, not_run),
         "by_level": break_down(outlines, "level", unasked=unasked),
         "by_label": break_down(outlines, "label", unasked=unasked),
         "failures": _count(e.reason for e in episodes if e.outcome is Outcome.AGENT_FAILED),

@@ -46,6 +46,12 @@ def render_markdown(report: Mapping[str, Any]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def seed_text(summary: Mapping[str, Any]) -> str:
+    """A summary's seed in words."""
+    seed = summary["seed"]
+    return "not told while queries are left" if seed is None else str(seed)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A table about several participants; cells are text as agents and users gave it."""
@@ -154,7 +160,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         "",
         f"- Application: {clean(one['application'])}, version {clean(summary['version'])}",
         f"- Role: {clean(one['role'])}",
-        f"- Seed: {summary['seed']}",
+        f"- Seed: {seed_text(summary)}",
         f"- Queries: {one['queries']}, graded {summary['graded']}",
         f"- Complete: {'yes' if summary['complete'] else 'no'}",
     ]

@@ -49,8 +49,8 @@ class Green:
         ).json()
         return answer
 
-    async def send(self, request: Any, *, line: str = "1.0") -> dict[str, Any]:
-        """Send a request and wait for the task to end."""
+    async def send(self, request: Any, *, line: str = "1.0", **fields: str) -> dict[str, Any]:
+        """Send a request and wait for the task to end; ``fields`` go into the message."""
         text = request if isinstance(request, str) else json.dumps(request)
         if line == "0.3":
             part = {"kind": "text", "text": text}
@@ -59,10 +59,13 @@ class Green:
                 "messageId": str(uuid.uuid4()),
                 "role": "user",
                 "parts": [part],
+                **fields,
             }
             answer = await self.rpc(line, "message/send", {"message": message})
             return answer["result"]
-        message = {"messageId": str(uuid.uuid4()), "role": "ROLE_USER", "parts": [{"text": text}]}
+        message = {
+            "messageId": str(uuid.uuid4()), "role": "ROLE_USER", "parts": [{"text": text}], **fields
+        }  # fmt: skip
         answer = await self.rpc(line, "SendMessage", {"message": message})
         return answer["result"]["task"]
 
@@ -367,7 +370,8 @@ async def test_a_task_goes_on_when_its_client_leaves_and_it_can_come_back(tmp_pa
         ]
         assert results(task) + later == results(whole)
         for wanted, parts in ((True, 4), (False, 0)):
-            page = await agent.rpc("1.0", "ListTasks", {"includeArtifacts": wanted})
+            params = {"contextId": whole["contextId"], "includeArtifacts": wanted}
+            page = await agent.rpc("1.0", "ListTasks", params)
             (listed,) = page["result"]["tasks"]
             assert len(results({"artifacts": [], **listed})) == parts
 
@@ -376,12 +380,13 @@ async def test_a_page_of_tasks_is_bounded_by_what_its_artifacts_unpack_to(tmp_pa
     monkeypatch.setattr(store, "MAX_LISTED_BYTES", 300_000)
     async with green(FakeConduct(2, size=100_000), tmp_path) as agent:
         for _ in range(2):
-            await agent.send(REQUEST)
-        wanted = {"includeArtifacts": True}
+            await agent.send(REQUEST, contextId="mine")
+        mine = {"contextId": "mine"}
+        wanted = {**mine, "includeArtifacts": True}
         answer = await agent.rpc("1.0", "ListTasks", wanted)
         assert answer["error"]["code"] == -32602
         assert "smaller pageSize" in answer["error"]["message"]
-        assert len((await agent.rpc("1.0", "ListTasks", {}))["result"]["tasks"]) == 2
+        assert len((await agent.rpc("1.0", "ListTasks", mine))["result"]["tasks"]) == 2
         answer = await agent.rpc("1.0", "ListTasks", {**wanted, "pageSize": 1})
     (task,) = answer["result"]["tasks"]
     assert len(results(task)) == 3
