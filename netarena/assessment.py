@@ -215,7 +215,7 @@ def _check_file(
     seed = queries[0].seed
     if config.seed is not None and config.seed != seed:
         raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {name}")
-    drawn = {}
+    drawn: dict[str, Query] = {}
     for query in application.generate(config, seed):
         drawn |= {query.id: query, seal(query).id: query}
     chosen: dict[str, Query] = {}

@@ -14,6 +14,7 @@ from netarena.application import Environment
 from netarena.assessment import RESULTS_NAME, conduct
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
+from netarena.identity import Secrecy
 from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import AgentInfo, Episode, Execution, Move, Query, Reply, State
 
@@ -121,7 +122,14 @@ def never(query: Query, number: int, now: str) -> None:
 
 
 def assess(
-    toy: Toy, agent: Any, out: Path, *, reporter: Any = None, slots: Any = None, **values: Any
+    toy: Toy,
+    agent: Any,
+    out: Path,
+    *,
+    reporter: Any = None,
+    slots: Any = None,
+    secrecy: Secrecy = Secrecy.OPEN,
+    **values: Any,
 ) -> tuple[list[dict[str, Any]], Sequence[Episode]]:
     """Conduct one assessment; the results, and the journal's episodes with all their steps."""
     config = toy.config_type.parse({"seed": 7, **values})
@@ -129,8 +137,9 @@ def assess(
     async def run() -> dict[str, Any]:
         async with toy:
             done = await conduct(
-                toy, config, {toy.role: agent}, out=out, reporter=reporter, slots=slots
-            )
+                toy, config, {toy.role: agent},
+                out=out, reporter=reporter, slots=slots, secrecy=secrecy,
+            )  # fmt: skip
             return done[toy.role]
 
     summary = asyncio.run(run())

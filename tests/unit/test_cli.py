@@ -20,13 +20,16 @@ import pytest
 from netarena.a2a.purple import purple_app
 from netarena.a2a.service import listen
 from netarena.a2a.service import serving as serving_here
+from netarena.agent import Brief, load_agent
 from netarena.application import load
+from netarena.assessment import conduct
 from netarena.cli import COMMANDS, main
 from netarena.cli.check_agent import examine_agent
 from netarena.cli.conversation import Watched
 from netarena.cli.option import read_pairs
 from netarena.cli.program import running
 from netarena.errors import AgentFailed, ConfigError, FailureReason
+from netarena.identity import Secrecy, seal_id
 from netarena.model import AgentInfo, Check, Reply, Severity
 from tests.fake.process import find_processes
 
@@ -574,6 +577,34 @@ def test_query_asks_one_query_of_an_earlier_run_again(fake, capsys):
     assert run_lamp("--query", first["id"], *given, "--out", "one") == 0
     assert run_lamp("--query", first["id"], *given, "--seed", "8") == 2
     assert "has the seed 7, not 8" in capsys.readouterr().err
+
+
+def test_query_finds_a_sealed_id_by_the_folder_s_config(fake, capsys):
+    app, folder = load("lamp"), fake / "netarena-runs" / "team" / "a"
+    config = app.config_type.parse({"num_queries": 3, "lamps": 7, "seed": 7})
+    brief = Brief(app, config, 7, app.role)
+    agents = {app.role: load_agent("sweeper", brief)}
+    asyncio.run(conduct(app, config, agents, out=folder, secrecy=Secrecy.SEALED))
+    first = json.loads((folder / "results.json").read_text())["results"][4]
+    assert "-7-" not in first["id"]
+    assert run_lamp("--query", first["id"], "--json") == 0
+    again = json.loads(capsys.readouterr().out)["results"][0]
+    assert (again["id"], again["error_detail"]) == (first["id"], first["error_detail"])
+    assert main(["queries", "lamp", "--query", first["id"]]) == 0
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (line["id"], line["seed"]) == (first["id"], 7)
+    assert line["id"] == seal_id(app.query_id(config, 7, line["index"]), 7)
+    assert main(["regrade", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 6
+    # elsewhere the folder, or keys and seed, must be given
+    (fake / "netarena-runs").rename(fake / "elsewhere")
+    given = ["--num-queries", "3", "--set", "lamps=7"]
+    assert run_lamp("--query", first["id"], *given) == 2
+    assert "tells no seed, and no run below netarena-runs has it" in capsys.readouterr().err
+    assert run_lamp("--query", first["id"], *given, "--seed", "7", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["id"] == first["id"]
+    (fake / "netarena-runs").rename(fake / "gone")
+    assert run_lamp("--query", first["id"], "--out", "elsewhere") == 0
 
 
 @pytest.mark.parametrize("query_id", ["lamp-1-x", "lamp-2-00000000-1-1", "malt-1-00000000-1-1"])
