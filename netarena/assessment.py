@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from pydantic import ValidationError
 
@@ -260,12 +260,18 @@ def _take_up(
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError("resume", f"{path.name} cannot be read: {error!r}") from None
+
+    def refuse(what: str, old: Any, new: Any) -> NoReturn:
+        # a service's run may be another's, whose participants and seed are nobody's business
+        has = f"{what} {old}, not {new}" if secrecy is Secrecy.OPEN else f"another {what}"
+        raise ConfigError("resume", f"the run there has {has}")
+
     wanted = (application.name, application.version, dict(participants))
     for what, old, new in zip(
         ("application", "version", "participants"), held, wanted, strict=True
     ):
         if old != new:
-            raise ConfigError("resume", f"the run there has {what} {old}, not {new}")
+            refuse(what, old, new)
     if secrecy is Secrecy.SEALED != kept:
         raise ConfigError(
             "resume", "the run there was begun where ids tell the seed: ask for a new one"
@@ -276,7 +282,7 @@ def _take_up(
         if value is None and key == "seed":
             continue
         if key not in MAY_DIFFER and value != old:
-            raise ConfigError("resume", f"the run there has {key} {old}, not {value}")
+            refuse(key, old, value)
         values[key] = value
     return type(config).parse(values), max(secrecy, kept)
 
@@ -406,8 +412,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     await asyncio.to_thread(application.check, config)  # it may ask other machines
     with ExitStack() as held:
         try:
-            out.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 -- a few local calls
-            held.enter_context(lock_folder(out))
+            await finish(asyncio.to_thread(held.enter_context, lock_folder(out)))
             resumed = _take_up(application, config, names, out, secrecy) if config.resume else None
             if resumed is None:
                 _keep_earlier(out)

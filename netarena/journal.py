@@ -18,9 +18,9 @@ import fcntl
 import json
 import os
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -31,9 +31,12 @@ from pydantic import ValidationError
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.identity import Secrecy
 from netarena.model import Episode, JsonValue, Record
+from netarena.result import FILE_MODE
 
 JOURNAL_NAME = "journal.jsonl"
 LOCK_NAME = ".lock"
+#: folders below its own in which a run looks for others
+MOST_FOLDERS = 2**16
 
 R = TypeVar("R", bound=Record)
 
@@ -136,18 +139,60 @@ def _parse(path: Path, event: dict[str, Any], key: str, kind: type[R]) -> R:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold a run's folder. Raises ConfigError while another assessment holds it."""
-    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Make a run's folder and hold it, and the tree with it: no run is in one above or below.
+
+    Raises ConfigError while another assessment holds any of these, and OSError.
+    """
+    folder = folder.resolve()
+    # before anything is made in the folder of another
+    _refuse_above(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ConfigError(
-            "output_dir", f"{folder.name} is in use by an assessment that is running"
-        ) from None
-    else:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                "output_dir", f"{folder.name} is in use by an assessment that is running"
+            ) from None
+        # who holds its own folder looks at the others': of two that begin at once, one sees the
+        # other at least
+        _refuse_above(folder)
+        _refuse_below(folder)
         yield
     finally:
         os.close(handle)
+
+
+def _refuse_above(folder: Path) -> None:
+    if any(map(_is_held, folder.parents)):
+        raise ConfigError("output_dir", "lies in the folder of an assessment that is running")
+
+
+def _refuse_below(folder: Path) -> None:
+    folders, seen = deque([folder]), 0
+    while folders and seen < MOST_FOLDERS:
+        with suppress(OSError), os.scandir(folders.popleft()) as entries:
+            below = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            if any(map(_is_held, below)):
+                raise ConfigError("output_dir", "holds the folder of an assessment that is running")
+            folders += below
+            seen += len(below)
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether an assessment runs in ``folder``; what this user may not look at is not."""
+    try:
+        handle = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 class Journal:
@@ -158,7 +203,7 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._lock = threading.Lock()
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         self._cut_torn_line()
 
     def _cut_torn_line(self) -> None:

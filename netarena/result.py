@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -16,6 +17,8 @@ from types import TracebackType
 from typing import Any, Self
 
 INDENT = 2
+#: of files that hold ground truth or verdicts, before the process's umask
+FILE_MODE = 0o644
 
 
 class Spool:
@@ -88,13 +91,14 @@ def _text(value: Any, *, depth: int = 0) -> str:
 
 def replace_file(path: Path, parts: Iterable[str]) -> None:
     """Write a file so that a reader sees the old content or the new, never half."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # what the umask withholds is withheld from the first byte on
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.writelines(parts)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+        new.replace(path)
     except BaseException:
         with suppress(FileNotFoundError):
-            Path(name).unlink()
+            new.unlink()
         raise

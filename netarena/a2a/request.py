@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
+from netarena.journal import LOCK_NAME
 from netarena.model import JsonValue
 
 #: participants of one request; each runs all queries
@@ -127,7 +128,8 @@ class Place:
     def output_dir(self, value: str | None, task_id: str) -> Path:
         """The folder of a task: ``value`` below the root, absolute or not, else the task's id.
 
-        Raises ConfigError for ``..``, for links, and for the root itself.
+        Raises ConfigError for ``..``, for links, for the root itself, and for a folder that would
+        stand where a run has a file.
         """
         if value is None:
             return self.root / task_id
@@ -137,6 +139,8 @@ class Place:
         path = _below(self.root, value, "config.output_dir")
         if path == self.root:
             raise ConfigError("config.output_dir", "must name a folder")
+        if taken := {*RESERVED_NAMES, LOCK_NAME}.intersection(path.relative_to(self.root).parts):
+            raise ConfigError("config.output_dir", f"must not lead through {min(taken)}")
         return path
 
     def input_path(self, value: str, field: str, *, written: bool = False) -> Path:
@@ -216,6 +220,8 @@ def read_config(
         path = place.input_path(value, f"config.{key}", written=written)
         if key == "benchmark_path":
             _check_file(path, place, f"config.{key}")
+        elif path.name in RESERVED_NAMES:
+            raise ConfigError(f"config.{key}", "must not be a file of a run")
         changes[key] = str(path)
     return config.model_copy(update=changes)
 

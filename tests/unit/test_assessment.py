@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import json
+import os
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -38,6 +39,44 @@ def test_the_folder_holds_what_the_contract_says(tmp_path: Path) -> None:
     assert [json.loads(line) for line in lines] == results[:-1]
     events = [event["event"] for event in read_events(tmp_path / "journal.jsonl")]
     assert events == ["assessment", *(["start", "episode"] * 3), "end"]
+
+
+def test_under_a_strict_umask_a_run_is_nobody_else_s(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        assess(
+            Toy(), Scripted(open_all), tmp_path / "run",
+            output_file="o.jsonl", benchmark_path=str(tmp_path / "sub" / "q.jsonl"),
+        )  # fmt: skip
+        assess(Toy(), Scripted(open_all), tmp_path / "run")
+    finally:
+        os.umask(before)
+    made = list(tmp_path.rglob("*"))
+    assert len(made) > 10
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
+def test_no_run_begins_in_the_folder_of_another(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def answer(prompt: str, turn: int) -> str:
+        told.append(prompt)
+        return open_all(prompt, turn)
+
+    class Intruder(Scripted):
+        async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+            for other in ("run/a", "run/toy_operator/b", "run/results.json/x", "."):
+                with pytest.raises(ConfigError, match=r"output_dir: .* that is running"):
+                    await conduct(
+                        Toy(), Toy.config_type.parse({}), {"r": Scripted(answer)},
+                        out=tmp_path / other,
+                    )  # fmt: skip
+            return await super().ask(prompt, context_id=context_id, timeout_s=timeout_s)
+
+    results, _ = assess(Toy(), Intruder(open_all), tmp_path / "run")
+    assert results[-1]["outcomes"]["solved"] == 3
+    assert not told
+    assert not [path for path in (tmp_path / "run").iterdir() if path.is_dir()]
 
 
 def test_a_seed_is_drawn_shown_and_enough_to_repeat(tmp_path: Path) -> None:

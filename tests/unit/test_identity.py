@@ -7,6 +7,7 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from netarena_toy import Toy
@@ -124,6 +125,19 @@ def test_no_run_whose_ids_tell_the_seed_goes_on_under_a_secret(tmp_path: Path) -
     assess(Toy(), Scripted(open_all), tmp_path)
     with pytest.raises(ConfigError, match=r"resume: .* ids tell the seed: ask for a new one"):
         assess(Toy(), Scripted(open_all), tmp_path, resume=True, secrecy=Secrecy.SEALED)
+
+
+@pytest.mark.parametrize("values", [{"seed": 8}, {"seed": None, "num_queries": 2}])
+def test_a_service_tells_nothing_of_a_run_that_is_another_s(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path, secrecy=Secrecy.SERVED, seed=123456)
+    with pytest.raises(ConfigError) as caught:
+        assess(
+            Toy(), Scripted(open_all), tmp_path, resume=True, secrecy=Secrecy.SERVED, **values
+        )  # fmt: skip
+    changed = "seed" if values["seed"] else "num_queries"
+    assert str(caught.value) == f"resume: the run there has another {changed}"
 
 
 def test_a_message_about_queries_of_other_keys_tells_no_seed_but_the_file_s(tmp_path: Path) -> None:

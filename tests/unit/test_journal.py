@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netarena.errors import ConfigError
-from netarena.journal import Journal, lock_folder, read_events, read_journal
+from netarena.journal import LOCK_NAME, Journal, lock_folder, read_events, read_journal
 from netarena.model import AgentInfo, Episode, Outcome, Reply, Step
 
 
@@ -76,4 +78,51 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     with lock_folder(tmp_path), pytest.raises(ConfigError, match="in use"), lock_folder(tmp_path):
         pass
     with lock_folder(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "why"),
+    [
+        ("a", "a/b", "lies in the folder of an assessment that is running"),
+        ("a", "a/b/c/d", "lies in the folder"),
+        ("a", "b/../a/x", "lies in the folder"),
+        ("a", "link/x", "lies in the folder"),
+        ("a/b", "a", "holds the folder of an assessment that is running"),
+        ("a/b/c/d", "a", "holds the folder"),
+        ("a/.b/c", "a", "holds the folder"),
+    ],
+)
+def test_a_tree_has_one_run(held: str, asked: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    with lock_folder(tmp_path / held):
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(ConfigError, match=f"^output_dir: {why}"), lock_folder(tmp_path / asked):
+            pass
+        made = {path.name for path in {*tmp_path.rglob("*")} - {*before}}
+        assert made <= {LOCK_NAME}, "nothing stands in the running run's way"
+        with lock_folder(tmp_path / "beside"), lock_folder(tmp_path / "beside-too"):
+            pass
+    # one after the other they may
+    with lock_folder(tmp_path / asked):
+        pass
+
+
+def test_another_process_holds_a_tree_as_well(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib, netarena.journal as j\n"
+        "with j.lock_folder(pathlib.Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
+    )
+    held = tmp_path / "a" / "b"
+    command = [sys.executable, "-c", code, str(held)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        for other in (held, held / "c", held.parent):
+            with pytest.raises(ConfigError, match="assessment that is running"), lock_folder(other):
+                pass
+        child.communicate()
+    with lock_folder(held.parent):
         pass

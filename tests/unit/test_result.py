@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,17 @@ def test_a_document_takes_its_records_one_by_one(tmp_path: Path) -> None:
 
     write_document(tmp_path / "a.json", {"r": "a"}, records())
     assert len(json.loads((tmp_path / "a.json").read_text())["results"]) == 10
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o027, 0o640), (0o022, 0o644)])
+def test_a_file_has_what_the_umask_leaves(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        for value in (1, 2):
+            write_json(tmp_path / "a.json", value)
+            assert (tmp_path / "a.json").stat().st_mode & 0o777 == mode
+    finally:
+        os.umask(before)
 
 
 def test_a_document_that_fails_leaves_the_old_one(tmp_path: Path) -> None:

@@ -247,6 +247,30 @@ def test_keys_of_old_local_files_are_never_published():
     assert "secret" not in json.dumps(summarise(Lamp(), config, 7, [episode(0)], []))
 
 
+def test_a_summary_names_no_folder_of_the_machine():
+    config = CONFIG.model_copy(
+        update={"benchmark_path": "/srv/runs/a/q.jsonl", "output_dir": "/home/me/out"}
+    )
+    evidence = [{"traceback": 'File "/opt/venv/lib/x.py", line 3: /srv/runs/b; http://a/b/c 1.0/8'}]
+    broken = episode(0, Outcome.INVALID, detail="no /var/lib/x/y", evidence=evidence)
+    result = summarise(Lamp(), config, 7, [broken, episode(1)])
+    assert result["config"]["benchmark_path"] == "q.jsonl"
+    assert result["config"]["output_dir"] == "out"
+    (told,) = result["invalid"]
+    assert told["detail"] == "no y"
+    assert told["evidence"] == [
+        "{'traceback': 'File \"x.py\", line 3: b; http://a/b/c 1.0/8'}",
+    ]
+    relative = CONFIG.model_copy(update={"output_dir": "a/b"})
+    assert summarise(Lamp(), relative, 7, [episode(1)])["config"]["output_dir"] == "a/b"
+
+
+def test_a_seed_that_is_not_told_is_in_no_key():
+    config = CONFIG.model_copy(update={"seed": 123456})
+    result = summarise(Lamp(), config, None, [episode(0)])
+    assert result["seed"] is result["config"]["seed"] is None
+
+
 episodes_strategy = st.lists(
     st.builds(
         episode,

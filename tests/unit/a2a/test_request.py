@@ -237,6 +237,20 @@ def test_queries_are_in_a_file_that_is_not_the_run_s_own(place, bad, anew):
         assert str(place.root) not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "bad", ["results.json", "a/journal.jsonl/b", "/run/config.json", "run/.lock/x", "queries.jsonl"]
+)
+def test_no_folder_stands_where_a_run_has_a_file(place, bad):
+    with pytest.raises(ConfigError, match=r"^config\.output_dir: must not lead through "):
+        place.output_dir(bad, "t")
+
+
+def test_no_input_is_a_file_of_a_run(place):
+    config = parse(model="run/config.json")
+    with pytest.raises(ConfigError, match=r"^config\.model: must not be a file of a run"):
+        read_config(ModelConfig, config, place)
+
+
 def test_the_run_s_own_files_are_those_of_an_assessment():
     assert set(RESERVED_NAMES) == set(OWN_NAMES)
 

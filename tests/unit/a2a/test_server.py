@@ -25,6 +25,7 @@ from netarena.a2a.server import create_app
 from netarena.a2a.service import listen, serving
 from netarena.a2a.store import BoundedTaskStore
 from netarena.errors import AssessmentFailed, ConfigError
+from netarena.identity import Secrecy
 
 pytestmark = pytest.mark.anyio
 REQUEST = {"participants": {"toy_operator": "http://127.0.0.1:1/"}, "config": {}}
@@ -298,6 +299,7 @@ async def test_the_seed_comes_from_the_secret_and_the_task_id(tmp_path):
     async with green(conduct, tmp_path, seed_secret="s3cret") as agent:
         task = await agent.send(REQUEST)
         assert conduct.calls[0]["fallback_seed"] == derive_seed("s3cret", task["id"])
+        assert conduct.calls[0]["secrecy"] is Secrecy.SEALED
         assert conduct.calls[0]["config"].seed is None
         refused = await agent.send({**REQUEST, "config": {"seed": 7}})
         assert state(refused) == "rejected"
@@ -311,6 +313,7 @@ async def test_without_a_secret_the_request_s_seed_counts(tmp_path):
         await agent.send({**REQUEST, "config": {"seed": 7}})
     assert conduct.calls[0]["config"].seed == 7
     assert conduct.calls[0]["fallback_seed"] is None
+    assert conduct.calls[0]["secrecy"] is Secrecy.SERVED
 
 
 async def test_every_task_writes_below_the_root(tmp_path):
