@@ -263,8 +263,9 @@ def _take_up(
 
     def refuse(what: str, old: Any, new: Any) -> NoReturn:
         # a service's run may be another's, whose participants and seed are nobody's business
-        has = f"{what} {old}, not {new}" if secrecy is Secrecy.OPEN else f"another {what}"
-        raise ConfigError("resume", f"the run there has {has}")
+        if secrecy is not Secrecy.OPEN:
+            raise ConfigError("resume", f"the run there has another {what}")
+        raise ConfigError("resume", f"the run there has {what} {old}, not {new}")
 
     wanted = (application.name, application.version, dict(participants))
     for what, old, new in zip(
