@@ -28,7 +28,7 @@ from netarena.application import Application
 from netarena.config import SEED_BITS, Config
 from netarena.engine import Run, clock
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError
-from netarena.identity import Secrecy, seal
+from netarena.identity import Secrecy, seal, seal_id
 from netarena.journal import JOURNAL_NAME, Header, Journal, Past, lock_folder, read_journal
 from netarena.model import Episode, Query, write_jsonl
 from netarena.result import Spool, replace_file, write_document, write_json
@@ -217,7 +217,7 @@ def _check_file(
         raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {name}")
     drawn: dict[str, Query] = {}
     for query in application.generate(config, seed):
-        drawn |= {query.id: query, seal(query).id: query}
+        drawn |= {query.id: query, seal_id(query.id, seed): query}
     chosen: dict[str, Query] = {}
     for query in queries:
         original = drawn.get(query.id)
@@ -429,7 +429,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                 )  # fmt: skip
                 queries, seed = await asyncio.to_thread(choose_queries, application, own)
             if secrecy is Secrecy.SEALED:
-                queries = [seal(query) for query in queries]
+                queries = await asyncio.to_thread(lambda: list(map(seal, queries)))
             # to the end, even when cancelled: what it opens is to be closed below
             parts = await finish(
                 asyncio.to_thread(

@@ -143,7 +143,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
     Raises ConfigError while another assessment holds any of these, and OSError.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     # before anything is made in the folder of another
     _refuse_above(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import shlex
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -190,12 +190,9 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
         raise ConfigError(
             "--query", f"{query_id!r} is no id of this version: those begin with {expected}-"
         )
-    given = config.model_dump(mode="json", include=config.model_fields_set)
-    shapes = [
-        (application.config_type.parse({**values, **given}), seed)
-        for values, seed in [({}, config.seed), *_stored_runs(application.name, config.output_dir)]
-    ]
-    shapes = [(shape, seed) for shape, seed in shapes if shape.shape_hash() == asked.shape_hash]
+    shapes = [*_stored_runs(application, config, asked.shape_hash)]
+    if config.shape_hash() == asked.shape_hash:
+        shapes.insert(0, (config, config.seed))
     if not shapes:
         raise ConfigError(
             "--query",
@@ -228,16 +225,21 @@ def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple
     )
 
 
-def _stored_runs(application: str, *folders: str | None) -> list[tuple[dict[str, Any], int]]:
-    """The shaping keys and seeds of the application's runs below ``RUNS`` and ``folders``."""
-    runs = {}
-    for top in (RUNS, *filter(None, folders)):
+def _stored_runs(
+    application: Application, config: Config, shape_hash: str
+) -> Iterator[tuple[Config, int | None]]:
+    """``config`` as runs below ``RUNS`` and ``output_dir`` asked it, where it leaves that open,
+    with their seeds. What cannot be read, or asks for something else, is passed over."""
+    given = config.model_dump(mode="json", include=config.model_fields_set)
+    for top in filter(None, (RUNS, config.output_dir)):
         for path in sorted(Path(top).rglob(CONFIG_NAME)):
-            with suppress(OSError, ValueError, KeyError, TypeError):
+            with suppress(OSError, ValueError, KeyError, TypeError, ConfigError):
                 stored = json.loads(path.read_text(encoding="utf-8"))
-                if stored["application"] == application:
-                    runs[path] = dict(stored["shape"]), int(stored["seed"])
-    return list(runs.values())
+                told = stored["config"]
+                shaping = {key: told[key] for key in stored["shape"] if key in told}
+                asked = application.config_type.parse({**shaping, **given})
+                if (stored["application"], asked.shape_hash()) == (application.name, shape_hash):
+                    yield asked, int(stored["seed"])
 
 
 def _stored_seed(folder: Path) -> int | None:
