@@ -14,8 +14,11 @@ exception              at fault                     becomes
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Any
+
+_FOLDERS = re.compile(r"(?<![\w.~/-])/(?!/)(?:[\w.@+-]+/)+")
 
 
 def one_line(text: str, limit: int = 2000) -> str:
@@ -26,6 +29,15 @@ def one_line(text: str, limit: int = 2000) -> str:
     """
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: limit + 1])
     return shown if len(text) <= limit else f"{shown[:limit]}…"
+
+
+def without_folders(text: str) -> str:
+    r"""Text for strangers: of absolute paths the last name is left, URLs stay.
+
+    >>> without_folders("[Errno 2] No such file: '/srv/runs/a.json' (http://host/a/b)")
+    "[Errno 2] No such file: 'a.json' (http://host/a/b)"
+    """
+    return _FOLDERS.sub("", text)
 
 
 class NetArenaError(Exception):

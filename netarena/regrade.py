@@ -8,6 +8,7 @@ no longer is leaves the episode unsolved, since nobody knows what the agent woul
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,7 @@ def write_results(result: Regrade) -> Path:
     try:
         participants = _participants(path, result)
         if path.exists():
-            kept.write_bytes(path.read_bytes())
+            shutil.copy(path, kept)  # with its mode
         write_document(path, participants, result.results())
     except OSError as error:
         raise ConfigError("directory", f"{folder} cannot be written: {error.strerror}") from None

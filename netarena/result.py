@@ -90,12 +90,17 @@ def _text(value: Any, *, depth: int = 0) -> str:
 
 
 def replace_file(path: Path, parts: Iterable[str]) -> None:
-    """Write a file so that a reader sees the old content or the new, never half."""
+    """Write a file so that a reader sees the old content or the new, never half.
+
+    Nobody may read the new one who could not read the old one, or whom the umask keeps out.
+    """
     new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # what the umask withholds is withheld from the first byte on
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with suppress(FileNotFoundError):
+                os.fchmod(handle, new.stat().st_mode & path.stat().st_mode & 0o777)
             file.writelines(parts)
         new.replace(path)
     except BaseException:

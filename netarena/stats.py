@@ -9,7 +9,6 @@ returned is plain JSON without NaN or infinity; a rate over nothing is null.
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from netarena.config import Config
+from netarena.errors import without_folders
 from netarena.model import FailureKind, Outcome, Outline, Query, Usage
 
 #: the standard normal quantile of a two-sided 95 % interval
@@ -25,8 +25,6 @@ Z_95 = 1.959964
 AGENT_SHARE = 0.5
 #: characters kept of one piece of evidence in a summary; the journal has all of it
 EVIDENCE_CHARS = 400
-#: the folders of an absolute path, of which a summary keeps the last name
-_FOLDERS = re.compile(r"(?<![\w.~/-])/(?!/)(?:[\w.@+-]+/)+")
 
 #: the three rates, in the order in which they are shown; each maps an episode to a verdict
 VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
@@ -302,7 +300,7 @@ def _invalid(episode: Outline) -> dict[str, Any]:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else str(value)
-    text = _FOLDERS.sub("", text[: 10 * EVIDENCE_CHARS])
+    text = without_folders(text[: 10 * EVIDENCE_CHARS])
     return text if len(text) <= EVIDENCE_CHARS else f"{text[: EVIDENCE_CHARS - 1]}…"
 
 

@@ -39,7 +39,7 @@ from netarena.application import Application
 from netarena.assessment import MAX_EPISODES, Reporter
 from netarena.assessment import conduct as conduct_assessment
 from netarena.config import Config
-from netarena.errors import AssessmentFailed, ConfigError
+from netarena.errors import AssessmentFailed, ConfigError, without_folders
 from netarena.identity import Secrecy
 from netarena.model import JsonValue, Severity
 
@@ -280,11 +280,12 @@ class AssessmentExecutor(AgentExecutor):
         except ConfigError as error:
             return TaskState.TASK_STATE_REJECTED, str(error)
         except AssessmentFailed as error:
+            why = without_folders(str(error))
             if reporter.done:
                 # the others' results count, and clients drop the artifacts of a failed task
                 said = f"graded {reporter.sent} queries of {', '.join(sorted(reporter.done))}"
-                return TaskState.TASK_STATE_COMPLETED, f"{said}; {error}"
-            return TaskState.TASK_STATE_FAILED, str(error)
+                return TaskState.TASK_STATE_COMPLETED, f"{said}; {why}"
+            return TaskState.TASK_STATE_FAILED, why
         except Exception as error:
             log.exception("task %s broke", task_id)
             return TaskState.TASK_STATE_FAILED, f"internal error: {type(error).__name__}"

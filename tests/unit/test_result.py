@@ -60,6 +60,14 @@ def test_a_file_has_what_the_umask_leaves(tmp_path: Path, umask: int, mode: int)
         os.umask(before)
 
 
+def test_a_file_that_was_kept_from_others_stays_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, 1)
+    path.chmod(0o600)
+    write_json(path, 2)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_document_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_document(path, {"r": "a"}, [{"n": 1}])

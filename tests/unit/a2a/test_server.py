@@ -187,6 +187,7 @@ async def test_a_message_without_text_is_rejected(tmp_path):
     [
         (ConfigError("config.x", "cannot be drawn"), "rejected", "config.x: cannot be drawn"),
         (AssessmentFailed("the agent was never there"), "failed", "the agent was never there"),
+        (AssessmentFailed("no /srv/runs/x"), "failed", "no x"),
         (RuntimeError("secret detail"), "failed", "internal error: RuntimeError"),
     ],
 )
