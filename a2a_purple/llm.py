@@ -3,11 +3,11 @@
 The prompt style is the green agent's: its prompt of each turn is complete in itself. A strategy
 adds what the agent does on its own side:
 
-=========  =========================================================================
-``plain``  passes the prompt on, and the answer back as it comes
+=========  ===========================================================================
+``plain``  passes the prompt on, and the answer back as it comes, but for its thoughts
 ``react``  asks for a thought and an action; remembers those of the conversation's
            earlier turns, and sends the action alone
-=========  =========================================================================
+=========  ===========================================================================
 
 Each reply tells in its metadata, as ``usage``, what it took: ``model``, ``input_tokens``,
 ``output_tokens``, ``cost_usd`` (null where LiteLLM has no price), ``calls`` (more than one where

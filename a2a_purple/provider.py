@@ -3,6 +3,9 @@
 LiteLLM is imported when a model is first asked for: it takes seconds. It makes no network call of
 its own here: prices and tokenizers are those of the package.
 
+An answer has no thoughts: what a model says to itself between ``<think>`` and ``</think>`` is taken
+out before anything is passed on, as far as it can be told without knowing the answer's form.
+
 What goes wrong ends in one of two ways:
 
 =============================================  ====================================================
@@ -11,7 +14,8 @@ the provider                                   then
 limits the rate (429)                          is asked again when it says so, else with backoff,
                                                until the time is over
 breaks (5xx, a lost connection, a stream that  is asked again with backoff, ``MAX_BROKEN`` times
-is cut off, no choices, no text, a tool call)
+is cut off, no choices, no text outside of
+thoughts, a tool call)
 refuses (key, model, quota, policy, context)   AgentFailed at once, with its words
 =============================================  ====================================================
 """
@@ -29,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line
+from netarena.thought import Sieve, drop_thoughts
 
 #: answers that broke before a question is given up
 MAX_BROKEN = 5
@@ -109,9 +114,15 @@ class _Stream:
     #: it ended as the provider meant it to
     whole: bool = False
     usage: Any = None
+    sieve: Sieve = field(default_factory=Sieve)
+
+    @property
+    def answer(self) -> str:
+        """The text without thoughts."""
+        return drop_thoughts("".join(self.pieces))
 
     def take(self, chunk: Any) -> str:
-        """Take one chunk in; its text."""
+        """Take one chunk in; its text, but for thoughts that the answer begins with."""
         self.usage = getattr(chunk, "usage", None) or self.usage
         text = ""
         for choice in chunk.choices or ():
@@ -124,7 +135,7 @@ class _Stream:
             detail = f"the model's answer has more than {MAX_TEXT} bytes"
             raise AgentFailed(FailureReason.TOO_LARGE, detail)
         self.pieces.append(text)
-        return text
+        return self.sieve.take(text)
 
 
 class Provider:
@@ -199,7 +210,7 @@ class Provider:
                         yield piece
                 self._check(stream)
                 self._account(usage, stream)
-                yield Answer("".join(stream.pieces), usage)
+                yield Answer(stream.answer, usage)
                 return
             except _Broken as error:
                 self._account(usage, stream)
@@ -271,7 +282,7 @@ class Provider:
 
     def _check(self, stream: _Stream) -> None:
         """Refuse an answer that says nothing. Raises _Broken and AgentFailed."""
-        if any(piece.strip() for piece in stream.pieces):
+        if stream.answer.strip():
             if not stream.whole:
                 raise _Broken("the answer was cut off")
             return

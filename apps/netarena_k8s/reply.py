@@ -1,48 +1,248 @@
 """Reading a reply: one kubectl command line.
 
 The form is the outside contract's: what stands between the first pair of triple backticks (a
-language tag is allowed), or a bare line that starts with ``kubectl``. What the command may do is
-the cluster's to say.
+language tag is allowed), or a bare line that starts with ``kubectl``, with the lines that it goes
+on in. What the command may do is the cluster's to say.
+
+Fences are CommonMark's: any info string, more than three backticks, tildes, in a list or in a
+quotation; and what language models make of them: a fence behind a word, one that is glued to the
+last line, a block on one line or within a longer one, prompts (``$ kubectl``), an object
+``{"command": ...}``. What can mean two things, or is half of something, is refused: a command is
+run as it was meant, or not at all.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import textwrap
 
+from netarena import bash
 from netarena.errors import ReplyRefused
+from netarena.thought import Found, is_kept, read_answer
 
 #: bytes of one command; Linux takes no argument beyond 128 KiB
 MAX_COMMAND_BYTES = 65_536
-#: characters of a reply that are read
+#: characters that are read, from where thoughts end
 MAX_READ_CHARS = 262_144
+#: lines with backticks at their end that may be the last of a block, and bare lines that may be
+#: commands: of hostile ones each costs a look at a whole command
+_MAX_TRIES = 4
 
-_FENCE = "```"
-#: what may stand behind the opening backticks on their line
-_TAG = re.compile(r"[A-Za-z0-9_+-]{0,20}[ \t]*\r?\n")
-_BARE = re.compile(r"^[ \t]*(?:\$ )?(kubectl[ \t].*)$", re.MULTILINE)
 _FORM = "put one kubectl command between triple backticks"
+_FENCE = re.compile(r"`{3,}+|^[ \t>]*+(~{3,}+)", re.MULTILINE)
+_INNER_FENCE = re.compile(r"^[ \t]*+(?:```|~~~)", re.MULTILINE)
+_LIST_MARK = re.compile(r"[ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*+")
+_QUOTE_MARK = re.compile(r"[ \t]{0,3}>[ ]?")
+
+_SHELLS = frozenset({"bash", "sh", "shell", "zsh", "ash", "dash", "console", "shell-session"})
+_WRAPPERS = frozenset({"markdown", "md"})
+#: languages in which no command is written
+_DATA = frozenset({"json", "jsonc", "json5", "yaml", "yml", "python", "py", "toml", "xml", "diff"})
+_TAGS = _SHELLS | _WRAPPERS | _DATA | {"kubectl", "text", "txt", "plaintext"}
+_TAG = re.compile(r"[{.]*+([\w+#-]*+)")
+_PROMPT = re.compile(r"[\w.@:~/\\-]{0,100}[$%][ \t]++")
+#: of the lines in which a command goes on; where nothing shows that they are prompts, no command
+#: writes to a file that is called like an option
+_SECOND_PROMPT = re.compile(r"^>[ \t]++", re.MULTILINE)
+_OPTION_FILE = re.compile(r"^>[ \t]++-", re.MULTILINE)
+
+#: what kubectl does, by its own help; a bare line with another word is prose
+_VERBS = (
+    "alpha|annotate|api-resources|api-versions|apply|attach|auth|autoscale|certificate|"
+    "cluster-info|completion|config|cordon|cp|create|debug|delete|describe|diff|drain|edit|events|"
+    "exec|explain|expose|get|help|kustomize|label|logs|options|patch|plugin|port-forward|proxy|"
+    "replace|rollout|run|scale|set|taint|top|uncordon|version|wait"
+)
+_KUBECTL = rf"kubectl(?:[ \t]|\\\n)++(?:(?:{_VERBS})(?=[\s;|&\\]|\Z)|--?[A-Za-z])"
+_COMMAND = re.compile(rf"(?:\$ )?{_KUBECTL}")
+_BARE = re.compile(rf"^[ \t]*+(?:\$ )?(?={_KUBECTL})", re.MULTILINE)
+#: before a command on the line of its backticks
+_INLINE_TAG = re.compile(
+    rf"(?:{'|'.join(sorted(_TAGS))})[ \t]++(?=(?:\$ )?kubectl[ \t]|\{{)", re.IGNORECASE
+)
+#: words that no command has and that few sentences lack
+_PROSE = re.compile(
+    r"(?<![^ \t\n,])(?:the|an|this|that|these|those|it|its|I|you|we|they|is|are|was|were|be|been|"
+    r"would|will|could|should|can|cannot|may|might|must|has|have|had|does|did|not|and|or|but|"
+    r"because|since|which|what|how|why|to|of|with|without|instead|seems|looks|shows|needs|works|"
+    r"gives|lets|allows|also|too)(?=[ \t\n,.;:!?]|\Z)|[\w)'\"][.!?:,]++\Z"
+)
+#: at the end of a bare line: the rest stands in the lines after it
+_GOES_ON = re.compile(r"(?:^|[\s;])(?:do|then|else|\{)\Z|\n[ \t]*\n")
+_HALF = "the reply holds half a command"
 
 
 def read_reply(reply: str) -> str:
     """The command of a reply. Raises ReplyRefused with a reason for the agent."""
-    text = reply[:MAX_READ_CHARS]
-    command = _fenced(text)
-    if command is None:
-        found = _BARE.search(text)
-        if found is None:
-            raise ReplyRefused(f"the reply holds no command: {_FORM}")
-        command = found[1]
-    return _checked(command.strip())
+    text = reply.replace("\r\n", "\n")
+    return read_answer(text, lambda start, end: _find(text, start, end))
 
 
-def _fenced(text: str) -> str | None:
-    """What stands between the first pair of triple backticks."""
-    _, opening, rest = text.partition(_FENCE)
-    body, closing, _ = rest.partition(_FENCE)
-    if not opening or not closing:
-        return None
-    tag = _TAG.match(body)
-    return body[tag.end() :] if tag else body
+def _find(text: str, start: int, end: int) -> Found[str]:
+    part = text[start : min(end, start + MAX_READ_CHARS)]
+    fence = _FENCE.search(part)
+    found = _bare(part) if fence is None else _fenced(part, fence)
+    return Found(found.value, start + found.start, start + found.end, found.whole, found.refused)
+
+
+def _fenced(part: str, fence: re.Match[str]) -> Found[str]:
+    """What the block that begins with ``fence`` means."""
+    start, end, body, info = fence.start(), len(part), "", ""
+    try:
+        info, body, end = _Block(part, fence).read()
+        command = _checked(_meant(info, body))
+    except ReplyRefused as refused:
+        return Found("", start, end, is_kept(body, part[start:end]), str(refused))
+    return Found(command, start, end, is_kept(command, part[start:end]))
+
+
+class _Block:
+    """A fenced block of ``part``, line by line."""
+
+    def __init__(self, part: str, fence: re.Match[str]) -> None:
+        run = fence[1] or fence[0]
+        self._part, self._place = part, fence.end()
+        self._mark, self._length = run[0], len(run)
+        line = part.rfind("\n", 0, fence.start()) + 1
+        before = part[line : fence.end() - len(run)]
+        self._depth = before.count(">") if before.lstrip(" \t").startswith(">") else 0
+        inner = self._unquote(before)
+        self._indented = inner != "" and _LIST_MARK.fullmatch(inner) is not None
+
+    def read(self) -> tuple[str, str, int]:
+        """Info string, body and end. Raises ReplyRefused for a block without an end."""
+        first, place = self._line(self._place)
+        fence = self._mark * self._length
+        if self._mark == "`" and fence in first:
+            body = first[: first.index(fence)]
+            return "", _untagged(body), self._place + len(body) + self._length
+        lines: list[str] = []
+        tries = 0
+        while place < len(self._part):
+            raw, after = self._line(place)
+            line = self._unquote(raw)
+            bare = line.strip(" \t")
+            run = len(bare) - len(bare.lstrip(self._mark))
+            if run >= self._length:
+                if run < len(bare):
+                    raise ReplyRefused(f"a code block begins in an open one of its kind: {_FORM}")
+                return first.strip(), self._joined(lines), place + len(raw)
+            if bare.endswith(fence) and tries < _MAX_TRIES:
+                tries += 1
+                body = self._joined([*lines, line.rstrip(" \t")[: -self._length]])
+                if len(body) <= MAX_COMMAND_BYTES and not bash.lacks(body.strip()):
+                    return first.strip(), body, place + len(raw)
+            lines.append(line)
+            place = after
+        raise ReplyRefused(f"the code block has no end, and may be cut off: {_FORM}")
+
+    def _line(self, place: int) -> tuple[str, int]:
+        """The line from ``place`` on, and where the next one begins."""
+        end = self._part.find("\n", place)
+        end = len(self._part) if end < 0 else end
+        return self._part[place:end], end + 1
+
+    def _unquote(self, line: str) -> str:
+        for _ in range(min(self._depth, 8)):
+            line = _QUOTE_MARK.sub("", line, count=1) if _QUOTE_MARK.match(line) else line
+        return line
+
+    def _joined(self, lines: list[str]) -> str:
+        body = "\n".join(lines)
+        return textwrap.dedent(body) if self._indented else body
+
+
+def _untagged(line: str) -> str:
+    """A command that shares the line with its backticks, without a language before it."""
+    line = line.strip()
+    if tag := _INLINE_TAG.match(line):
+        return line[tag.end() :]
+    first, _, rest = line.partition(" ")
+    if first.lower() in _TAGS - {"kubectl"} and not rest.startswith("-"):
+        raise ReplyRefused(f"a command goes on a line of its own, below the backticks: {_FORM}")
+    return line
+
+
+def _meant(info: str, body: str, *, inner: bool = False) -> str:
+    """The command that a block means. Raises ReplyRefused."""
+    if tagged := _INLINE_TAG.match(info):
+        info = info[tagged.end() :]
+    if _COMMAND.match(info):
+        info, body = "", f"{info}\n{body}"
+    marked = _TAG.match(info)
+    tag = marked[1].lower() if marked else ""
+    if len(info.split()) > 1 and tag not in _TAGS and not info.startswith("{"):
+        raise ReplyRefused(f"a command goes on a line of its own, below the backticks: {_FORM}")
+    command = body.strip()
+    if len(command) > MAX_COMMAND_BYTES:
+        return command
+    if not inner and (tag in _WRAPPERS or _INNER_FENCE.match(command)) and tag not in _SHELLS:
+        within = _FENCE.search(command)
+        if within is not None:
+            info, body, _ = _Block(command, within).read()
+            return _meant(info, body, inner=True)
+    if re.match(r'\{\s*+"', command) or (tag in _DATA and not _COMMAND.match(command)):
+        return _object(command)
+    if _PROMPT.match(command):
+        command = _unprompted(command)
+    lines = bash.read_lines(command)
+    texts = [text for line in lines for text in line.texts]
+    for fence in _INNER_FENCE.finditer(command):
+        if not any(begin <= fence.start() and fence.end() <= end for begin, end in texts):
+            raise ReplyRefused(f"there is a code block in the command: {_FORM}")
+    if command and all(command[line.start :].lstrip().startswith("#") for line in lines):
+        raise ReplyRefused(f"the command is a comment: {_FORM}")
+    return command
+
+
+def _object(text: str) -> str:
+    """The command of an object that has nothing else."""
+    try:
+        pairs = json.loads(text, strict=False, object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        pairs = None
+    match pairs:
+        case [("command", str(command))]:
+            return command.strip()
+    raise ReplyRefused(f'the code block is neither a command nor {{"command": ...}}: {_FORM}')
+
+
+def _unprompted(session: str) -> str:
+    """The commands of a session that has prompts, and nothing that was printed."""
+    session = _SECOND_PROMPT.sub("", session)
+    commands = []
+    for line in bash.read_lines(session):
+        prompt = _PROMPT.match(session, line.start, line.end)
+        if prompt is None:
+            raise ReplyRefused(f"beside a prompt the code block holds more than commands: {_FORM}")
+        commands.append(session[prompt.end() : line.end])
+    return "\n".join(commands)
+
+
+def _bare(part: str) -> Found[str]:
+    """The first bare line that is no prose, with the lines that it goes on in."""
+    for tries, begin in enumerate(_BARE.finditer(part)):
+        if tries == _MAX_TRIES:
+            break
+        start = begin.end()
+        line = bash.read_line(part[start : start + MAX_COMMAND_BYTES + 1])
+        command = part[start : start + line.end].rstrip()
+        plain = command
+        for first, last in line.texts:
+            plain = f"{plain[:first]}{'_' * (last - first)}{plain[last:]}"
+        if _PROSE.search(plain):
+            continue
+        end = start + len(command)
+        keeps = is_kept(command, command)
+        if line.why or _GOES_ON.search(plain.strip()):
+            why = line.why or "it goes on in the lines after it"
+            return Found("", start, end, keeps, f"{_HALF} ({why}): {_FORM}")
+        try:
+            return Found(_checked(command), start, end, keeps)
+        except ReplyRefused as refused:
+            return Found("", start, end, keeps, str(refused))
+    raise ReplyRefused(f"the reply holds no command: {_FORM}")
 
 
 def _checked(command: str) -> str:
@@ -56,4 +256,8 @@ def _checked(command: str) -> str:
         raise ReplyRefused("the command holds a NUL character, which no command can")
     if size > MAX_COMMAND_BYTES:
         raise ReplyRefused(f"the command has {size} bytes; {MAX_COMMAND_BYTES} are allowed")
+    if lacks := bash.lacks(command):
+        raise ReplyRefused(f"{_HALF} ({lacks}): {_FORM}")
+    if _OPTION_FILE.search(command):
+        raise ReplyRefused(f"a line begins with the prompt '>' and an option: {_FORM}")
     return command

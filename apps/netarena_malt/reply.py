@@ -5,7 +5,8 @@ the last block that defines it counts, and the whole block is kept, helpers and 
 Fences follow CommonMark (three or more backticks or tildes, closed by a line of at least as
 many), widened by what language models do: an opening fence behind a word (``Action: ```python``),
 a block inside a block, a docstring that holds fences, a block that is never closed, a last fence
-glued to the code, a block in a quotation (``> ```python``).
+glued to the code, a block in a quotation (``> ```python``). Thoughts are not read
+(``netarena.thought``).
 
 Everything here is linear in the length of the reply, whatever the reply is.
 """
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from netarena.errors import ReplyRefused
+from netarena.thought import Found, read_answer
 
 #: characters; the longest program that is run
 MAX_CODE_CHARS = 100_000
@@ -51,6 +53,14 @@ class _Block(NamedTuple):
     end: int
 
 
+class _Program(NamedTuple):
+    code: str
+    #: the line after its last one
+    end: int
+    #: whether it is Python
+    valid: bool
+
+
 def extract_code(reply: str) -> str:
     """The program of a reply: the last code block that defines ``process_graph``.
 
@@ -62,7 +72,13 @@ def extract_code(reply: str) -> str:
         reply.encode()
     except UnicodeEncodeError:
         raise ReplyRefused("the reply is not valid Unicode text") from None
-    lines = reply.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    text = reply.replace("\r\n", "\n").replace("\r", "\n")
+    return read_answer(text, lambda start, end: _find(text, start, end))
+
+
+def _find(text: str, start: int, end: int) -> Found[str]:
+    """The program of a part of the reply, and where it is."""
+    given = lines = text[start:end].split("\n")
     definitions = _find_definitions(lines)
     if not definitions:
         lines = [_QUOTED.sub("", line, count=1) for line in lines]
@@ -75,14 +91,18 @@ def extract_code(reply: str) -> str:
         first = bisect_left(definitions, block.start)
         if first == len(definitions) or definitions[first] >= block.end:
             continue
-        if (code := _read(lines, block, closers)) is not None:
-            return code
+        program = _read(lines, block, closers)
+        if program is not None:
+            begin = start + sum(len(line) + 1 for line in given[: block.start])
+            size = sum(len(line) + 1 for line in given[block.start : program.end])
+            # of what is no Python nobody knows what stands in a text
+            return Found(program.code, begin, min(begin + size, end), whole=program.valid)
         tries += 1
         if tries == _MAX_TRIES:
             break
     bare = "\n".join(lines)
     if len(bare) <= MAX_CODE_CHARS and _defines(bare):
-        return bare
+        return Found(bare, start, end)
     raise ReplyRefused(f"no code block of the reply defines process_graph at top level: {_FORM}")
 
 
@@ -144,12 +164,12 @@ def _untag(text: str) -> str:
     return text
 
 
-def _read(lines: list[str], block: _Block, closers: list[int]) -> str | None:
+def _read(lines: list[str], block: _Block, closers: list[int]) -> _Program | None:
     """The program in ``block``; None if it defines no ``process_graph`` after all.
 
     Raises ReplyRefused for a program that is too long.
     """
-    shortest: str | None = None
+    shortest: _Program | None = None
     for end in _ends(block, closers):
         code = "\n".join(lines[block.start : end])
         if len(code) > MAX_CODE_CHARS:
@@ -158,10 +178,10 @@ def _read(lines: list[str], block: _Block, closers: list[int]) -> str | None:
             tree = _parse(reading)
             if tree is not None:
                 if _binds(tree.body):
-                    return reading
+                    return _Program(reading, end, valid=True)
                 if shortest is None:
                     return None
-        shortest = code if shortest is None else shortest
+        shortest = shortest or _Program(code, end, valid=False)
     if shortest is None:
         raise ReplyRefused(
             f"the program that defines process_graph is longer than {MAX_CODE_CHARS} characters"

@@ -6,8 +6,9 @@ without guessing: keys in capitals or bare, single or curled quotes, line breaks
 that JSON would have escaped, a comma too many, closing brackets that are missing at the end of the
 text or of its fence, an object inside of another or in a text of another (a tool's arguments). A
 text that is not closed is none: half a command is another command. Where there is no such object,
-two lines ``Machine: NAME`` and ``Command: TEXT`` are one, if each quote of the second has its end.
-Whether the machine exists and the command says anything is the world's to tell.
+two lines ``Machine: NAME`` and ``Command: TEXT`` are one, if the second is a whole command.
+Thoughts are not read (``netarena.thought``). Whether the machine exists and the command says
+anything is the world's to tell.
 
 Own code, since libraries that repair JSON guess where a text ends, and take time that grows with
 the square of what is hostile, or for ever (issues 123, 130, 156 and 203 of json-repair). Here each
@@ -18,12 +19,13 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterator
-from itertools import groupby
-from typing import Any
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
 
+from netarena import bash
 from netarena.errors import ReplyRefused
+from netarena.thought import Found, is_kept, read_answer
 
 #: bytes of one command; Linux takes no argument beyond 128 KiB
 MAX_COMMAND_BYTES = 65_536
@@ -52,8 +54,16 @@ _LINE = re.compile(
     r"[\s>*_#`-]*+(machine|command)[*_`]*+\s*+:(?:\*\*|__)?+\s*+(.*+)", re.IGNORECASE
 )
 _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
-#: of a line: marks of prose about commands, or a command whose rest stands in the lines after it
-_NO_COMMAND = re.compile(r"`|.*(?:\\|&&|\||(?<!<)<<(?!<).*)\Z")
+
+
+class _Said(NamedTuple):
+    """An object with both keys, or two lines that say the same; where they are in the text."""
+
+    values: dict[str, Any]
+    start: int
+    end: int
+    #: whether what looks like the end of a thought is part of it
+    whole: bool = True
 
 
 def read_reply(reply: str) -> dict[str, str]:
@@ -61,17 +71,30 @@ def read_reply(reply: str) -> dict[str, str]:
 
     Raises ReplyRefused with a reason for the agent.
     """
-    text = reply[-MAX_READ_CHARS:]
-    found = _last(_objects(text)) or _last(_paired_lines(text))
-    if found is None:
+    return read_answer(reply, lambda start, end: _find(reply, start, end))
+
+
+def _find(reply: str, start: int, end: int) -> Found[dict[str, str]]:
+    start = max(start, end - MAX_READ_CHARS)
+    text = reply[start:end]
+    said = _last(_objects(text)) or _last(_paired_lines(text))
+    if said is None:
         raise ReplyRefused(f"the reply holds no object with machine and command: {_FORM}")
-    machine, command = found["machine"], found["command"]
+    move, why = {}, ""
+    try:
+        move = _move(**{key: said.values[key] for key in _KEYS})
+    except ReplyRefused as refused:
+        why = str(refused)
+    return Found(move, start + said.start, start + said.end, said.whole, why)
+
+
+def _move(machine: object, command: object) -> dict[str, str]:
     if not isinstance(machine, str) or not isinstance(command, str):
         raise ReplyRefused(f"machine and command must be texts: {_FORM}")
     return {"machine": _checked(machine.strip(), "machine"), "command": _checked(command)}
 
 
-def _last(found: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+def _last(found: Iterator[_Said]) -> _Said | None:
     last = None
     for last in found:  # noqa: B007 -- the last one is what is asked for
         pass
@@ -90,7 +113,7 @@ def _checked(text: str, what: str = "command") -> str:
     return text
 
 
-def _objects(text: str) -> Iterator[dict[str, Any]]:
+def _objects(text: str) -> Iterator[_Said]:
     """Objects with both keys, in the order in which they end, those in a text of others too."""
     hopeless: set[int] = set()
     opening = _OPENING.search(text)
@@ -98,11 +121,12 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         walk = _Walk(text, opening.end(), hopeless)
         for found in walk.found:
             if found.keys() >= _KEYS:
-                yield found
+                yield _Said(found, opening.start(), walk.end)
             else:
                 for value in found.values():
                     if isinstance(value, str):
-                        yield from _alone(value.strip())
+                        for inner in _alone(value.strip()):
+                            yield _Said(inner, opening.start(), walk.end)
         opening = _OPENING.search(text, walk.end)
 
 
@@ -218,34 +242,40 @@ def _unquote(quoted: str) -> str:
     return text
 
 
-def _paired_lines(text: str) -> Iterator[dict[str, Any]]:
+def _paired_lines(text: str) -> Iterator[_Said]:
     """A line with a machine and one with a command, next to each other but for empty ones.
 
     A line is of one pair: where the last is cut off, the command before it is not for the machine
     after it.
     """
-    lines = [_LINE.fullmatch(line) for line in text.splitlines() if line.strip()]
-    for given, group in groupby(lines, bool):
-        run = [(one[1].lower(), _bare(one[2])) for one in group if one] if given else []
-        if len(run) % 2 and run[0][0] == "command":  # for the machine before it or after it
+    lines = text.splitlines(keepends=True)
+    ends = accumulate(map(len, lines))
+    placed = [
+        (_LINE.fullmatch(line.rstrip("\r\n")), end - len(line), end)
+        for line, end in zip(lines, ends, strict=True)
+        if line.strip()
+    ]
+    for given, group in groupby(placed, lambda one: bool(one[0])):
+        run = [
+            ({one[1].lower(): _bare(one[2])}, begin, end)
+            for one, begin, end in group
+            if given and one
+        ]
+        if len(run) % 2 and "command" in run[0][0]:  # for the machine before it or after it
             continue
-        for start in range(0, len(run) - 1, 2):
-            found = dict(run[start : start + 2])
+        for (first, begin, _), (second, _, end) in zip(run[::2], run[1::2], strict=False):
+            found = first | second
             if (
                 found.keys() == _KEYS
                 and _NAME.fullmatch(found["machine"])
-                and not _NO_COMMAND.match(found["command"])
-                and _is_closed(found["command"])
+                and _is_command(found["command"])
             ):
-                yield found
+                yield _Said(found, begin, end, is_kept(found["command"], text[begin:end]))
 
 
-def _is_closed(command: str) -> bool:
-    """Whether it says something, and each of its quotes has an end."""
-    try:
-        return bool(shlex.split(command, comments=True))
-    except ValueError:
-        return False
+def _is_command(line: str) -> bool:
+    """Whether it says something, is whole, and is no prose about commands."""
+    return not line.startswith(("`", "#")) and line != "" and not bash.lacks(line)
 
 
 def _bare(value: str) -> str:

@@ -1,9 +1,10 @@
 """The agent under test, over A2A.
 
 It speaks protocol 1.0 or 0.3, whichever the agent's card names, to the URL that was given (the
-card's own URL is often the inside of a container). A reply is, in this order: a message; the
-task's artifacts; its status message. Whatever the agent does ends within the deadline, as a
-``Reply`` or as ``AgentFailed`` with one of these reasons:
+card's own URL is often the inside of a container). A reply is the first of these that holds text:
+a message; the task's artifacts; its status message; in the history of a completed task, the
+agent's last message. Data and files are no text. Whatever the agent does ends within the deadline,
+as a ``Reply`` or as ``AgentFailed`` with one of these reasons:
 
 ==============  =============================================================================
 ``endpoint``    not reachable, connection lost, an HTTP error
@@ -27,6 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -94,6 +96,7 @@ _ENDED = frozenset(
     }
 )
 _ANSWERED = frozenset({TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED})
+_AGENT = Role.ROLE_AGENT
 #: JSON-RPC errors that say that the two do not speak the same protocol
 _PROTOCOL_ERRORS = (
     InvalidParamsError,
@@ -318,6 +321,9 @@ async def _exchange(client: Client, message: Message) -> Reply:
     async with aclosing(events) as stream:
         async for event in cast("AsyncIterator[StreamResponse]", stream):
             if collector.take(event):
+                if not collector.text() and collector.state == TaskState.TASK_STATE_COMPLETED:
+                    # what it said may stand in the task's history, which a stream does not tell
+                    await _look_back(client, collector)
                 return collector.reply()
             # many events may come in one piece of data: let others have their turn
             await asyncio.sleep(0)
@@ -334,7 +340,7 @@ async def _follow(client: Client, collector: _Collector) -> None:
         try:
             task = await client.get_task(GetTaskRequest(id=collector.task_id))
         except A2AError as error:
-            if collector.has_text:
+            if collector.artifact_text():
                 return
             detail = f"the stream ended before the task did, which cannot be had: {_short(error)}"
             raise AgentFailed(FailureReason.ENDPOINT, detail) from error
@@ -344,27 +350,50 @@ async def _follow(client: Client, collector: _Collector) -> None:
         wait_s = min(LAST_POLL_S, wait_s * 2)
 
 
+async def _look_back(client: Client, collector: _Collector) -> None:
+    """Look at a task that ended without a word, if it can be had."""
+    if not collector.task_id or collector.seen_whole:
+        return
+    try:
+        task = await client.get_task(GetTaskRequest(id=collector.task_id))
+    except Exception as error:  # an agent may keep no tasks: then it said nothing
+        log.debug("a task that ended without a word cannot be had", exc_info=error)
+        return
+    collector.take(StreamResponse(task=task))
+
+
 @dataclass
 class _Collector:
     """Puts a reply together from events."""
 
     task_id: str = ""
     state: int = TaskState.TASK_STATE_UNSPECIFIED
-    #: text of artifacts by id, in order of first sight
-    artifacts: dict[str, list[str]] = field(default_factory=dict)
+    #: artifacts by id, in order of first sight: of each part what joins it to the last, its text
+    artifacts: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     message: str | None = None
     status: str = ""
+    #: the agent's last message in the history of a completed task
+    history: str = ""
+    #: the last event was a whole task
+    seen_whole: bool = False
     metadata: dict[str, JsonValue] = field(default_factory=dict)
     #: bytes of the artifacts' text
     size: int = 0
 
-    @property
-    def has_text(self) -> bool:
-        return any(any(texts) for texts in self.artifacts.values())
+    def artifact_text(self) -> str:
+        """Without the artifacts that are empty."""
+        texts = ("".join(chain.from_iterable(parts)) for parts in self.artifacts.values())
+        return "\n".join(text for text in texts if text)
+
+    def text(self) -> str:
+        """The first text that is more than blanks."""
+        places = (self.message or "", self.artifact_text(), self.status, self.history)
+        return next((text for text in places if text.strip()), "")
 
     def take(self, event: StreamResponse) -> bool:
         """Take one event in; true when the reply is whole."""
         kind = event.WhichOneof("payload")
+        self.seen_whole = kind == "task"
         if kind == "message":
             self.message = _text(event.message.parts)
             self._note(event.message.metadata)
@@ -386,20 +415,31 @@ class _Collector:
         self._note(task.metadata)
         if task.artifacts:
             # a whole task replaces what its chunks said before
-            self.artifacts.clear()
-            self.size = 0
+            known, self.artifacts, self.size = self.artifacts, {}, 0
             for artifact in task.artifacts:
-                self._take_artifact(artifact, append=False)
+                before = known.get(artifact.artifact_id, [])
+                now = _texts(artifact.parts)
+                grown = before and [text for _, text in before] == now[: len(before)]
+                # servers keep chunks as parts: what is more than was known was appended
+                more = [("", text) for text in now[len(before) :]]
+                self._note(artifact.metadata)
+                self._put(artifact.artifact_id, [*before, *more] if grown else _joined(now))
         self._take_status(task.status)
+        if self.state == TaskState.TASK_STATE_COMPLETED:
+            said = (_text(one.parts) for one in reversed(task.history) if one.role == _AGENT)
+            self.history = next((text for text in said if text.strip()), "")
 
     def _take_artifact(self, artifact: Artifact, *, append: bool) -> None:
         self._note(artifact.metadata)
-        chunks = self.artifacts.setdefault(artifact.artifact_id, [])
         if not append:
-            self.size -= sum(map(_size, chunks))
-            chunks.clear()
-        chunks.append(_text(artifact.parts))
-        self.size += _size(chunks[-1])
+            gone = self.artifacts.get(artifact.artifact_id, [])
+            self.size -= sum(map(_part_size, gone))
+            gone.clear()
+        self._put(artifact.artifact_id, _joined(_texts(artifact.parts)))
+
+    def _put(self, artifact_id: str, parts: list[tuple[str, str]]) -> None:
+        self.artifacts.setdefault(artifact_id, []).extend(parts)
+        self.size += sum(map(_part_size, parts))
         _check_size(self.size)
 
     def _take_status(self, status: TaskStatus) -> None:
@@ -420,19 +460,28 @@ class _Collector:
 
     def reply(self) -> Reply:
         """Raises AgentFailed when the task did not end well, or without a word."""
-        artifacts = "\n".join(text for text in map("".join, self.artifacts.values()) if text)
         if self.message is None and self.state in _ENDED and self.state not in _ANSWERED:
             name = TaskState.Name(cast("Any", self.state)).removeprefix("TASK_STATE_").lower()
             detail = f"the agent's task ended {name}: {_clean(self.status, 300)}".rstrip(": ")
             raise AgentFailed(FailureReason.TASK_FAILED, detail)
-        text = self.message if self.message is not None else artifacts or self.status
-        if not text.strip():
+        text = self.text()
+        if not text:
             raise AgentFailed(FailureReason.MALFORMED, "the reply holds no text")
         return Reply(text=text, metadata=self.metadata)
 
 
+def _texts(parts: Iterable[Part]) -> list[str]:
+    """Of parts that are text; data and files are none."""
+    return [part.text for part in parts if part.text]
+
+
+def _joined(texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Parts of one message, status or whole artifact, each with what joins it to the one before."""
+    return [("\n" if number else "", text) for number, text in enumerate(texts)]
+
+
 def _text(parts: Iterable[Part]) -> str:
-    text = "".join(map(_part_text, parts))
+    text = "\n".join(_texts(parts))
     _check_size(_size(text))
     return text
 
@@ -441,19 +490,14 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
+def _part_size(part: tuple[str, str]) -> int:
+    return _size("".join(part))
+
+
 def _check_size(size: int) -> None:
     if size > MAX_TEXT:
         detail = f"text of the reply: more than {MAX_TEXT} bytes"
         raise AgentFailed(FailureReason.TOO_LARGE, detail)
-
-
-def _part_text(part: Part) -> str:
-    kind = part.WhichOneof("content")
-    if kind == "text":
-        return part.text
-    if kind == "data":
-        return json.dumps(_plain(MessageToDict(part.data)))
-    return ""
 
 
 def _plain(value: Any) -> Any:

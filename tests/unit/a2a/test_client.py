@@ -62,7 +62,7 @@ NO_STREAM = card03(capabilities={"streaming": False})
 REPLIES_03 = {
     "a message": message03("42"),
     "a message in parts": {
-        **message03("4"), "parts": [{"kind": "text", "text": "4"}, {"kind": "text", "text": "2"}],
+        **message03("4"), "parts": [{"kind": "text", "text": "42"}, {"kind": "text", "text": ""}],
     },
     "a message without kind": {k: v for k, v in message03("42").items() if k != "kind"},
     "a task with an artifact": task03("completed", "42"),
@@ -167,16 +167,129 @@ async def test_a_1_0_agent_that_streams(name):
     assert (await ask(replying(STREAMS_10[name], card=card10()))).text == "42"
 
 
-async def test_artifacts_are_joined_by_lines_and_their_parts_by_nothing():
-    assert (await ask(replying([task03("completed", "a", "b")]))).text == "a\nb"
+#: what is text, and what is none
+PARTS_03 = [
+    {"kind": "text", "text": "a"},
+    {"kind": "data", "data": {"machine": "r1"}},
+    {"kind": "file", "file": {"name": "f", "mimeType": "text/plain", "bytes": "YQ=="}},
+    {"kind": "text", "text": "b"},
+]
+PARTS_10 = [
+    {"text": "a"},
+    {"data": {"machine": "r1"}},
+    {"raw": "YQ==", "filename": "f"},
+    {"url": "file:///f"},
+    {"text": "b"},
+]
 
 
-async def test_a_data_part_is_its_json():
-    reply = {
-        **message03(""),
-        "parts": [{"kind": "data", "data": {"machine": "r1", "n": 3, "x": 0.5}}],
-    }
-    assert json.loads((await ask(replying(reply))).text) == {"machine": "r1", "n": 3, "x": 0.5}
+def said03(*texts: str, role: str = "agent") -> dict:
+    return {**message03(""), "role": role, "parts": [{"kind": "text", "text": t} for t in texts]}
+
+
+def ended03(**more) -> dict:
+    return {**task03("completed"), **more}
+
+
+def ended10(**more) -> dict:
+    return {"task": {**task10("COMPLETED")["task"], **more}}
+
+
+def said10(*texts: str, role: str = "AGENT") -> dict:
+    return {"messageId": "m", "role": f"ROLE_{role}", "parts": [{"text": t} for t in texts]}
+
+
+#: events, the card, and the text that they hold
+PLACES = {
+    "two artifacts": ([task03("completed", "a", "b")], card03(), "a\nb"),
+    "a message": ([{**message03(""), "parts": PARTS_03}], card03(), "a\nb"),
+    "an artifact": (
+        [ended03(artifacts=[{"artifactId": "x", "parts": PARTS_03}])], card03(), "a\nb",
+    ),
+    "a status": (
+        [ended03(status={"state": "completed", "message": {**message03(""), "parts": PARTS_03}})],
+        card03(), "a\nb",
+    ),
+    "a history": (
+        [ended03(history=[said03("no"), said03("a", "b"), said03(""), said03("?", role="user")])],
+        card03(), "a\nb",
+    ),
+    "artifacts before a history": (
+        [ended03(artifacts=task03("completed", "a")["artifacts"], history=[said03("no")])],
+        card03(), "a",
+    ),
+    "a status behind an artifact of blanks": (
+        [task03("completed", " \n", status="a")], card03(), "a",
+    ),
+    "1.0: a message": (
+        [{"message": {**said10(), "parts": PARTS_10}}], card10(), "a\nb",
+    ),
+    "1.0: an artifact": (
+        [ended10(artifacts=[{"artifactId": "x", "parts": PARTS_10}])], card10(), "a\nb",
+    ),
+    "1.0: a history": (
+        [ended10(history=[said10("no"), said10("a", "b"), said10("?", role="USER")])],
+        card10(), "a\nb",
+    ),
+    "1.0: chunks, the last of two parts": (
+        [task10("WORKING"), chunk10("a", append=False),
+         {"artifactUpdate": {"taskId": "t", "contextId": "c", "append": True,
+                             "artifact": {"artifactId": "a", **said10("b", "c")}}},
+         status10("COMPLETED")],
+        card10(), "ab\nc",
+    ),
+    "chunks, then the task that holds them as parts": (
+        [task03("working"), chunk03("a", append=False), chunk03("b", append=True),
+         ended03(artifacts=[{"artifactId": "a", "parts": said03("a", "b", "c")["parts"]}])],
+        card03(), "abc",
+    ),
+    "an artifact sent again in parts": (
+        [task03("working"), chunk03("x", append=False), chunk03("y", append=True),
+         ended03(artifacts=[{"artifactId": "a", "parts": said03("a", "b")["parts"]}])],
+        card03(), "a\nb",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLACES)
+async def test_text_is_found_and_joined_wherever_it_stands(name):
+    events, card, text = PLACES[name]
+    assert (await ask(replying(events, card=card))).text == text
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {**message03(""), "parts": PARTS_03[1:3]},
+        task03("working") | {"status": {"state": "input-required"}, "history": [said03("no")]},
+        ended03(history=[said03("?", role="user")]),
+    ],
+)
+async def test_what_is_no_text_is_no_reply(reply):
+    error = await failure(replying(reply, card=NO_STREAM))
+    assert error.reason is FailureReason.MALFORMED
+    assert "no text" in str(error)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_stream_that_ends_without_a_word_has_its_task_looked_at(kept):
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            respond(writer, card03())
+        elif call.rpc["method"] == "tasks/get":
+            none = {"error": {"code": -32001, "message": "no"}}
+            task = {"result": ended03(history=[said03("42")])}
+            respond(writer, {"jsonrpc": "2.0", "id": call.rpc["id"], **(task if kept else none)})
+        else:
+            start_stream(writer)
+            for event in (task03("working"), status03("completed", final=True)):
+                send_event(writer, call, event)
+            writer.close()
+
+    if kept:
+        assert (await ask(script)).text == "42"
+    else:
+        assert (await failure(script)).reason is FailureReason.MALFORMED
 
 
 @pytest.mark.parametrize("card", [card03(), card10()])

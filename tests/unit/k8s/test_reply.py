@@ -1,54 +1,225 @@
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netarena import bash
 from netarena.errors import ReplyRefused
+from netarena_k8s import attack
+from netarena_k8s.guess import blanket
 from netarena_k8s.reply import MAX_COMMAND_BYTES, read_reply
 
+DRY = "kubectl patch netpol x -p '{}' \\\n  --dry-run=server"
+APPLY = "kubectl apply -f - <<E\nkind: x\nE"
+#: in a text, or in none
+NOTE = "kubectl annotate netpol x note='</think>'"
 
-@pytest.mark.parametrize(
-    ("reply", "command"),
-    [
-        ("```\nkubectl get netpol\n```", "kubectl get netpol"),
-        ("I look.\n```bash\nkubectl get pods\n```\nThen\n```\nkubectl x\n```", "kubectl get pods"),
-        ("```kubectl get svc```", "kubectl get svc"),
-        ("```sh\r\nkubectl get svc\r\n```", "kubectl get svc"),
-        ("Action:\n  kubectl describe netpol x  ", "kubectl describe netpol x"),
-        ("$ kubectl get netpol -o yaml", "kubectl get netpol -o yaml"),
-        (
-            "```\ncat <<'E' | kubectl apply -f -\nkind: x\nE\n```",
-            "cat <<'E' | kubectl apply -f -\nkind: x\nE",
-        ),
-        ("kubectl get a\nkubectl get b", "kubectl get a"),
-    ],
-)
-def test_commands_are_found(reply, command):
-    assert read_reply(reply) == command
+FOUND = {
+    "```\nkubectl get netpol\n```": "kubectl get netpol",
+    "I look.\n```bash\nkubectl get pods\n```\nThen\n```\nkubectl x\n```": "kubectl get pods",
+    "```kubectl get svc```": "kubectl get svc",
+    "```sh\r\nkubectl get svc\r\n```": "kubectl get svc",
+    "Action:\n  kubectl describe netpol x  ": "kubectl describe netpol x",
+    "$ kubectl get netpol -o yaml": "kubectl get netpol -o yaml",
+    "```\ncat <<'E' | kubectl apply -f -\nkind: x\nE\n```": (
+        "cat <<'E' | kubectl apply -f -\nkind: x\nE"
+    ),
+    "kubectl get a\nkubectl get b": "kubectl get a",
+    # a bare line goes on
+    f"{DRY}\n": DRY,
+    f"{DRY}\nThat is safe.": DRY,
+    f"{APPLY}\nkubectl get b": APPLY,
+    "kubectl get pods |\n  grep x": "kubectl get pods |\n  grep x",
+    "kubectl get pods &&\nkubectl get svc": "kubectl get pods &&\nkubectl get svc",
+    "kubectl patch x -p '{\"a\":\n1}'\n": "kubectl patch x -p '{\"a\":\n1}'",
+    "kubectl \\\n  get pods": "kubectl \\\n  get pods",
+    "kubectl is the tool I would use.\nkubectl get pods": "kubectl get pods",
+    # fences of any form
+    '```bash title="x"\nkubectl get pods\n```': "kubectl get pods",
+    "```{.bash .numberLines}\nkubectl get pods\n```": "kubectl get pods",
+    "```bash,linenos\nkubectl get pods\n```": "kubectl get pods",
+    "``` sh  \nkubectl get pods\n```  ": "kubectl get pods",
+    "~~~bash `x`\nkubectl get a\nkubectl get b\n~~~": "kubectl get a\nkubectl get b",
+    "````sh\nkubectl get pods -l x='```'\n`````": "kubectl get pods -l x='```'",
+    "```sh\nkubectl annotate netpol x n='```' a=b\n```": "kubectl annotate netpol x n='```' a=b",
+    "````markdown\nSo:\n```bash\nkubectl get pods\n```\n````": "kubectl get pods",
+    "~~~\n```bash\nkubectl get pods\n```\n~~~": "kubectl get pods",
+    "```kubectl\nkubectl get pods\n```": "kubectl get pods",
+    "```bash kubectl get pods```": "kubectl get pods",
+    "Run ```` kubectl get pods ```` to see": "kubectl get pods",
+    f"```{DRY}\n```": DRY,
+    f"```bash {DRY}\n```": DRY,
+    "Action: ```\nkubectl get pods```": "kubectl get pods",
+    "```\nkubectl get pods -o name``` \nso": "kubectl get pods -o name",
+    "> Look:\n> ```bash\n> kubectl get pods\n> ```": "kubectl get pods",
+    "1. Look:\n   ```bash\n   kubectl apply -f - <<E\n   kind: x\n   E\n   ```": APPLY,
+    "- ```\n  kubectl get pods\n  ```": "kubectl get pods",
+    # prompts
+    "```\n$ kubectl get pods\n```": "kubectl get pods",
+    "```console\nme@host:~$ kubectl get a\n$ kubectl get b\n```": "kubectl get a\nkubectl get b",
+    f"```console\n$ {DRY}\n```": DRY,
+    "```console\n$ kubectl patch x \\\n> --dry-run=server\n```": (
+        "kubectl patch x \\\n--dry-run=server"
+    ),
+    "```\n$ kubectl apply -f - <<E\n> kind: x\n> E\n```": APPLY,
+    # objects
+    '```json\n{"command": "kubectl get pods"}\n```': "kubectl get pods",
+    '```\n{"command": "kubectl get pods"}\n```': "kubectl get pods",
+    '```json {"command": "kubectl get pods"}```': "kubectl get pods",
+    '```json\n{"command": "echo \'</think>\'"}\n```': "echo '</think>'",
+    # thoughts
+    "<think>```\nkubectl delete netpol a\n```</think>\n```\nkubectl get b\n```": "kubectl get b",
+    "Or ```kubectl delete netpol a```? No.</think>kubectl get b": "kubectl get b",
+    f"Or ```kubectl delete netpol a```? No.</think>\n```\n{NOTE}\n```": NOTE,
+    f"<think>x</think>```\n{NOTE}\n```": NOTE,
+    f"```\n{NOTE}\n```": NOTE,
+    f"{NOTE}\n": NOTE,
+    "kubectl get pods # <think>": "kubectl get pods # <think>",
+    "kubectl apply -f - <<E\nn: </think>\nE": "kubectl apply -f - <<E\nn: </think>\nE",
+    "```\nkubectl get pods\n```\n<think>```\nkubectl delete x\n```": "kubectl get pods",
+    "```\nkubectl delete netpol a\n</think>\n```\nkubectl get b\n```": "kubectl get b",
+    "```\nkubectl patch x -p '{\"a</think>\n```sh\nkubectl get -l 'b'\n```": "kubectl get -l 'b'",
+}
 
 
-@pytest.mark.parametrize(
-    ("reply", "why"),
-    [
-        ("", "no command"),
-        ("Run kubectl yourself.", "no command"),
-        ("```\n\n```", "empty"),
-        ("```\nkubectl \0\n```", "NUL"),
-        ("```\nkubectl \ud800\n```", "Unicode"),
-        (f"```\nkubectl {'x' * MAX_COMMAND_BYTES}\n```", "bytes"),
-    ],
-)
-def test_what_cannot_be_used_says_why(reply, why):
-    with pytest.raises(ReplyRefused, match=why):
+@pytest.mark.parametrize("reply", FOUND)
+def test_commands_are_found(reply):
+    assert read_reply(reply) == FOUND[reply]
+
+
+@pytest.mark.parametrize("reply", [*attack.attacks(), *blanket("shop")])
+def test_what_agents_without_a_model_send_is_read_as_it_is(reply):
+    assert read_reply(reply) == reply.removeprefix("```\n").removesuffix("\n```")
+
+
+REFUSED = {
+    "": "no command",
+    "Run kubectl yourself.": "no command",
+    "```\n\n```": "empty",
+    "```\nkubectl \0\n```": "NUL",
+    "```\nkubectl \ud800\n```": "Unicode",
+    f"```\nkubectl {'x' * MAX_COMMAND_BYTES}\n```": "bytes",
+    f"kubectl get {'x' * MAX_COMMAND_BYTES}": "bytes",
+    # half a command
+    "kubectl patch x \\": "half a command .*backslash",
+    "kubectl patch x \\\n\n--dry-run=server": "half a command .*backslash",
+    "kubectl get pods |": "half a command",
+    "kubectl get pods |\n\nMore": "half a command",
+    "kubectl get pods &&": "half a command",
+    "kubectl get pods ||\n": "half a command",
+    "kubectl get pods | while read p; do\nkubectl get $p\ndone": "half a command",
+    "kubectl patch x -p '{": "half a command .*quote",
+    'kubectl patch x -p "{': "half a command .*quote",
+    "kubectl apply -f - <<E\nkind: x": "half a command .*here-document",
+    f"```\n{DRY[:30]}\\\n```": "half a command",
+    "```\nkubectl get a\nkubectl patch x -p '{\n```": "half a command",
+    "```\nkubectl apply -f - <<E\n```\nE\n```": "half a command",
+    "```kubectl patch x \\```": "half a command",
+    '```json\n{"command": "kubectl patch x \\\\"}\n```': "half a command",
+    "```bash\nkubectl get pods": "no end",
+    "```bash\nkubectl get pods\n``": "no end",
+    "```sh\nkubectl get a\n```sh\nkubectl get b\n```": "begins in an open one",
+    # prose
+    "kubectl is the tool I would use.": "no command",
+    "kubectl - the tool": "no command",
+    "kubectl delete netpol x is too risky": "no command",
+    "kubectl delete netpol everything.": "no command",
+    "kubectl patch would help, then\nsee": "no command",
+    "kubectl isn't it": "no command",
+    # what would be run as something else
+    "```console\n$ kubectl get pods\nNAME READY\n```": "beside a prompt",
+    "kubectl patch x \\\n> --dry-run=server": "prompt '>'",
+    "```\nkubectl patch x \\\n> --dry-run=server\n```": "prompt '>'",
+    "```\n# kubectl get pods\n```": "comment",
+    "```cat <<'E' | kubectl apply -f -\nkind: x\nE\n```": "a line of its own",
+    "```bash -c 'kubectl get pods'\n```": "empty",
+    "```bash x.sh```": "a line of its own",
+    '```json\n{"command": "kubectl", "args": ["get"]}\n```': "neither",
+    '```json\n{"command": "kubectl get a", "command": "kubectl get b"}\n```': "neither",
+    '```json\n{"command": ["kubectl"]}\n```': "neither",
+    "```json\n[" + "[" * 50_000 + "\n```": "neither",
+    "```yaml\nkind: NetworkPolicy\n```\n```\nkubectl get x\n```": "neither",
+    "```bash\necho\n~~~\nkubectl get b\n~~~\n```": "a code block in the command",
+    # thoughts
+    "<think>\n```\nkubectl delete netpol a\n```": "opened and never closed",
+    "Hm. <reasoning>```kubectl delete netpol a```": "opened and never closed",
+    "<think>kubectl delete netpol a</think>": "before the end of a thought",
+    "```\nkubectl delete netpol a\n``` </thinking> Better not.": "before the end of a thought",
+    "kubectl get pods </think>": "before the end of a thought",
+    "<think>```\nkubectl delete netpol a\n</think>\n```": "no end",
+}
+
+
+@pytest.mark.parametrize("reply", REFUSED, ids=lambda reply: reply[:40])
+def test_what_cannot_be_used_says_why(reply):
+    with pytest.raises(ReplyRefused, match=REFUSED[reply]) as refused:
         read_reply(reply)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 300
 
 
-@given(st.text(alphabet="`kubectl \n$xé", max_size=60))
-def test_any_text_is_read_or_refused(text):
+pieces = st.sampled_from(
+    [
+        *("```", "````", "~~~", "`", "bash", "json", 'sh t="x"', "> ", "- ", "\n", "\n", "\n", " "),
+        *("kubectl get a", "kubectl delete b", "kubectl is ", "$ ", "\\", "|", "&&", "'", '"', "#"),
+        *("<<E\n", "\nE\n", "<think>", "</think>", '{"command": "kubectl c"}', "é"),
+    ]
+)
+
+
+@given(st.lists(pieces, max_size=14).map("".join))
+def test_what_is_run_is_whole_and_stands_outside_of_thoughts(text):
     try:
         command = read_reply(text)
     except ReplyRefused:
         return
     assert command
-    assert command in text
+    assert not bash.lacks(command)
+    # line by line, since prompts and marks of quotations go
+    _, _, rest = text.rpartition("</think>") if "</think>" not in command else ("", "", text)
+    assert "<think>" not in rest[: rest.find(command.partition("\n")[0])]
+    for line in command.splitlines():
+        found = rest.find(line.strip())
+        assert found >= 0
+        rest = rest[found + len(line.strip()) :]
+
+
+@given(
+    command=st.sampled_from([DRY, APPLY, NOTE, "kubectl get a\nkubectl get b"]),
+    fence=st.sampled_from(["```", "````", "~~~"]),
+    info=st.sampled_from(["", "bash", 'sh title="x"', "{.sh}"]),
+    data=st.data(),
+)
+def test_a_reply_that_is_cut_off_gives_the_whole_command_or_none(command, fence, info, data):
+    reply = f"So:\n{fence}{info}\n{command}\n{fence}\nThat is all."
+    assert read_reply(reply) == command
+    with suppress(ReplyRefused):
+        assert read_reply(reply[: data.draw(st.integers(0, len(reply)))]) == command
+
+
+@given(
+    thought=st.lists(pieces.filter(lambda piece: piece != "</think>"), max_size=9).map("".join),
+    reply=st.sampled_from([f"```\n{NOTE}\n```", f"Go:\n~~~sh\n{APPLY}\n~~~", DRY]),
+)
+def test_no_thought_changes_what_is_run(thought, reply):
+    assert read_reply(f"<think>{thought}</think>{reply}") == read_reply(reply)
+
+
+HOSTILE = {
+    "backticks": "`" * 900_000,
+    "glued": "```\n" + "(x```\n" * 60_000,
+    "prose": "kubectl get is '\n" * 30_000,
+    "quotes": "> " * 200_000 + "```\n" + "> x\n" * 90_000,
+    "thoughts": "```\na\n```</think>" * 30_000,
+    "opened": "<think></think>x" * 30_000 + "```\n" * 9,
+    "markers": "```\n" + "'</think>'" * 30_000 + "\n```",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_huge_reply_is_read_in_a_few_passes(name):
+    with pytest.raises(ReplyRefused):
+        read_reply(HOSTILE[name])

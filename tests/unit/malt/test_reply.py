@@ -30,6 +30,9 @@ DOCSTRING = '''def process_graph(graph_data):
 TAGGED_DOCSTRING = DOCSTRING.replace("    ```\n    pro", "    ```python\n    pro")
 HELPERS = f"import os\nimportant = 1\n\n\ndef helper():\n    return 2\n\n\n{CODE}\nlast = 3"
 
+#: a program with markers in its texts and comments
+MARKED = f"x = '</think> <think>'  # </reasoning>\n{CODE}"
+
 FOUND = {
     "tagged": (f"```python\n{CODE}```", CODE),
     "untagged": (f"```\n{CODE}```", CODE),
@@ -92,6 +95,27 @@ FOUND = {
         "```python\ndef process_graph(g): return '\\d'\n```",
         "def process_graph(g): return '\\d'",
     ),
+    "behind a thought": (f"<think>```python\n{OTHER}```</think>\n```python\n{CODE}```", CODE),
+    "behind a thought that was not opened": (
+        f"```python\n{OTHER}``` is wrong.</think>```python\n{CODE}```",
+        CODE,
+    ),
+    "behind a thought that was cut off": (f"```python\n{OTHER}\n</think>\n```\n{CODE}```", CODE),
+    "before a thought that is not closed": (
+        f"```python\n{CODE}```\n<think>```python\n{OTHER}```",
+        CODE,
+    ),
+    "bare, behind a thought": (f"<thinking>hm</thinking>{CODE}", CODE),
+    "with markers in it": (f"```python\n{MARKED}```", MARKED),
+    "bare, with markers in it": (MARKED, MARKED),
+    "with markers in it, behind thoughts": (
+        f"<think>```python\n{OTHER}```</think> So. </think>```python\n{MARKED}```",
+        MARKED,
+    ),
+    "in a quotation, behind a thought": (
+        textwrap.indent(f"<think>x</think>\n```python\n{CODE}\nx = 1\n```\n", "> ", lambda _: True),
+        f"{CODE}\nx = 1",
+    ),
 }
 
 REFUSED = {
@@ -111,6 +135,10 @@ REFUSED = {
     "bare with a sentence": f"Here you are:\n{CODE}",
     "another language": "```json\n{}\n```",
     "too long": f"```python\n{CODE}x = '{'x' * MAX_CODE_CHARS}'\n```",
+    "in a thought alone": f"<think>```python\n{CODE}```</think> I cannot do that.",
+    "in a thought that is not closed": f"<think>```python\n{CODE}```",
+    "before the end of a thought": f"```python\n{CODE}```\nNo.</reasoning>",
+    "cut off by the end of a thought": f"```python\n{CODE}\n</think>\nI cannot do that.",
     "half a surrogate pair": f"```python\n{CODE}# \ud800\n```",
 }
 
@@ -156,6 +184,8 @@ HUGE = {
     "colons": "process_graph:" + ":" * 4 * MANY,
     "mixed marks": "`~" * 2 * MANY,
     "quotes": "> " * 2 * MANY,
+    "thoughts": f"```python\n{CODE}```</think>" * 10_000,
+    "programs in thoughts": f"<think></think>x```python\n{CODE})\n```" * 10_000 + "</think>",
 }
 
 
@@ -246,3 +276,8 @@ def test_a_fenced_program_comes_back_whole(before, body, fence, tag):
     code = "\n".join([*body, *CODE.splitlines()])
     assume(ast.parse(code))
     assert extract_code(f"{before}\n{fence}{tag}\n{code}\n{fence}\nThat is all.") == code
+
+
+@given(thought=st.lists(lines, max_size=12).map("\n".join), code=st.sampled_from([CODE, MARKED]))
+def test_no_thought_changes_what_is_run(thought, code):
+    assert extract_code(f"<think>\n{thought}\n</think>\n```python\n{code}```") == code.rstrip()

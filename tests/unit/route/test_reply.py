@@ -87,6 +87,29 @@ def test_a_reply_that_is_cut_off_gives_the_whole_command_or_none(
         assert read_reply(cut) == {"machine": machine.strip(), "command": command}
 
 
+@given(
+    thought=st.lists(
+        st.sampled_from(
+            [
+                _QUOTED,
+                '{"machine": "b", "command": "',
+                "{",
+                '"',
+                "'",
+                "Machine: b\n",
+                "Command: y\n",
+            ]
+        ),
+        max_size=6,
+    ).map("".join),
+    command=st.sampled_from(["ip a", "echo '</think>'", "echo '<think> </reasoning>'"]),
+    form=st.sampled_from(["{}", "So:\n```json\n{}\n```\nDone."]),
+)
+def test_no_thought_changes_what_is_run(thought: str, command: str, form: str) -> None:
+    said = {"machine": "a", "command": command}
+    assert read_reply(f"<think>{thought}</think>{form.format(json.dumps(said))}") == said
+
+
 @given(st.text(max_size=400))
 def test_no_prose_is_a_command(text: str) -> None:
     """What has no quoted key, and no two lines that are labelled so, says nothing."""
@@ -135,6 +158,13 @@ def test_no_prose_is_a_command(text: str) -> None:
         ("Machine: a\nCommand: ip a  # it's a look", "ip a  # it's a look"),
         ("Machine: a\nCommand: ip a\nMachine: b\nCommand: echo 'ip", "ip a"),
         ('Machine: b\nCommand: x\n{"machine": "a", "command": "ip a"}', "ip a"),
+        ("Machine: a\nCommand: echo `date` $((1 << 2))", "echo `date` $((1 << 2))"),
+        # thoughts
+        (f'{_QUOTED} is wrong.</think>{{"machine": "a", "command": "ip a"}}', "ip a"),
+        (f'{{"machine": "a", "command": "ip a"}} <think>{_QUOTED}', "ip a"),
+        ('{"thought": "<think>no</think>", "machine": "a", "command": "ip a"}', "ip a"),
+        ("Machine: b\nCommand: y\n</think>\nMachine: a\nCommand: ip a", "ip a"),
+        ("Machine: a\nCommand: echo '</think>'", "echo '</think>'"),
     ],
 )
 def test_what_models_send_is_read(reply_: str, command: str) -> None:
@@ -170,6 +200,14 @@ def test_what_models_send_is_read(reply_: str, command: str) -> None:
         ("Machine: a\nCommand: ip a &&\nip rule", "no object"),
         ("Machine: a\nCommand: ip route flush \\\ntable 7", "no object"),
         ("Machine: a\nCommand: nft -f - <<EOF\nflush ruleset\nEOF", "no object"),
+        ("Machine: a\nCommand: ip a ||", "no object"),
+        ('Machine: a\nCommand: echo "$(ip a"', "no object"),
+        # thoughts
+        (f"<think>{_QUOTED}</think> I cannot do that.", "before the end of a thought"),
+        (f"{_QUOTED}</thinking>", "before the end of a thought"),
+        (f"<think>{_QUOTED}", "opened and never closed"),
+        (f"<think>{'x' * reply.MAX_READ_CHARS}{_QUOTED}", "opened and never closed"),
+        ("Machine: b\nCommand: y</think>", "before the end of a thought"),
         ('{"machine": "a", "command": ["ip", "a"]}', "must be texts"),
         (r'{"machine": "a", "command": "\ud800"}', "not valid Unicode"),
         (r'{"machine": "a\ud800", "command": "ip"}', "the machine is not valid"),

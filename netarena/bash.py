@@ -1,0 +1,236 @@
+"""How far a command line of bash reaches: what is half a command, and what stands in its texts.
+
+This reads no more of the language than that takes: quotes, escapes, comments, substitutions,
+parentheses, here-documents, and operators that want more. What bash itself would refuse whole (a
+``do`` without its ``done``) is left to it; what it would run although half is missing (a line
+ended by a backslash, a here-document without an end) is not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+#: of a text in double quotes; of ``${...}``; of everything else: what is not passed over at once
+_PLAIN = {
+    '"': re.compile(r'[^\\"$`]++'),
+    "}": re.compile(r"[^\\\"'$`}]++"),
+    "": re.compile(r"[^\\\"'$`()#|&<\n]++"),
+}
+_SINGLE = re.compile(r"'[^']*+'")
+_ANSI = re.compile(r"\$'[^'\\]*+(?:\\.[^'\\]*+)*+'", re.DOTALL)
+_COMMENT = re.compile(r"#[^\n]*+")
+#: what may stand before a comment; a ``)`` may too, but not where it ends a substitution
+_BREAK = frozenset(" \t\n;|&(<>")
+_DOCUMENT = re.compile(r"<<(-?)[ \t]*+((?:\\.|'[^'\n]*+'|\"[^\"\n]*+\"|[^\s;&|<>()'\"\\])++)")
+_OPERATOR = re.compile(r"\|[|&]?|&&")
+
+
+@dataclass
+class Line:
+    """One logical line: it ends where bash would begin to run it.
+
+    ``why`` says what is missing, and is empty where nothing is. ``texts`` are the places of what
+    stands in quotes, comments and here-documents.
+    """
+
+    start: int
+    end: int
+    why: str = ""
+    texts: list[tuple[int, int]] = field(default_factory=list)
+
+
+def read_line(text: str, start: int = 0) -> Line:
+    """The logical line that begins at ``start``; its ``end`` is that of its last line."""
+    return _Reader(text, start).read()
+
+
+def read_lines(text: str) -> list[Line]:
+    """All logical lines, empty ones left out."""
+    lines, place = [], 0
+    while place < len(text):
+        line = read_line(text, place)
+        if text[line.start : line.end].strip():
+            lines.append(line)
+        place = line.end + 1
+    return lines
+
+
+def lacks(command: str) -> str:
+    """What a command lacks to be whole, in words; empty where it lacks nothing."""
+    return next((line.why for line in read_lines(command) if line.why), "")
+
+
+class _Reader:
+    def __init__(self, text: str, start: int) -> None:
+        self._text = text
+        self._line = Line(start, len(text))
+        self._place = start
+        #: what closes the constructs that are open, innermost last
+        self._open: list[str] = []
+        #: how many were open when the outermost ``$((`` began: in it ``<<`` moves bits
+        self._sum = 0
+        #: where the outermost text in double quotes begins
+        self._quoted: int | None = None
+        #: here-documents whose bodies begin at the next line: what their last lines are called,
+        #: and whether tabs stand before it, and backslashes join lines
+        self._documents: list[tuple[str, bool, bool]] = []
+        #: the end of the last escaped character: it is part of a word
+        self._escaped = -1
+        #: the operator that the line ends with so far
+        self._operator = ""
+
+    def read(self) -> Line:
+        text, line = self._text, self._line
+        while self._place < len(text) and not line.why:
+            if self._step():
+                line.end = self._place
+                return line
+        line.why = line.why or self._missing()
+        return line
+
+    def _missing(self) -> str:
+        if self._open:
+            names = {'"': "a double quote", "`": "a backtick"}
+            return f"{names.get(self._open[-1], 'a bracket')} is not closed"
+        if self._documents:
+            return f"the here-document has no line {self._documents[0][0]:.40}"
+        return f"nothing follows {self._operator}" if self._operator else ""
+
+    def _step(self) -> bool:
+        """Go on by one construct; true at the end of the line."""
+        text, place = self._text, self._place
+        inner = self._open[-1] if self._open else ""
+        plain = _PLAIN.get(inner, _PLAIN[""]).match(text, place)
+        if plain:
+            self._place = plain.end()
+            if plain[0].strip():
+                self._operator = ""
+            return False
+        sign = text[place]
+        self._place += 1
+        if sign == "\\":
+            self._escape(place)
+        elif sign == inner:
+            self._close(sign)
+        elif sign == '"' and inner != '"':
+            self._open_text(place)
+        elif sign in "$`":
+            self._substitute(sign, inner, place)
+        elif inner == '"':
+            pass
+        elif sign == "'":
+            self._take(_SINGLE.match(text, place), "a single quote is not closed")
+        elif inner != "}":
+            return self._structure(sign, place)
+        return False
+
+    def _escape(self, place: int) -> None:
+        if self._place >= len(self._text):
+            self._line.why = "the line after the last backslash is missing"
+            return
+        if self._text[self._place] == "\n":
+            rest = self._text[self._place + 1 :].partition("\n")[0]
+            if not self._open and not rest.strip():
+                self._line.why = "the line after a backslash is empty"
+        else:
+            self._operator = ""
+        self._place = self._escaped = place + 2
+
+    def _close(self, sign: str) -> None:
+        self._open.pop()
+        if len(self._open) < self._sum:
+            self._sum = 0
+        if sign == '"' and '"' not in self._open and self._quoted is not None:
+            self._line.texts.append((self._quoted, self._place))
+            self._quoted = None
+
+    def _open_text(self, place: int) -> None:
+        if '"' not in self._open:
+            self._quoted = place
+        self._open.append('"')
+        self._operator = ""
+
+    def _substitute(self, sign: str, inner: str, place: int) -> None:
+        self._operator = ""
+        following = self._text[self._place : self._place + 1]
+        if sign == "`":
+            self._open.append("`")
+        elif following == "'" and inner != '"':
+            self._take(_ANSI.match(self._text, place), "a single quote is not closed")
+        elif following == "$":
+            self._place += 1
+        elif following in {"(", "{"}:
+            self._open.append(")" if following == "(" else "}")
+            self._place += 1
+            if self._text.startswith("((", place + 1) and not self._sum:
+                self._sum = len(self._open)
+
+    def _structure(self, sign: str, place: int) -> bool:
+        """What is neither text nor substitution; true at the end of the line."""
+        if sign == "\n":
+            return self._end_line()
+        if sign == "#":
+            begins = place == self._line.start or self._text[place - 1] in _BREAK
+            if begins and place != self._escaped:
+                self._take(_COMMENT.match(self._text, place), "", keep=True)
+            else:
+                self._operator = ""
+        elif sign in "|&":
+            operator = _OPERATOR.match(self._text, place)
+            self._operator = operator[0] if operator else ""
+            self._place = operator.end() if operator else self._place
+        elif self._text.startswith("<<", place) and not self._sum:
+            self._document(place)
+        else:
+            self._operator = ""
+            if sign == "(":
+                self._open.append(")")
+        return False
+
+    def _document(self, place: int) -> None:
+        self._operator = ""
+        if self._text.startswith("<<<", place):
+            self._place = place + 3
+            return
+        begun = _DOCUMENT.match(self._text, place)
+        if begun is None:
+            self._line.why = "nothing follows <<"
+            return
+        name = re.sub(r"\\(.)|['\"]", lambda sign: sign[1] or "", begun[2])
+        self._documents.append((name, bool(begun[1]), name == begun[2]))
+        self._place = begun.end()
+
+    def _end_line(self) -> bool:
+        while self._documents:
+            end = self._end_document(*self._documents[0])
+            if end is None:
+                self._place = len(self._text)
+                return False
+            self._line.texts.append((self._place, end.start()))
+            self._documents.pop(0)
+            self._place = min(end.end() + 1, len(self._text))
+            if not self._documents and not self._open and not self._operator:
+                self._place = end.end()
+                return True
+        if self._open or self._operator:
+            return False
+        self._place -= 1
+        return True
+
+    def _end_document(self, name: str, tabs: bool, joins: bool) -> re.Match[str] | None:  # noqa: FBT001
+        form = ("^\t*+" if tabs else "^") + re.escape(name) + "$"
+        for end in re.compile(form, re.MULTILINE).finditer(self._text, self._place):
+            before = self._text[self._place : end.start()].removesuffix("\n")
+            if not joins or (len(before) - len(before.rstrip("\\"))) % 2 == 0:
+                return end
+        return None
+
+    def _take(self, match: re.Match[str] | None, why: str, *, keep: bool = False) -> None:
+        if not keep:
+            self._operator = ""
+        if match is None:
+            self._line.why = why
+            return
+        self._line.texts.append(match.span())
+        self._place = match.end()

@@ -1,0 +1,182 @@
+"""Thoughts in replies: what a model says to itself before it answers, and never means as an answer.
+
+A thought ends at ``</think>``, ``</thinking>`` or ``</reasoning>``. What stands before the last of
+these is not read, whether or not the thought was opened (templates of prompts open it unseen), but
+for those that stand inside of the program or command that counts: they are part of it. So what
+counts must be known to say where the thoughts are, and the other way round: ``read_answer`` looks
+for what counts in more and more of the reply's end until the two fit. A thought that is opened and
+not closed holds nothing that counts.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from netarena import bash
+from netarena.errors import ReplyRefused
+
+T = TypeVar("T")
+
+_NAMES = "think|thinking|reasoning"
+_OPENING = re.compile(rf"<(?:{_NAMES})\s*+>", re.IGNORECASE)
+_CLOSING = re.compile(rf"</(?:{_NAMES})\s*+>", re.IGNORECASE)
+_BLANK = re.compile(r"\s*+")
+#: how often what counts is looked for in one reply; thoughts that mislead the search are rare
+_MAX_TRIES = 6
+#: markers at the end of an answer of unknown form that are looked at
+_MAX_LOOKS = 64
+#: what the beginning of an opening marker looks like while it still grows
+_GROWING = re.compile(
+    rf"<(?:{'|'.join(n[:i] for n in ('thinking', 'reasoning') for i in range(len(n)))}"
+    rf"|(?:{_NAMES})\s*+)?\Z",
+    re.IGNORECASE,
+)
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Found(Generic[T]):
+    """What counts of a reply, or would count, were it not ``refused`` for a reason.
+
+    ``start`` and ``end`` are its place in the reply. ``whole`` says that a marker between them
+    stands in a text or comment of it, so that it ends no thought.
+    """
+
+    value: T
+    start: int
+    end: int
+    whole: bool = True
+    refused: str = ""
+
+
+def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
+    """What counts of ``reply`` outside of its thoughts.
+
+    ``find(start, end)`` looks at that part of the reply alone; it raises ReplyRefused where
+    nothing counts, and so does this.
+    """
+    opened = [mark.span() for mark in _OPENING.finditer(reply)]
+    closed = ends_of(reply)
+    start, end = 0, len(reply)
+    open_end = False
+    for left in reversed(range(_MAX_TRIES)):
+        start = _skip_leading(reply, start, closed)
+        found: Found[T] | None = None
+        try:
+            found = find(start, end)
+            why = found.refused
+        except ReplyRefused as refused:
+            why = str(refused)
+        ahead = closed[bisect_left(closed, (start, 0)) : bisect_left(closed, (end, 0))]
+        outside = [mark for mark in ahead if not _is_within(found, mark)]
+        if outside:
+            # not at once to the last one, which may stand inside of what counts
+            start = outside[0 if left > 1 else -1][1]
+            continue
+        begun = bisect_left(opened, (start, 0))
+        if begun < len(opened) and opened[begun][0] < (end if found is None else found.start):
+            mark = opened[begun]
+            within = [one for one in ahead if one > mark]
+            open_end = not within
+            start, end = (start, mark[0]) if open_end else (within[0][1], end)
+            continue
+        if found is not None and not why:
+            return found.value
+        if open_end:
+            why = f"a thought is opened and never closed, and nothing in it is run; {why}"
+        elif start:
+            why = f"{why}; what stands before the end of a thought is not read"
+        raise ReplyRefused(why)
+    raise ReplyRefused(
+        "the reply mixes thoughts and answers so that none can be told from the other"
+    )
+
+
+def ends_of(text: str) -> list[tuple[int, int]]:
+    """Where the markers are that end a thought."""
+    return [mark.span() for mark in _CLOSING.finditer(text)]
+
+
+def is_kept(command: str, part: str) -> bool:
+    """Whether each marker of ``part`` of a reply is in the ``command`` that it says, in a text.
+
+    What bash would take for anything but a text is none of a command: ``</think>`` asks for a file.
+    """
+    marks = ends_of(command)
+    if not marks or len(marks) < len(ends_of(part)):
+        return False
+    texts = [text for line in bash.read_lines(command) for text in line.texts]
+    return all(any(a <= begin and end <= b for a, b in texts) for begin, end in marks)
+
+
+def drop_thoughts(answer: str) -> str:
+    """An answer of whatever form without the thoughts that can be told without knowing its form.
+
+    Markers in texts and in closed code blocks stay. Empty where it is nothing but a thought.
+    """
+    closed = ends_of(answer)
+    start = _skip_leading(answer, 0, closed)
+    if _OPENING.match(answer, _blank_end(answer, start)):
+        return ""
+    fences = [start + mark.start() for mark in _FENCE.finditer(answer[start:])]
+    for begin, end in reversed(closed[-_MAX_LOOKS:]):
+        if begin < start:
+            break
+        before = bisect_left(fences, begin)
+        in_block = before % 2 == 1 and before < len(fences)
+        line = answer[answer.rfind("\n", start, begin) + 1 : begin]
+        quoted = line.count('"') % 2 == 1 or (line[-1:] + answer[end : end + 1]) in {"''", "``"}
+        if not in_block and not quoted:
+            return answer[end:]
+    return answer[start:]
+
+
+class Sieve:
+    """Passes on an answer that comes in pieces, but for thoughts that it begins with."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        #: where the next look begins
+        self._place = 0
+        self._passing = False
+
+    def take(self, piece: str) -> str:
+        """The next piece; what is known of the answer by it."""
+        if self._passing:
+            return piece
+        self._held += piece
+        while opening := _OPENING.match(self._held, _blank_end(self._held)):
+            closing = _CLOSING.search(self._held, max(self._place, opening.end()))
+            if closing is None:
+                # a marker may have come in part
+                self._place = max(0, len(self._held) - 64)
+                return ""
+            self._held, self._place = self._held[closing.end() :], 0
+        if _GROWING.match(self._held, _blank_end(self._held)) or not self._held.strip():
+            return ""
+        self._passing = True
+        return self._held
+
+
+def _skip_leading(text: str, start: int, closed: list[tuple[int, int]]) -> int:
+    """Where the text goes on behind thoughts that it begins with and that are closed."""
+    while mark := _OPENING.match(text, _blank_end(text, start)):
+        number = bisect_left(closed, mark.span())
+        if number == len(closed):
+            break
+        start = closed[number][1]
+    return start
+
+
+def _blank_end(text: str, start: int = 0) -> int:
+    blank = _BLANK.match(text, start)
+    assert blank is not None
+    return blank.end()
+
+
+def _is_within(found: Found[T] | None, mark: tuple[int, int]) -> bool:
+    return found is not None and found.whole and found.start <= mark[0] and mark[1] <= found.end

@@ -1,0 +1,126 @@
+"""What is half a command, held against bash itself."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena.bash import lacks, read_line, read_lines
+
+WHOLE = [
+    "kubectl get pods",
+    "a | b && c || d; e & f",
+    "a |\n b &&\n\n c",
+    "a # isn't \\",
+    "echo a#b' #'",
+    "echo \"a `date` $(echo \")\") ${x:-'}'}\"",
+    "echo $'it\\'s' $\"x\" $$ ${#x} ${x##*'}'} $# $((1 << 2)) `echo \\`date\\``",
+    "cat <<E\nit's ` \" $(\nE",
+    "cat <<'E' | b\nx\nE",
+    'cat <<-E <<"F G"\n\tx\n\tE\ny\nF G\nz',
+    "cat <<E |\nx\nE\nb",
+    "a=$(cat <<E\n)\nE\n)",
+    "cat <<'E'\nx \\\nE",
+    "cat <<E\nx \\\\\nE",
+    "cat <<<x && b <<<'y'",
+    "case x in x) a;; esac",
+    ":(){ :|:& };:",
+    "f() { a; }\nfor i in 1 2; do b; done",
+    "a \\\n  b\\\\",
+    "(a; (b) ) #'",
+    "a >| b >&2 2>&1 &>c",
+    "printf '\\\n'",
+]  # fmt: skip
+#: what the last lines lack, in words
+HALF = {
+    "kubectl patch x \\": "backslash",
+    "a \\\n\nb": "backslash",
+    "a \\\n \n": "backslash",
+    "a |": "follows |",
+    "a |&  # c": "follows |&",
+    "a && \n": "follows &&",
+    "a ||\n# c": "follows ||",
+    "a 'b": "single quote",
+    "a $'b\\'": "single quote",
+    'a "b\\"': "double quote",
+    'a "$(b"': "double quote",
+    "a $(b": "bracket",
+    "a ${b": "bracket",
+    "(a": "bracket",
+    "a `b": "backtick",
+    "cat <<E\nx": "no line E",
+    "cat <<E\nx\n E": "no line E",
+    "cat <<E <<F\nE\nx": "no line F",
+    "a\nb '\nc": "single quote",
+    "cat <<": "<<",
+    "cat <<E\nx \\\nE": "no line E",
+    "a \\ #'": "single quote",
+}
+
+
+def bash_wants_more(text: str) -> bool:
+    done = subprocess.run(
+        ["bash", "--norc", "-n", "-c", text], capture_output=True, text=True, check=False
+    )
+    return "unexpected E" in done.stderr or "end of file" in done.stderr or (
+        "end-of-file" in done.stderr
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_a_whole_command_lacks_nothing(text):
+    assert lacks(text) == ""
+    assert not bash_wants_more(text)
+
+
+@pytest.mark.parametrize("text", HALF)
+def test_half_a_command_is_told(text):
+    assert HALF[text] in lacks(text)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *("a", "'", '"', "\\", "\n", " ", ";", "&", "&&", "$(", ")", "(", "`", "${x", "}"),
+                *("$", "#", "<<E\n", "<<'E' ", "E\n", "\nE\n", "<<<", "$((1<<2))"),
+            ]
+        ),
+        max_size=9,
+    ).map("".join)
+)
+def test_the_lines_of_any_text_follow_each_other(text):
+    place = 0
+    for line in read_lines(text):
+        assert text[place : line.start].strip() == ""
+        assert line.start < line.end <= len(text)
+        assert all(line.start <= a <= b <= line.end for a, b in line.texts)
+        place = line.end
+    assert text[place:].strip() == ""
+
+
+def test_a_line_ends_where_bash_begins_to_run_it():
+    text = "a 'b\n' \\\n c <<E\nx'\nE\nkubectl d # '"
+    lines = [text[line.start : line.end] for line in read_lines(text)]
+    assert lines == ["a 'b\n' \\\n c <<E\nx'\nE", "kubectl d # '"]
+    assert [text[a:b] for a, b in read_line(text).texts] == ["'b\n'", "x'\n"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'" * 200_001,
+        '"$(' * 70_000,
+        "<<E\n" * 50_000,
+        "`" * 200_001,
+        "${" * 100_000,
+        "# \n" * 70_000,
+    ],
+    ids=lambda text: text[:4],
+)
+def test_a_huge_text_is_read_once(text):
+    lines = read_lines(text)
+    assert sum(line.end - line.start for line in lines) <= len(text)
