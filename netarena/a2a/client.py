@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -417,13 +417,9 @@ class _Collector:
             # a whole task replaces what its chunks said before
             known, self.artifacts, self.size = self.artifacts, {}, 0
             for artifact in task.artifacts:
-                before = known.get(artifact.artifact_id, [])
-                now = _texts(artifact.parts)
-                grown = before and [text for _, text in before] == now[: len(before)]
-                # servers keep chunks as parts: what is more than was known was appended
-                more = [("", text) for text in now[len(before) :]]
                 self._note(artifact.metadata)
-                self._put(artifact.artifact_id, [*before, *more] if grown else _joined(now))
+                parts = _stored(_texts(artifact.parts), known.get(artifact.artifact_id, []))
+                self._put(artifact.artifact_id, parts)
         self._take_status(task.status)
         if self.state == TaskState.TASK_STATE_COMPLETED:
             said = (_text(one.parts) for one in reversed(task.history) if one.role == _AGENT)
@@ -478,6 +474,20 @@ def _texts(parts: Iterable[Part]) -> list[str]:
 def _joined(texts: Iterable[str]) -> list[tuple[str, str]]:
     """Parts of one message, status or whole artifact, each with what joins it to the one before."""
     return [("\n" if number else "", text) for number, text in enumerate(texts)]
+
+
+def _stored(texts: list[str], known: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Parts of an artifact in a task, of which ``known`` was seen as it came.
+
+    Servers keep chunks as parts: what is more than was known was appended. Where nothing was
+    known, pieces of one text are told by the blanks at which they were cut, which parts that
+    stand for themselves do not begin or end with.
+    """
+    if known and [text for _, text in known] == texts[: len(known)]:
+        return [*known, *(("", text) for text in texts[len(known) :])]
+    if any(one[-1].isspace() or other[0].isspace() for one, other in pairwise(texts)):
+        return [("", text) for text in texts]
+    return _joined(texts)
 
 
 def _text(parts: Iterable[Part]) -> str:

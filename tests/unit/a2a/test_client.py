@@ -243,6 +243,15 @@ PLACES = {
          ended03(artifacts=[{"artifactId": "a", "parts": said03("a", "b", "c")["parts"]}])],
         card03(), "abc",
     ),
+    "a task that holds chunks as parts": (
+        [ended03(artifacts=[{"artifactId": "a", "parts": said03("a", "b", " c", "d")["parts"]}])],
+        card03(), "ab cd",
+    ),
+    "a task that came in the middle of chunks": (
+        [task03("working") | {"artifacts": [{"artifactId": "a", "parts": said03("a")["parts"]}]},
+         chunk03("b", append=True), status03("completed", final=True)],
+        card03(), "ab",
+    ),
     "an artifact sent again in parts": (
         [task03("working"), chunk03("x", append=False), chunk03("y", append=True),
          ended03(artifacts=[{"artifactId": "a", "parts": said03("a", "b")["parts"]}])],
