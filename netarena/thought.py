@@ -11,9 +11,10 @@ not closed holds nothing that counts.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 from netarena import bash
@@ -109,8 +110,13 @@ def is_kept(command: str, part: str) -> bool:
     marks = ends_of(command)
     if not marks or len(marks) < len(ends_of(part)):
         return False
-    texts = [text for line in bash.read_lines(command) for text in line.texts]
-    return all(any(a <= begin and end <= b for a, b in texts) for begin, end in marks)
+    texts = sorted(text for line in bash.read_lines(command) for text in line.texts)
+    #: how far the texts reach that begin so far or before
+    reach = list(accumulate((end for _, end in texts), max))
+    numbers = [bisect_right(texts, (begin, len(command))) for begin, _ in marks]
+    return all(
+        number and reach[number - 1] >= end for number, (_, end) in zip(numbers, marks, strict=True)
+    )
 
 
 def drop_thoughts(answer: str) -> str:

@@ -82,7 +82,7 @@ def read_reply(reply: str) -> str:
 def _find(text: str, start: int, end: int) -> Found[str]:
     part = text[start : min(end, start + MAX_READ_CHARS)]
     fence = _FENCE.search(part)
-    found = _bare(part) if fence is None else _fenced(part, fence)
+    found = _bare(part, cut=len(part) < end - start) if fence is None else _fenced(part, fence)
     return Found(found.value, start + found.start, start + found.end, found.whole, found.refused)
 
 
@@ -220,21 +220,25 @@ def _unprompted(session: str) -> str:
     return "\n".join(commands)
 
 
-def _bare(part: str) -> Found[str]:
-    """The first bare line that is no prose, with the lines that it goes on in."""
+def _bare(part: str, *, cut: bool) -> Found[str]:
+    """The first bare line that is no prose, with the lines that it goes on in.
+
+    ``cut``: what follows ``part`` is not read.
+    """
     for tries, begin in enumerate(_BARE.finditer(part)):
         if tries == _MAX_TRIES:
             break
         start = begin.end()
         line = bash.read_line(part[start : start + MAX_COMMAND_BYTES + 1])
         command = part[start : start + line.end].rstrip()
-        plain = command
-        for first, last in line.texts:
-            plain = f"{plain[:first]}{'_' * (last - first)}{plain[last:]}"
+        plain = _blanked(command, line.texts)
         if _PROSE.search(plain):
             continue
         end = start + len(command)
         keeps = is_kept(command, command)
+        if line.end > MAX_COMMAND_BYTES or (cut and start + line.end == len(part)):
+            why = f"the command is too long; {MAX_COMMAND_BYTES} bytes are allowed"
+            return Found("", start, end, keeps, why)
         if line.why or _GOES_ON.search(plain.strip()):
             why = line.why or "it goes on in the lines after it"
             return Found("", start, end, keeps, f"{_HALF} ({why}): {_FORM}")
@@ -243,6 +247,15 @@ def _bare(part: str) -> Found[str]:
         except ReplyRefused as refused:
             return Found("", start, end, keeps, str(refused))
     raise ReplyRefused(f"the reply holds no command: {_FORM}")
+
+
+def _blanked(command: str, texts: list[tuple[int, int]]) -> str:
+    """Without what stands in texts, but as long."""
+    pieces, place = [], 0
+    for begin, end in sorted(texts):
+        pieces += [command[place:begin], "_" * (min(end, len(command)) - max(begin, place))]
+        place = max(place, end)
+    return "".join([*pieces, command[place:]])
 
 
 def _checked(command: str) -> str:

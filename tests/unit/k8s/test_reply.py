@@ -10,7 +10,7 @@ from netarena import bash
 from netarena.errors import ReplyRefused
 from netarena_k8s import attack
 from netarena_k8s.guess import blanket
-from netarena_k8s.reply import MAX_COMMAND_BYTES, read_reply
+from netarena_k8s.reply import MAX_COMMAND_BYTES, MAX_READ_CHARS, read_reply
 
 DRY = "kubectl patch netpol x -p '{}' \\\n  --dry-run=server"
 APPLY = "kubectl apply -f - <<E\nkind: x\nE"
@@ -103,6 +103,8 @@ REFUSED = {
     "```\nkubectl \ud800\n```": "Unicode",
     f"```\nkubectl {'x' * MAX_COMMAND_BYTES}\n```": "bytes",
     f"kubectl get {'x' * MAX_COMMAND_BYTES}": "bytes",
+    f"kubectl get x {' ' * MAX_COMMAND_BYTES} --dry-run=server": "too long",
+    f"{'x' * (MAX_READ_CHARS - 15)}\nkubectl get x -n y": "too long",
     # half a command
     "kubectl patch x \\": "half a command .*backslash",
     "kubectl patch x \\\n\n--dry-run=server": "half a command .*backslash",
@@ -215,7 +217,8 @@ HOSTILE = {
     "quotes": "> " * 200_000 + "```\n" + "> x\n" * 90_000,
     "thoughts": "```\na\n```</think>" * 30_000,
     "opened": "<think></think>x" * 30_000 + "```\n" * 9,
-    "markers": "```\n" + "'</think>'" * 30_000 + "\n```",
+    "markers": "```\n" + "'</think>'" * 20_000 + "\n```",
+    "texts": "kubectl get " + "''" * 30_000 + " |\n" * 9,
 }
 
 
