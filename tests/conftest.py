@@ -207,11 +207,40 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(message)
 
 
+#: in this order: what waits most begins first, and many quick ones fill the end of a run
+_FOLDERS = ("integration", "e2e", "contract", "unit")
+_NARROW_SCOPES = ("function", "session")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tracing would double what the slow tests take, for lines that the fast ones reach."""
+    """What is traced, and what runs where in a run of several processes (``--dist loadgroup``).
+
+    Tracing makes Python three times as slow: it is for the tests that are fast without. What tests
+    of one module share (a fixture, queries drawn once) is made once where they stay in one process.
+    What shares more (the kernel's neighbour table, the processor's time) has a group by its name.
+    """
+    items.sort(key=_place)
     for item in items:
-        if item.get_closest_marker("slow"):
+        fast = _folder(item) in {"unit", "contract"}
+        if not fast or item.get_closest_marker("slow"):
             item.add_marker("no_cover")
+        if not item.get_closest_marker("xdist_group") and (fast or _shares_a_fixture(item)):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT / "tests").parts[0]
+
+
+def _place(item: pytest.Item) -> tuple[int, bool, int]:
+    depth = len(item.path.parts)  # modules of the core run whole assessments: not at the end
+    return _FOLDERS.index(_folder(item)), not item.get_closest_marker("slow"), depth
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = info.name2fixturedefs.values() if info is not None else ()
+    return any(each[-1].scope not in _NARROW_SCOPES for each in definitions if each)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -368,6 +368,7 @@ async def test_it_ends_when_told_to_in_the_middle_of_everything(tmp_path, signal
     assert all(journal.read_text().count('"episode"') for journal in journals)
 
 
+@pytest.mark.xdist_group("processor")
 async def test_the_health_check_answers_while_eight_episodes_run(tmp_path):
     async with green(tmp_path, 0.01) as server, purple(lambda _: "open v1") as url:
         async with client10(server.line) as client, httpx.AsyncClient() as http:

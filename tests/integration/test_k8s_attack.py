@@ -24,8 +24,10 @@ def test_there_are_enough() -> None:
 @pytest.mark.parametrize(
     "walls",
     [
-        pytest.param("namespaces", marks=pytest.mark.requires("namespaces")),
-        pytest.param("landlock", marks=pytest.mark.requires("confinement")),
+        pytest.param(
+            walls, marks=[pytest.mark.requires(lacking), pytest.mark.xdist_group(f"k8s-{walls}")]
+        )
+        for walls, lacking in (("namespaces", "namespaces"), ("landlock", "confinement"))
     ],
 )
 @pytest.mark.parametrize("name", NAMES)

@@ -468,6 +468,7 @@ class Burner:
         await asyncio.Event().wait()
 
 
+@pytest.mark.xdist_group("processor")
 def test_a_thread_that_had_more_than_its_share_rests_and_answers_the_grader():
     async def scene():
         burner = Burner()

@@ -103,6 +103,7 @@ def resident_bytes(pid: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("processor")
 @pytest.mark.parametrize("flood", [handshakes, requests, chunks])
 def test_a_flood_has_its_episodes_share_of_the_processor_and_no_more(
     flood: Callable[[Client], None],
@@ -134,6 +135,7 @@ def test_a_flood_has_its_episodes_share_of_the_processor_and_no_more(
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("processor")
 def test_eight_episodes_at_once_of_which_three_are_hostile() -> None:
     """Bodies that are never finished, on every connection that they may have."""
 

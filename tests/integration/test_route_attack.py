@@ -160,7 +160,17 @@ def courses(family: str) -> dict[str, Course]:
 
 
 @pytest.mark.parametrize(
-    ("family", "name"), [(family, name) for family in FAMILIES for name in FAMILIES[family]]
+    ("family", "name"),
+    [
+        pytest.param(
+            family,
+            name,
+            # floods are of tables that the kernel has one of
+            marks=pytest.mark.xdist_group("kernel" if family == "floods" else f"route-{family}"),
+        )
+        for family in FAMILIES
+        for name in FAMILIES[family]
+    ],
 )
 def test_nothing_is_won(family: str, name: str) -> None:
     course = courses(family)[name]
@@ -180,6 +190,7 @@ def test_nothing_is_won(family: str, name: str) -> None:
         assert course.repaired.safe, course.repaired.findings
 
 
+@pytest.mark.xdist_group("kernel")
 def test_pings_of_others_are_answered_while_those_of_one_are_kept_waiting() -> None:
     """The kernel's socket for replies is one for all networks."""
 

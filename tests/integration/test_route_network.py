@@ -154,6 +154,7 @@ def test_a_link_is_ready_after_each_of_many_changes(apart):
         assert net.observe()["matrix"] == list(net.world.intended)
 
 
+@pytest.mark.xdist_group("kernel")
 def test_replies_that_wait_for_a_neighbour_keep_no_other_pair_from_working(apart):
     """400 of them: the kernel's one socket for replies has room for some 340."""
     net = apart(make(4, 8))
@@ -174,6 +175,7 @@ def test_replies_that_wait_for_a_neighbour_keep_no_other_pair_from_working(apart
         assert row == "".join("01"[works(source, target)] for target in range(33)), source
 
 
+@pytest.mark.xdist_group("kernel")
 async def test_a_queue_that_keeps_replies_waiting_is_stopped(requirement):
     requirement("episodes")
     async with Warm() as warm:
@@ -196,6 +198,7 @@ async def test_a_queue_that_keeps_replies_waiting_is_stopped(requirement):
     assert "pfifo" in shown.output
 
 
+@pytest.mark.xdist_group("kernel")
 def test_a_table_of_neighbours_that_others_fill_changes_no_verdict(apart, monkeypatch):
     """They fill it for the first round, in which nothing is learnt and pings are lost."""
     net = apart(make(2, 2))

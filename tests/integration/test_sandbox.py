@@ -365,6 +365,7 @@ def main():
 """
 
 
+@pytest.mark.xdist_group("processor")
 async def test_the_clock_stands_still_for_answers_that_others_keep_from_the_cpu() -> None:
     """On one core, each needs 0.6 s of CPU time and has it after 2.4 s, of 1 s on the clock."""
     ours = os.sched_getaffinity(0)

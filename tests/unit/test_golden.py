@@ -70,6 +70,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
     return render(style, application.prompt(query, STATES[application.name](query), ()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "queries", "prompts"),
     [

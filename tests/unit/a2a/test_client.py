@@ -764,6 +764,7 @@ def resident() -> int:
     return pages * 4096
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FLOODS)
 async def test_a_reply_of_100_mb_is_too_large_and_memory_stays_flat(name):
     script = flood(FLOODS[name])

@@ -274,6 +274,7 @@ def solved_safely(query, mends, *, only_unreached=False):
     return not opened(world, (world.policies, policies), after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("only_unreached", [False, True])
 @pytest.mark.parametrize("name", [*SCRIPTS, "all"])
 def test_what_does_not_read_the_intent_solves_no_more_than_one_in_twenty(name, only_unreached):

@@ -1856,7 +1856,7 @@ ODDLY_SHUT = {**OPEN, "ingress": [{"ports": [{"port": 2}]}]}
 class Lagging(Enforcer):
     """Follows a little later, and takes one form for nothing at all."""
 
-    LATE_S = 0.1
+    LATE_S = 0.02
 
     def _hear(self, name):
         spec = self._stored[name]["spec"]
@@ -1870,8 +1870,8 @@ class Lagging(Enforcer):
 
 def test_a_plug_in_that_has_not_heard_yet_does_not_agree(monkeypatch):
     """It is wrong about the agent's policies, and as they say is also as it was before."""
-    monkeypatch.setattr(shop, "DISAGREE_S", 5.0)
-    monkeypatch.setattr(shop, "TRIALS_S", (0.5, 0.5, 0.5))
+    monkeypatch.setattr(shop, "DISAGREE_S", 1.0)
+    monkeypatch.setattr(shop, "TRIALS_S", (0.1, 0.1, 0.1))
 
     async def scene():
         enforcer = cast("Any", Lagging(PAIR, lambda _: True))

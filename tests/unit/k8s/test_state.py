@@ -64,6 +64,7 @@ def test_labels_that_a_state_holds_count():
     assert make_state(Sight((), (), marks=marks))["marks"] == marks.model_dump()
 
 
+@pytest.mark.slow
 def test_policies_too_large_to_compare_count_as_exposed():
     ports = [{"port": port} for port in range(1, 65_536, 2)]
     blocks = [{"ipBlock": {"cidr": f"10.{n // 250}.{n % 250}.0/24"}} for n in range(20_000)]

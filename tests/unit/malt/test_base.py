@@ -163,6 +163,7 @@ def test_the_id_of_a_query_depends_on_the_network_and_not_on_its_place(tmp_path:
         MaltConfig.parse({"topology": str(tmp_path / "three")}).shape_hash()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "counts",
     [{"columns": 1, "ports": 501}, {"columns": 120, "ports": 1}, {"columns": 30, "ports": 13}],
@@ -224,6 +225,7 @@ def test_labels_that_a_network_cannot_carry_are_left_out_and_named(
         draw({**wide, "spine_blocks": 0})
 
 
+@pytest.mark.slow
 def test_a_label_that_a_network_seldom_carries_does_not_end_an_assessment() -> None:
     seldom = {**SMALL, "agg_blocks": 3, "agg_stages": [1, 2, 3], "columns": 30, "ports": 13}
     config = {"topology": seldom, "num_queries": 4, "complexity_level": ["level4"]}

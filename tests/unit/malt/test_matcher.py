@@ -31,6 +31,7 @@ def fitted() -> Matcher:
     return matcher
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phrasing", "least", "most"),
     [("canonical", 0.95, 1.0), ("varied", 0.0, 0.2), ("held_out", 0.0, 0.1)],

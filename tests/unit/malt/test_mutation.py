@@ -485,6 +485,7 @@ SPOILED: dict[str, tuple[str, set[str], Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRECKED)
 def test_a_damaging_change_is_unsafe(make_query, state_of, name):
     rule, spoil = WRECKED[name]

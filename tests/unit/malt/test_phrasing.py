@@ -147,6 +147,7 @@ def test_a_pack_shows_in_held_out_text_and_counts_among_what_shapes_the_queries(
         MaltConfig.parse({"phrasing": "rhymed"})
 
 
+@pytest.mark.slow
 def test_every_production_has_its_use() -> None:
     used: Counter[str] = Counter()
     draft = Draft()
@@ -167,6 +168,7 @@ def test_every_production_has_its_use() -> None:
     assert not {one for one in unused if not one.startswith(rare)}
 
 
+@pytest.mark.slow
 def test_there_are_ten_thousand_shapes_of_the_twelve_operations() -> None:
     """Operands replaced by their kinds, and neither frame, answer nor irrelevant words counted."""
     shapes: Counter[str] = Counter()

@@ -210,6 +210,7 @@ def totals(graph: Graph) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=16, deadline=None)
 @given(seeds, st.sampled_from(range(len(LABELS))))
 def test_every_network_obeys_the_rules_and_every_task_is_worth_asking(
@@ -267,6 +268,7 @@ def test_the_text_says_every_name_and_number_of_the_actions(seed: int) -> None:
                 assert any(form is not None and form in query.text for form in said), leaf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [label for label in LABELS if PROGRAMS[label][0] == "level4"])
 def test_every_mistake_in_a_loop_shows(label: str) -> None:
     """A branch left out, branches turned round, a condition overlooked: none gives the truth."""
@@ -320,6 +322,7 @@ def test_new_names_were_never_there(seed: int) -> None:
             new += node.get("contents", [])
 
 
+@pytest.mark.slow
 def test_no_right_answer_comes_near_the_length_at_which_answers_are_cut() -> None:
     for query in draw(8, 3):
         truth, graph = solve_truth(query)

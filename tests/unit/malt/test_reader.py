@@ -59,6 +59,7 @@ def test_another_text_is_another_program(told: str, told_otherwise: str) -> None
         assert found != canonical.read(text), text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phrasing", ["varied", "held_out"])
 def test_other_texts_mean_their_programs_and_nothing_else(phrasing: str) -> None:
     """Every reference is looked up; a text that could mean two programs would be found."""

@@ -93,6 +93,7 @@ def right(query: Query, answer: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=24, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.sampled_from(range(len(LABELS))))
 def test_the_reference_solution_gives_exactly_the_truth(seed: int, index: int) -> None:
@@ -117,6 +118,7 @@ def test_a_reference_solution_is_wrong_for_another_query() -> None:
     assert not right(one, run(reference_code(other), initial_graph(one)))
 
 
+@pytest.mark.slow
 @settings(max_examples=24, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.sampled_from(range(len(LABELS))))
 def test_a_distraction_has_the_form_of_an_answer_and_is_wrong(seed: int, index: int) -> None:
@@ -144,6 +146,7 @@ class Stubborn(random.Random):
         return 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "slip"), [(k, slip) for k in _SLIPS for slip in _SLIPS[k]])
 def test_every_slip_makes_the_answer_wrong(kind: str, slip: str) -> None:
     queries = [query for query in draw(6) if solve_truth(query)[0].type == kind]
@@ -154,6 +157,7 @@ def test_every_slip_makes_the_answer_wrong(kind: str, slip: str) -> None:
         assert not right(query, run(reply, initial_graph(query)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", LABELS)
 def test_a_blanket_reply_is_the_commonest_answer_without_a_look(label: str) -> None:
     queries = [query for query in draw(3, 3) if query.label == label]

@@ -27,6 +27,7 @@ def _draw(kinds: list[str], seed: int, switches: int = 3, hosts: int = 1):
     return drawn
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32),

@@ -71,6 +71,7 @@ def test_extended_stands_for_every_kind_beyond_the_papers() -> None:
         query.labels(_config(error_types=["remove_ip", "remove_ip+melted_cable"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["standard", "varied"])
 def test_queries_are_a_function_of_the_seed(world: str) -> None:
     config = _config(world=world, num_queries=2)
