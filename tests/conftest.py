@@ -208,7 +208,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 #: in this order: what waits most begins first, and many quick ones fill the end of a run
-_FOLDERS = ("integration", "e2e", "contract", "unit")
+_FOLDERS = ("integration", "e2e", "contract", "unit", "")
 _NARROW_SCOPES = ("function", "session")
 
 
@@ -229,7 +229,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(ROOT / "tests").parts[0]
+    """Of the project's tests; empty for tests that a test wrote."""
+    tests = ROOT / "tests"
+    return item.path.relative_to(tests).parts[0] if item.path.is_relative_to(tests) else ""
 
 
 def _place(item: pytest.Item) -> tuple[int, bool, int]:
