@@ -220,7 +220,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     What shares more (the kernel's neighbour table, the processor's time) has a group by its name.
     """
     items.sort(key=_place)
-    for item in items:
+    for item in filter(_folder, items):
         fast = _folder(item) in {"unit", "contract"}
         if not fast or item.get_closest_marker("slow"):
             item.add_marker("no_cover")
@@ -230,8 +230,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _folder(item: pytest.Item) -> str:
     """Of the project's tests; empty for tests that a test wrote."""
-    tests = ROOT / "tests"
-    return item.path.relative_to(tests).parts[0] if item.path.is_relative_to(tests) else ""
+    return next((one for one in item.path.parts if one in _FOLDERS), "")
 
 
 def _place(item: pytest.Item) -> tuple[int, bool, int]:
