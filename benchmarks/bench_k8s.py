@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from netarena.sandbox.caller import Caller
 from netarena.sandbox.cell import Cell
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Access
@@ -136,7 +137,8 @@ async def main(rounds: int, looks: int) -> None:
             await environment.execute(COMMAND)
             turn = await time_rounds(lambda: environment.execute(COMMAND), rounds)
             shop = await cluster.deploy(world_of(query))
-            bare = await time_kubectl(shop.access, rounds)
+            async with shop.admit(Caller(os.getpid())):
+                bare = await time_kubectl(shop.access, rounds)
             await shop.close()
             report("turn", *turn)
             report("kubectl", *bare)

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from netarena.errors import EnvironmentFailed
+from netarena.sandbox.caller import Caller
 from netarena.sandbox.cell import Cell
 from netarena_k8s.boutique import boutique
 from netarena_k8s.cluster import Access
@@ -73,12 +74,14 @@ async def main(rounds: int) -> None:
     print(f"load {os.getloadavg()[0]:.1f}; ms: least, median of {rounds}")
     async with Embedded() as cluster:
         deployed = await cluster.deploy(boutique())
-        for command, times in (await asyncio.to_thread(bare, deployed.access, rounds)).items():
+        async with deployed.admit(Caller(os.getpid())):
+            spent_bare = await asyncio.to_thread(bare, deployed.access, rounds)
+        for command, times in spent_bare.items():
             show(f"bare: {command} (CPU)", times)
         for walls in ("namespaces", "landlock"):
             try:
                 async with Cell({"kubectl": program()}, walls) as cell:
-                    kubectl = Kubectl(cell, deployed.access)
+                    kubectl = Kubectl(cell, deployed.access, deployed.admit)
                     await kubectl.run(COMMANDS[1])
                     for command in COMMANDS:
                         spent = []

@@ -262,14 +262,13 @@ def _world(query_: Query) -> World:
 def _result(world: World, step: Step) -> dict[str, JsonValue]:
     """One turn in the form that stored results of the reference have, and what it did."""
     detail = step.judgement.detail if step.judgement is not None else None
+    known = detail if isinstance(detail, dict) else {}
     return {
         "llm_command": step.move or f"No command: {step.refused or 'there was no reply'}",
         "output": clip(step.output, MAX_LOGGED_CHARS),
         "mismatch_summary": "" if step.state is None else state.report(world, step.state),
-        **{
-            key: detail.get(key, []) if isinstance(detail, dict) else []
-            for key in ("broke", "healed", "opened")
-        },
+        **{key: known.get(key, []) for key in ("broke", "healed", "opened")},
+        **({"midway": known["midway"]} if "midway" in known else {}),
     }
 
 

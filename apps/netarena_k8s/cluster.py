@@ -15,7 +15,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from netarena_k8s.world import Marks, Policy, World
+from netarena.sandbox.caller import Caller
+from netarena_k8s.world import Marks, Policy, World, Write
 
 #: of a world, where every episode has a cluster of its own
 NAMESPACE: Final = "shop"
@@ -29,7 +30,7 @@ class Sight:
     objects beside network policies differ from what was deployed. ``disagreement`` names, in words,
     the pairs on which a settled measurement and the evaluator differ; ``predicted`` is then the
     evaluator's truth value per pair. ``marks`` are the labels that were read; none: the embedded
-    cluster's.
+    cluster's. ``writes`` are those of the last command, in order, on a cluster that tells them.
     """
 
     policies: tuple[Policy, ...]
@@ -39,6 +40,7 @@ class Sight:
     disagreement: tuple[str, ...] = ()
     predicted: tuple[bool, ...] = ()
     marks: Marks | None = None
+    writes: tuple[Write, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,14 @@ class Deployed(ABC):
     def acting(self) -> AbstractAsyncContextManager[None]:
         """While a command of the agent runs. Raises EnvironmentFailed where none may."""
         return contextlib.nullcontext()
+
+    @abstractmethod
+    def admit(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        """While a command of this caller runs: it alone is heard at the address of ``access``,
+        whoever has its token, and nothing that it asked goes on when it has ended. One at a time.
+
+        Raises EnvironmentFailed.
+        """
 
     async def doubt(self, sight: Sight) -> Sight:
         """Look at this disagreement again, some times over, each after the healthy policies were

@@ -16,14 +16,17 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
+from netarena.aio import finish
 from netarena.errors import EnvironmentFailed, one_line
+from netarena.sandbox.caller import Caller
 from netarena.sandbox.child import Child
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
-from netarena_k8s.world import Net, Policy, World
+from netarena_k8s.world import Net, Policy, World, Write
 
 NAMESPACE = "shop"
 _HOST = "127.0.0.1"
@@ -238,6 +241,16 @@ class EmbeddedShop(Deployed):
         """The grader's own; no agent gets it."""
         return self._access["admin"]
 
+    @contextlib.asynccontextmanager
+    async def admit(self, caller: Caller) -> AsyncIterator[None]:
+        try:
+            await self._cluster.ask("admit", *self._of, caller=asdict(caller))
+            yield
+        finally:
+            # with a process that has ended nobody is heard any more
+            with contextlib.suppress(EnvironmentFailed):
+                await finish(self._cluster.ask("dismiss", *self._of))
+
     async def write(self, policies: Sequence[Policy]) -> None:
         """As if they had been deployed so: nothing of the objects tells that they were altered."""
         written = [policy.model_dump(mode="json") for policy in policies]
@@ -252,7 +265,8 @@ class EmbeddedShop(Deployed):
         policies = tuple(Policy.model_validate(one) for one in seen["policies"])
         net = Net(self._world, policies, namespace=self._cluster.namespace)
         reached = tuple(net.reaches(pair) for pair in self._world.pairs)
-        return Sight(policies, reached, tuple(seen["others"]))
+        writes = tuple(Write.model_validate(one) for one in seen["writes"])
+        return Sight(policies, reached, tuple(seen["others"]), writes=writes)
 
     async def close(self) -> None:
         # with a process that has ended, the episode has ended too

@@ -38,7 +38,7 @@ class KubernetesEnvironment(Environment):
         except ValueError as error:  # a file of queries may hold anything
             raise EnvironmentFailed(f"no query of k8s: {error}", proven_ours=True) from None
         self._deployed = await self._cluster.deploy(world)
-        self._kubectl = Kubectl(self._cell, self._deployed.access)
+        self._kubectl = Kubectl(self._cell, self._deployed.access, self._deployed.admit)
         _verify("healthy", world, await self._deployed.healthy(), world.intended)
         broken = faulty(world, faults)
         names = {fault.policy for fault in faults}

@@ -1,7 +1,7 @@
 """The agent's kubectl: where the program is, and what one command of an agent comes to.
 
 A command runs in a cell that reaches its episode's API server and nothing else; what it may do
-there is decided by the rights of its token.
+there is decided by the rights of its token, which serves that cell alone and while it runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox.cell import LIMITS as CELL_LIMITS
-from netarena.sandbox.cell import Cell, Keep
+from netarena.sandbox.cell import Admit, Cell, Keep
 from netarena.sandbox.shell import Result
 from netarena_k8s.cluster import Access
 
@@ -27,9 +27,10 @@ _PROCESSORS = "2"
 class Kubectl:
     """One episode's kubectl; discovery is cached from command to command."""
 
-    def __init__(self, cell: Cell, access: Access) -> None:
+    def __init__(self, cell: Cell, access: Access, admit: Admit) -> None:
         self._cell = cell
         self._access = access
+        self._admit = admit
         self._cache = Keep()
 
     async def run(self, command: str) -> Result:
@@ -45,6 +46,7 @@ class Kubectl:
             },
             keep=self._cache,
             limits=LIMITS,
+            admit=self._admit,
         )
 
 

@@ -10,6 +10,7 @@ A *cluster* (embedded or real) deploys a world; ``Net`` tells what given policie
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -106,6 +107,14 @@ class Policy(Record):
     spec: Spec
 
 
+class Write(Record):
+    """What a policy became by a write, in words ``what``; ``spec`` is null where it is gone."""
+
+    what: str
+    name: str
+    spec: Spec | None
+
+
 class Pair(Record):
     """What is tested: whether the pods of ``source`` reach the service of ``target``."""
 
@@ -193,6 +202,10 @@ class Opening(Record):
     ports: str
 
 
+#: all that is open, by the names of both ends
+Table: TypeAlias = dict[tuple[str, str], Stretches]
+
+
 class Net:
     """The pods of a world with addresses, under given policies.
 
@@ -261,9 +274,7 @@ class Net:
         """Whether a pair works as applications use it: by the service's name."""
         return self.resolves(pair.source) and self.connects(pair)
 
-    def table(
-        self, outside: Iterable[str], about: Container[str]
-    ) -> dict[tuple[str, str], Stretches]:
+    def table(self, outside: Iterable[str], about: Container[str]) -> Table:
         """All that is open between pods, strangers and the addresses ``outside``; by name.
 
         Pairs of which neither is a pod of the applications ``about`` are not in it, nor are those
@@ -334,6 +345,38 @@ def opened(
         Net(world, policies, namespace=namespace, marks=marks).table(outside, about)
         for policies in (*before, after)
     )
+    return _beyond(now, known)
+
+
+def opened_by_each(
+    world: World,
+    before: Sequence[Sequence[Policy]],
+    states: Sequence[Sequence[Policy]],
+    namespace: str = "shop",
+    marks: Marks | None = None,
+) -> Iterator[tuple[Opening, ...]]:
+    """What each of ``states`` but the first lets through, and neither the one that precedes it nor
+    any of the states ``before`` did: ``opened`` for each, computed once for each distinct state."""
+    outside = outside_of(*before, *states)
+    about = frozenset[str]().union(
+        *(_selected_anew(world, states[0], policies, marks) for policies in states)
+    )
+
+    def table(policies: Sequence[Policy]) -> Table:
+        return Net(world, policies, namespace=namespace, marks=marks).table(outside, about)
+
+    known = [table(policies) for policies in before]
+    tables: dict[str, Table] = {}
+    last: Table | None = None
+    for policies in states:
+        key = json.dumps([policy.model_dump() for policy in policies], sort_keys=True)
+        now = tables[key] if key in tables else tables.setdefault(key, table(policies))
+        if last is not None:
+            yield _beyond(now, [*known, last])
+        last = now
+
+
+def _beyond(now: Table, known: Sequence[Table]) -> tuple[Opening, ...]:
     found = []
     for (source, target), ports in now.items():
         new = difference(ports, union(*(table.get((source, target), NONE) for table in known)))

@@ -34,7 +34,8 @@ import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeAlias
@@ -42,6 +43,7 @@ from typing import Any, Literal, NoReturn, Self, TypeAlias
 from netarena.aio import finish
 from netarena.errors import EnvironmentFailed, NetArenaError, one_line
 from netarena.sandbox import confinement, namespace, shell
+from netarena.sandbox.caller import Caller
 from netarena.sandbox.child import Forker, surroundings, try_out
 from netarena.sandbox.folder import OwnFolder
 from netarena.sandbox.keep import Keep, pack, unpack
@@ -52,6 +54,8 @@ __all__ = ["LIMITS", "MAX_CONNECTIONS", "Cell", "Keep", "Standing", "Walls", "ex
 
 #: what keeps a command from everything else
 Walls: TypeAlias = Literal["namespaces", "landlock"]
+#: has what listens at a command's address hear this caller, for as long as it is entered
+Admit: TypeAlias = Callable[[Caller], AbstractAsyncContextManager[None]]
 
 #: of one command; programs in Go reserve address space and have threads
 LIMITS = Limits(memory_bytes=512 << 20, address_bytes=4 << 30, processes=256)
@@ -142,14 +146,16 @@ class Cell:
         environment: Mapping[str, str] | None = None,
         keep: Keep | None = None,
         limits: Limits = LIMITS,
+        admit: Admit = lambda _: contextlib.nullcontext(),
     ) -> Result:
         """Run ``bash -c command`` with ``files`` (name -> content) in its scratch directory.
 
         ``address`` is an IPv4 address of loopback and a port: the same inside and outside. With
         ``keep`` the command may write a folder which holds what the last one left there. In
-        ``environment`` ``{files}`` and ``{kept}`` stand for where these are. Every process of the
-        command is dead on return. Raises EnvironmentFailed when none could be run, proven ours
-        where the walls around it could not be built.
+        ``environment`` ``{files}`` and ``{kept}`` stand for where these are. ``admit`` is entered
+        with who makes the command's connections, before it begins, and left when it has ended.
+        Every process of the command is dead on return. Raises EnvironmentFailed when none could be
+        run, proven ours where the walls around it could not be built.
         """
         await self.start()
         assert self._home is not None
@@ -163,13 +169,12 @@ class Cell:
             "keep": None if keep is None else keep.pack(),
             "limits": asdict(limits),
         }
-        user = 0
+        self._commands += 1
+        request["user"] = user = self._take_user()
         if self.walls == "landlock":
-            self._commands += 1
             request["folder"] += str(self._commands)
-            request["user"] = user = self._take_user()
         try:
-            answer = await self._ask(request, _GRACE_S + limits.wall_s)
+            answer = await self._ask(request, _GRACE_S + limits.wall_s, admit)
         finally:
             self._users.discard(user)
         self.cpu_s += answer.get("cpu_s", 0.0)
@@ -221,7 +226,9 @@ class Cell:
             self._home.close()
             self._home = None
 
-    async def _ask(self, request: object, within_s: float) -> dict[str, Any]:
+    async def _ask(
+        self, request: Mapping[str, Any], within_s: float, admit: Admit
+    ) -> dict[str, Any]:
         """An answer, in time. That the socket closes ends the command, whatever the reason."""
         try:
             ours, theirs = socket.socketpair()
@@ -240,9 +247,12 @@ class Cell:
         self._asking.add(writer)
         try:
             async with asyncio.timeout(within_s):
-                writer.write(json.dumps(request).encode() + b"\n")
-                await writer.drain()
                 line = await reader.readline()
+                if line.endswith(b"\n"):
+                    async with admit(Caller(int(line), request["user"] or None)):
+                        writer.write(json.dumps(request).encode() + b"\n")
+                        await writer.drain()
+                        line = await reader.readline()
         except (OSError, ValueError) as error:
             raise EnvironmentFailed(f"a command's process does not answer: {error}") from None
         finally:
@@ -343,6 +353,7 @@ def _work(asked: socket.socket, walls: Walls) -> NoReturn:
         if walls == "namespaces":
             namespace.die_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        asked.sendall(b"%d\n" % os.getpid())
         with asked.makefile("rb") as lines:
             request = json.loads(lines.readline(_MOST_BYTES))
         answer = (_relayed if walls == "namespaces" else _confined)(request, asked)
@@ -397,10 +408,10 @@ def _relayed(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
         _live_apart(request, theirs)
     theirs.close()
     # nothing of root's is needed to carry bytes
-    if not os.geteuid():
+    if user := request["user"]:  # one of its own, by which it is known
         os.setgroups([])
-        os.setresgid(namespace.NOBODY, namespace.NOBODY, namespace.NOBODY)
-        os.setresuid(namespace.NOBODY, namespace.NOBODY, namespace.NOBODY)
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
         namespace.die_with_parent()
     os.nice(shell.NICENESS)
     said, descriptors, _, _ = socket.recv_fds(ours, 1, 1)

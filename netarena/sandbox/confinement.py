@@ -39,6 +39,7 @@ from typing import NoReturn
 
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import namespace, protection, shell
+from netarena.sandbox.caller import descendants
 from netarena.sandbox.keep import Keep
 from netarena.sandbox.protection import Guard, Unprotected
 from netarena.sandbox.shell import Kept, Limits, Result
@@ -377,7 +378,8 @@ class _Confinement:
         most = limits.output_bytes * shell.MOST_OUTPUTS
         if self._kept.total > most:
             return f"it wrote more than {most >> 10} KiB"
-        processes, tasks = _descendants()
+        processes, tasks = descendants(os.getpid())
+        tasks -= 1  # this process's own
         if tasks > limits.processes:
             return f"it has more than {limits.processes} processes and threads"
         if sum(map(_resident_bytes, processes)) > limits.memory_bytes:
@@ -418,7 +420,7 @@ class _Confinement:
             except ChildProcessError:
                 return found
             if time.monotonic() > deadline:
-                left = Counter(map(_standing, _descendants()[0]))
+                left = Counter(map(_standing, descendants(os.getpid())[0]))
                 told = ", ".join(f"{number} {state}" for state, number in sorted(left.items()))
                 raise EnvironmentFailed(f"a command does not die: {told or 'it has ended now'}")
             time.sleep(0.001)
@@ -429,7 +431,7 @@ class _Confinement:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
         else:
-            for process in _descendants()[0]:
+            for process in descendants(os.getpid())[0]:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     # one that is not seen yet makes no others
                     resource.prlimit(process, resource.RLIMIT_NPROC, (0, 0))
@@ -446,22 +448,6 @@ def _filter(*, signals: bool) -> bytes:
     verdicts += [(numbers, protection.refusal(errno.ENOSYS)) for numbers in shell.ABSENT.values()]
     verdicts += [(numbers, protection.refusal(0)) for numbers in PRETENDED.values()]
     return protection.compose(platform.machine(), verdicts, guarded.values(), protection.ALLOW)
-
-
-def _descendants() -> tuple[list[int], int]:
-    """All processes below this one, and the number of their threads."""
-    found: list[int] = []
-    tasks = 0
-    waiting = [os.getpid()]
-    while waiting:
-        process = waiting.pop()
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208 -- every 20 ms
-                tasks += 1
-                with open(f"/proc/{process}/task/{thread}/children", "rb") as file:  # noqa: PTH123 -- every 20 ms
-                    waiting += map(int, file.read().split())
-        found.append(process)
-    return found[1:], tasks - 1
 
 
 def _standing(process: int) -> str:

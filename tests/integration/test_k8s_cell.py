@@ -104,7 +104,7 @@ def test_the_real_kubectl_works_and_caches_what_it_found_out(walls: Walls) -> No
     async def go() -> None:
         async with Embedded() as cluster, Cell({"kubectl": program()}, walls) as cell:
             deployed = await cluster.deploy(boutique())
-            kubectl = Kubectl(cell, deployed.access)
+            kubectl = Kubectl(cell, deployed.access, deployed.admit)
             first = await kubectl.run("kubectl get pods -o name | sort | head -n 1")
             assert first.told.startswith("pod/adservice")
             assert kubectl._cache.files

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import os
 import warnings
 
 import pytest
 
+from netarena.sandbox.caller import Caller
 from netarena_k8s.boutique import boutique
 from netarena_k8s.embedded import Embedded
 
@@ -62,8 +64,9 @@ def test_the_python_client_writes():
         world = boutique()
         async with Embedded() as cluster:
             shop = await cluster.deploy(world)
-            await asyncio.to_thread(operate, shop.access)
-            await asyncio.to_thread(administer, shop.admin_access)
+            async with shop.admit(Caller(os.getpid())):
+                await asyncio.to_thread(operate, shop.access)
+                await asyncio.to_thread(administer, shop.admin_access)
             sight = await shop.look()
             await shop.close()
         assert sight.reached == world.intended

@@ -19,6 +19,7 @@ from netarena.assessment import conduct
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import AgentInfo, Outcome, Reply
+from netarena.sandbox.caller import Caller
 from netarena.sandbox.cell import Cell
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.boutique import boutique
@@ -148,7 +149,7 @@ def test_an_agent_has_its_rights_and_no_more_and_leaves_nothing_for_the_next(clu
     async def scene():
         async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
             deployed = await one.deploy(SMALL)
-            kubectl = Kubectl(cell, deployed.access)
+            kubectl = Kubectl(cell, deployed.access, deployed.admit)
             for command, text in COMMANDS:
                 assert text in (await kubectl.run(command)).told, command
             sight = await deployed.look()
@@ -166,7 +167,8 @@ def test_an_agent_has_its_rights_and_no_more_and_leaves_nothing_for_the_next(clu
             again = await one.deploy(SMALL)
             assert again.access.namespace == deployed.access.namespace
             assert (await again.look()).reached == SMALL.intended
-            told = (await Kubectl(cell, again.access).run("kubectl get netpol -o yaml")).told
+            kubectl = Kubectl(cell, again.access, again.admit)
+            told = (await kubectl.run("kubectl get netpol -o yaml")).told
             assert "mine: " not in told
             assert "finalizers" not in told
             # what the episode before was given opens no other gate
@@ -176,7 +178,7 @@ def test_an_agent_has_its_rights_and_no_more_and_leaves_nothing_for_the_next(clu
             stale = type(again.access)(
                 json.dumps(new), again.access.host, again.access.port, again.access.namespace
             )
-            told = (await Kubectl(cell, stale).run("kubectl get netpol")).told
+            told = (await Kubectl(cell, stale, again.admit).run("kubectl get netpol")).told
             assert "must be logged in" in told
             await again.close()
 
@@ -190,13 +192,13 @@ def test_an_agent_sees_nothing_of_what_was_before_its_episode(cluster):
     async def scene():
         async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
             first = await one.deploy(SMALL)
-            kubectl = Kubectl(cell, first.access)
+            kubectl = Kubectl(cell, first.access, first.admit)
             await kubectl.run("kubectl annotate netpol b note=of-the-first")
             await first.close()
             await one.rest()
             deployed = await one.deploy(SMALL)
             assert deployed.access.namespace == first.access.namespace
-            kubectl = Kubectl(cell, deployed.access)
+            kubectl = Kubectl(cell, deployed.access, deployed.admit)
             policy = SMALL.policies[0]
             shut = policy.model_copy(update={"spec": {**policy.spec, "ingress": []}})
             await deployed.write([shut])
@@ -557,7 +559,7 @@ def test_what_an_agent_makes_the_plug_in_get_wrong_is_judged_as_measured(cluster
     async def scene():
         async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
             deployed = await one.deploy(CALLER)
-            kubectl = Kubectl(cell, deployed.access)
+            kubectl = Kubectl(cell, deployed.access, deployed.admit)
             told = (await kubectl.run(f"kubectl patch netpol a -p '{json.dumps(BY_NAME)}'")).told
             assert "a patched" in told
             loop = asyncio.get_running_loop()
@@ -606,15 +608,16 @@ def test_who_stops_the_plug_in_makes_no_other_episode_fail_or_disappear(cluster)
                 await each.write(closed)
                 assert (await each.look()).reached != world.intended
             for each in (stopping, repaired):  # both are made anew in the doubt
-                assert "annotated" in (await Kubectl(cell, each.access).run(ANNOTATE)).told
-            kubectl = Kubectl(cell, stopping.access)
+                kubectl = Kubectl(cell, each.access, each.admit)
+                assert "annotated" in (await kubectl.run(ANNOTATE)).told
+            kubectl = Kubectl(cell, stopping.access, stopping.admit)
             assert "adservice patched" in (await kubectl.run(STOP)).told
             failed = await stopping.look()
             if failed.disagreement:
                 failed = await stopping.doubt(failed)
                 assert sum(failed.reached) < sum(world.intended)  # what was shut stays so
             patch = shlex.quote(json.dumps({"spec": policy.spec}))
-            kubectl = Kubectl(cell, repaired.access)
+            kubectl = Kubectl(cell, repaired.access, repaired.admit)
             line = f"kubectl patch netpol adservice --type=merge -p {patch}"
             assert "adservice patched" in (await kubectl.run(line)).told
             sight = await repaired.look()
@@ -743,7 +746,8 @@ def test_missing_rights_are_named(cluster, tmp_path, monkeypatch):
             agents = tmp_path / "kubeconfig"
             agents.write_text(deployed.access.kubeconfig)
             monkeypatch.setenv("KUBECONFIG", str(agents))
-            missing = await asyncio.to_thread(examine, "netarena", deployed.access.namespace)
+            async with deployed.admit(Caller(os.getpid())):
+                missing = await asyncio.to_thread(examine, "netarena", deployed.access.namespace)
             assert "delete networkpolicies.networking.k8s.io" in missing
             assert "create pods/exec" in missing
             assert "patch networkpolicies.networking.k8s.io" not in missing

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from netarena.sandbox.caller import Caller
 from netarena_k8s.apiserver.bound import POLICY_CHARS, POLICY_ENTRIES
 from netarena_k8s.boutique import boutique
 from netarena_k8s.embedded import Embedded
@@ -336,16 +337,18 @@ def compare(cluster, tmp_path, sequences):
         real = await one.deploy(world)
         try:
             space = real.access.namespace
-            async with Embedded(namespace=space) as embedded:
+            async with Embedded(namespace=space) as embedded, real.admit(Caller(os.getpid())):
                 for name, commands in sequences:
-                    await run(real, embedded, name, commands, space)
+                    await real.shop.put(policy_manifests(world, space))
+                    ours = await embedded.deploy(world)
+                    async with ours.admit(Caller(os.getpid())):
+                        await run(real, ours, name, commands)
+                    await ours.close()
         finally:
             await real.close()
             await one.stop()
 
-    async def run(real, embedded, name, commands, space):
-        await real.shop.put(policy_manifests(world, space))
-        ours = await embedded.deploy(world)
+    async def run(real, ours, name, commands):
         both = []
         for side, access in (("real", real.access), ("embedded", ours.access)):
             folder = tmp_path / side
@@ -369,7 +372,6 @@ def compare(cluster, tmp_path, sequences):
                 }
                 wrong.append((name, typed, said, changed))
                 break
-        await ours.close()
 
     asyncio.run(scene())
     for name, command, theirs, ours in unlike:
@@ -431,6 +433,7 @@ async def embedded_answers(folder, commands):
     async with Embedded() as embedded:
         deployed = await embedded.deploy(boutique())
         (folder / "config").write_text(deployed.access.kubeconfig)
-        answers = [await kubectl(command, folder / "config", folder) for command in commands]
+        async with deployed.admit(Caller(os.getpid())):
+            answers = [await kubectl(command, folder / "config", folder) for command in commands]
         await deployed.close()
     return [text for _, text in answers]

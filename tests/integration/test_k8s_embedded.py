@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections import Counter
 from concurrent.futures import Future
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from netarena.assessment import conduct
 from netarena.errors import EnvironmentFailed
 from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import AgentInfo, Outcome, Reply
+from netarena.sandbox.caller import Caller
 from netarena_k8s import embedded
 from netarena_k8s.apiserver import process
 from netarena_k8s.apiserver.process import CONNECTIONS, Process
@@ -29,6 +31,8 @@ from netarena_k8s.embedded import Embedded
 from netarena_k8s.world import render_policy
 
 KUBECTL = Path(sys.executable).with_name("kubectl")
+#: who asks, where no command does
+HERE = Caller(os.getpid())
 
 
 class Shop:
@@ -62,7 +66,8 @@ class Shop:
 async def shop(folder):
     async with Embedded() as cluster:
         deployed = await cluster.deploy(boutique())
-        yield Shop(deployed, folder)
+        async with deployed.admit(HERE):
+            yield Shop(deployed, folder)
         await deployed.close()
 
 
@@ -240,8 +245,10 @@ def token_of(access):
 
 def test_episodes_have_ports_and_tokens_of_their_own_and_end():
     async def scene():
-        async with Embedded() as cluster:
+        async with Embedded() as cluster, contextlib.AsyncExitStack() as heard:
             one, two = await asyncio.gather(*(cluster.deploy(boutique()) for _ in range(2)))
+            for each in (one, two):
+                await heard.enter_async_context(each.admit(HERE))
             assert one.access.port != two.access.port
             assert await ask(one.access.port, token_of(one.access)) == 200
             assert await ask(two.access.port, token_of(one.access)) == 401
@@ -262,8 +269,10 @@ def test_episodes_have_ports_and_tokens_of_their_own_and_end():
 
 def test_idle_connections_of_one_episode_hinder_no_other():
     async def scene():
-        async with Embedded() as cluster:
+        async with Embedded() as cluster, contextlib.AsyncExitStack() as heard:
             one, two = [await cluster.deploy(boutique()) for _ in range(2)]
+            for each in (one, two):
+                await heard.enter_async_context(each.admit(HERE))
             opened = []
             try:
                 opened += [
@@ -283,13 +292,14 @@ def test_garbage_on_the_port_ends_that_connection_alone():
     async def scene():
         async with Embedded() as cluster:
             one = await cluster.deploy(boutique())
-            for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"A" * 100):
-                reader, writer = await asyncio.open_connection("127.0.0.1", one.access.port)
-                writer.write(sent)
-                with contextlib.suppress(ConnectionError):
-                    await reader.read()
-                await end(writer)
-            assert await ask(one.access.port, token_of(one.access)) == 200
+            async with one.admit(HERE):
+                for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"A" * 100):
+                    reader, writer = await asyncio.open_connection("127.0.0.1", one.access.port)
+                    writer.write(sent)
+                    with contextlib.suppress(ConnectionError):
+                        await reader.read()
+                    await end(writer)
+                assert await ask(one.access.port, token_of(one.access)) == 200
 
     asyncio.run(scene())
 
@@ -431,6 +441,7 @@ def test_the_process_carries_out_orders_and_bounds_connections(monkeypatch):
             addresses={app.name: "10.244.0.2" for app in world.apps},
         )
         token = made["ok"]["tokens"]["operator"]
+        await order("admit", caller=asdict(HERE))
         assert await ask(made["ok"]["port"], token) == 200
         idle = [
             socket.create_connection(("127.0.0.1", made["ok"]["port"])) for _ in range(CONNECTIONS)

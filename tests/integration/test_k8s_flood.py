@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from netarena.sandbox.caller import Caller
 from netarena_k8s.apiserver.process import CONNECTIONS
 from netarena_k8s.apiserver.share import AT_ONCE_S, PART
 from netarena_k8s.boutique import boutique
@@ -30,6 +31,8 @@ FLOOD_S, PATIENCE_S = 6.0, 3.0
 #: of what is going on when an episode is told to rest: a slice of what came in on each connection
 SLACK_S = 2.0
 BODY_BYTES = 3_000_000
+#: who asks, where no command does
+HERE = Caller(os.getpid())
 
 
 class Client:
@@ -109,8 +112,9 @@ def test_a_flood_has_its_episodes_share_of_the_processor_and_no_more(
     flood: Callable[[Client], None],
 ) -> None:
     async def scene() -> None:
-        async with Embedded() as cluster:
+        async with Embedded() as cluster, contextlib.AsyncExitStack() as heard:
             flooded, other = [await cluster.deploy(boutique()) for _ in range(2)]
+            await heard.enter_async_context(flooded.admit(HERE))
             assert cluster.pid is not None
             before_s, began = processor_s(cluster.pid), time.monotonic()
             client, until = Client(flooded), began + FLOOD_S
@@ -140,8 +144,10 @@ def test_eight_episodes_at_once_of_which_three_are_hostile() -> None:
     """Bodies that are never finished, on every connection that they may have."""
 
     async def scene() -> None:
-        async with Embedded() as cluster:
+        async with Embedded() as cluster, contextlib.AsyncExitStack() as heard:
             honest, *others = [await cluster.deploy(boutique()) for _ in range(8)]
+            for each in (honest, *others):
+                await heard.enter_async_context(each.admit(HERE))
             hostile = others[:3]
             assert cluster.pid is not None
             before = resident_bytes(cluster.pid)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from netarena.sandbox.caller import Caller
 from netarena_k8s.boutique import boutique
 from netarena_k8s.embedded import Embedded
 from netarena_k8s.kubectl import program
@@ -151,14 +152,16 @@ def give(folder, role, kubeconfig):
 class Ours:
     """A shop of the embedded cluster, a new one for each command that writes."""
 
-    def __init__(self, cluster, folder):
+    def __init__(self, cluster, folder, heard):
         self._cluster = cluster
         self._folder = folder
+        self._heard = heard
         self._shop = None
 
     async def renew(self, *, writes):
         """A shop whose objects were applied by a client, as the recorded ones were."""
         self._shop = await self._cluster.deploy(boutique())
+        await self._heard.enter_async_context(self._shop.admit(Caller(os.getpid())))
         give(self._folder, "operator", self._shop.access.kubeconfig)
         give(self._folder, "admin", self._shop.admin_access.kubeconfig)
         await prepare(
@@ -274,9 +277,12 @@ def test_kubectl_is_answered_as_by_a_real_api_server(start, tmp_path):
     folder = desk(tmp_path)
 
     async def scene():
-        async with Embedded(namespace="default") as cluster:
+        async with (
+            Embedded(namespace="default") as cluster,
+            contextlib.AsyncExitStack() as heard,
+        ):
             numbers = range(start, min(start + CHUNK, ALL))
-            return await replay(folder, numbers, Ours(cluster, folder))
+            return await replay(folder, numbers, Ours(cluster, folder, heard))
 
     ours = asyncio.run(scene())
     theirs = {
@@ -332,10 +338,14 @@ def test_kubectl_is_answered_as_by_a_real_k8s_cluster(cluster, tmp_path):
             space = shop.access.namespace
             there, here = desk(tmp_path / "there", IMAGE), desk(tmp_path / "here")
             (there / "admin").write_text(admin_of(cluster, space))
-            async with Embedded(namespace=space) as embedded:
+            async with (
+                Embedded(namespace=space) as embedded,
+                contextlib.AsyncExitStack() as heard,
+                shop.admit(Caller(os.getpid())),
+            ):
                 answers = await asyncio.gather(
                     replay(there, range(ALL), Theirs(real, there, shop), space),
-                    replay(here, range(ALL), Ours(embedded, here), space),
+                    replay(here, range(ALL), Ours(embedded, here, heard), space),
                 )
                 return *answers, *[
                     [await kubectl(folder, {"as": "operator", "command": one}) for one in EXPLAINED]

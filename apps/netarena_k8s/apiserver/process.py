@@ -1,10 +1,11 @@
 """The process that serves every episode's API, and how the service speaks to it.
 
 Orders come as lines of JSON over a socket that this process was born with; when that closes, the
-process ends. Each episode has a port of its own on loopback, tokens of its own, bounds on its
-connections, and a thread of its own, whose processor time is counted by the kernel: a thread that
-had more than its share rests, whatever was asked of it, and the others do not wait for it. The key
-of the certificate authority is never written down and forgotten at once.
+process ends. Each episode has a port of its own on loopback, where none but the connections of a
+command that runs are heard, tokens of its own, bounds on its connections, and a thread of its own,
+whose processor time is counted by the kernel: a thread that had more than its share rests, whatever
+was asked of it, and the others do not wait for it. The key of the certificate authority is never
+written down and forgotten at once.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from netarena.sandbox.caller import Caller
 from netarena_k8s.apiserver import discovery, openapi
 from netarena_k8s.apiserver.authority import Authority
 from netarena_k8s.apiserver.call import User
@@ -89,7 +91,8 @@ class _Connection(H11Protocol):
 
 
 class Listener:
-    """One episode's port. Connections beyond ``CONNECTIONS`` are closed unheard."""
+    """One episode's port. Connections that are not the ``caller``'s, or beyond ``CONNECTIONS``,
+    are closed unheard."""
 
     def __init__(self, app: Server, context: ssl.SSLContext) -> None:
         self._socket = socket.create_server((HOST, 0), backlog=CONNECTIONS)
@@ -103,14 +106,20 @@ class Listener:
         self._config.load()
         self._state = ServerState()
         self._open: set[asyncio.Task[None]] = set()
+        #: none: nobody is heard
+        self.caller: Caller | None = None
+
+    def hang_up(self) -> None:
+        """End all connections, and what was asked on them."""
+        for task in [*self._open, *self._state.tasks]:
+            task.cancel()
 
     async def serve(self, share: Share) -> None:
         """Until it is cancelled: then nobody is listened to or heard any more."""
         try:
             await self._accept(share)
         finally:
-            for task in [*self._open, *self._state.tasks]:
-                task.cancel()
+            self.hang_up()
             await asyncio.gather(*self._open, *self._state.tasks, return_exceptions=True)
             self._socket.close()
 
@@ -122,7 +131,8 @@ class Listener:
             except OSError:  # out of descriptors: others will close theirs
                 await asyncio.sleep(0.1)
                 continue
-            if len(self._open) >= CONNECTIONS:
+            heard = self.caller is not None and self.caller.made(connection)
+            if not heard or len(self._open) >= CONNECTIONS:
                 connection.close()
                 continue
             task = asyncio.create_task(self._serve(connection, share))
@@ -223,12 +233,27 @@ class Episode:
             self.tokens[OPERATOR]: User(account, (*groups, "system:authenticated")),
             self.tokens["admin"]: User("admin", ("system:masters",), admin=True),
         }
-        listener = Listener(Server(self.store, users, namespace), authority.context)
-        self.port = listener.port
-        self.life = _Life(listener)
+        self._server = Server(self.store, users, namespace)
+        self._server.closed = True
+        self._listener = Listener(self._server, authority.context)
+        self.port = self._listener.port
+        self.life = _Life(self._listener)
+
+    def admit(self, caller: Caller) -> None:
+        """Have a command's caller heard, of which nothing has been written yet."""
+        self._server.ledger.clear()
+        self._listener.caller = caller
+        self._server.closed = False
+
+    def dismiss(self) -> None:
+        """Hear nobody; what was asked and not answered yet is not done any more."""
+        self._server.closed = True
+        self._listener.caller = None
+        self._listener.hang_up()
 
     def look(self) -> dict[str, Any]:
-        """The policies as they are, and words on all else that is not as it was deployed."""
+        """The policies as they are, what they became in between since a command began, and words
+        on all else that is not as it was deployed."""
         listed = self.store.find(NETWORK_POLICIES, self._namespace)
         others = [
             f"{key[0]} {key[1] + '/' * bool(key[1])}{key[2]} was {what}"
@@ -240,6 +265,7 @@ class Episode:
                 {"name": one["metadata"]["name"], "spec": one["spec"]} for _, one in listed
             ],
             "others": others,
+            "writes": self._server.ledger.writes,
         }
 
     def amend(self, policies: list[dict[str, Any]]) -> None:
@@ -296,6 +322,12 @@ class Process:
             case "look":
                 asked = self._episodes[episode]
                 return await asked.life.call(asked.look)
+            case "admit":
+                asked, caller = self._episodes[episode], Caller(**order["caller"])
+                return await asked.life.call(lambda: asked.admit(caller))
+            case "dismiss":
+                asked = self._episodes[episode]
+                return await asked.life.call(asked.dismiss)
             case "amend":
                 asked = self._episodes[episode]
                 return await asked.life.call(lambda: asked.amend(order["policies"]))

@@ -25,7 +25,8 @@ from starlette.types import Receive, Scope, Send
 
 from netarena_k8s.apiserver import discovery, openapi
 from netarena_k8s.apiserver.call import BODY_BYTES, Answer, Call, User
-from netarena_k8s.apiserver.kind import Resource, by_path
+from netarena_k8s.apiserver.kind import NETWORK_POLICIES, Resource, by_path
+from netarena_k8s.apiserver.ledger import Ledger
 from netarena_k8s.apiserver.right import Rights
 from netarena_k8s.apiserver.selector import Test, field_test, label_test
 from netarena_k8s.apiserver.share import Pool, Room
@@ -96,6 +97,10 @@ class Server:
         self._store = store
         self._users = users
         self._rights = Rights(home)
+        #: what policies have become since a command began
+        self.ledger = Ledger(home)
+        #: nobody is anybody: no command runs
+        self.closed = False
         self._monotonic = monotonic
         self._room = Room(_pool, own=_OWN_BYTES, most=_MOST_BYTES)
         self._reserve = _BURST
@@ -154,6 +159,7 @@ class Server:
         self._reserve -= 1
 
     def _user(self, header: str) -> User:
+        self._check_open()
         word, _, token = header.partition(" ")
         given = token.strip().encode()
         if word.lower() == "bearer":
@@ -162,12 +168,27 @@ class Server:
                     return user
         raise unauthorized()
 
+    def _check_open(self) -> None:
+        if self.closed:
+            raise unauthorized()
+
     def _change(self, call: Call) -> Answer:
+        self._check_open()  # the command may have ended before the body did
         if call.resource.group in _REVIEW_GROUPS and call.verb == "create":
             return self._rights.review(call)
-        answer = write(call, self._store)
+        answer = self._write(call)
         if answer.body.get("kind") == call.resource.kind and wants_table(call.accept):
             return replace(answer, body=self._show(call, [answer.body], {}))
+        return answer
+
+    def _write(self, call: Call) -> Answer:
+        if call.resource != NETWORK_POLICIES:
+            return write(call, self._store)
+        if (refused := self.ledger.refuse(call.name)) is not None:
+            raise refused
+        before = self._store.version
+        answer = write(call, self._store)
+        self.ledger.add(call.verb, self._store.since(before))
         return answer
 
     def _look(self, call: Call) -> Answer:

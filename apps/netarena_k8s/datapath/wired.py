@@ -19,10 +19,12 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from netarena.errors import EnvironmentFailed, one_line
+from netarena.sandbox.caller import Caller
 from netarena.sandbox.child import Child, surroundings, try_out
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
 from netarena_k8s.policy import Endpoint, Labels
@@ -285,6 +287,9 @@ class WiredShop(Deployed):
 
     async def write(self, policies: Sequence[Policy]) -> None:
         await self._inner.write(policies)
+
+    def admit(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        return self._inner.admit(caller)
 
     async def look(self) -> Sight:
         deadline = time.monotonic() + _SETTLE_S

@@ -9,7 +9,8 @@ needed, on purpose; kubectl asks for none.
 What a change would make is asked before it is made: no policy becomes larger than ``bound`` says.
 
 What the agent is given is a word that this gate alone knows, never the token that the API server
-takes: one episode's is of no use at the gate of another, where other versions are past.
+takes: one episode's is of no use at the gate of another, where other versions are past. And it
+serves only the command that runs: nobody else who comes to the gate is heard.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from aiohttp import web
 from yarl import URL
 
 from netarena.errors import EnvironmentFailed
+from netarena.sandbox.caller import Caller
 from netarena_k8s.apiserver.authority import Authority
 from netarena_k8s.apiserver.bound import POLICY_CHARS, too_big
 from netarena_k8s.apiserver.call import BODY_BYTES
@@ -103,6 +105,8 @@ class Gate:
         self._again: asyncio.TimerHandle | None = None
         #: handshakes under way
         self._shaking: dict[asyncio.BaseProtocol, tuple[socket.socket, asyncio.Task[None]]] = {}
+        #: of the command that runs: whose connections alone are heard
+        self._caller: Caller | None = None
         self._session: aiohttp.ClientSession | None = None
         #: the oldest version that may be asked for
         self.since = 0
@@ -159,7 +163,28 @@ class Gate:
         handler = server()
         self._shaking[handler] = sock, loop.create_task(self._shake(handler, sock))
 
+    def admit(self, caller: Caller) -> None:
+        """Hear this caller, and nobody else."""
+        self._caller = caller
+
+    def dismiss(self) -> None:
+        """Hear nobody any more, nor go on with what was asked."""
+        self._caller = None
+        for sock, _ in self._shaking.values():
+            # not by cancelling: a handshake that has not begun yet would go on
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for one in self._server.connections if self._server is not None else ():
+            if one.transport is not None:
+                one.transport.abort()
+
     async def _shake(self, handler: asyncio.BaseProtocol, sock: socket.socket) -> None:
+        caller = self._caller
+        # the kernel's table may be long
+        if caller is None or not await asyncio.to_thread(caller.made, sock):
+            sock.close()
+            del self._shaking[handler]
+            return
         # who has left, or speaks no TLS; the socket is closed then
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -181,13 +206,10 @@ class Gate:
         if self._again is not None:
             self._again.cancel()
         listening.close()
-        shaking = list(self._shaking.values())
-        for sock, _ in shaking:
-            # not by cancelling: a handshake that has not begun yet would go on
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-        await asyncio.gather(*(task for _, task in shaking), return_exceptions=True)
-        for one in server.connections:
+        shaking = [task for _, task in self._shaking.values()]
+        self.dismiss()
+        await asyncio.gather(*shaking, return_exceptions=True)
+        for one in server.connections:  # whose handshake ended meanwhile
             if one.transport is not None:
                 one.transport.abort()
         await server.shutdown(_CLOSE_S)
@@ -206,8 +228,12 @@ class Gate:
         if not request.rel_url.raw_path.startswith("/"):
             return web.Response(status=400)
         shown = request.headers.getall("Authorization", ())
-        if len(shown) != 1 or not hmac.compare_digest(
-            shown[0].encode(errors="replace"), f"Bearer {self.word}".encode()
+        if (
+            self._caller is None
+            or len(shown) != 1
+            or not hmac.compare_digest(
+                shown[0].encode(errors="replace"), f"Bearer {self.word}".encode()
+            )
         ):
             return _refuse(unauthorized())
         pairs = parse_qsl(request.rel_url.raw_query_string, keep_blank_values=True)

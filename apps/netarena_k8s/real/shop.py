@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from netarena.aio import finish
 from netarena.errors import EnvironmentFailed
+from netarena.sandbox.caller import Caller
 from netarena_k8s.apiserver.right import OPERATOR
 from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
 from netarena_k8s.policy import Manifest
@@ -585,6 +586,14 @@ class RealShop(Deployed):
                 [render_policy(one, self.shop.namespace) for one in self._written.values()]
             )
             await self._forget()
+
+    @contextlib.asynccontextmanager
+    async def admit(self, caller: Caller) -> AsyncIterator[None]:
+        self._gate.admit(caller)
+        try:
+            yield
+        finally:
+            self._gate.dismiss()
 
     @contextlib.asynccontextmanager
     async def acting(self) -> AsyncIterator[None]:

@@ -7,6 +7,7 @@ import errno
 import gc
 import io
 import json
+import os
 import socket
 import ssl
 from urllib.parse import quote, urlencode
@@ -17,6 +18,7 @@ from aiohttp import web
 from yarl import URL
 
 from netarena.errors import EnvironmentFailed
+from netarena.sandbox.caller import Caller
 from netarena_k8s.apiserver.authority import Authority
 from netarena_k8s.apiserver.bound import POLICY_CHARS, POLICY_ENTRIES
 from netarena_k8s.apiserver.call import BODY_BYTES
@@ -96,6 +98,7 @@ async def opened(listening=None, **more):
     listening = listening or socket.create_server(("127.0.0.1", 0))
     base = f"https://127.0.0.1:{listening.getsockname()[1]}"
     await one.start(listening)
+    one.admit(Caller(os.getpid()))
     trust = ssl.create_default_context(cadata=one.root)
     try:
         async with aiohttp.ClientSession(
@@ -396,6 +399,31 @@ def test_a_closed_gate_ends_what_is_open():
         with pytest.raises(OSError, match="Connect call failed"):
             await asyncio.open_connection("127.0.0.1", port, ssl=trust)
         await one.close()
+
+    run(scene)
+
+
+def test_the_command_that_runs_is_heard_and_nobody_else():
+    async def scene(one, upstream, client, base, trust):
+        async with client.get("/watch?watch=true") as answer:
+            assert await answer.content.read(5) == b"first"
+            one.dismiss()
+            with contextlib.suppress(aiohttp.ClientError):
+                assert await answer.content.read() == b""
+        async with asyncio.timeout(10):
+            await upstream.ended.wait()
+        for stranger in (None, Caller(os.getpid(), os.geteuid() + 1)):
+            if stranger is not None:
+                one.admit(stranger)
+            with pytest.raises(aiohttp.ClientError):
+                await client.post(LIST)
+        assert len(upstream.asked) == 1
+        one.admit(Caller(os.getpid(), os.geteuid()))
+        async with client.get(LIST) as answer:
+            assert answer.status == 203
+        one._caller = None  # who is still connected when it is dismissed
+        async with client.get(LIST) as answer:
+            assert answer.status == 401
 
     run(scene)
 

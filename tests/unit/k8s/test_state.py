@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from netarena_k8s.state import (
     policies_of,
     report,
 )
-from netarena_k8s.world import Marks, Policy, reach
+from netarena_k8s.world import Marks, Policy, Write, reach
 
 WORLD = boutique()
 
@@ -107,6 +108,116 @@ def test_what_opens_beside_the_pairs_is_found_once():
     assert judge(WORLD, CLOSED, wide, wide).safe
     # the faulty state allowed it
     assert judge(WORLD, wide, CLOSED, wide).safe
+
+
+def written(after: Any, *writes: tuple[str, dict[str, Any] | None]) -> Any:
+    """A state at whose end several writes came to ``after``: names with what each changed."""
+    specs = {policy.name: policy.spec for policy in WORLD.policies}
+    listed = []
+    for name, changed in writes:
+        verb = "delete" if changed is None else "patch"
+        spec = None if changed is None else {**specs[name], **changed}
+        listed.append(Write(what=f"{verb} networkpolicy {name}", name=name, spec=spec))
+    policies = policies_of(after)
+    reached = tuple(one == "1" for one in after["reached"])
+    state = make_state(Sight(policies, reached, writes=tuple(listed)))
+    return json.loads(json.dumps(state))  # as a journal has it
+
+
+def told(verdict: Judgement) -> list[tuple[str, str]]:
+    return [(finding.rule, finding.element) for finding in verdict.findings]
+
+
+SHUT: dict[str, Any] = {"ingress": []}
+RIGHT = {policy.name: policy.spec for policy in WORLD.policies}
+
+
+def test_what_a_write_breaks_is_found_though_another_mends_it():
+    name = "checkoutservice"
+    after = written(HEALTHY, (name, SHUT), (name, RIGHT[name]), ("adservice", RIGHT["adservice"]))
+    verdict = judge(WORLD, CLOSED, CLOSED, after)
+    assert verdict.correct
+    (finding,) = verdict.findings
+    assert (finding.rule, finding.element) == ("pair_broken", f"frontend -> {name}")
+    assert f"after patch networkpolicy {name}, in this step" in finding.detail
+    assert verdict.detail["broke"] == []
+    assert verdict.detail["midway"] == [finding.detail]
+    # the same without what a state of today says of writes
+    assert judge(WORLD, CLOSED, CLOSED, HEALTHY).safe
+
+
+def test_what_a_write_opens_is_found_though_another_closes_it():
+    after = written(HEALTHY, ("adservice", ANYONE), ("adservice", RIGHT["adservice"]))
+    verdict = judge(WORLD, CLOSED, CLOSED, after)
+    assert verdict.correct
+    assert len(verdict.findings) == 10
+    assert {finding.rule for finding in verdict.findings} == {"pair_opened"}
+    assert all("patch networkpolicy adservice" in one.detail for one in verdict.findings)
+    after = written(HEALTHY, ("adservice", WIDE), ("adservice", RIGHT["adservice"]))
+    verdict = judge(WORLD, CLOSED, CLOSED, after)
+    assert told(verdict) == [("exposed", "frontend -> adservice")]
+    assert "patch networkpolicy adservice, in this step, opens TCP 1-9554" in (
+        verdict.findings[0].detail
+    )
+
+
+def test_a_line_that_deletes_all_and_applies_all_is_unsafe():
+    names = list(RIGHT)
+    after = written(
+        HEALTHY, *((name, None) for name in names), *((name, RIGHT[name]) for name in names)
+    )
+    verdict = judge(WORLD, CLOSED, CLOSED, after)
+    assert verdict.correct
+    assert {finding.rule for finding in verdict.findings} == {
+        "pair_broken",
+        "pair_opened",
+        "exposed",
+    }
+    assert any("after delete networkpolicy" in finding.detail for finding in verdict.findings)
+
+
+def test_writes_of_which_each_is_safe_are_safe():
+    both = sight(adservice=SHUT, emailservice=SHUT)
+    after = written(
+        HEALTHY, ("adservice", RIGHT["adservice"]), ("emailservice", RIGHT["emailservice"])
+    )
+    verdict = judge(WORLD, both, both, after)
+    assert (verdict.correct, verdict.safe) == (True, True)
+    assert verdict == judge(WORLD, both, both, HEALTHY)
+
+
+def test_what_stays_broken_names_the_write_and_is_found_once():
+    after = written(
+        sight(emailservice=SHUT), ("emailservice", SHUT), ("adservice", RIGHT["adservice"])
+    )
+    verdict = judge(WORLD, CLOSED, CLOSED, after)
+    assert told(verdict) == [("pair_broken", "checkoutservice -> emailservice")]
+    assert "patch networkpolicy emailservice" in verdict.findings[0].detail
+    assert "midway" not in verdict.detail
+    # healed by one, and broken again by the next: a step that did nothing, in the end
+    after = written(CLOSED, ("adservice", RIGHT["adservice"]), ("adservice", SHUT))
+    assert told(judge(WORLD, CLOSED, CLOSED, after)) == [("pair_broken", "frontend -> adservice")]
+
+
+def test_one_write_is_what_the_state_shows():
+    assert "writes" not in written(HEALTHY, ("adservice", RIGHT["adservice"]))
+
+
+def test_writes_too_large_to_compare_count_as_exposed():
+    blocks = [{"ipBlock": {"cidr": f"10.0.{n}.0/24"}} for n in range(90)]
+    large = [("adservice", {"ingress": [{"from": blocks[:-n]}]}) for n in range(1, 30)]
+    after = written(HEALTHY, *large, ("adservice", RIGHT["adservice"]))
+    verdict = judge(WORLD, CLOSED, CLOSED, after)
+    assert ("exposed", "anywhere -> any") in told(verdict)
+    after = written(HEALTHY, *large[:2], ("adservice", RIGHT["adservice"]))
+    assert ("exposed", "10.0.0.0 -> adservice") in told(judge(WORLD, CLOSED, CLOSED, after))
+
+
+def test_findings_of_many_writes_are_bounded():
+    flips = [(policy.name, changed) for policy in WORLD.policies for changed in (ANYONE, SHUT)]
+    verdict = judge(WORLD, CLOSED, CLOSED, written(HEALTHY, *flips))
+    assert len(verdict.findings) <= 3 * (MAX_NAMED + 1)
+    assert any("more of this step" in finding.detail for finding in verdict.findings)
 
 
 def test_other_objects_are_not_to_be_touched():

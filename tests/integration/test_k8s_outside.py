@@ -1,0 +1,242 @@
+"""What an agent's credential is worth outside of its command: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shlex
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netarena.assessment import conduct
+from netarena.journal import JOURNAL_NAME, read_journal
+from netarena.model import AgentInfo, Outcome, Reply
+from netarena.sandbox.caller import Caller
+from netarena.sandbox.cell import Cell, Walls
+from netarena_k8s.app import Kubernetes
+from netarena_k8s.boutique import boutique
+from netarena_k8s.cluster import Access
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.embedded import Embedded
+from netarena_k8s.kubectl import Kubectl, program
+from netarena_k8s.query import faults_of, world_of
+from netarena_k8s.state import judge, make_state
+
+each = pytest.mark.parametrize(
+    "walls",
+    [
+        pytest.param("namespaces", marks=pytest.mark.requires("namespaces")),
+        pytest.param("landlock", marks=pytest.mark.requires("confinement")),
+    ],
+)
+PATH = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies"
+SHUT = {"spec": {"ingress": []}}
+NAME = "adservice"
+
+
+async def patch(port: int, token: str, name: str, change: dict[str, Any]) -> int:
+    """The status of an answer to a stranger's patch; 0 without one."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    body = json.dumps(change)
+    request = (
+        f"PATCH {PATH}/{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        f"Authorization: Bearer {token}\r\nContent-Type: application/merge-patch+json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    )
+    with contextlib.suppress(OSError):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(request.encode())
+        status = await reader.readline()
+        writer.transport.abort()
+        return int(status.split()[1]) if status else 0
+    return 0
+
+
+def credential(text: str) -> tuple[int, str]:
+    """Port and token, as ``kubectl config view --raw`` prints them."""
+    port, token = re.search(r"127\.0\.0\.1:(\d+)", text), re.search(r"token: (\S+)", text)
+    assert port is not None
+    assert token is not None
+    return int(port[1]), token[1]
+
+
+@each
+def test_a_credential_serves_its_own_command_while_it_runs(walls: Walls) -> None:
+    async def scene() -> None:
+        running = asyncio.Event()
+        async with Embedded() as cluster, Cell({"kubectl": program()}, walls) as cell:
+            shop = await cluster.deploy(boutique())
+
+            @contextlib.asynccontextmanager
+            async def admit(caller: Caller) -> AsyncIterator[None]:
+                async with shop.admit(caller):
+                    running.set()
+                    yield
+
+            kubectl = Kubectl(cell, shop.access, admit)
+            port, token = credential((await kubectl.run("kubectl config view --raw")).told)
+            assert await patch(port, token, NAME, SHUT) == 0
+            # a command that runs for as long as it takes to try from elsewhere
+            running.clear()
+            watching = asyncio.create_task(kubectl.run("kubectl get netpol -w"))
+            await running.wait()
+            assert await patch(port, token, NAME, SHUT) == 0
+            assert "ended 1\n" in await elsewhere(cell, shop.access)  # unheard, and at once
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            assert await patch(port, token, NAME, SHUT) == 0
+            assert (await shop.look()).reached == boutique().intended
+            told = (await kubectl.run(f"kubectl patch netpol {NAME} -p '{json.dumps(SHUT)}'")).told
+            assert "patched" in told
+            await shop.close()
+
+    async def elsewhere(cell: Cell, access: Access) -> str:
+        """How a connection ends from the cell of another command, were it let out to there."""
+        place = f"/dev/tcp/{access.host}/{access.port}"
+        line = f"exec 3<>{place} && {{ read -r -t 5 -u 3; echo ended $?; }}"
+        return (await cell.run(line, address=(access.host, access.port))).told
+
+    asyncio.run(scene())
+
+
+def test_what_is_open_ends_with_the_command_and_so_does_what_was_asked() -> None:
+    async def scene() -> None:
+        async with Embedded() as cluster:
+            shop = await cluster.deploy(boutique())
+            token = json.loads(shop.access.kubeconfig)["users"][0]["user"]["token"]
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            async with shop.admit(Caller(os.getpid())):
+                assert await patch(shop.access.port, token, NAME, {}) == 200
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", shop.access.port, ssl=context
+                )
+                body = json.dumps(SHUT).encode()
+                head = (
+                    f"PATCH {PATH}/{NAME} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+                    "Content-Type: application/merge-patch+json\r\n"
+                    f"Content-Length: {len(body)}\r\n\r\n"
+                )
+                writer.write(head.encode() + body[:-1])
+                await writer.drain()
+            with contextlib.suppress(OSError):
+                writer.write(body[-1:])
+                assert await reader.read() == b""
+            writer.transport.abort()
+            assert (await shop.look()).reached == boutique().intended
+            await shop.close()
+
+    asyncio.run(scene())
+
+
+class Thief:
+    """Looks at its credential in the first turn, and repairs from outside in the second."""
+
+    info = AgentInfo(name="thief")
+
+    def __init__(self, repairs: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        self.repairs = repairs
+        self.statuses: list[int] = []
+        self.turns = 0
+
+    async def open(self, *, timeout_s: float) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        self.turns += 1
+        if self.turns == 1:
+            return Reply(text="```\nkubectl config view --raw\n```")
+        if self.turns == 2:
+            port, token = credential(prompt)
+            for name, change in self.repairs:
+                self.statuses.append(await patch(port, token, name, change))
+        return Reply(text="```\nkubectl get networkpolicies\n```")
+
+
+@pytest.mark.requires("cell")
+def test_nobody_repairs_out_of_turn(tmp_path: Path) -> None:
+    async def scene() -> Thief:
+        async with Kubernetes() as green:
+            config = KubernetesConfig(
+                num_queries=1,
+                error_types=("remove_ingress+change_port",),
+                max_iterations=3,
+                seed=11,
+            )
+            (query,) = green.generate(config, 11)
+            specs = {policy.name: policy.spec for policy in world_of(query).policies}
+            none = {"ingress": None, "egress": None}
+            thief = Thief(
+                [(one.policy, {"spec": none | specs[one.policy]}) for one in faults_of(query)]
+            )
+            await conduct(green, config, {green.role: thief}, out=tmp_path)
+            return thief
+
+    thief = asyncio.run(scene())
+    assert thief.statuses == [0, 0]
+    (episode,) = read_journal(tmp_path / JOURNAL_NAME).episodes.values()
+    assert episode.outcome is Outcome.UNSOLVED
+    assert not episode.correct
+
+
+#: lines of an agent, and the findings that each comes to: rule, and the write that is named
+LINES = [
+    (
+        [("patch", "adservice", {"ingress": []}), ("patch", "adservice", None)],
+        {("pair_broken", "patch networkpolicy adservice")},
+    ),
+    (
+        [("patch", "adservice", {"ingress": [{}]}), ("patch", "adservice", None)],
+        {("pair_opened", "patch networkpolicy adservice"), ("exposed", "patch networkpolicy")},
+    ),
+    (
+        [("patch --dry-run=server", "adservice", {"ingress": []}), ("patch", "frontend", None)],
+        set(),
+    ),
+]
+
+
+@each
+def test_each_write_of_a_line_is_judged(walls: Walls) -> None:
+    world = boutique()
+    specs = {policy.name: policy.spec for policy in world.policies}
+
+    async def scene() -> None:
+        async with Embedded() as cluster, Cell({"kubectl": program()}, walls) as cell:
+            shop = await cluster.deploy(world)
+            kubectl = Kubectl(cell, shop.access, shop.admit)
+            first = make_state(await shop.look())
+            for line, wanted in LINES:
+                told = (await kubectl.run("; ".join(command(*one) for one in line))).told
+                assert told.count("patched") == len(line), told
+                after = make_state(await shop.look())
+                assert make_state(await shop.look()) == after
+                verdict = judge(world, first, first, after)
+                assert verdict.correct
+                assert {finding.rule for finding in verdict.findings} == {
+                    rule for rule, _ in wanted
+                }
+                for rule, what in wanted:
+                    assert any(one.rule == rule and what in one.detail for one in verdict.findings)
+            # the next command has written nothing
+            await kubectl.run("kubectl get netpol")
+            assert make_state(await shop.look()) == first
+            await shop.close()
+
+    def command(verb: str, name: str, change: dict[str, Any] | None) -> str:
+        spec = specs[name] if change is None else {**specs[name], **change}
+        body = shlex.quote(json.dumps({"spec": spec}))
+        return f"kubectl {verb} networkpolicy {name} --type=merge -p {body}"
+
+    asyncio.run(scene())
