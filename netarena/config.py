@@ -11,7 +11,15 @@ import hashlib
 import json
 from typing import Any, ClassVar, Self
 
-from pydantic import ConfigDict, Field, StrictBool, StrictInt, ValidationError, field_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    ValidationError,
+    field_validator,
+)
 
 from netarena.errors import ConfigError
 from netarena.model import JsonValue, Record
@@ -41,8 +49,8 @@ class Config(Record):
     seed: StrictInt | None = Field(default=None, ge=0, lt=2**SEED_BITS)
     complexity_level: tuple[str, ...] = shapes(default=("level1", "level2", "level3"))
     concurrency: StrictInt = Field(default=1, ge=1, le=256)
-    agent_timeout_s: float = Field(default=280.0, gt=0, le=86_400, description="per reply, s")
-    time_budget_s: float | None = Field(
+    agent_timeout_s: StrictFloat = Field(default=280.0, gt=0, le=86_400, description="per reply, s")
+    time_budget_s: StrictFloat | None = Field(
         default=None, gt=0, le=864_000, description="whole assessment, s"
     )
     output_dir: str | None = None

@@ -4,7 +4,8 @@ A request's body is read whole before the application sees it, at most ``max_bod
 ``body_timeout_s`` seconds. A response goes through an outbox: the application never waits for a
 slow reader (the SDK would keep a copy of the whole task for each event not yet sent), and a reader
 that falls too far behind loses its connection; it can come back and subscribe again. When the
-service closes, open responses end.
+service closes, open responses end. What leaves as JSON, streamed or not, holds no character that a
+client may take for the end of a line.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from netarena.a2a.document import escape_line_ends
 
 #: bytes of one request
 MAX_BODY = 2**20
@@ -79,7 +82,9 @@ class Boundary:
             return
         outbox = _Outbox(send, self._account, self._stall_timeout_s)
         pump = asyncio.create_task(outbox.pump())
-        answer = asyncio.create_task(self._answer(scope, _replay(body, receive), outbox.put))
+        answer = asyncio.create_task(
+            self._answer(scope, _replay(body, receive), _escape(outbox.put))
+        )
         closing = asyncio.create_task(self._closing.wait())
         try:
             await asyncio.wait((answer, closing), return_when=asyncio.FIRST_COMPLETED)
@@ -153,6 +158,34 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return replay
+
+
+def _escape(send: Send) -> Send:
+    """A ``send`` whose JSON holds no stray line ends.
+
+    Each message's body is whole: Starlette sends one for a document, and one for each event.
+    """
+    #: of a document: its length is told before it is known
+    head: Message | None = None
+
+    async def escape(message: Message) -> None:
+        nonlocal head
+        if message["type"] == "http.response.start":
+            if any(name.lower() == b"content-length" for name, _ in message.get("headers", ())):
+                head = message
+                return
+        elif message["type"] == "http.response.body":
+            body = escape_line_ends(message.get("body", b""))
+            message = {**message, "body": body}
+            if head is not None:
+                others = [pair for pair in head["headers"] if pair[0].lower() != b"content-length"]
+                length = (b"content-length", b"%d" % len(body))
+                begin = {**head, "headers": [*others, length]}
+                head = None
+                await send(begin)
+        await send(message)
+
+    return escape
 
 
 class _Outbox:

@@ -63,6 +63,7 @@ from google.protobuf.json_format import MessageToDict  # type: ignore[import-unt
 from pydantic import ValidationError
 
 from netarena.a2a.credential import Credential
+from netarena.a2a.network import Network, NetworkTransport
 from netarena.a2a.request import check_url
 from netarena.a2a.transport import BoundedTransport, StatusRefused, Unavailable
 from netarena.a2a.transport import deadline as exchange_deadline
@@ -138,7 +139,8 @@ class Card:
 class A2AAgent:
     """A participant at a URL (``netarena.agent.Agent``).
 
-    ``name`` stands for it until its card is known. Raises ConfigError for a URL that is none.
+    ``name`` stands for it until its card is known; ``network`` connects to it, one of its own
+    unless it is given. Raises ConfigError for a URL that is none.
     """
 
     def __init__(
@@ -147,11 +149,13 @@ class A2AAgent:
         *,
         name: str = "agent",
         credential: Credential | None = None,
+        network: Network | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._url = check_url(url, "url")
         self._name = name
         self._credential = credential
+        self._network = network or Network()
         self._inner = transport
         self._http: httpx.AsyncClient | None = None
         self._client: Client | None = None
@@ -165,7 +169,7 @@ class A2AAgent:
     async def open(self, *, timeout_s: float) -> None:
         """Fetch the card. Raises AgentFailed."""
         if self._http is None:
-            inner = self._inner or httpx.AsyncHTTPTransport(verify=_tls(self._url), trust_env=False)
+            inner = self._inner or NetworkTransport(self._network, _tls(self._url))
             self._http = httpx.AsyncClient(
                 transport=BoundedTransport(inner, credential=self._credential),
                 # the transport bounds each try to connect, and ``_persist`` the whole

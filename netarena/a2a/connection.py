@@ -1,16 +1,22 @@
-"""One HTTP connection, with a bound on what an idle one can cost.
+"""One HTTP connection, with a bound on what an idle one can cost, and a busy one at once.
 
 A connection without a whole request head within ``HEAD_TIMEOUT_S`` is closed. Beyond
 ``MAX_CONNECTIONS`` the one that has been idle longest makes room; while all are busy, newcomers
 are closed.
+
+Each line of a head and each chunk of a body costs far more than its bytes. So ``READ`` bytes of a
+connection are read in one turn of the event loop, and a request with more lines or finer chunks
+than any client sends is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import resource
 from typing import Any, cast
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 #: seconds from the first byte of a request, or the beginning of a connection, to the head's end
@@ -18,6 +24,16 @@ HEAD_TIMEOUT_S = 10.0
 #: open connections of a service, and the share of its file descriptors that they may take
 MAX_CONNECTIONS = 512
 _SHARE = 0.5
+#: bytes of a connection that are read at once; the others wait for their turn
+READ = 1024
+#: bytes and lines of a request's head
+MAX_HEAD, MAX_HEAD_LINES = 16 * 1024, 128
+#: chunks of a body beyond one for each ``_BYTES_A_CHUNK`` bytes
+MAX_CHUNKS = 128
+_BYTES_A_CHUNK = 256
+#: bytes between the data of two chunks, or after the last one
+_MAX_BETWEEN = 1024
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 
 def max_connections() -> int:
@@ -28,11 +44,46 @@ def max_connections() -> int:
     return max(1, min(MAX_CONNECTIONS, int(soft * _SHARE)))
 
 
+class Reader(h11.Connection):
+    """h11's side of a server; what takes too long to read is refused before it is read."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, MAX_HEAD)
+        self._chunks = 0
+        self._size = 0
+
+    def next_event(self) -> Any:
+        if self.their_state is h11.IDLE:
+            self._check_head()
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._chunks = self._size = 0
+        elif isinstance(event, h11.Data):
+            self._chunks += event.chunk_start
+            self._size += len(event.data)
+            if self._chunks > MAX_CHUNKS + self._size // _BYTES_A_CHUNK:
+                raise h11.RemoteProtocolError("too many chunks")
+        elif event is h11.NEED_DATA and self.their_state is h11.SEND_BODY:
+            # data is taken as it comes: these are the size of a chunk, or trailers
+            waiting, _ = self.trailing_data
+            if len(waiting) > _MAX_BETWEEN:
+                raise h11.RemoteProtocolError("too much between chunks", 431)
+        return event
+
+    def _check_head(self) -> None:
+        waiting, _ = self.trailing_data
+        end = _END_OF_HEAD.search(waiting)
+        size = end.end() if end else len(waiting)
+        if size > MAX_HEAD or waiting.count(b"\n", 0, size) > MAX_HEAD_LINES:
+            raise h11.RemoteProtocolError("the head is too large", 431)
+
+
 class Connection(H11Protocol):
     """uvicorn's protocol, bounded; see the module."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
+        self.conn = Reader()
         self._head_timer: asyncio.TimerHandle | None = None
         self.idle_since = 0.0  # the event loop's clock
 
@@ -45,6 +96,8 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # of asyncio's transports over sockets: bytes that one call of the system takes
+        cast("Any", transport).max_size = READ
         self.idle_since = self.loop.time()
         self._await_head()
         if len(self.connections) > max_connections():
@@ -59,6 +112,13 @@ class Connection(H11Protocol):
             self._forget_head()
         elif self._head_timer is None and not self.transport.is_closing():
             self._await_head()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.idle or not self.cycle.response_started:
+            super().send_400_response(msg)
+        else:
+            # a second answer would be none of HTTP's
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         self.idle_since = self.loop.time()

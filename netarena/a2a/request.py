@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from netarena.a2a.document import parse_document
 from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
 from netarena.journal import LOCK_NAME
@@ -48,10 +48,11 @@ class EvalRequest:
         Raises ConfigError.
         """
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            what = "too deeply nested" if isinstance(error, RecursionError) else str(error)
-            raise ConfigError("request", f"must be one text with a JSON object: {what}") from None
+            data = parse_document(text.encode("utf-8", "surrogatepass"))
+        except ValueError as error:
+            raise ConfigError(
+                "request", f"must be one text with a JSON object: it {error}"
+            ) from None
         if not isinstance(data, dict):
             raise ConfigError(
                 "request", 'must be a JSON object {"participants": {...}, "config": {...}}'

@@ -31,6 +31,7 @@ from starlette.applications import Starlette
 from netarena.a2a.card import CardText
 from netarena.a2a.client import A2AAgent
 from netarena.a2a.credential import Credential, load_credentials, variable
+from netarena.a2a.network import Network
 from netarena.a2a.purple import serve_agent
 from netarena.a2a.request import EvalRequest, Place, check_url, derive_seed, read_config
 from netarena.a2a.service import build_app, identify, listen, run_app, url_of
@@ -79,6 +80,7 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
     out: Path,
     data: Path | None = None,
     max_episodes: int = MAX_EPISODES,
+    allow_link_local: bool = False,
     card_url: str | None = None,
     fallback_url: str = "http://127.0.0.1:9009/",
     seed_secret: str | None = None,
@@ -89,7 +91,8 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
     """The green agent of ``application``.
 
     Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` bounds live
-    worlds over all tasks. ``seed_secret`` makes every seed (see ``derive_seed``).
+    worlds over all tasks. ``allow_link_local`` lets participants be where ``netarena.a2a.network``
+    refuses them otherwise. ``seed_secret`` makes every seed (see ``derive_seed``).
     ``credentials`` are by variable name, as ``load_credentials`` gives them; ``defaults`` of config
     keys are the application's own.
     """
@@ -107,6 +110,7 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
         seed_secret=seed_secret or None,
         credentials=credentials or {},
         defaults=defaults or {},
+        allow_link_local=allow_link_local,
         conduct=conduct,
     )
     return build_app(
@@ -147,6 +151,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     data: Path | None = Path("/data"),
     max_episodes: int = MAX_EPISODES,
     allow_unsandboxed: bool = False,
+    allow_link_local: bool = False,
     environ: Mapping[str, str] | None = None,
     ready: Callable[[str], None] | None = None,
 ) -> None:
@@ -182,6 +187,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
         out=out,
         data=data,
         max_episodes=max_episodes,
+        allow_link_local=allow_link_local,
         card_url=card_url,
         fallback_url=url_of(listener),
         seed_secret=environ.get("NETARENA_SEED"),
@@ -205,6 +211,7 @@ class AssessmentExecutor(AgentExecutor):
         seed_secret: str | None,
         credentials: Mapping[str, Credential],
         defaults: Mapping[str, JsonValue],
+        allow_link_local: bool,
         conduct: Conduct,
     ) -> None:
         self._application = application
@@ -213,6 +220,7 @@ class AssessmentExecutor(AgentExecutor):
         self._seed_secret = seed_secret
         self._credentials = credentials
         self._defaults = defaults
+        self._allow_link_local = allow_link_local
         self._conduct = conduct
         self._running: dict[str, TaskUpdater] = {}
 
@@ -255,8 +263,15 @@ class AssessmentExecutor(AgentExecutor):
                 defaults=self._defaults,
             )
             out = self._place.output_dir(config.output_dir, task_id)
+            network = Network(allow_link_local=self._allow_link_local)
+            await network.check(request.participants)
             agents = {
-                role: A2AAgent(url, name=role, credential=self._credentials.get(variable(role)))
+                role: A2AAgent(
+                    url,
+                    name=role,
+                    credential=self._credentials.get(variable(role)),
+                    network=network,
+                )
                 for role, url in request.participants.items()
             }
         except ConfigError as error:

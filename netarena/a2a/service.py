@@ -24,8 +24,10 @@ from a2a.server.routes import create_jsonrpc_routes
 from a2a.utils.errors import UnsupportedOperationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.routing import Route
 
 from netarena.a2a.boundary import Boundary
+from netarena.a2a.call import guard
 from netarena.a2a.card import CardText, card_routes, make_card
 from netarena.a2a.connection import Connection
 from netarena.a2a.store import BoundedTaskStore, CompactExecutor, Handler
@@ -36,7 +38,7 @@ EXIT_S = 0.85
 #: of these, for open responses to end
 _STREAMS_S = 0.2
 #: for what must not run in the event loop: they share one interpreter, so more of them only make
-#: the loop wait longer; more than one, so that a slow look-up of a name does not hold up verdicts
+#: the loop wait longer; more than one, so that a slow one does not hold up verdicts
 _THREADS = 2
 #: seconds after which a thread that computes gives way to the event loop (Python's default: 0.005;
 #: the loop waits so long after each of its many system calls)
@@ -99,7 +101,10 @@ def build_app(
     app = Starlette(
         routes=[
             *card_routes(text, card_url, fallback_url),
-            *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
+            *(
+                Route(route.path, guard(route.endpoint), methods=["POST"])
+                for route in create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True)
+            ),
         ],
         middleware=[Middleware(Boundary, closing=closing)],
         lifespan=lifespan,

@@ -7,7 +7,10 @@
 - structure is bounded too (``MAX_TOKENS`` commas, brackets and braces outside strings in one
   document, ``MAX_EVENTS`` in one stream): a small text can otherwise become a hundred times its
   size, and seconds of parsing on the event loop;
-- compressed replies are unpacked here, piece by piece, and the bounds count what comes out;
+- so is fineness (``MAX_PIECES`` and one per ``_BYTES_A_PIECE``): a chunk of one byte costs as much
+  as one of a thousand, and after each few the event loop has its turn;
+- compressed replies are unpacked here, piece by piece, and the bounds count what goes in and what
+  comes out; nothing may follow their end;
 - other statuses than 2xx, redirects among them, end here, their bodies unread;
 - cookies are dropped.
 
@@ -30,16 +33,23 @@ from typing import cast
 import httpx
 
 from netarena.a2a.credential import Credential
+from netarena.a2a.document import MAX_TOKENS, count_tokens, escape_line_ends
 from netarena.errors import AgentFailed, FailureReason
 
 #: bytes of one JSON document, escapes included
 MAX_DOCUMENT = 4 * 2**20
 #: bytes of one event stream
 MAX_EXCHANGE = 16 * 2**20
-#: commas, brackets and braces of one document; parsing that many takes up to 0.1 s
-MAX_TOKENS = 10_000
 #: events of one stream, comments included
 MAX_EVENTS = 10_000
+#: chunks or packets of one reply beyond one for each ``_BYTES_A_PIECE`` bytes
+MAX_PIECES = 20_000
+_BYTES_A_PIECE = 256
+#: lines of one stream, empty ones included
+MAX_LINES = 100_000
+#: pieces, and lines of a stream, between two turns of the event loop
+_PIECES_A_TURN = 32
+_LINES_A_TURN = 256
 #: statuses that a gateway gives while the agent behind it is away or busy
 RETRIED = frozenset({429, 502, 503})
 
@@ -50,14 +60,8 @@ _CONNECT_SHARE = 0.8
 #: until when the exchange that a request belongs to must be over, by the event loop's clock
 deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-#: httpx ends lines here too, though JSON allows the last three inside strings
-_STRAY_ENDS = (
-    (b"\xc2\x85", b"\\u0085"),
-    (b"\xe2\x80\xa8", b"\\u2028"),
-    (b"\xe2\x80\xa9", b"\\u2029"),
-)
+#: httpx ends lines here too
 _STRAY_CONTROLS = bytes.maketrans(b"\x0b\x0c\x1c\x1d\x1e", b"     ")
 _PIECE = 64 * 1024
 _DROPPED_HEADERS = frozenset(
@@ -163,15 +167,6 @@ def _too_large(what: str, limit: int) -> AgentFailed:
     return AgentFailed(FailureReason.TOO_LARGE, f"{what}: more than {limit}")
 
 
-def _count_tokens(document: bytes) -> int:
-    """Commas, brackets and braces outside strings; an upper bound if that is small enough."""
-    rough = document.count(b",") + document.count(b"[") + document.count(b"{")
-    if rough <= MAX_TOKENS:
-        return rough
-    bare = _STRING.sub(b"", document)
-    return bare.count(b",") + bare.count(b"[") + bare.count(b"{")
-
-
 class _BoundedStream(httpx.AsyncByteStream):
     def __init__(self, response: httpx.Response, *, is_stream: bool) -> None:
         self._response = response
@@ -191,13 +186,20 @@ class _BoundedStream(httpx.AsyncByteStream):
     async def _read(self) -> AsyncGenerator[bytes, None]:
         """Unpacked pieces of the body, at most ``MAX_EXCHANGE`` bytes in all."""
         unpack = _unpacker(self._response.headers.get("content-encoding", ""))
-        total = 0
+        total = packed = pieces = 0
         body = cast("httpx.AsyncByteStream", self._response.stream)
         try:
             async for raw in body:
+                packed += len(raw)
+                pieces += 1
+                if pieces > MAX_PIECES + packed // _BYTES_A_PIECE:
+                    raise _too_large("chunks of the reply", MAX_PIECES)
+                # many may come at once: let others, and the deadline, have their turn
+                if pieces % _PIECES_A_TURN == 0:
+                    await asyncio.sleep(0)
                 for piece in unpack(raw):
                     total += len(piece)
-                    if total > MAX_EXCHANGE:
+                    if max(total, packed) > MAX_EXCHANGE:
                         raise _too_large("bytes of the reply", MAX_EXCHANGE)
                     yield piece
         except httpx.TransportError as error:
@@ -218,14 +220,17 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
 
     def unpack(raw: bytes) -> Iterator[bytes]:
         try:
-            while True:
+            while not unpacker.eof:
                 piece = unpacker.decompress(raw, _PIECE)
                 yield piece
                 raw = unpacker.unconsumed_tail
                 if not raw and len(piece) < _PIECE:
-                    return
+                    break
         except zlib.error:
             raise AgentFailed(FailureReason.MALFORMED, "broken compression") from None
+        # zlib would keep all that follows the end, and copy it each time
+        if unpacker.eof and (raw or unpacker.unused_data):
+            raise AgentFailed(FailureReason.MALFORMED, "bytes after the compressed reply")
 
     return unpack
 
@@ -241,40 +246,68 @@ async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
     # json would guess UTF-16 or UTF-32 from zero bytes or a mark, and read what was not counted
     if b"\0" in whole or whole.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise AgentFailed(FailureReason.MALFORMED, "the reply is not UTF-8")
-    if _count_tokens(whole) > MAX_TOKENS:
+    if count_tokens(whole) > MAX_TOKENS:
         raise _too_large("values in the reply", MAX_TOKENS)
     return whole
 
 
 async def _frame_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Pass an event stream on in whole lines; each event has the bounds of a document."""
-    size = tokens = events = 0
-    rest = bytearray()
-    async for piece in pieces:
-        rest += piece
-        # a trailing CR may be half of a CRLF
-        end = max(rest.rfind(b"\n"), rest.rfind(b"\r", 0, -1)) + 1
-        if not end:
-            if len(rest) > MAX_DOCUMENT:
-                raise _too_large("bytes of one event", MAX_DOCUMENT)
+    """Pass an event stream on, event by event; each has the bounds of a document.
+
+    Comments count, and are left out; so is a second empty line after another.
+    """
+    size = tokens = events = count = 0
+    event: list[bytes] = []
+    async for line in _split_lines(pieces):
+        count += 1
+        if count > MAX_LINES:
+            raise _too_large("lines of the reply", MAX_LINES)
+        if count % _LINES_A_TURN == 0:
+            await asyncio.sleep(0)
+        if not line:
+            events += bool(size)
+            if events > MAX_EVENTS:
+                raise _too_large("events of the reply", MAX_EVENTS)
+            if event:
+                yield _join_event([*event, b"", b""])
+            size = tokens = 0
+            event = []
             continue
-        block = bytes(rest[:end])
-        del rest[:end]
-        for line in _LINE_END.split(block)[:-1]:
-            if not line:
-                events += bool(size)
-                size = tokens = 0
-                if events > MAX_EVENTS:
-                    raise _too_large("events of the reply", MAX_EVENTS)
-                continue
-            size += len(line)
-            # a line costs something too
-            tokens += 1 + _count_tokens(line)
-            if size > MAX_DOCUMENT:
-                raise _too_large("bytes of one event", MAX_DOCUMENT)
-            if tokens > MAX_TOKENS:
-                raise _too_large("values in one event", MAX_TOKENS)
-        for stray, escaped in _STRAY_ENDS:
-            block = block.replace(stray, escaped)
-        yield block.translate(_STRAY_CONTROLS)
-    yield bytes(rest)
+        size += len(line)
+        # a line costs something too
+        tokens += 1 + count_tokens(line)
+        if size > MAX_DOCUMENT:
+            raise _too_large("bytes of one event", MAX_DOCUMENT)
+        if tokens > MAX_TOKENS:
+            raise _too_large("values in one event", MAX_TOKENS)
+        if not line.startswith(b":"):
+            event.append(line)
+    if event:
+        yield _join_event(event)
+
+
+def _join_event(lines: list[bytes]) -> bytes:
+    return escape_line_ends(b"\n".join(lines)).translate(_STRAY_CONTROLS)
+
+
+async def _split_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The lines of a stream, each byte looked at once; what stands after the last end is one too.
+
+    A line may be ``MAX_DOCUMENT`` bytes long.
+    """
+    #: of a line whose end has not come
+    begun = bytearray()
+    after_cr = False
+    async for piece in pieces:
+        # the second half of a CRLF ends no line
+        whole = piece[1:] if after_cr and piece.startswith(b"\n") else piece
+        after_cr = piece.endswith(b"\r") if piece else after_cr
+        *ended, rest = _LINE_END.split(whole)
+        for line in ended:
+            yield bytes(begun + line) if begun else line
+            begun.clear()
+        begun += rest
+        if len(begun) > MAX_DOCUMENT:
+            raise _too_large("bytes of one event", MAX_DOCUMENT)
+    if begun:
+        yield bytes(begun)

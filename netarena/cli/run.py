@@ -315,5 +315,12 @@ def connect(url: str, role: str, environ: Mapping[str, str]) -> Any:
     """A client of the agent at ``url``, with the headers that ``environ`` has for the role."""
     from netarena.a2a.client import A2AAgent
     from netarena.a2a.credential import load_credentials, variable
+    from netarena.a2a.network import Network
 
-    return A2AAgent(url, name=role, credential=load_credentials(environ).get(variable(role)))
+    return A2AAgent(
+        url,
+        name=role,
+        credential=load_credentials(environ).get(variable(role)),
+        # whoever names an address on a command line of theirs means it
+        network=Network(allow_link_local=True),
+    )

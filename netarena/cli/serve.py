@@ -45,6 +45,11 @@ from netarena.cli.option import RUNS, address_options
     is_flag=True,
     help="Serve although a protection is missing that agents' code should run under.",
 )
+@click.option(
+    "--allow-link-local",
+    is_flag=True,
+    help="Talk to participants at link-local addresses and at those of a cloud's metadata.",
+)
 def command(  # noqa: PLR0913 -- one argument per option
     *,
     application: str,
@@ -55,6 +60,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     data: Path,
     max_episodes: int,
     allow_unsandboxed: bool,
+    allow_link_local: bool,
 ) -> None:
     """Serve the green agent of APP until SIGTERM or Ctrl-C.
 
@@ -76,6 +82,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         data=data,
         max_episodes=max_episodes,
         allow_unsandboxed=allow_unsandboxed,
+        allow_link_local=allow_link_local,
         environ=os.environ,
         ready=lambda url: click.echo(f"netarena: {app.name} listens at {url}", err=True),
     )

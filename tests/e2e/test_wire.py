@@ -332,6 +332,24 @@ async def test_our_purple_agent_answers_both_lines(python03):
     assert (got["state"], got["results"]) == ("completed", ["HELLO"])
 
 
+ENDS = "a\x85b\u2028c\u2029d\x1ee"
+
+
+@pytest.mark.parametrize("mode", ["stream", "block"])
+async def test_no_line_end_in_a_text_loses_a_0_3_client_its_results(python03, mode):
+    async with purple(lambda _: json.dumps(ENDS, ensure_ascii=False)) as url:
+        got = await stock_client(python03, mode, url, ENDS)
+    assert (got["state"], got["results"]) == ("completed", [ENDS])
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_no_line_end_in_a_text_loses_a_1_0_client_its_results(streaming):
+    async with purple(str.upper) as url, client10(url, streaming=streaming) as client:
+        events = [event async for event in client.send_message(message10(ENDS))]
+        task = await client.get_task(GetTaskRequest(id=events[0].task.id))
+    assert [part.text for art in task.artifacts for part in art.parts] == [ENDS.upper()]
+
+
 # the process
 
 

@@ -38,6 +38,8 @@ def test_every_key_has_the_contracts_default() -> None:
         ({"complexity_level": []}, "a list of level1"),
         ({"complexity_level": 1}, "a list of level1"),
         ({"time_budget_s": 0}, "config.time_budget_s"),
+        ({"time_budget_s": True}, "config.time_budget_s: .* valid number, not True"),
+        ({"agent_timeout_s": "60"}, "config.agent_timeout_s: .* valid number, not '60'"),
         ({"agent_timeout_s": float("nan")}, "config.agent_timeout_s"),
         ({"end_index": 0, "start_index": 0}, "config.end_index: must be greater"),
         ({"output_file": "../up"}, "config.output_file"),

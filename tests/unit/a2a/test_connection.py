@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import h11
 import httpx
 import pytest
 from netarena_toy import Toy
 from peer import FakeConduct
 
 from netarena.a2a import connection
-from netarena.a2a.connection import MAX_CONNECTIONS, max_connections
+from netarena.a2a.connection import MAX_CONNECTIONS, READ, Connection, Reader, max_connections
 from netarena.a2a.server import create_app
 from netarena.a2a.service import listen, serving
 
@@ -126,6 +127,109 @@ async def test_who_is_being_answered_keeps_the_connection(tmp_path, monkeypatch)
         assert b"200" in await reader.readuntil(b"\r\n")
         writer.close()
         other[1].close()
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def read(raw: bytes) -> list[object]:
+    """The events of a request that comes in pieces, as a connection reads it."""
+    reader, events = Reader(), []
+    for start in range(0, len(raw), READ):
+        reader.receive_data(raw[start : start + READ])
+        while (event := reader.next_event()) not in [h11.NEED_DATA, h11.PAUSED]:
+            events.append(event)
+    return events
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        CHUNKED + b"1\r\na\r\n" * 400_000,
+        CHUNKED + b"1;b=c\r\na\r\n" * 400_000,
+        CHUNKED + b"1000\r\n" + b"a" * 4096 + b"\r\n" + b"1\r\na\r\n" * 400_000,
+        CHUNKED + b"0\r\n" + b"a:\n" * 400_000,
+        CHUNKED + b"0\r\n" + b"a:\n" * 1000 + b"\n",
+        CHUNKED + b"1;" + b"b" * 2000 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a:\n" * 400_000,
+        b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a:\n" * 1000 + b"\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n" + b" \n" * 1000 + b"\n",
+        b"GET / HTTP/1.1\r\nHost: " + b"a" * 17_000 + b"\r\n\r\n",
+    ],
+)
+def test_what_is_small_and_takes_long_to_read_is_refused_early(raw, monkeypatch):
+    taken = 0
+
+    class Watched(Reader):
+        def receive_data(self, data: bytes) -> None:
+            nonlocal taken
+            taken += len(data)
+            super().receive_data(data)
+
+    monkeypatch.setitem(globals(), "Reader", Watched)
+    with pytest.raises(h11.RemoteProtocolError):
+        read(raw)
+    assert taken <= 17 * 1024
+    # it is the bound that ended it, and not the form
+    for name in ("MAX_CHUNKS", "MAX_HEAD", "MAX_HEAD_LINES", "_MAX_BETWEEN"):
+        monkeypatch.setattr(connection, name, 10**9)
+    assert read(raw[: 40 * 1024]) is not None
+
+
+@pytest.mark.parametrize("size", [64, 1000, 2**16])
+def test_a_body_in_chunks_as_clients_send_them_is_read(size):
+    chunk = b"%x\r\n%s\r\n" % (size, b"a" * size)
+    count = min(100, 2**20 // size)
+    *_, end = events = read(CHUNKED + chunk * count + b"0\r\nX-Sum: 1\r\n\r\n")
+    assert sum(len(event.data) for event in events if isinstance(event, h11.Data)) == size * count
+    assert isinstance(end, h11.EndOfMessage)
+
+
+def test_a_head_as_proxies_make_it_is_read():
+    fields = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 100) for number in range(100))
+    request, _ = read(b"GET / HTTP/1.1\r\nHost: a\r\n" + fields + b"\r\n")
+    assert len(request.headers) == 101
+    # of a body's lines none is one of the head
+    body = b"\n" * 5000
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+    assert isinstance(read(head + body)[-1], h11.EndOfMessage)
+
+
+async def test_a_turn_of_the_loop_reads_little_of_each_connection(tmp_path, monkeypatch):
+    sizes = []
+
+    def note(self: Connection, data: bytes) -> None:
+        sizes.append(len(data))
+        received(self, data)
+
+    received = Connection.data_received
+    monkeypatch.setattr(Connection, "data_received", note)
+    async with service(tmp_path) as url, httpx.AsyncClient() as http:
+        answer = await http.post(url, content=b" " * 100_000, headers={"a2a-version": "1.0"})
+        assert answer.json()["error"]["code"] == -32700
+    assert sum(sizes) > 100_000
+    assert max(sizes) <= READ
+
+
+@pytest.mark.parametrize("more", [CHUNKED + b"1\r\na\r\n" * 1000, b"GET /nothing x\r\n\r\n"])
+async def test_a_request_that_is_refused_ends_its_connection_without_a_traceback(
+    tmp_path, caplog, more
+):
+    async with service(tmp_path) as url:
+        for before in (b"", b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n"):
+            reader, writer = await connect(url)
+            writer.write(before + more)
+            answer = b""
+            try:
+                async with asyncio.timeout(10):
+                    while piece := await reader.read(2**16):
+                        answer += piece
+            except ConnectionError:
+                pass  # what was sent after the refusal is not read
+            else:
+                assert b" 400 " in answer
+            writer.close()
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 @pytest.mark.parametrize(

@@ -344,6 +344,60 @@ async def test_credentials_go_to_their_role(tmp_path):
     assert [agents[role]._credential for role in "ab"] == [credential, None]
 
 
+async def test_a_participant_at_a_link_local_address_is_rejected_unless_it_is_allowed(tmp_path):
+    request = {"participants": {"a": "http://127.0.0.1:1/", "b": "http://[::ffff:a9fe:a9fe]:1/"}}
+    conduct = FakeConduct()
+    async with green(conduct, tmp_path) as agent:
+        task = await agent.send(request)
+    assert state(task) == "rejected"
+    assert said(task) == (
+        "participants.b: must not lead to a link-local or metadata address, "
+        "which netarena serve --allow-link-local allows"
+    )
+    assert not conduct.calls
+    async with green(conduct, tmp_path, allow_link_local=True) as agent:
+        assert state(await agent.send(request)) == "completed"
+
+
+# line ends
+
+
+@pytest.mark.parametrize("line", ["0.3", "1.0"])
+async def test_no_text_of_an_agent_ends_a_line_of_what_goes_out(tmp_path, line):
+    """``str.splitlines`` and the SDK's clients, which read streams by it, end lines at these."""
+    text = "a\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029 é\u3042\U0001f600"
+    conduct = FakeConduct(2)
+    conduct.text = lambda index: text
+    message = {"messageId": "m", "parts": [{"text": json.dumps(REQUEST)}], "role": "ROLE_USER"}
+    methods = ["SendStreamingMessage", "GetTask", "ListTasks"]
+    if line == "0.3":
+        message |= {"kind": "message", "role": "user", "metadata": {"m": text}}
+        message["parts"][0]["kind"] = "text"  # type: ignore[index]
+        methods = ["message/stream", "tasks/get"]
+    whole = b""
+    async with green(conduct, tmp_path) as agent:
+        params: dict[str, Any] = {"message": message}
+        for method in methods:
+            call = {"jsonrpc": "2.0", "id": f"1{text}", "method": method, "params": params}
+            answer = await agent.http.post(agent.url, json=call, headers={"a2a-version": line})
+            whole += answer.content
+            if "message" in params:
+                first, *_ = [part for part in answer.text.split("\r\n") if "data:" in part]
+                result = json.loads(first.removeprefix("data:"))["result"]
+                task = result.get("task", result)
+            else:
+                assert answer.json()["id"] == f"1{text}"
+                found = answer.json()["result"]
+                (task,) = found.get("tasks", [found])
+                assert [record["text"] for record in results(task)[:-1]] == [text] * 2
+            listed = {"contextId": task["contextId"], "includeArtifacts": True}
+            params = listed if method == "GetTask" else {"id": task["id"]}
+    decoded = whole.decode()
+    assert decoded.count("\\u2028") > 2 * len(methods)
+    for end in "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029":
+        assert end not in decoded
+
+
 # coming, going, cancelling
 
 

@@ -185,6 +185,96 @@ async def test_other_encodings_do_not_hide_what_is_counted(encoding):
     assert line == "data: é"
 
 
+async def test_the_last_line_of_a_stream_is_like_the_others():
+    event = 'data: "a\u2028b\x85c"'.encode()
+    (line,) = await lines(Canned(event, headers=STREAM))
+    assert json.loads(line.removeprefix("data: ")) == "a\u2028b\x85c"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("cut", [0, 1])
+async def test_nothing_follows_the_end_of_compression(encoding, cut):
+    """zlib would keep it all, and copy it with each piece that comes."""
+    packed = zlib.compress(b"{}") if encoding == "deflate" else gzip.compress(b"{}")
+    whole, junk = packed + b"x" * cut, b"x" * 2**16
+    canned = Canned(whole, *[junk] * 1600, headers={"content-encoding": encoding})
+    with pytest.raises(AgentFailed) as caught:
+        await get(canned)
+    assert caught.value.reason is FailureReason.MALFORMED
+    assert canned.stream.given <= len(whole) + len(junk)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"x" * 2**16,  # the name of a file in a head of gzip, without an end
+        b"\0\0\0\xff\xff" * 2**13,  # blocks that hold nothing
+    ],
+)
+async def test_compression_that_unpacks_to_nothing_is_bounded(piece):
+    head = b"\x1f\x8b\x08" + (b"\x08" if piece.startswith(b"x") else b"\0") + b"\0" * 5 + b"\3"
+    canned = Canned(head, *[piece] * 1600, headers={"content-encoding": "gzip"})
+    with pytest.raises(AgentFailed) as caught:
+        await get(canned)
+    assert caught.value.reason is FailureReason.TOO_LARGE
+    assert canned.stream.given <= MAX_EXCHANGE + 2 * len(piece)
+
+
+async def test_a_byte_of_a_line_without_end_is_looked_at_once(monkeypatch):
+    seen = 0
+
+    class Watched:
+        def split(self, raw: bytes) -> list[bytes]:
+            nonlocal seen
+            seen += len(raw)
+            return line_end.split(raw)
+
+    line_end = transport._LINE_END
+    monkeypatch.setattr(transport, "_LINE_END", Watched())
+    text = b"data: " + b"a" * 3 * 2**20
+    canned = Canned(text, *[b"a"] * 10_000, b"\n\n", headers=STREAM)
+    (line, _) = await lines(canned)
+    assert len(line) == canned.stream.given - 2 == seen - 2
+
+
+@pytest.mark.parametrize("headers", [{"content-type": "application/json"}, STREAM])
+async def test_small_pieces_leave_others_and_the_deadline_their_turn(headers, monkeypatch):
+    class Endless(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            while True:
+                yield b"0"
+
+    canned = Canned(headers=headers)
+    canned.stream = Endless()  # type: ignore[assignment]
+    monkeypatch.setattr(transport, "MAX_PIECES", 10**12)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await lines(canned)
+
+
+@pytest.mark.parametrize("headers", [{"content-type": "application/json"}, STREAM])
+async def test_a_reply_in_finer_pieces_than_any_agent_sends_is_too_large(headers):
+    canned = Canned(*[b"0"] * 10**5, headers=headers)
+    with pytest.raises(AgentFailed, match="chunks of the reply: more than 20000") as caught:
+        await lines(canned)
+    assert caught.value.reason is FailureReason.TOO_LARGE
+    assert canned.stream.given <= transport.MAX_PIECES * 1.01
+    assert await lines(Canned(*[b"0"] * 10**4, headers=headers))
+
+
+@pytest.mark.parametrize("piece", [b"\n" * 2**16, b":\r\n" * 2**14])
+async def test_lines_that_say_nothing_are_bounded_and_go_no_further(piece):
+    assert await lines(Canned(b":\n" * 500 + b"\n" * 500 + b"data: a\n\n", headers=STREAM)) == [
+        "data: a",
+        "",
+    ]
+    canned = Canned(*[piece] * 250, headers=STREAM)
+    with pytest.raises(AgentFailed) as caught:
+        await lines(canned)
+    assert caught.value.reason is FailureReason.TOO_LARGE
+    assert canned.stream.given < 2**20
+
+
 @pytest.mark.parametrize("status", [429, 502, 503])
 async def test_statuses_of_gateways_may_be_tried_again(status):
     canned = Canned(status=status, headers={"retry-after": "7"})

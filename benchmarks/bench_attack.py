@@ -1,0 +1,309 @@
+"""What attacks on a green agent cost whoever else uses it: its card, an honest run, its memory.
+
+    python benchmarks/bench_attack.py [--seconds 6] [--only NAME...]
+
+A served process (the toy application) is attacked over loopback, by clients or by an agent under
+test, one attack after the other, each for a few seconds. Printed for each: how long the card took
+to come meanwhile (median, longest), how long an honest assessment of 12 queries took beside it,
+and by how many MiB the process grew. Attackers, service and honest side are processes of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / path) for path in (".", "tests/unit", "tests/toy")]
+
+import httpx  # noqa: E402 -- found by the line above
+
+ROLE = "toy_operator"
+CARD = ".well-known/agent-card.json"
+#: a look at the card that takes longer is given up, s
+LONGEST_S = 60.0
+#: of a name whose look-up does not end while anything here lasts
+HANGING = ".hang.test"
+
+# the service
+
+
+def serve(root: str) -> None:
+    """The toy's green agent, where names that end in ``HANGING`` are looked up for ever."""
+    from netarena_toy import Toy
+
+    from netarena.a2a.server import serve as serve_green
+
+    look_up = socket.getaddrinfo
+
+    def hang(host: Any, *rest: Any, flags: int = 0, **how: Any) -> Any:
+        if str(host).endswith(HANGING) and not flags & socket.AI_NUMERICHOST:
+            time.sleep(3600)
+        return look_up(host, *rest, flags=flags, **how)
+
+    socket.getaddrinfo = hang
+
+    def announce(url: str) -> None:
+        print(url, flush=True)
+
+    serve_green(Toy(), port=0, out=Path(root), data=None, ready=announce)
+
+
+# attacks by clients: what a connection sends, again and again
+
+
+def post(*headers: bytes) -> bytes:
+    lines = [b"POST / HTTP/1.1", b"Host: a", b"A2A-Version: 1.0", *headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def rpc(params: bytes, method: bytes = b"SendMessage") -> bytes:
+    body = b'{"jsonrpc":"2.0","id":1,"method":"%s","params":%s}' % (method, params)
+    return post(b"Content-Length: %d" % len(body)) + body
+
+
+CHUNKED = post(b"Transfer-Encoding: chunked")
+MESSAGE = b'{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"}],"metadata":%s}}'
+#: name: connections, what each sends
+CLIENTS: dict[str, tuple[int, Callable[[], bytes]]] = {
+    "chunks of a byte": (1, lambda: CHUNKED + b"1\r\na\r\n" * 400_000),
+    "chunks of a byte, 8 connections": (8, lambda: CHUNKED + b"1\r\na\r\n" * 400_000),
+    "few chunks of a byte, 8 connections": (8, lambda: CHUNKED + b"1\r\na\r\n" * 1000 + b"0\r\n"),
+    "headers": (8, lambda: b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * 100_000),
+    "headers in time": (8, lambda: b"GET / HTTP/1.1\r\n" + b"a:\n" * 5000 + b"\n"),
+    "trailers": (8, lambda: CHUNKED + b"0\r\n" + b"a:\n" * 100_000),
+    "requests in a row": (8, lambda: b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n" * 5000),
+    "many values": (4, lambda: rpc(MESSAGE % (b'{"a":[%s0]}' % (b"0," * 500_000)))),
+    "nested": (4, lambda: rpc(b"[" * 500_000)),
+}
+
+
+def attack(name: str, url: str, seconds: float) -> None:
+    connections, make = CLIENTS[name]
+    payload = make()
+    until = time.monotonic() + seconds
+    port = httpx.URL(url).port
+
+    def run() -> None:
+        while time.monotonic() < until:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as client:
+                client.sendall(payload)
+                # an answer is waited for where one comes soon, else the connection is left
+                client.settimeout(0.2)
+                client.recv(1000)
+
+    threads = [threading.Thread(target=run) for _ in range(connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# attacks by agents: what follows the head of the reply to a message
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+CHUNKS = b"Transfer-Encoding: chunked\r\n\r\n"
+CLOSE = b"Connection: close\r\n\r\n"
+
+
+def forever(piece: bytes, first: bytes = b"") -> Iterator[bytes]:
+    yield first
+    while True:
+        yield piece
+
+
+AGENTS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "SSE line without an end": lambda: forever(
+        b"1\r\na\r\n" * 10_000, STREAM + CHUNKS + b"%x\r\n%s\r\n" % (3 * 2**20, b"a" * 3 * 2**20)
+    ),
+    "JSON in chunks of a byte": lambda: forever(b"1\r\na\r\n" * 10_000, PLAIN + CHUNKS),
+    "SSE of empty lines": lambda: forever(b"\n" * 65_536, STREAM + CLOSE),
+    "SSE of comments": lambda: forever(b":\n" * 32_768, STREAM + CLOSE),
+    "junk after gzip": lambda: forever(
+        b"x" * 65_536, PLAIN + b"Content-Encoding: gzip\r\n" + CLOSE + gzip.compress(b"{}")
+    ),
+    "endless gzip head": lambda: forever(
+        b"x" * 65_536, PLAIN + b"Content-Encoding: gzip\r\n" + CLOSE
+        + b"\x1f\x8b\x08\x08\0\0\0\0\0\x03",
+    ),
+    "informational responses": lambda: forever(b"HTTP/1.1 103 x\r\n\r\n" * 3000),
+    "headers of a reply": lambda: forever(b"a:\n" * 20_000, b"HTTP/1.1 200 OK\r\n"),
+}  # fmt: skip
+
+
+def agent(name: str) -> None:
+    """An agent whose card is in order; each message gets the attack, until it is hung up."""
+    card = json.dumps({
+        "name": "x", "description": "x", "version": "1", "url": "http://x/",
+        "protocolVersion": "0.3.0", "capabilities": {"streaming": True}, "skills": [],
+        "defaultInputModes": [], "defaultOutputModes": [],
+    }).encode()  # fmt: skip
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
+
+    def answer(client: socket.socket) -> None:
+        with suppress(OSError), client:
+            if client.recv(65_536).startswith(b"GET"):
+                head = PLAIN + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(card)
+                client.sendall(head + card)
+                return
+            for piece in AGENTS[name]():
+                client.sendall(piece)
+
+    while True:
+        client, _ = listener.accept()
+        threading.Thread(target=answer, args=(client,), daemon=True).start()
+
+
+# what is measured
+
+
+@contextmanager
+def program(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process of this file, and its first line."""
+    line = [sys.executable, __file__, *map(str, arguments)]
+    # what the service says of its attackers is not what is asked here
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(line, **how) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def resident_mb(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def ask(http: httpx.AsyncClient, url: str, agents: dict[str, str], **config: Any) -> str:
+    """Have ``agents`` assessed; how the task ended."""
+    text = json.dumps({"participants": agents, "config": config})
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
+    answer = await http.post(url, json=call, headers={"a2a-version": "1.0"}, timeout=None)
+    state: str = answer.json()["result"]["task"]["status"]["state"]
+    return state
+
+
+def requests(
+    name: str, seconds: float, after: ExitStack
+) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """The assessments that an attack asks for: participants and config."""
+    if name == "names that hang":
+        for task in range(8):
+            names = {f"r{i}": f"http://a{task}-{i}{HANGING}/" for i in range(16)}
+            yield names, {"agent_timeout_s": 60}
+    elif name in AGENTS:
+        _, url = after.enter_context(program("agent", name))
+        yield {ROLE: url}, {"agent_timeout_s": seconds, "max_iterations": 2, "concurrency": 2}
+
+
+def begin(name: str, url: str, seconds: float, after: ExitStack) -> None:
+    """Start the connections of an attack by clients."""
+    if name in CLIENTS:
+        line = [sys.executable, __file__, "attack", name, url, str(seconds)]
+        after.callback(subprocess.Popen(line).wait)
+
+
+async def measure(name: str, seconds: float) -> None:
+    from peer import Answering
+
+    from netarena.a2a.purple import purple_app
+    from netarena.a2a.service import listen, serving
+
+    app = purple_app(Answering(lambda _: "open v1"), name="honest", description="d")
+    looks: list[float] = []
+    ended = asyncio.Event()
+    with (
+        tempfile.TemporaryDirectory() as root,
+        ExitStack() as after,
+        program("serve", root) as (process, url),
+    ):
+
+        async def look() -> None:
+            while not ended.is_set():
+                await asyncio.sleep(0.05)
+                begun = time.perf_counter()
+                with suppress(OSError):
+                    async with asyncio.timeout(LONGEST_S):
+                        port = httpx.URL(url).port
+                        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                        writer.write(f"GET /{CARD} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+                        await reader.readuntil(b"\r\n\r\n")
+                        writer.close()
+                looks.append(time.perf_counter() - begun)
+
+        async with (
+            serving(app, listen("127.0.0.1", 0)) as honest_url,
+            httpx.AsyncClient(timeout=None) as http,
+        ):
+            honest = {ROLE: honest_url}
+            await ask(http, url, honest)
+            before = resident_mb(process.pid)
+            attacks = [
+                asyncio.create_task(ask(http, url, agents, **how))
+                for agents, how in requests(name, seconds, after)
+            ]
+            begin(name, url, seconds, after)
+            await asyncio.sleep(0.3)
+            looking = asyncio.create_task(look())
+            begun = time.perf_counter()
+            try:
+                async with asyncio.timeout(LONGEST_S):
+                    state = await ask(http, url, honest, num_queries=4, max_iterations=2)
+                took = f"{time.perf_counter() - begun:.1f}"
+                took += "" if state.endswith("COMPLETED") else f" ({state})"
+            except TimeoutError:
+                took = f"> {LONGEST_S:g}"
+            growth = resident_mb(process.pid) - before
+            while time.perf_counter() - begun < seconds:
+                await asyncio.sleep(0.1)
+                growth = max(growth, resident_mb(process.pid) - before)
+            # the last look counts, however long it takes
+            ended.set()
+            await looking
+            for one in attacks:
+                one.cancel()
+            await asyncio.gather(*attacks, return_exceptions=True)
+    middle, longest = statistics.median(looks) * 1000, max(looks) * 1000
+    print(f"| {name} | {middle:.0f} | {longest:.0f} | {took} | {growth:+.0f} |", flush=True)
+
+
+def main() -> None:
+    names = ["nothing", *CLIENTS, *AGENTS, "names that hang"]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=6)
+    parser.add_argument("--only", nargs="+", default=names, choices=names)
+    arguments = parser.parse_args()
+    print("| attack | card, ms (median) | (longest) | honest run, s | MiB |")
+    print("| --- | ---: | ---: | ---: | ---: |", flush=True)
+    for name in arguments.only:
+        asyncio.run(measure(name, arguments.seconds))
+
+
+match sys.argv[1:]:
+    case ["serve", root]:
+        serve(root)
+    case ["attack", name, url, seconds]:
+        attack(name, url, float(seconds))
+    case ["agent", name]:
+        agent(name)
+    case _:
+        main()

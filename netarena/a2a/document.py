@@ -1,0 +1,113 @@
+"""JSON of strangers: what is bounded before it is parsed, and what is escaped before it is sent.
+
+A small text can become a hundred times its size, and seconds of parsing on the event loop; and it
+can hold what JSON does not have or what nothing can write back. Both are found here, in one pass
+over the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from itertools import islice
+from typing import Any, NoReturn
+
+#: commas, brackets and braces of one document; parsing that many takes up to 0.1 s
+MAX_TOKENS = 10_000
+#: brackets and braces within each other; a message needs five, and protobuf ends at a hundred
+MAX_DEPTH = 32
+#: characters of a number; Python would take seconds for more
+_MAX_DIGITS = 32
+
+_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"?'
+_TOKEN = re.compile(_STRING + rb"|[,\[{]", re.DOTALL)
+_BRACKET = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
+
+#: ``str.splitlines`` and clients that read streams by it end lines here, though JSON allows them
+#: inside strings (others it does not: they are escaped by whoever writes JSON)
+LINE_ENDS = (
+    (b"\xc2\x85", b"\\u0085"),
+    (b"\xe2\x80\xa8", b"\\u2028"),
+    (b"\xe2\x80\xa9", b"\\u2029"),
+)
+
+
+def escape_line_ends(text: bytes) -> bytes:
+    """Whole JSON documents, in UTF-8, of which no reader makes more lines than they have.
+
+    What they say stays the same.
+    """
+    for stray, escaped in LINE_ENDS:
+        text = text.replace(stray, escaped)
+    return text
+
+
+def count_tokens(document: bytes) -> int:
+    """Commas, brackets and braces outside strings; an upper bound if that is small enough.
+
+    More than ``MAX_TOKENS`` are not counted to the end, nor are more strings than these can hold
+    apart.
+    """
+    rough = document.count(b",") + document.count(b"[") + document.count(b"{")
+    if rough <= MAX_TOKENS:
+        return rough
+    tokens = strings = 0
+    for match in _TOKEN.finditer(document):
+        if match.end() - match.start() > 1 or match[0] == b'"':
+            strings += 1
+        else:
+            tokens += 1
+        if tokens > MAX_TOKENS or strings > 2 * (MAX_TOKENS + 1):
+            return MAX_TOKENS + 1
+    return tokens
+
+
+def parse_document(document: bytes) -> Any:
+    """The value of a JSON document of bounded structure, in UTF-8.
+
+    Raises ValueError, half a line that says what it must be: of at most ``MAX_TOKENS`` values and
+    ``MAX_DEPTH`` levels, with finite numbers. Its texts may hold lone surrogates, by escapes.
+    """
+    try:
+        text = document.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"must be UTF-8: {error.reason} at byte {error.start}") from None
+    _check_depth(document)
+    if count_tokens(document) > MAX_TOKENS:
+        raise ValueError(f"must hold at most {MAX_TOKENS} values")
+    try:
+        return json.loads(
+            text, parse_constant=_refuse_number, parse_float=_float, parse_int=_integer
+        )
+    except json.JSONDecodeError as error:
+        raise ValueError(f"must be JSON: {error}") from None
+
+
+def _check_depth(document: bytes) -> None:
+    depth = 0
+    # of more brackets than these can be, and strings between them, the caller counts too many
+    for match in islice(_BRACKET.finditer(document), 5 * MAX_TOKENS):
+        if (bracket := match[0]) in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise ValueError(f"is too deeply nested: at most {MAX_DEPTH} levels are allowed")
+        elif bracket in b"]}":
+            depth -= 1
+
+
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"must hold finite numbers, not {text[:_MAX_DIGITS]}")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse_number(text)
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"must hold whole numbers of at most {_MAX_DIGITS} digits")
+    return int(text)

@@ -1,0 +1,314 @@
+"""Connections to agents: their names are looked up beside everything else, and judged.
+
+- A name is looked up in a thread of its own: one that never answers holds up nobody. A task has
+  ``LOOKUPS_EACH`` at a time, also after it gave them up; a process ``MAX_LOOKUPS``.
+- Link-local addresses, and those at which clouds keep an instance's credentials, are refused,
+  whatever a name or a number stands for, in the moment of connecting: the address that was judged
+  is the one that is connected to.
+- What arrives is read in small pieces, between which the event loop has its turn; what comes
+  before a reply's body is bounded, however many heads of no reply (100 Continue) it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+import threading
+from asyncio.staggered import staggered_race
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpcore
+import httpx
+
+from netarena.errors import AgentFailed, ConfigError, FailureReason
+
+#: names that are looked up at a time, by one task and by the whole process
+LOOKUPS_EACH, MAX_LOOKUPS = 4, 256
+#: seconds that a request waits for its participants' names to be judged; those that take longer
+#: are judged when they are connected to
+CHECK_S = 2.0
+#: addresses of one name that are tried, and seconds from one to the next
+_MAX_ADDRESSES, _HEAD_START_S = 8, 0.25
+#: bytes that are read at once
+_READ = 4 * 1024
+#: bytes of a reply before its body
+MAX_HEAD = 128 * 1024
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+#: where link-local addresses are, and where clouds keep credentials and settings of an instance
+REFUSED = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "169.254.0.0/16",
+            "fe80::/10",
+            "fd00:ec2::/32",  # Amazon
+            "fd20:ce::254/128",  # Google
+            "100.100.100.200/32",  # Alibaba
+            "168.63.129.16/32",  # Azure
+            "192.0.0.192/32",  # Oracle
+        ),
+    )
+)
+#: IPv6 networks whose addresses stand for an IPv4 address, and its place: bits from the right
+_EMBEDDING = tuple(
+    (ipaddress.IPv6Network(network), shift)
+    for network, shift in (
+        ("::/96", 0),  # compatible
+        ("::ffff:0:0/96", 0),  # mapped
+        ("::ffff:0:0:0/96", 0),  # translated (SIIT)
+        ("64:ff9b::/96", 0),  # NAT64
+        ("64:ff9b:1::/48", 0),  # NAT64 of a site, with a prefix of 96 bits
+        ("2002::/16", 80),  # 6to4
+    )
+)
+_SITE_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
+#: the end of an address made from an IPv4 address (ISATAP), the bit for 'global' aside
+_ISATAP = 0x00005EFE
+
+
+def stands_for(address: Address) -> Iterator[Address]:
+    """The address, and the IPv4 addresses that a gateway may take it for."""
+    yield address
+    if isinstance(address, ipaddress.IPv4Address):
+        return
+    value = int(address)
+    for network, shift in _EMBEDDING:
+        if address in network:
+            yield ipaddress.IPv4Address(value >> shift & 0xFFFFFFFF)
+    if value >> 32 & 0xFDFFFFFF == _ISATAP:
+        yield ipaddress.IPv4Address(value & 0xFFFFFFFF)
+    if address.teredo is not None:
+        yield from address.teredo
+    if address in _SITE_NAT64:
+        # RFC 6052: a prefix of 48 bits has the address around bits 64 to 71
+        yield ipaddress.IPv4Address((value >> 64 & 0xFFFF) << 16 | value >> 40 & 0xFFFF)
+
+
+def is_refused(address: Address) -> bool:
+    """Whether it is, or stands for, a link-local address or one of a cloud's metadata."""
+    return any(one in network for one in stands_for(address) for network in REFUSED)
+
+
+class AddressRefused(AgentFailed):
+    """A host that is, or resolved to, an address that the service does not connect to."""
+
+    def __init__(self) -> None:
+        super().__init__(FailureReason.ENDPOINT, "a link-local or metadata address")
+
+
+class _Lookups:
+    """Threads of the process that look names up; they end when the system's resolver does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+
+    def start(self, host: str, port: int) -> asyncio.Future[list[str] | Exception]:
+        """Look ``host`` up in a thread. Raises OSError when too many hang already."""
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[list[str] | Exception] = loop.create_future()
+        with self._lock:
+            if self._running >= MAX_LOOKUPS:
+                raise OSError("too many names are being looked up")
+            self._running += 1
+
+        def settle(result: list[str] | Exception) -> None:
+            if not found.done():
+                found.set_result(result)
+
+        def run() -> None:
+            result: list[str] | Exception
+            try:
+                result = _numbers(host, port)
+            # a name may be none in ways of its own (UnicodeError)
+            except Exception as error:  # noqa: BLE001 -- see above
+                result = error
+            with self._lock:
+                self._running -= 1
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(settle, result)
+
+        try:
+            # a daemon: the end of the process waits for none
+            threading.Thread(target=run, name="look-up", daemon=True).start()
+        except RuntimeError as error:
+            with self._lock:
+                self._running -= 1
+            raise OSError(f"no thread for a look-up: {error}") from None
+        return found
+
+
+_lookups = _Lookups()
+
+
+def _numbers(host: str, port: int, flags: int = 0) -> list[str]:
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
+
+class Network(httpcore.AsyncNetworkBackend):
+    """Connects to the agents of one task."""
+
+    def __init__(self, *, allow_link_local: bool = False) -> None:
+        self._allow_link_local = allow_link_local
+        self._inner = httpcore.AnyIOBackend()
+        self._asked: dict[tuple[str, int], asyncio.Future[list[str] | Exception]] = {}
+
+    async def check(self, urls: Mapping[str, str]) -> None:
+        """Look at the participants' ``urls``, by role, before anything is sent.
+
+        Raises ConfigError for one whose host is, or now resolves to, an address that is refused.
+        """
+        if self._allow_link_local:
+            return
+        found = await asyncio.gather(*map(self._is_refused, urls.values()))
+        for role, refused in zip(urls, found, strict=True):
+            if refused:
+                raise ConfigError(
+                    f"participants.{role}",
+                    "must not lead to a link-local or metadata address, "
+                    "which netarena serve --allow-link-local allows",
+                )
+
+    async def _is_refused(self, url: str) -> bool:
+        parts = urlsplit(url)
+        # an interface, as link-local addresses name one, may be none of this machine
+        host = (parts.hostname or "").partition("%")[0]
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await self._find(host, parts.port or 80)
+        except AddressRefused:
+            return True
+        except (OSError, UnicodeError):  # TimeoutError among them
+            return False
+        return False
+
+    async def _find(self, host: str, port: int) -> list[str]:
+        """Addresses of ``host``. Raises OSError or UnicodeError; AddressRefused if one of them is.
+
+        Numbers in any form that the system takes for an address (octal, one for all) are read as
+        it reads them.
+        """
+        try:
+            addresses = _numbers(host, port, socket.AI_NUMERICHOST)
+        except (OSError, UnicodeError):
+            addresses = await self._look_up(host, port)
+        if not self._allow_link_local and any(
+            is_refused(ipaddress.ip_address(address.partition("%")[0])) for address in addresses
+        ):
+            raise AddressRefused
+        return addresses[:_MAX_ADDRESSES]
+
+    async def _look_up(self, host: str, port: int) -> list[str]:
+        key = host, port
+        while key not in self._asked and len(self._asked) >= LOOKUPS_EACH:
+            await asyncio.wait(self._asked.values(), return_when=asyncio.FIRST_COMPLETED)
+        if key not in self._asked:
+            self._asked[key] = _lookups.start(host, port)
+            self._asked[key].add_done_callback(lambda _: self._asked.pop(key))
+        # whoever gives up leaves it to others, and it keeps its place until it ends
+        found = await asyncio.shield(self._asked[key])
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first address of ``host`` that answers; each has a head start.
+
+        Raises AddressRefused, and httpcore's ConnectError and ConnectTimeout.
+        """
+        connect = self._inner.connect_tcp
+        try:
+            async with asyncio.timeout(timeout):
+                first, *others = await self._find(host, port)
+                if not others:
+                    return _Stream(await connect(first, port, None, local_address, socket_options))
+                stream, _, errors = await staggered_race(
+                    [
+                        partial(connect, address, port, None, local_address, socket_options)
+                        for address in (first, *others)
+                    ],
+                    _HEAD_START_S,
+                )
+        except TimeoutError:
+            raise httpcore.ConnectTimeout from None
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(str(error)) from None
+        if stream is None:
+            raise next(filter(None, errors))
+        return _Stream(stream)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    """A connection that is read in small pieces."""
+
+    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
+        self._inner = inner
+        #: bytes of a reply whose head is not whole; None within its body
+        self.head: int | None = 0
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        data = await self._inner.read(min(max_bytes, _READ), timeout)
+        if self.head is not None:
+            self.head += len(data)
+            if self.head > MAX_HEAD:
+                detail = f"bytes before the reply: more than {MAX_HEAD}"
+                raise AgentFailed(FailureReason.TOO_LARGE, detail)
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self.head = 0
+        await self._inner.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+class NetworkTransport(httpx.AsyncHTTPTransport):
+    """httpx's transport over a ``Network``."""
+
+    def __init__(self, network: Network, verify: ssl.SSLContext) -> None:
+        super().__init__(verify=verify, trust_env=False)
+        # httpx lets nobody choose what connects
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=verify,
+            max_connections=100,
+            max_keepalive_connections=20,
+            keepalive_expiry=5.0,
+            network_backend=network,
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        if isinstance(stream := response.extensions.get("network_stream"), _Stream):
+            stream.head = None
+        return response

@@ -1,0 +1,210 @@
+"""Names that never answer, addresses that are refused, and what comes before a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpcore
+import pytest
+from peer import card03, message03, raw_server, replying, respond, until
+
+from netarena.a2a import network
+from netarena.a2a.client import A2AAgent
+from netarena.a2a.network import LOOKUPS_EACH, AddressRefused, Network, is_refused
+from netarena.errors import AgentFailed, ConfigError, FailureReason
+
+pytestmark = pytest.mark.anyio
+METADATA = "169.254.169.254"
+
+
+@contextmanager
+def names(**known: str | list[str]) -> Iterator[list[str]]:
+    """A resolver that knows ``known`` names, and hangs at all others; gives what it was asked."""
+    asked: list[str] = []
+    end = threading.Event()
+    real = socket.getaddrinfo
+
+    def find(host: Any, port: Any, *rest: Any, flags: int = 0, **how: Any) -> Any:
+        if flags & socket.AI_NUMERICHOST or host not in known:
+            if not flags & socket.AI_NUMERICHOST:
+                asked.append(host)
+                end.wait(30)
+                raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+            return real(host, port, *rest, flags=flags, **how)
+        asked.append(host)
+        found = known[host]
+        if isinstance(found, list):  # another one each time
+            found = found.pop(0)
+        return [
+            info
+            for address in found.split()
+            for info in real(address, port, flags=socket.AI_NUMERICHOST, type=socket.SOCK_STREAM)
+        ]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", find)
+        try:
+            yield asked
+        finally:
+            end.set()
+    for thread in threading.enumerate():
+        if thread.name == "look-up":
+            thread.join(10)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.0.1", METADATA, "169.254.170.2", "169.254.255.255", "100.100.100.200",
+        "168.63.129.16", "192.0.0.192", "fe80::1", "febf:ffff::1", "fd00:ec2::254", "fd00:ec2::23",
+        "fd20:ce::254",
+        # an IPv4 address in other clothes
+        "::ffff:169.254.169.254", "::169.254.169.254", "::ffff:0:169.254.169.254",
+        "64:ff9b::169.254.169.254", "64:ff9b:1::169.254.169.254", "64:ff9b:1:a9fe:a9:fe00::",
+        "2002:a9fe:a9fe::1", "2001:db8::5efe:169.254.169.254", "2001:db8::200:5efe:169.254.1.1",
+        "2001:0:a9fe:a9fe::1", "2001:0:102:304:0:0:5601:5601",
+    ],
+)  # fmt: skip
+def test_link_local_and_metadata_addresses_are_refused(address):
+    assert is_refused(ipaddress.ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "10.0.0.1", "192.168.1.1", "172.17.0.2", "169.253.1.1", "169.255.0.1",
+        "8.8.8.8", "100.100.100.201", "::1", "fd00::1", "fec0::1", "2001:db8::1", "2606:4700::1111",
+        "::ffff:10.0.0.1", "64:ff9b::8.8.8.8",
+    ],
+)  # fmt: skip
+def test_other_addresses_are_not(address):
+    assert not is_refused(ipaddress.ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        METADATA, "2852039166", "0xa9fea9fe", "0XA9.0xfe.0251.254", "0251.0376.0251.0376",
+        "169.254.43518", "169.16689662", "[fe80::1]", "[::ffff:169.254.169.254]", "[::ffff:a9fe:1]",
+        "[64:ff9b::a9fe:a9fe]", "[fd00:ec2::254]", "[fe80::1%25lo]", "[fe80::1%lo]",
+        # a name that resolves to one, among others
+        "metadata", "mixed",
+    ],
+)  # fmt: skip
+async def test_a_participant_at_such_an_address_is_refused(host):
+    urls = {"fine": "http://127.0.0.1:9/", "role": f"http://{host}:80/x"}
+    with names(metadata=METADATA, mixed=f"127.0.0.1 {METADATA}"):
+        with pytest.raises(ConfigError, match=r"participants\.role: must not lead to a link-local"):
+            await Network().check(urls)
+        await Network(allow_link_local=True).check(urls)
+
+
+async def test_names_that_do_not_answer_or_are_none_are_judged_when_they_are_connected_to(
+    monkeypatch,
+):
+    monkeypatch.setattr(network, "CHECK_S", 0.05)
+    long = "a" * 64
+    with names():
+        await Network().check({"a": "http://hangs/", "b": "http://a..b/", "c": f"http://{long}/"})
+
+
+async def test_the_address_that_is_connected_to_is_the_one_that_was_judged():
+    """A name may resolve to another address each time it is asked."""
+    async with raw_server(replying(message03("hello"))) as server:
+        port = server.url.rsplit(":", 1)[1].strip("/")
+        url = f"http://twisted:{port}/"
+        with names(twisted=["127.0.0.1", METADATA, METADATA]) as asked:
+            doors = Network()
+            await doors.check({"a": url})
+            agent = A2AAgent(url, network=doors)
+            with pytest.raises(AgentFailed, match=r"endpoint: .*link-local or metadata") as caught:
+                await agent.open(timeout_s=5)
+            await agent.aclose()
+            assert caught.value.reason is FailureReason.ENDPOINT
+            assert asked == ["twisted"] * 2
+            # and with no look between the two
+            with pytest.raises(AddressRefused):
+                await doors.connect_tcp("twisted", int(port))
+    assert not server.calls
+
+
+async def test_an_agent_with_a_name_is_reached_at_the_address_that_answers():
+    async with raw_server(replying(message03("hello"))) as server:
+        port = server.url.rsplit(":", 1)[1].strip("/")
+        # ::1 has no listener there, 127.1.2.3 neither
+        with names(several="::1 127.1.2.3 127.0.0.1"):
+            agent = A2AAgent(f"http://several:{port}/")
+            await agent.open(timeout_s=5)
+            assert (await agent.ask("x", context_id="c", timeout_s=5)).text == "hello"
+            await agent.aclose()
+        assert server.calls[-1].headers["host"] == f"several:{port}"
+
+
+async def test_a_name_that_hangs_holds_up_nobody_else():
+    """Neither other agents nor what the event loop's own threads are for."""
+    async with raw_server(replying(message03("hello"))) as server:
+        port = server.url.rsplit(":", 1)[1].strip("/")
+        with names(honest="127.0.0.1"):
+            hanging = [
+                asyncio.create_task(Network().connect_tcp(f"hangs{n}", 80, timeout=60))
+                for n in range(100)
+            ]
+            await until(lambda: network._lookups._running == 100)
+            agent = A2AAgent(f"http://honest:{port}/")
+            async with asyncio.timeout(5):
+                await agent.open(timeout_s=5)
+                assert await asyncio.to_thread(lambda: 1) == 1
+            await agent.aclose()
+            for task in hanging:
+                task.cancel()
+            await asyncio.gather(*hanging, return_exceptions=True)
+    await until(lambda: network._lookups._running == 0)
+
+
+async def test_the_look_ups_of_a_task_are_few_also_when_it_gives_them_up():
+    doors = Network()
+    with names() as asked:
+        for _ in range(3):
+            asks = [doors.connect_tcp(f"hangs{n}", 80, timeout=0.01) for n in range(16)]
+            ends = await asyncio.gather(*asks, return_exceptions=True)
+            assert {type(end) for end in ends} == {httpcore.ConnectTimeout}
+        assert sorted(asked) == [f"hangs{n}" for n in range(LOOKUPS_EACH)]
+
+
+async def test_the_look_ups_of_a_process_are_bounded(monkeypatch):
+    monkeypatch.setattr(network, "MAX_LOOKUPS", 3)
+    with names():
+        asks = [Network().connect_tcp(f"hangs{n}", 80, timeout=0.2) for n in range(5)]
+        ends = await asyncio.gather(*asks, return_exceptions=True)
+    assert [type(end) for end in ends].count(httpcore.ConnectTimeout) == 3
+    assert str(ends[-1]) == "too many names are being looked up"
+
+
+@pytest.mark.parametrize("piece", [b"HTTP/1.1 103 x\r\n\r\n", b"HTTP/1.1 100 x\r\nA: b\r\n\r\n"])
+async def test_heads_of_no_reply_are_bounded(piece):
+    async def script(call, writer):
+        if call.method == "GET":
+            respond(writer, card03())
+            return
+        while not writer.is_closing():  # until it is hung up
+            writer.write(piece * 100)
+            await writer.drain()
+
+    async with raw_server(script) as server:
+        agent = A2AAgent(server.url)
+        await agent.open(timeout_s=5)
+        async with asyncio.timeout(20):
+            with pytest.raises(AgentFailed, match="bytes before the reply") as caught:
+                await agent.ask("x", context_id="c", timeout_s=60)
+        assert caught.value.reason is FailureReason.TOO_LARGE
+        # a few of them are nothing special, each time
+        server.script = replying(message03("hello"))
+        for _ in range(3):
+            assert (await agent.ask("x", context_id="c", timeout_s=5)).text == "hello"
+        await agent.aclose()
