@@ -27,16 +27,17 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 from multiprocessing.connection import Connection
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from netarena.aio import finish
 from netarena.application import Application, Environment
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed, ReplyRefused
-from netarena.model import Query, Record, State
+from netarena.model import Judgement, Query, Record, State
 from netarena.prompts import render
 
 #: worlds that are open at a time, in each process
@@ -45,6 +46,8 @@ CONCURRENCY = 2
 TRIES = 2
 #: queries that a worker process is handed at a time: a second's work
 BATCH = 16
+#: a query that takes so long is told of, and again each time that it has taken twice as long
+SLOW_S = 10.0
 #: of a value in a variant's name
 _MAX_VALUE_CHARS = 24
 
@@ -264,15 +267,16 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
     concurrency: int = CONCURRENCY,
     processes: int = 1,
     checked: Callable[[Query, Flaw | None], None] | None = None,
+    slow: Slow | None = None,
     ledger: Ledger | None = None,
 ) -> Audit:
     """Draw ``total`` queries and check each; ``application`` is entered already.
 
     ``concurrency`` worlds are open at a time in each of ``processes``: in this one, or, if there
     are more, in as many workers, each of which enters an application of the same type.
-    ``checked`` is told of each query when it is done; ``ledger`` holds what has been found, for
-    who ends this early. Raises ConfigError when nothing can be drawn, EnvironmentFailed when a
-    worker ends before its work.
+    ``checked`` is told of each query when it is done, ``slow`` of one in this process that takes
+    more than ``SLOW_S``; ``ledger`` holds what has been found, for who ends this early. Raises
+    ConfigError when nothing can be drawn, EnvironmentFailed when a worker ends before its work.
     """
     ledger = Ledger() if ledger is None else ledger
     items = await _rest(_draw(application, config, seed, total))
@@ -287,7 +291,7 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
     if processes > 1:
         await _share_out(application, items, processes, concurrency, count)
     else:
-        await _check_all(application, items, concurrency, count)
+        await _check_all(application, items, concurrency, count, slow)
     return ledger.audit(application, seed, len(items))
 
 
@@ -312,16 +316,50 @@ class Checked(NamedTuple):
 
 #: what is told of queries that were checked
 Count = Callable[[Iterable[Checked]], None]
+#: what is told of a query that takes long: for how many seconds, and what its check is at
+Slow = Callable[[Query, float, str], None]
+
+
+class _Stage:
+    """What the check of one query is at, in words, which are told while it takes long."""
+
+    def __init__(self, query: Query, slow: Slow | None) -> None:
+        self.solution = self.turn = self.at = ""
+        self._query = query
+        self._slow = slow
+        self._after_s = SLOW_S
+
+    def __enter__(self) -> Self:
+        self._wait(SLOW_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call.cancel()
+
+    def _wait(self, more_s: float) -> None:
+        self._call = asyncio.get_running_loop().call_later(more_s, self._tell)
+
+    def _tell(self) -> None:
+        if self._slow is not None:
+            self._slow(self._query, self._after_s, f"{self.solution}{self.turn}{self.at}")
+        self._wait(self._after_s)
+        self._after_s *= 2
 
 
 async def _check_all(
-    application: Application, items: Sequence[Item], concurrency: int, count: Count
+    application: Application,
+    items: Sequence[Item],
+    concurrency: int,
+    count: Count,
+    slow: Slow | None = None,
 ) -> None:
     pending = iter(items)
 
     async def lane() -> None:
         for item in pending:
-            count([Checked(item, *await _check(application, item))])
+            with _Stage(item.query, slow) as stage:
+                found = await _check(application, item, stage)
+            count([Checked(item, *found)])
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(concurrency, len(items))):
@@ -434,7 +472,7 @@ def _flaw(item: Item, reason: Reason, detail: str) -> Flaw:
     )
 
 
-async def _check(application: Application, item: Item) -> tuple[Flaw | None, int]:
+async def _check(application: Application, item: Item, stage: _Stage) -> tuple[Flaw | None, int]:
     """The flaw that the worlds of a query show, if any, and how many tries they took beyond one
     for each solution."""
     spare = 0
@@ -443,8 +481,9 @@ async def _check(application: Application, item: Item) -> tuple[Flaw | None, int
         solutions = list(application.solutions(item.query)) or [()]
     except Exception as error:  # noqa: BLE001 -- a bug in an application is a finding
         return _flaw(item, Reason.BUG, f"{type(error).__name__}: {error}"), 1
-    for replies in solutions:
-        flaw, tries = await _check_solution(application, item, replies)
+    for number, replies in enumerate(solutions, start=1):
+        stage.solution = f"solution {number} of {len(solutions)}, " if len(solutions) > 1 else ""
+        flaw, tries = await _check_solution(application, item, replies, stage)
         spare += tries - 1
         if flaw is not None:
             return flaw, 1 + spare
@@ -452,13 +491,14 @@ async def _check(application: Application, item: Item) -> tuple[Flaw | None, int
 
 
 async def _check_solution(
-    application: Application, item: Item, replies: Sequence[str]
+    application: Application, item: Item, replies: Sequence[str], stage: _Stage
 ) -> tuple[Flaw | None, int]:
     """The flaw that a world of a query shows, if any, and how many tries it took."""
     config, query = item.config, item.query
     tries = 0
     while True:
         tries += 1
+        stage.turn, stage.at = "", f"its world is opened{', again' if tries > 1 else ''}"
         environment = application.environment(query, config)
         flawed: _Flawed | None = None
         retry = False
@@ -469,8 +509,9 @@ async def _check_solution(
                 flawed = _Flawed(Reason.ENVIRONMENT, error.detail)
                 retry = tries < TRIES
             else:
-                await _prove_start(application, config, query, environment, initial)
-                await _prove_solution(application, config, query, environment, initial, replies)
+                proof = _Proof(application, config, query, environment, initial, stage)
+                await proof.start()
+                await proof.solution(replies)
         except _Flawed as error:
             flawed = error
         except EnvironmentFailed as error:
@@ -478,6 +519,7 @@ async def _check_solution(
         except Exception as error:  # noqa: BLE001 -- a bug in an application is a finding
             flawed = _Flawed(Reason.BUG, f"{type(error).__name__}: {error}")
         finally:
+            stage.at = "its world is closed"
             torn = await finish(_close(environment))
         flawed = torn or (None if retry else flawed)
         if flawed is not None:
@@ -494,40 +536,82 @@ async def _close(environment: Environment) -> _Flawed | None:
     return None
 
 
-async def _prove_start(
-    application: Application,
-    config: Config,
-    query: Query,
-    environment: Environment,
-    initial: State,
-) -> None:
-    """Raise _Flawed at the first promise that an opened world breaks before it is touched."""
-    if not render(config.prompt_type, application.prompt(query, initial, ())).strip():
-        raise _Flawed(Reason.RECORD, "its prompt is empty")
-    idle = await _observe(application, environment)
-    if idle != initial:
-        raise _Flawed(
-            Reason.UNSTABLE,
-            f"the untouched world was observed to differ: {_difference(initial, idle)}",
-        )
-    if application.judge(query, initial, initial, idle).correct:
-        raise _Flawed(Reason.SOLVED, "its initial state is solved already")
-    for state in application.unearned(query, initial):
-        if application.judge(query, initial, initial, state).correct:
-            raise _Flawed(Reason.SOLVED, "what was given, handed back, solves it")
+@dataclass(frozen=True)
+class _Proof:
+    """An opened world, and what is tried in it. Raises _Flawed at the first promise that breaks."""
 
+    application: Application
+    config: Config
+    query: Query
+    environment: Environment
+    initial: State
+    stage: _Stage
 
-async def _observe(application: Application, environment: Environment) -> State:
-    """The settled state, seen as often as the application asks. Raises _Flawed if it changes."""
-    first = await environment.observe()
-    for number in range(2, application.looks + 1):
-        now = await environment.observe()
-        if now != first:
+    async def start(self) -> None:
+        """Before it is touched."""
+        initial = self.initial
+        parts = self.application.prompt(self.query, initial, ())
+        if not render(self.config.prompt_type, parts).strip():
+            raise _Flawed(Reason.RECORD, "its prompt is empty")
+        idle = await self._observe()
+        if idle != initial:
             raise _Flawed(
                 Reason.UNSTABLE,
-                f"look {number} at an unchanged world differed: {_difference(first, now)}",
+                f"the untouched world was observed to differ: {_difference(initial, idle)}",
             )
-    return first
+        if self._judge(initial, idle).correct:
+            raise _Flawed(Reason.SOLVED, "its initial state is solved already")
+        for state in self.application.unearned(self.query, initial):
+            if self._judge(initial, state).correct:
+                raise _Flawed(Reason.SOLVED, "what was given, handed back, solves it")
+
+    async def solution(self, replies: Sequence[str]) -> None:
+        """By ``replies``."""
+        before, why = self.initial, "it has no reply"
+        limit = self.application.turns(self.config)
+        if len(replies) > limit:
+            raise _Flawed(Reason.UNSOLVED, f"the solution takes {len(replies)} turns of {limit}")
+        for number, reply in enumerate(replies, start=1):
+            self.stage.turn = f"turn {number} of {len(replies)}, "
+            self.stage.at = "it is carried out"
+            try:
+                move = self.application.parse(reply)
+            except ReplyRefused as refusal:
+                raise _Flawed(Reason.REFUSED, f"turn {number}: {refusal}") from refusal
+            execution = await self.environment.execute(move)
+            if not execution.executed:
+                raise _Flawed(Reason.REFUSED, f"turn {number} was not executed: {execution.output}")
+            after = await self._observe()
+            judgement = self._judge(before, after)
+            if not judgement.safe:
+                finding = judgement.findings[0]
+                raise _Flawed(
+                    Reason.UNSAFE,
+                    f"turn {number}: {finding.rule} at {finding.element}: {finding.detail}",
+                )
+            if judgement.correct:  # an episode would end here
+                return
+            before, why = after, judgement.reason
+        raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {why}")
+
+    def _judge(self, before: State, after: State) -> Judgement:
+        return self.application.judge(self.query, self.initial, before, after)
+
+    async def _observe(self) -> State:
+        """The settled state, seen as often as the application asks."""
+        looks = self.application.looks
+        first: State = None
+        for number in range(1, looks + 1):
+            self.stage.at = f"look {number} of {looks}"
+            now = await self.environment.observe()
+            if number == 1:
+                first = now
+            elif now != first:
+                raise _Flawed(
+                    Reason.UNSTABLE,
+                    f"look {number} at an unchanged world differed: {_difference(first, now)}",
+                )
+        return first
 
 
 def _difference(before: State, after: State, place: str = "") -> str:
@@ -542,38 +626,3 @@ def _difference(before: State, after: State, place: str = "") -> str:
         if one != other:
             return _difference(one, other, where)
     return f"{place or 'it'} was {json.dumps(before):.200}, is {json.dumps(after):.200}"
-
-
-async def _prove_solution(  # noqa: PLR0913, PLR0917 -- a world and what is tried in it
-    application: Application,
-    config: Config,
-    query: Query,
-    environment: Environment,
-    initial: State,
-    replies: Sequence[str],
-) -> None:
-    """Raise _Flawed at the first promise that ``replies`` break in a world."""
-    before, why = initial, "it has no reply"
-    limit = application.turns(config)
-    if len(replies) > limit:
-        raise _Flawed(Reason.UNSOLVED, f"the solution takes {len(replies)} turns of {limit}")
-    for number, reply in enumerate(replies, start=1):
-        try:
-            move = application.parse(reply)
-        except ReplyRefused as refusal:
-            raise _Flawed(Reason.REFUSED, f"turn {number}: {refusal}") from refusal
-        execution = await environment.execute(move)
-        if not execution.executed:
-            raise _Flawed(Reason.REFUSED, f"turn {number} was not executed: {execution.output}")
-        after = await _observe(application, environment)
-        judgement = application.judge(query, initial, before, after)
-        if not judgement.safe:
-            finding = judgement.findings[0]
-            raise _Flawed(
-                Reason.UNSAFE,
-                f"turn {number}: {finding.rule} at {finding.element}: {finding.detail}",
-            )
-        if judgement.correct:  # an episode would end here
-            return
-        before, why = after, judgement.reason
-    raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {why}")

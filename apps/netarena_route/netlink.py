@@ -162,7 +162,9 @@ _IFLA_QUEUES = (31, 32)  # to send from, and to receive with
 _IFF_UP = 0x1
 _OPER_UP = b"\6"  # of RFC 2863
 _TRAFFIC = struct.Struct("=BxxxiIII")
-_TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
+_TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
+_TCA_STATS_BASIC, _TCA_STATS_QUEUE = 1, 3
+_BASIC = struct.Struct("=QI")
 _ROOT = 0xFFFFFFFF
 _RULE_BYTES = 12
 _NEXTHOP_BYTES = 8
@@ -230,11 +232,28 @@ def forward(index: int) -> Message:
     )
 
 
-def queues(netlink: Netlink) -> bool:
-    """Whether packets may wait in the namespace: some link has another queue than none."""
-    dump = netlink.dump(GETQDISC, _TRAFFIC.pack(0, 0, 0, 0, 0))
-    kinds = [attributes(content, _TRAFFIC.size).get(_TCA_KIND, b"") for content in dump]
-    return any(kind != b"noqueue\0" for kind in kinds)
+class Queue(NamedTuple):
+    """A queue discipline in which packets may wait: one of another kind than none."""
+
+    ifindex: int
+    #: packets that are in it now, those of its classes included
+    waiting: int
+    #: packets that it has sent, which the kernel counts modulo 2**32
+    sent: int
+
+
+def queues(netlink: Netlink) -> list[Queue]:
+    """Those of all links of the namespace."""
+    found = []
+    for content in netlink.dump(GETQDISC, _TRAFFIC.pack(0, 0, 0, 0, 0)):
+        told = attributes(content, _TRAFFIC.size)
+        if told.get(_TCA_KIND) == b"noqueue\0":
+            continue
+        counts = attributes(told.get(_TCA_STATS2, b""))
+        waiting = int.from_bytes(counts.get(_TCA_STATS_QUEUE, b"")[:4], sys.byteorder)
+        _, sent = _BASIC.unpack_from(counts.get(_TCA_STATS_BASIC, bytes(_BASIC.size)))
+        found.append(Queue(_TRAFFIC.unpack_from(content)[1], waiting, sent))
+    return found
 
 
 def hardware_queues(netlink: Netlink) -> int:
@@ -261,11 +280,7 @@ def stop_queues(netlink: Netlink) -> bool:
 
     From then on these links drop what they are to send: what held it is not repaired by this.
     """
-    waiting = set()
-    for content in netlink.dump(GETQDISC, _TRAFFIC.pack(0, 0, 0, 0, 0)):
-        statistics = attributes(attributes(content, _TRAFFIC.size).get(_TCA_STATS2, b""))
-        if any(statistics.get(_TCA_STATS_QUEUE, b"")[:4]):  # its length comes first
-            waiting.add(_TRAFFIC.unpack_from(content)[1])
+    waiting = {queue.ifindex for queue in queues(netlink) if queue.waiting}
     netlink.send([_drop_all(index) for index in sorted(waiting)])
     return bool(waiting)
 

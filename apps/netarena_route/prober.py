@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from netarena.errors import EnvironmentFailed
+from netarena_route.netlink import Queue
 
 #: bytes after the ICMP header, those of ``ping``: small packets would miss a fault of the MTU
 PAYLOAD_BYTES = 56
@@ -47,10 +48,12 @@ _THERE_AND_BACK = 3
 #: a datagram that is away for so long was dropped; one that is dropped for so long: starved, s
 _LOST_S, _STARVED_S = 0.5, 20.0
 _FOLLOW_S = 0.05
+#: a round is over when nothing has come for so long, and while a packet waits in a queue on the way
+PATIENCE_S, QUEUES_S = 0.05, 0.25
 #: pings without a reply, after which it is looked whether replies wait: several networks may have
 #: so many at once
 _MOST_WAITING = 64
-#: between looks whether the kernel answers again
+#: between looks whether the kernel answers again, and whether a queue holds something
 _LOOK_S = 0.02
 #: pings of the kernel by itself, of which one must come back
 _PINGS = 3
@@ -208,15 +211,15 @@ class Prober:
         for one in self._sockets:
             one.close()
 
-    def measure(self, patience_s: float, quiet_s: float = 0.0) -> Round:
-        """Ping all pairs once; give up when nothing has come for ``patience_s``.
+    def measure(self, queues: Callable[[], Sequence[Queue]] = tuple) -> Round:
+        """Ping all pairs once; ``queues`` tells of those in which packets may wait on the way.
 
-        While pings are sent, ``quiet_s`` is enough: the longest that one is on its way.
-        A round in which the kernel answered nobody is made again. Raises EnvironmentFailed when
-        that does not end.
+        Give up when nothing has come for ``PATIENCE_S`` and no queue holds a packet, or for
+        ``QUEUES_S``. A round in which the kernel answered nobody is made again. Raises
+        EnvironmentFailed when that does not end.
         """
         deadline = time.monotonic() + _STARVED_S
-        while (found := self._measure(patience_s, quiet_s)) is None:
+        while (found := self._measure(queues)) is None:
             while self._pulse.stands():
                 self._release(True)
                 if time.monotonic() > deadline:
@@ -226,14 +229,14 @@ class Prober:
                 time.sleep(_LOOK_S)  # of a kernel that others keep from it
         return found
 
-    def _measure(self, patience_s: float, quiet_s: float) -> Round | None:
+    def _measure(self, queues: Callable[[], Sequence[Queue]]) -> Round | None:
         """One round; none if the kernel could not answer."""
         sight = _Sight(len(self._sockets), self._packed)
         self._drain_all(sight)  # what is left of the past, by the look of its token
-        sent = self._send_all(sight, quiet_s)
+        sent = self._send_all(sight, queues)
         if sent is None:
             return None
-        waited_s = self._collect(sight, sent, patience_s)
+        waited_s = self._collect(sight, sent, queues, PATIENCE_S)
         if sight.working < sent:
             self._release(False)
             if self._pulse.stands(patient=True):
@@ -241,25 +244,48 @@ class Prober:
         self._drain_all(sight)  # a request that arrived where it should not, before its reply
         return Round(sight.rows(), waited_s)
 
-    def _collect(self, sight: _Sight, sent: int, patience_s: float) -> float:
+    def _collect(
+        self,
+        sight: _Sight,
+        sent: int,
+        queues: Callable[[], Sequence[Queue]],
+        patience_s: float,
+    ) -> float:
         """Read until all that was sent has been answered, or nothing came for so long; how long
         was waited in vain."""
         began = time.monotonic()
+        pause_s = patience_s
         while sight.working < sent:
-            seen = sight.seen
-            if ready := self._poll.poll(patience_s):
-                for descriptor, _ in ready:
-                    self._drain(self._index[descriptor], sight)
-            else:
+            seen, on_the_way = sight.seen, False
+            for descriptor, _ in self._poll.poll(pause_s):
+                self._drain(self._index[descriptor], sight)
+            if sight.seen == seen:
                 self._echo.wait()
-                self._drain_all(sight)
+                on_the_way = self._holds(queues)
+                self._drain_all(sight)  # what a queue has let go of, too
+            waited_s = time.monotonic() - began
             if sight.seen > seen:
-                began = time.monotonic()
-            elif (waited_s := time.monotonic() - began) >= patience_s:
+                began, pause_s = time.monotonic(), patience_s
+            elif waited_s >= (QUEUES_S if on_the_way else patience_s):
                 return waited_s
+            elif on_the_way:
+                pause_s = _LOOK_S
         return 0.0
 
-    def _send_all(self, sight: _Sight, quiet_s: float) -> int | None:
+    def _holds(self, queues: Callable[[], Sequence[Queue]]) -> bool:
+        """Whether a packet is in a queue, or passes from one to the next, for all that is known.
+
+        While none is let go of, none is between two looks at them in turn.
+        """
+        before = queues()
+        if not before:
+            return False
+        if any(queue.waiting for queue in before):
+            return True
+        self._echo.wait()
+        return queues() != before
+
+    def _send_all(self, sight: _Sight, queues: Callable[[], Sequence[Queue]]) -> int | None:
         """Send every request, reading in between; return how many could be sent, none if the
         kernel could not answer."""
         sent = lost = 0
@@ -278,7 +304,7 @@ class Prober:
             if source % _BURST == _BURST - 1:
                 self._drain_all(sight)
             if sent - lost - sight.replied >= _MOST_WAITING:
-                self._collect(sight, sent - lost, quiet_s)
+                self._collect(sight, sent - lost, queues, 0.0)
                 waiting, lost = sight.arrived > sight.replied, sent - sight.replied
                 if waiting:
                     self._release(False)

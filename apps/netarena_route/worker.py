@@ -27,6 +27,7 @@ from netarena_route import mn, netns
 from netarena_route.guard import Guard
 from netarena_route.netlink import (
     Netlink,
+    Queue,
     blocked,
     forget_neighbours,
     forward,
@@ -50,9 +51,6 @@ EMULATORS: Mapping[str, Callable[[World], Mapping[str, int]]] = {
     "netns": netns.build,
 }
 
-#: a round is over when nothing has come for so long, with and without queues on the way
-QUEUES_S = 0.25
-PATIENCE_S = 0.05
 #: links are waited for so long before a round: one may be told to never come up
 READY_S = 1.5
 #: rounds are compared for so long at most, beyond the time of one, and so many at least; then what
@@ -270,14 +268,10 @@ class Worker:
                 netlink.send([settle_link(index) for index in waiting])
         return settled
 
-    def _patience_s(self) -> tuple[float, float]:
-        """How long to wait for a ping after the last that came, in the end and before.
-
-        Where no packet can be queued on its way, none comes after all processors have worked off
-        what they had, which each round asks for anyway.
-        """
-        machines = (self._netlinks[name] for name in self._world.endpoints)
-        return (QUEUES_S, QUEUES_S) if any(map(queues, machines)) else (PATIENCE_S, 0.0)
+    def _queues(self) -> Callable[[], list[Queue]]:
+        """What tells of the queues of those machines that have any now."""
+        machines = [one for name in self._world.endpoints if queues(one := self._netlinks[name])]
+        return lambda: [queue for machine in machines for queue in queues(machine)]
 
     def _rounds(
         self, most_s: float, wanted: tuple[str, ...] | None = None
@@ -316,7 +310,7 @@ class Worker:
         while True:
             self._make_ready()
             table, crowded = neighbour_table().refused, self._crowd()
-            found = self._prober.measure(*self._patience_s())
+            found = self._prober.measure(self._queues())
             tries += 1
             if not any("0" in row for row in found.rows):
                 return found

@@ -79,6 +79,9 @@ def command(  # noqa: PLR0913 -- one argument per option
                 del query
                 meter.advance("valid" if flaw is None else flaw.reason.value)
 
+            def slow(query: Query, spent_s: float, at: str) -> None:
+                meter.tell(f"{query.id} ({query.label}) takes {spent_s:g} s: {at}")
+
             async with app:
                 return await audit(
                     app,
@@ -89,6 +92,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                     concurrency=max(CONCURRENCY, config.concurrency),
                     processes=processes,
                     checked=checked,
+                    slow=slow,
                     ledger=ledger,
                 )
 

@@ -173,6 +173,11 @@ class Meter:
             line = f"{self._what}: {done}/{total} in {spent_s:.1f} s: {tally.replace('_', ' ')}"
             console(sys.stderr).print(line, soft_wrap=True)
 
+    def tell(self, text: str) -> None:
+        """A line beside the counts."""
+        out = console(sys.stderr) if self._bar is None else self._bar.console
+        out.print(Text(plain(f"{self._what}: {text}")), soft_wrap=True)
+
 
 class MeterReporter:
     """Tells a meter about an assessment (``assessment.Reporter``), and ``told`` of each record."""

@@ -13,7 +13,7 @@ import pytest
 
 from netarena.application import Application, Environment
 from netarena.audit import Audit, _answer, _difference, audit, draw
-from netarena.cli import main
+from netarena.cli import main, screen
 from netarena.config import Config, shapes
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Execution, Judgement, Move, Query, State
@@ -509,3 +509,31 @@ def test_reports_each_query_as_it_is_checked_and_never_opens_more_than_two_world
     assert len(seen) == 9
     assert all(valid for _, valid in seen)
     assert (live, peak) == (0, 2)
+
+
+def test_a_query_that_takes_long_is_told_with_what_it_is_at(monkeypatch, capsys):
+    told = asyncio.Event()
+    lines: list[str] = []
+
+    class Waiting(Room):
+        async def execute(self, move: Move) -> Execution:
+            await asyncio.wait_for(told.wait(), 60)
+            return await super().execute(move)
+
+    def tell(self: screen.Meter, text: str) -> None:
+        real(self, text)
+        lines.append(text)
+        if len(lines) == 3:
+            told.set()
+
+    real = screen.Meter.tell
+    monkeypatch.setattr(screen.Meter, "tell", tell)
+    monkeypatch.setattr("netarena.audit.SLOW_S", 0.01)
+    monkeypatch.setattr("netarena.cli.audit.load", lambda name: with_room(Waiting))
+
+    assert main(["audit", "lamp", "--num-queries", "1", "--seed", "1"]) == 0
+    at = "turn 1 of 1, it is carried out"
+    assert [line.partition(" takes ")[2] for line in lines[:3]] == [
+        f"{spent_s} s: {at}" for spent_s in ("0.01", "0.02", "0.04")
+    ]
+    assert f"audit lamp: {lines[0]}\n" in capsys.readouterr().err

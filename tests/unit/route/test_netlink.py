@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from netarena_route.netlink import (
     Link,
+    Queue,
     Unsent,
     attribute,
     attributes,
     blocked,
     nest,
     queue_drops,
+    queues,
     unsent,
     unsettled,
 )
@@ -80,3 +82,30 @@ def test_a_port_that_does_not_forward_is_known_from_other_links(state, closed):
     assert blocked(Link(3, 1, {18: port})) == closed
     assert not blocked(Link(3, 1, {18: attribute(1, b"veth\0")}))
     assert not blocked(Link(3, 1, {}))
+
+
+class Told:
+    """Stands for a netlink that answers a dump with these."""
+
+    def __init__(self, *contents: bytes) -> None:
+        self.contents = contents
+
+    def dump(self, _kind: int, _body: bytes) -> tuple[bytes, ...]:
+        return self.contents
+
+
+def test_queues_are_told_with_what_they_hold_and_what_they_have_sent():
+    def discipline(index: int, kind: bytes, waiting: int, sent: int) -> bytes:
+        counts = [attribute(1, struct.pack("=QI", 98, sent))]
+        counts += [attribute(3, struct.pack("=5I", waiting, 98, 0, 0, 0))]
+        return struct.pack("=BxxxiIII", 0, index, 0, 0, 1) + b"".join(
+            (attribute(1, kind), attribute(7, b"".join(counts)))
+        )
+
+    told = Told(
+        discipline(1, b"noqueue\0", 0, 0),
+        discipline(2, b"tbf\0", 3, 9),
+        struct.pack("=BxxxiIII", 0, 4, 0, 0, 1) + attribute(1, b"clsact\0"),
+    )
+
+    assert queues(told) == [Queue(2, 3, 9), Queue(4, 0, 0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from netarena.errors import EnvironmentFailed
 from netarena_route import prober
+from netarena_route.netlink import Queue
 from netarena_route.prober import PAYLOAD_BYTES, _Sight
 
 ADDRESSES = [socket.inet_aton(f"10.0.0.{host}") for host in range(1, 5)]
@@ -200,7 +202,7 @@ def test_a_busy_kernel_is_waited_for_before_a_round_is_believed(
     # one is sent, and nothing comes back
     for name, found in (("_drain_all", None), ("_send_all", 1), ("_collect", 0.0)):
         monkeypatch.setattr(one, name, lambda *_, found=found: found)
-    assert one._measure(0.0, 0.0) is None
+    assert one._measure(tuple) is None
     assert asked == [True]
     one._poll.close()
     one._echo.close()
@@ -228,12 +230,57 @@ def test_a_round_in_which_the_kernel_answered_nobody_is_made_again(
     monkeypatch.setattr(prober.Prober, "_measure", lambda *_: next(rounds))
     one = prober.Prober([], [], prober.Echo(), heart, heart.release)  # type: ignore[arg-type]
 
-    assert one.measure(0.01) is good
+    assert one.measure() is good
     assert heart.needed == 0
     heart.needed, rounds = 10**6, iter([None])
     monkeypatch.setattr(prober, "_STARVED_S", 0.0)
     with pytest.raises(EnvironmentFailed, match="answered no ping") as caught:
-        one.measure(0.01)
+        one.measure()
     assert caught.value.proven_ours
     one._poll.close()
     one._echo.close()
+
+
+class Quick:
+    """Stands for an echo, and for a pulse."""
+
+    def wait(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+EMPTY, NOT_YET, GONE = ([Queue(3, waiting, sent)] for waiting, sent in ((0, 7), (1, 7), (0, 8)))
+
+
+@pytest.mark.parametrize(
+    ("looks", "held", "waits"),
+    [
+        ([[]], [False], False),  # no queue at all
+        ([EMPTY], [False], False),
+        ([NOT_YET], [True], True),  # one that is never let go of is waited for long enough
+        ([NOT_YET, NOT_YET, GONE], [True, True, False], False),
+        # between two queues when each was looked at: one has let go of it meanwhile
+        ([EMPTY, GONE], [True, False], False),
+    ],
+)
+def test_what_waits_in_a_queue_is_waited_for_and_an_empty_queue_is_not(
+    looks: list[list[Queue]], held: list[bool], waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, ends, clock = Quick(), socket.socketpair(), itertools.count()
+    for end in ends:
+        end.setblocking(False)
+    one = prober.Prober(ends, ["10.0.0.1"] * 2, quick, quick, lambda _: None)  # type: ignore[arg-type]
+    told = iter(looks)
+
+    def queues() -> list[Queue]:
+        nonlocal last
+        last = next(told, last)
+        return last
+
+    last: list[Queue] = []
+    assert [one._holds(queues) for _ in held] == held
+    monkeypatch.setattr(prober.time, "monotonic", lambda: next(clock) / 1000)
+    monkeypatch.setattr(prober, "_LOOK_S", 0.0)
+    told = iter(looks)
+    assert (one._collect(_Sight(2, ADDRESSES), 1, queues, 0.0) >= prober.QUEUES_S) == waits
+    one.close()

@@ -78,7 +78,7 @@ class Rounds:
         self.refused = refused
         self.count = self.tries = 0
 
-    def measure(self, *_: float) -> prober.Round:
+    def measure(self, _: object) -> prober.Round:
         self.tries += 1
         if self.tries <= self.refused:
             self.count += 1
@@ -100,7 +100,7 @@ def serve(rounds: Rounds, want: str, monkeypatch: pytest.MonkeyPatch) -> worker.
     served._counters = [0]  # stands for an open file
     served._prober = rounds  # type: ignore[assignment] # stands for it
     monkeypatch.setattr(served, "_make_ready", lambda: None)
-    monkeypatch.setattr(served, "_patience_s", lambda: (0.0, 0.0))
+    monkeypatch.setattr(served, "_queues", lambda: tuple)
     for name in ("neighbour_table", "queue_drops", "unsent"):
         tell = WANTS[want].get(name)
         calm = next(tells[name] for tells in WANTS.values() if name in tells)(0)
