@@ -1,10 +1,12 @@
 """Which pairs can ping each other: one round over all ordered pairs, from within the machines.
 
-Each machine has one raw ICMP socket that stays in its network namespace, whoever holds it. An echo
-request of 56 bytes carries the round's random token and the indices of source and target. The pair
-works if the request **arrived** in the target's namespace, arrived in no other, and the reply came
-back to the source from the address that was asked. A reply alone proves little: an alias on the
-loopback, a translated address or an obliging neighbour answers too.
+Each machine has one raw ICMP socket that stays in its network namespace, whoever holds it. What it
+sends is what ``ping -c 2`` of iputils sends, field for field, so that no rule tells one from the
+other: a pair is asked, and asked again in the same conversation if that went well. The time in an
+echo request, one of its own for each, tells round and pair. The pair works if the requests
+**arrived** in the target's namespace, arrived in no other, and the replies came back to the source
+from the address that was asked. A reply alone proves little: an alias on the loopback, a translated
+address or an obliging neighbour answers too.
 
 Requests of faults in the way (no route, a filter on the output) fail when they are sent and are
 not waited for.
@@ -18,6 +20,7 @@ while the kernel answers nobody (``Pulse``).
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import select
 import socket
@@ -36,8 +39,16 @@ _ECHO_REPLY, _ECHO_REQUEST = 0, 8
 _ICMP_FILTER = 1  # of level SOL_RAW
 _SOL_RAW = 255
 _HEADER = struct.Struct("!BBHHH")
-_INDICES = struct.Struct("!HH")
-_TOKEN_BYTES = PAYLOAD_BYTES - _INDICES.size
+#: the time of sending as the machine has it, seconds and microseconds, and what fills the rest
+_STAMP = struct.Struct("=QQ")
+_SECOND_US = 1_000_000
+_FILLING = bytes(range(_STAMP.size, PAYLOAD_BYTES))
+_WORDS = struct.Struct(f"!{(_HEADER.size + _STAMP.size) // 2}H")
+_FILLING_SUM = sum(struct.unpack(f"!{len(_FILLING) // 2}H", _FILLING))
+#: where the program is the only one of its namespace, it has a small number: in turn from these
+_SMALL = range(2, 64)
+#: others that each machine asks a second time: all, in networks of up to one more
+_AGAIN = 64
 _SOURCE = slice(12, 16)  # of an IPv4 header
 #: what a socket's buffer of the size that every user may have holds, with room to spare
 _BURST = 64
@@ -200,6 +211,7 @@ class Prober:
         self._addresses = [(address, 0) for address in addresses]
         self._packed = [socket.inet_aton(address) for address in addresses]
         self._index = {one.fileno(): index for index, one in enumerate(self._sockets)}
+        self._rounds = 0
         self._poll = select.epoll()
         for one in self._sockets:
             self._poll.register(one, select.EPOLLIN)
@@ -231,13 +243,18 @@ class Prober:
 
     def _measure(self, queues: Callable[[], Sequence[Queue]]) -> Round | None:
         """One round; none if the kernel could not answer."""
-        sight = _Sight(len(self._sockets), self._packed)
-        self._drain_all(sight)  # what is left of the past, by the look of its token
-        sent = self._send_all(sight, queues)
-        if sent is None:
-            return None
-        waited_s = self._collect(sight, sent, queues, PATIENCE_S)
-        if sight.working < sent:
+        sight = _Sight(len(self._sockets), self._packed, self._rounds)
+        self._rounds += 1
+        self._drain_all(sight)  # what is left of the past, by the look of its time
+        waited_s, lost = 0.0, False
+        for again in (False, True):
+            sight.begin(again)
+            sent = self._send_all(sight, queues)
+            if sent is None:
+                return None
+            waited_s += self._collect(sight, sent, queues, PATIENCE_S)
+            lost |= sight.working < sent
+        if lost:
             self._release(False)
             if self._pulse.stands(patient=True):
                 return None
@@ -291,7 +308,7 @@ class Prober:
         sent = lost = 0
         for source, one in enumerate(self._sockets):
             for target, address in enumerate(self._addresses):
-                if target == source:
+                if not sight.asks(source, target):
                     continue
                 try:
                     one.sendto(sight.request(source, target), address)
@@ -325,48 +342,93 @@ class Prober:
 
 
 class _Sight:
-    """What has been seen of one round."""
+    """What has been seen of one round, the ``number``-th of its network.
 
-    def __init__(self, size: int, addresses: Sequence[bytes]) -> None:
+    Each pair may be asked twice. A ping is told by its place: twice the pair's number, and one
+    more when it is asked again.
+    """
+
+    def __init__(self, size: int, addresses: Sequence[bytes], number: int = 0) -> None:
         self.size = size
-        self.count = size * (size - 1)
+        self._addresses = addresses
+        self._again = False
         #: packets of this round that were new
         self.seen = 0
-        #: pairs whose request has come, whose reply has, and both
+        pings = 2 * size * size
+        self._asked = bytearray(pings)
+        self._arrived = bytearray(pings)
+        self._replied = bytearray(pings)
+        self._astray = bytearray(pings)
+        for marks in (self._arrived, self._replied):  # of machines to themselves
+            marks[:: 2 * (size + 1)] = b"\1" * size
+        # an identifier of its own each round: a connection tracker takes it for a new conversation
+        self._small = _SMALL[number % len(_SMALL)]
+        self._noise = memoryview(os.urandom(8 * size * size)).cast("Q")
+        self._first_us = time.time_ns() // 1000
+        self._packet = bytearray(_HEADER.size + _STAMP.size) + _FILLING
+        self.begin(False)
+
+    def begin(self, again: bool) -> None:  # noqa: FBT001 -- one after the other
+        """Ask, and then ask again."""
+        self._again = again
+        #: of what is asked now, pings whose request has come, whose reply has, and both
         self.arrived = self.replied = self.working = 0
-        self._addresses = addresses
-        self._arrived = bytearray(self.count + size)
-        self._replied = bytearray(self.count + size)
-        self._astray = bytearray(self.count + size)
-        self._token = os.urandom(_TOKEN_BYTES)
-        # a new identifier each round: a connection tracker takes it for a new conversation
-        identifier = int.from_bytes(os.urandom(2), "big")
-        header = _HEADER.pack(_ECHO_REQUEST, 0, 0, identifier, 1)
-        self._packet = bytearray(header + self._token + bytes(_INDICES.size))
-        self._sum = sum(struct.unpack(f"!{len(self._packet) // 2}H", self._packet))
+
+    def asks(self, source: int, target: int) -> bool:
+        """Whether the pair is asked now."""
+        if not self._again or source == target:
+            return source != target
+        place = 2 * (source * self.size + target)
+        near = (target - source) % self.size <= _AGAIN
+        return near and bool(self._arrived[place] & self._replied[place])
 
     def request(self, source: int, target: int) -> bytearray:
-        """The ICMP message (RFC 792); pairs differ in the indices and the checksum alone."""
-        total = self._sum + source + target
+        """The ICMP message (RFC 792)."""
+        place = 2 * (source * self.size + target) + self._again
+        self._asked[place] = 1
+        self._write(place)
+        total = sum(_WORDS.unpack_from(self._packet)) + _FILLING_SUM
         total = (total & 0xFFFF) + (total >> 16)
         total = (total & 0xFFFF) + (total >> 16)
-        _INDICES.pack_into(self._packet, len(self._packet) - _INDICES.size, source, target)
         struct.pack_into("!H", self._packet, 2, ~total & 0xFFFF)
         return self._packet
+
+    def _write(self, place: int) -> None:
+        """A request's header, without a checksum, and its time.
+
+        As of any ping, the first has the number 1; the other has that of one soon after or much
+        later.
+        """
+        noise = self._noise[place >> 1]
+        identifier = noise & 0xFFFF if noise >> 16 & 1 else self._small
+        if not place & 1:
+            sequence = 1
+        elif noise >> 17 & 1:
+            sequence = 2 + (noise >> 18 & 3)
+        else:
+            sequence = max(2, (noise >> 32 & 0xFFFF) >> (noise >> 20 & 0xF))
+        _HEADER.pack_into(self._packet, 0, _ECHO_REQUEST, 0, 0, identifier, sequence)
+        now = divmod(self._first_us + place, _SECOND_US)
+        _STAMP.pack_into(self._packet, _HEADER.size, *now)
 
     def take(self, index: int, packet: bytes) -> None:
         """Note an IPv4 packet that came to machine ``index``; those of others are nothing."""
         start = (packet[0] & 15) * 4
         payload = start + _HEADER.size
-        if len(packet) != payload + PAYLOAD_BYTES or not packet.startswith(self._token, payload):
+        if len(packet) != payload + PAYLOAD_BYTES:
             return
-        source, target = _INDICES.unpack_from(packet, payload + _TOKEN_BYTES)
-        if source >= self.size or target >= self.size or source == target:
+        seconds, microseconds = _STAMP.unpack_from(packet, payload)
+        place = seconds * _SECOND_US + microseconds - self._first_us
+        if not 0 <= place < len(self._asked) or not self._asked[place]:
             return
-        pair = source * self.size + target
+        self._write(place)
+        # all but type and checksum, which differ between request and reply
+        if packet[start + 1] or packet[start + 4 :] != self._packet[4:]:
+            return
+        source, target = divmod(place >> 1, self.size)
         if packet[start] == _ECHO_REQUEST:
             if index != target:
-                self._astray[pair] = 1
+                self._astray[place] = 1
                 return
             marks, others = self._arrived, self._replied
         elif (
@@ -377,25 +439,26 @@ class _Sight:
             marks, others = self._replied, self._arrived
         else:
             return
-        if not marks[pair]:
-            marks[pair] = 1
+        if not marks[place]:
+            marks[place] = 1
             self.seen += 1
-            self.arrived += marks is self._arrived
-            self.replied += marks is self._replied
-            self.working += others[pair]
+            if place & 1 == self._again:
+                self.arrived += marks is self._arrived
+                self.replied += marks is self._replied
+                self.working += others[place]
 
     def rows(self) -> tuple[str, ...]:
         """See ``Round``."""
-        text = bytes(
+        works = [
             a & b & ~c & 1
             for a, b, c in zip(self._arrived, self._replied, self._astray, strict=True)
-        ).translate(_DIGITS)
-        rows = []
-        for start in range(self.size):
-            row = bytearray(text[start * self.size : (start + 1) * self.size])
-            row[start] = ord("1")
-            rows.append(row.decode("ascii"))
-        return tuple(rows)
+        ]
+        again = (a | 1 - b for a, b in zip(works[1::2], self._asked[1::2], strict=True))
+        text = bytes(map(operator.and_, works[::2], again)).translate(_DIGITS)
+        return tuple(
+            text[start : start + self.size].decode("ascii")
+            for start in range(0, len(text), self.size)
+        )
 
 
 _LOOPBACK = socket.inet_aton("127.0.0.1")

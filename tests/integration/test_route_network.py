@@ -445,6 +445,65 @@ def test_a_pair_that_works_now_and_then_does_not_work(apart, monkeypatch):
     assert net.works("h1", "h4", matrix)
 
 
+#: what a rule of a router may match of some pings that pass it, and what it matches of none
+FIELDS = (
+    "icmp sequence 1",
+    "icmp sequence != 1",
+    "icmp sequence 2-5",
+    "icmp sequence > 5",
+    "icmp checksum 0-0x7fff",
+    "@th,64,8 != 0 @th,96,32 0",  # seconds since 1970, lowest byte first
+    "@th,160,32 0",  # their microseconds
+    "@th,192,64 0x1011121314151617",  # what fills the rest
+    "ip length 84",
+    "ip ttl 64",
+    "ip frag-off & 0x4000 != 0",
+    "ip frag-off & 0x4000 0",  # replies
+    "ip id != 0",
+    "ct state new",
+    "ct state established icmp type echo-request",  # all but the first of a conversation
+)
+NO_FIELDS = (
+    "icmp sequence 0",
+    "icmp code != 0",
+    "@th,96,32 != 0",
+    "@th,160,32 != 0",
+    "@th,192,64 != 0x1011121314151617",
+    "@th,448,64 != 0x3031323334353637",
+    "ip length != 84",
+    "ip ttl != 64",
+    "ip dscp != 0",
+    "ip hdrlength != 5",
+    "meta mark != 0",
+)
+
+
+def test_no_rule_on_a_field_tells_a_ping_from_what_measures(apart, monkeypatch):
+    monkeypatch.setattr(worker, "SETTLE_S", 0.0)
+    net = apart(make(2, 3))
+    target = net.world.addresses[-1]
+    pinged = f"ping -q -c 10 -i 0.001 -W 0.01 {target} | grep -q ' 0% packet loss'"
+
+    def loses(*matches):
+        """Whether what measures loses something, and whether a ping does."""
+        chain = "'{ type filter hook prerouting priority 0; }'"
+        net.do("r0", f"nft add table ip t && nft add chain ip t c {chain}")
+        for match in matches:
+            rule = f"'icmp type {{ echo-request, echo-reply }} {match} drop'"
+            net.do("r0", f"nft add rule ip t c {rule}")
+        found = net.observe()["matrix"] != list(net.world.intended)
+        ping = "failed" in net.ask("inject", commands=[[net.name("h1"), pinged]])
+        net.do("r0", "nft delete table ip t")
+        return found, ping
+
+    for match in FIELDS:
+        assert loses(match) == (True, True), match
+    assert loses(*NO_FIELDS) == (False, False)
+    # a ping has one identifier, what measures has one for each pair
+    for match in ("icmp id < 64", "icmp id >= 64"):
+        assert loses(match)[0], match
+
+
 def test_replies_that_come_late_still_count(apart):
     """Slower than a round's patience, but one by one: each is waited for anew."""
     net = apart(make(2, 2))

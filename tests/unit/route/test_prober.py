@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
+import time
 
 import pytest
 from hypothesis import given
@@ -35,17 +36,50 @@ def exchange(sight, source, target):
     return packet(sent, *ends), packet(sent, *ends, reply=True)
 
 
-@given(size=st.integers(2, 1025), data=st.data())
-def test_a_request_has_the_size_of_ping_and_a_checksum_that_holds(size, data):
+def fields(message):
+    """Type, code, checksum, identifier, sequence, seconds, microseconds, the rest."""
+    return (*struct.unpack_from("!BBHHH", message), *struct.unpack_from("=QQ", message, 8)), bytes(
+        message[24:]
+    )
+
+
+@given(size=st.integers(2, 65), data=st.data())
+def test_a_request_is_that_of_ping_field_for_field(size, data):
     source, target = (data.draw(st.integers(0, size - 1)) for _ in range(2))
+    sight = _Sight(size, [], data.draw(st.integers(0, 200)))
 
-    message = bytes(_Sight(size, []).request(source, target))
+    now_s = int(time.time())
+    first = bytes(sight.request(source, target))
+    sight.begin(again=True)
+    second = bytes(sight.request(source, target))
 
-    total = sum(struct.unpack(f"!{len(message) // 2}H", message))
-    total = (total & 0xFFFF) + (total >> 16)
-    assert (total & 0xFFFF) + (total >> 16) == 0xFFFF
-    assert len(message) == 8 + PAYLOAD_BYTES
-    assert message[-4:] == struct.pack("!HH", source, target)
+    for message, sequences in ((first, [1]), (second, range(2, 1 << 16))):
+        (kind, code, _, identifier, sequence, seconds, microseconds), rest = fields(message)
+        assert (kind, code, len(message)) == (8, 0, 8 + PAYLOAD_BYTES)
+        assert sequence in sequences
+        assert 0 <= seconds - now_s <= 5
+        assert microseconds < 1_000_000
+        assert rest == bytes(range(0x10, 0x38))
+        assert identifier == fields(first)[0][3]
+        total = sum(struct.unpack(f"!{len(message) // 2}H", message))
+        total = (total & 0xFFFF) + (total >> 16)
+        assert (total & 0xFFFF) + (total >> 16) == 0xFFFF
+
+
+def test_identifiers_and_sequences_are_small_and_large_ones():
+    """Rules on a range of either tell no ping from what is sent here."""
+    sight = _Sight(16, [], 7)
+    sight.begin(again=True)
+    messages = [bytes(sight.request(*pair)) for pair in itertools.permutations(range(16), 2)]
+
+    identifiers = [fields(message)[0][3] for message in messages]
+    sequences = [fields(message)[0][4] for message in messages]
+    for numbers, least in ((identifiers, 64), (sequences, 6)):
+        for small in (True, False):
+            assert sum((number < least) is small for number in numbers) > 60
+    assert max(identifiers) > 1 << 15
+    assert {2, 3, 4, 5} < set(sequences)
+    assert sum(number > 1 << 12 for number in sequences) > 4
 
 
 def test_a_pair_works_when_its_request_arrived_and_its_reply_came_back():
@@ -59,6 +93,42 @@ def test_a_pair_works_when_its_request_arrived_and_its_reply_came_back():
 
     assert sight.rows() == ("101", "010", "001")
     assert (sight.working, sight.seen) == (1, 2)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_pair_that_is_asked_again_must_answer_again(answered):
+    sight = _Sight(3, ADDRESSES)
+    for one in zip((2, 0), exchange(sight, 0, 2), strict=True):
+        sight.take(*one)
+    request, _ = exchange(sight, 1, 2)  # which is lost
+    sight.begin(again=True)
+
+    asked = [pair for pair in itertools.product(range(3), repeat=2) if sight.asks(*pair)]
+    assert asked == [(0, 2)]
+    for one in zip((2, 0), exchange(sight, 0, 2), strict=True):
+        if answered:
+            sight.take(*one)
+    sight.take(2, request)  # late, and not of what is asked now
+
+    assert sight.working == answered
+    assert sight.rows() == ("101" if answered else "100", "010", "001")
+
+
+def test_in_a_large_network_each_machine_asks_some_again():
+    size = 100
+    sight = _Sight(size, [socket.inet_aton(f"10.0.0.{host}") for host in range(size)])
+    for source in (0, 70):
+        for target in range(size):
+            if target != source:
+                sent = bytes(sight.request(source, target))
+                ends = sight._addresses[source], sight._addresses[target]
+                sight.take(target, packet(sent, *ends))
+                sight.take(source, packet(sent, *ends, reply=True))
+    sight.begin(again=True)
+
+    assert [target for target in range(size) if sight.asks(0, target)] == list(range(1, 65))
+    assert sum(sight.asks(70, target) for target in range(size)) == 64
+    assert not any(sight.asks(1, target) for target in range(size))  # nothing worked
 
 
 def test_a_reply_may_be_read_before_its_request():
@@ -99,18 +169,28 @@ def forged(sight, change):
     wrong = bytearray(reply)
     if change == "address":
         wrong[12:16] = ADDRESSES[1]
-    elif change == "token":
-        wrong[40] ^= 1
+    elif change == "time":
+        wrong[28:44] = struct.pack("=QQ", int(time.time()), 1_000_000)
+    elif change in PLACES:
+        wrong[PLACES[change]] ^= 1
     elif change == "type":
         wrong[20] = 3
-    elif change == "indices":
-        wrong[-4:] = struct.pack("!HH", 0, 7)
     elif change == "oneself":
-        wrong[-4:] = struct.pack("!HH", 0, 0)
+        wrong[28:44] = _time_of(sight, 0, 0)
     return (1 if change == "place" else 0), bytes(wrong)
 
 
-@pytest.mark.parametrize("change", ["address", "token", "type", "indices", "oneself", "place"])
+#: of single bytes, in a packet
+PLACES = {"code": 21, "identifier": 25, "sequence": 27, "seconds": 28, "filling": 83}
+
+
+def _time_of(sight, source, target):
+    """Of a pair that is not asked."""
+    now = divmod(sight._first_us + 2 * (source * sight.size + target), 1_000_000)
+    return struct.pack("=QQ", *now)
+
+
+@pytest.mark.parametrize("change", ["address", "type", "time", "oneself", "place", *PLACES])
 def test_a_reply_that_is_wrong_in_anything_is_nothing(change):
     sight = _Sight(3, ADDRESSES)
 
