@@ -25,6 +25,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from netarena.sandbox.namespace import Unavailable, isolate, lacking
+from netarena.sandbox.shell import environment
 from netarena_route.worker import Worker
 
 _PACKET_BYTES = 4096
@@ -127,6 +128,7 @@ def main() -> None:
     if missing := lacking():
         zygote.send({"failed": missing})
         return
+    environment()
     gc.collect()
     gc.freeze()  # collections in the children leave the shared pages alone
     zygote.send({"ready": True})

@@ -544,6 +544,7 @@ def main() -> None:
     if missing:
         control.send(json.dumps({"failed": missing}).encode())
         return
+    shell.environment()
     gc.collect()
     gc.freeze()  # collections in the children leave the shared pages alone
     control.send(json.dumps({"ready": walls, "unapart": unapart}).encode())

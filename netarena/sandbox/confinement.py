@@ -42,7 +42,7 @@ from netarena.sandbox import namespace, protection, shell
 from netarena.sandbox.caller import descendants
 from netarena.sandbox.keep import Keep
 from netarena.sandbox.protection import Guard, Unprotected
-from netarena.sandbox.shell import Kept, Limits, Result
+from netarena.sandbox.shell import Clock, Kept, Limits, Result
 
 __all__ = ["USERS", "Task", "lacking", "reduced", "run"]
 
@@ -341,7 +341,7 @@ class _Confinement:
             path = str(self._keep if place == "kept" else getattr(self, f"_{place}"))
             given = {name: value.replace(f"{{{place}}}", path) for name, value in given.items()}
         return {
-            **shell.ENVIRONMENT,
+            **shell.environment(),
             "PATH": f"{self._programs}:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(self._scratch),
             "TMPDIR": str(self._scratch),
@@ -350,7 +350,7 @@ class _Confinement:
 
     def _attend(self) -> tuple[str, bool]:
         """Read and watch until it ends. Returns why it must be stopped, and whether by time."""
-        deadline = time.monotonic() + self._task.limits.wall_s
+        clock = Clock(self._task.limits.wall_s, self._send)
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
         poll.register(self._output, select.POLLIN)
@@ -361,16 +361,21 @@ class _Confinement:
             if self._output in events and not self._read():
                 poll.unregister(self._output)  # closed by all, and something still runs
             if self._life in events:
-                return "", False
+                return clock.over, bool(clock.over)
             if self._asked.fileno() in events:
                 return "nobody waits for it", False
+            if clock.runs_out():
+                return clock.over, True
             now = time.monotonic()
-            if now >= deadline:
-                return f"it ran for {self._task.limits.wall_s:g} s", True
             if now - looked >= shell.TICK_S:
                 looked, looks = now, looks + 1
                 if reason := self._excess(seldom=not looks % _SELDOM):
-                    return reason, False
+                    return clock.over or reason, bool(clock.over)
+
+    def _send(self, number: int) -> None:
+        """To the command's own group of processes."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child, number)
 
     def _excess(self, *, seldom: bool) -> str:
         """Which bound is passed that the kernel does not keep; empty if none."""

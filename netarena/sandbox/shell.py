@@ -45,10 +45,13 @@ from typing import Any
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import protection
 
-__all__ = ["Limits", "Result", "Room", "available", "entered", "plain", "run"]
+__all__ = ["Limits", "Result", "Room", "available", "entered", "environment", "plain", "run"]
 
 #: no watching: what an unlimited command could do in this time is bounded by the kernel's limits
 TICK_S = 0.02
+#: how a command is asked to end whose time is over, and for how long it is listened to: ping tells
+#: its statistics when it is interrupted, what runs in the background minds the other
+ASKS = ((signal.SIGINT, 0.5), (signal.SIGTERM, 0.5))
 #: of bubblewrap, from its start until the command may run; it takes some 15 ms
 _START_S = 30.0
 #: from SIGKILL to the end of every process, each of which frees its memory on its own time
@@ -148,6 +151,7 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
+_PRELOADED = re.compile(r"^(LD_PRELOAD|_STDBUF_\w)=(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -162,8 +166,8 @@ class Limits:
     and its end.
     """
 
-    wall_s: float = 10.0
-    cpu_s: float = 10.0  # of each process, rounded up to whole seconds: the kernel counts those
+    wall_s: float = 15.0
+    cpu_s: float = 15.0  # of each process, rounded up to whole seconds: the kernel counts those
     memory_bytes: int = 256 << 20
     processes: int = 64
     file_bytes: int = 8 << 20
@@ -221,6 +225,57 @@ def available() -> str:
     except KeyError:
         return f"there is no seccomp filter for {platform.machine()}"
     return ""
+
+
+class Clock:
+    """The time of one command. When it is over the command is asked to end (``ASKS``), by
+    ``send``, which takes the number of a signal."""
+
+    def __init__(self, wall_s: float, send: Callable[[int], object]) -> None:
+        """The time begins."""
+        self._wall_s = wall_s
+        self._send = send
+        self._asks = iter(ASKS)
+        self._due = time.monotonic() + wall_s
+        #: why it was asked to end, in words; empty if it was not
+        self.over = ""
+
+    def runs_out(self) -> bool:
+        """Whether the command is to be killed, as it was asked to end for long enough."""
+        if (now := time.monotonic()) < self._due:
+            return False
+        self.over = f"it ran for {self._wall_s:g} s"
+        number, wait_s = next(self._asks, (0, 0.0))
+        if number:
+            self._send(number)
+            self._due = now + wait_s
+        return not number
+
+
+def environment() -> dict[str, str]:
+    """What a command's environment begins with: variables that harm nobody, and those by which
+    programs write line by line as they do to a terminal. Asked for once by who forks others."""
+    return {**ENVIRONMENT, "PYTHONUNBUFFERED": "1", **_line_buffering()}
+
+
+@cache
+def _line_buffering() -> dict[str, str]:
+    """Those of stdbuf, for all programs that write by the C library; empty where this machine has
+    none, or none that commands see."""
+    try:
+        told = subprocess.run(
+            ["stdbuf", "-oL", "env"],  # noqa: S607 -- found as a command finds it
+            env=ENVIRONMENT,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=_START_S,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    found = dict(_PRELOADED.findall(told))
+    return found if found.get("LD_PRELOAD", "").startswith("/usr/") else {}
 
 
 def run(  # noqa: PLR0913 -- what a sandbox is made of
@@ -321,7 +376,7 @@ def _arguments(*, networked: bool, capable: bool, hostname: str, room: Room) -> 
         line += ["--unshare-user", "--unshare-net"]
     elif capable:
         line += ["--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_RAW"]
-    for name, value in {**ENVIRONMENT, **room.environment}.items():
+    for name, value in {**environment(), **room.environment}.items():
         line += ["--setenv", name, value]
     line += _system_folders()
     for name, program in room.programs.items():
@@ -369,7 +424,8 @@ def _limited(limits: Limits) -> list[str]:
     the one without not look after it."""
     line = ["prlimit"]
     line += [f"--{name}={most}:{most}" for name, _, most in kernel_limits(limits)]
-    return [*line, "timeout", "--signal=KILL", str(math.ceil(limits.wall_s) + 1)]
+    asked_s = sum(wait_s for _, wait_s in ASKS)
+    return [*line, "timeout", "--signal=KILL", str(math.ceil(limits.wall_s + asked_s) + 1)]
 
 
 def _harmless_user() -> dict[str, Any]:
@@ -487,28 +543,37 @@ class _Sandbox:
 
     def _attend(self) -> tuple[str, bool]:
         """Read and watch until it ends. Returns why it must be stopped, and whether by time."""
-        deadline = time.monotonic() + _START_S
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
         poll.register(self._output, select.POLLIN)
         looked = 0.0
-        begun = False
+        clock: Clock | None = None
+        started = time.monotonic()
         while True:
             events = dict(poll.poll(TICK_S * 1000))
             if self._output in events and not self._read():
                 poll.unregister(self._output)  # closed by all, and something still runs
             now = time.monotonic()
+            over = clock.over if clock is not None else ""
             if self._life in events:
-                return "", False
-            if not begun and self._begun():
-                begun = True
-                deadline = now + self._limits.wall_s
-            if now >= deadline:
-                return f"it ran for {self._limits.wall_s:g} s", True
-            if begun and now - looked >= TICK_S:
+                return over, bool(over)
+            if clock is None:
+                if self._begun():
+                    clock = Clock(self._limits.wall_s, self._send)
+                elif now >= started + _START_S:
+                    return "the sandbox does not begin", False
+                continue
+            if clock.runs_out():
+                return clock.over, True
+            if now - looked >= TICK_S:
                 looked = now
                 if reason := self._excess():
-                    return reason, False
+                    return over or reason, bool(over)
+
+    def _send(self, number: int) -> None:
+        """To the sandbox's first process, which passes it on to the command and its children."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._life, number)
 
     def _begun(self) -> bool:
         """Whether the sandbox is complete, with a root of its own, and the command let go."""
@@ -546,8 +611,7 @@ class _Sandbox:
     def _kill(self) -> None:
         """End the sandbox's first process, with which the kernel ends all others of its namespace;
         the descriptor tells only when they are gone."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._life, signal.SIGKILL)
+        self._send(signal.SIGKILL)
         if not select.select([self._life], [], [], END_S)[0]:
             raise EnvironmentFailed("a command does not die")
         # ours to reap where the caller adopts orphans

@@ -419,6 +419,20 @@ def test_time_and_processes_are_bounded_and_nothing_is_left(walls: Walls) -> Non
 
 
 @each
+def test_time_asks_it_to_end_and_keeps_what_it_wrote(walls: Walls) -> None:
+    async def scene(cell: Cell) -> None:
+        command = f"(echo begun; {NAP}) | grep begun & trap 'echo asked; exit' INT; {NAP} & wait"
+        for wall_s in (0.2, 1.0, 5.0, 25.0):  # of a busy machine
+            short = replace(LIMITS, wall_s=wall_s)
+            result = await cell.run(command, address=NOWHERE, limits=short)
+            if "asked" in result.output and "begun" in result.output:
+                break
+        assert result.told == f"begun\nasked\n[stopped: it ran for {wall_s:g} s]\n"
+
+    in_cell(walls, scene)
+
+
+@each
 def test_a_cancelled_command_ends(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         with Echo() as echo:

@@ -23,6 +23,7 @@ from netarena_route.guard import Guard
 
 pytestmark = pytest.mark.requires("bwrap")
 
+END_S = 60.0
 SECRET = "correct-horse-battery-staple"
 
 
@@ -189,6 +190,52 @@ def test_time_ends_it_with_all_that_it_started() -> None:
     # on a busy machine its time may be over before it begins
     assert result.told.removeprefix("begun\n") == "[stopped: it ran for 0.5 s]\n"
     assert processes_with(mark) == []
+
+
+@pytest.fixture(name="over_at_a_word")
+def _over_at_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of commands is over when they have written something."""
+    written = threading.Event()
+    add, runs_out = shell.Kept.add, shell.Clock.runs_out
+    deadline = time.monotonic() + END_S
+
+    def heard(kept: shell.Kept, chunk: bytes) -> None:
+        add(kept, chunk)
+        written.set()
+
+    def late(clock: shell.Clock) -> bool:
+        return (written.is_set() or time.monotonic() > deadline) and runs_out(clock)
+
+    monkeypatch.setattr(shell.Kept, "add", heard)
+    monkeypatch.setattr(shell.Clock, "runs_out", late)
+
+
+@pytest.mark.usefixtures("over_at_a_word")
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("trap 'echo asked; exit' INT; echo begun; sleep 99 & wait", "begun\nasked\n"),
+        (
+            "trap '' INT; trap 'echo asked; exit' TERM; echo begun; sleep 99 & wait",
+            "begun\nasked\n",
+        ),
+        # a program that keeps what it writes to a pipe until it has 4 KiB
+        ("echo begun | (cat; sleep 99) | grep begun", "begun\n"),
+    ],
+)
+def test_time_asks_it_to_end_and_keeps_what_it_wrote(command: str, output: str) -> None:
+    result = run(command, limits=Limits(wall_s=0))
+    assert result == Result(output, None, timed_out=True, stopped="it ran for 0 s")
+
+
+@pytest.mark.usefixtures("over_at_a_word")
+def test_a_ping_that_nobody_answers_tells_what_it_has(netns: int) -> None:
+    silent = "ip neigh replace 10.5.0.9 lladdr 02:00:00:00:00:09 nud permanent dev v0"
+    command = f"{silent}; ping -c 2 10.5.0.9"
+    result = run(command, netns=netns, limits=Limits(wall_s=0))
+    assert result.output.startswith("PING 10.5.0.9")
+    assert "0 received, 100% packet loss" in result.output
+    assert result.timed_out
 
 
 def test_a_daemon_ends_with_its_command() -> None:

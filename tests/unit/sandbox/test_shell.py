@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 from pathlib import Path
 
 import pytest
@@ -217,7 +218,47 @@ def test_limits_are_never_above_those_that_hold_already(monkeypatch: pytest.Monk
     line = shell._limited(Limits(cpu_s=3.2, processes=64))
     assert "--cpu=4:4" in line
     assert "--nproc=7:7" in line
-    assert line[-3:] == ["timeout", "--signal=KILL", "11"]
+    assert line[-3:] == ["timeout", "--signal=KILL", "17"]
+
+
+def test_time_that_is_over_asks_before_it_kills(monkeypatch: pytest.MonkeyPatch) -> None:
+    hand = iter([100.0, 114.9, 115.0, 115.4, 115.5, 115.9, 116.0])
+    monkeypatch.setattr(shell.time, "monotonic", lambda: next(hand))
+    sent: list[int] = []
+    clock = shell.Clock(15.0, sent.append)
+    told = [(clock.runs_out(), clock.over, len(sent)) for _ in range(6)]
+    assert sent == [signal.SIGINT, signal.SIGTERM]
+    words = "it ran for 15 s"
+    assert told == [
+        (False, "", 0),
+        (False, words, 1),
+        (False, words, 1),
+        (False, words, 2),
+        (False, words, 2),
+        (True, words, 2),
+    ]
+    # ping -c 2 of a target that is silent: a second, and ten more for the last reply
+    assert Limits().wall_s > 11
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("echo LD_PRELOAD=/usr/lib/x.so; echo _STDBUF_O=L; echo PATH=/bin", True),
+        ("echo LD_PRELOAD=/opt/x.so; echo _STDBUF_O=L", False),  # commands do not see it
+        ("exit 125", False),
+        ("echo PATH=/bin", False),
+    ],
+)
+def test_programs_write_line_by_line_where_the_machine_has_what_makes_them(
+    script: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stdbuf").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "stdbuf").chmod(0o755)
+    monkeypatch.setattr(shell, "ENVIRONMENT", {**shell.ENVIRONMENT, "PATH": f"{tmp_path}:/bin"})
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    wanted = {"LD_PRELOAD": "/usr/lib/x.so", "_STDBUF_O": "L"} if found else {}
+    assert shell._line_buffering.__wrapped__() == wanted
 
 
 def test_the_root_of_the_machine_becomes_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
