@@ -422,8 +422,8 @@ class _Sight:
         if not 0 <= place < len(self._asked) or not self._asked[place]:
             return
         self._write(place)
-        # all but type and checksum, which differ between request and reply
-        if packet[start + 1] or packet[start + 4 :] != self._packet[4:]:
+        # all but type and checksum, and the identifier, which translation of addresses may change
+        if packet[start + 1] or packet[start + 6 :] != self._packet[6:]:
             return
         source, target = divmod(place >> 1, self.size)
         if packet[start] == _ECHO_REQUEST:

@@ -142,6 +142,16 @@ def test_a_reply_may_be_read_before_its_request():
     assert sight.rows() == ("100", "110", "001")
 
 
+def test_a_translation_may_change_the_identifier():
+    sight = _Sight(3, ADDRESSES)
+    request, reply = exchange(sight, 0, 2)
+
+    sight.take(2, request[:24] + bytes(2) + request[26:])
+    sight.take(0, reply)
+
+    assert sight.working == 1
+
+
 def test_a_request_that_also_arrived_elsewhere_does_not_count():
     sight = _Sight(3, ADDRESSES)
     request, reply = exchange(sight, 0, 2)
@@ -181,7 +191,7 @@ def forged(sight, change):
 
 
 #: of single bytes, in a packet
-PLACES = {"code": 21, "identifier": 25, "sequence": 27, "seconds": 28, "filling": 83}
+PLACES = {"code": 21, "sequence": 27, "seconds": 28, "filling": 83}
 
 
 def _time_of(sight, source, target):

@@ -12,6 +12,9 @@ import pytest
 from netarena.errors import EnvironmentFailed
 from netarena_route import prober, worker
 from netarena_route.netlink import NeighbourTable, Unsent
+from netarena_route.world import Machine, World
+
+NAMES = ("r0", "h1", "h2")
 
 
 class Watched:
@@ -171,6 +174,38 @@ def test_a_network_that_fills_queues_itself_is_measured_as_it_is(
     assert served._measure(crowd_until=1.5).rows == rounds.rows
     assert rounds.tries == 3
     assert guard.calmed.is_set()  # what its own commands left is ended in between
+
+
+@pytest.mark.parametrize(
+    ("rounds", "wrong"),
+    [
+        (["111 110 111"], ""),
+        # others fill the kernel: each round loses something, and none the same
+        (["101 110 011", "111 010 101"], ""),
+        (["101 110 111", "101 110 111"], "p_r0 does not reach p_h1"),
+        # what works once and must not is no loss
+        (["101 111 111", "111 110 111"], "p_h1 reaches p_h2"),
+    ],
+)
+def test_a_new_network_is_healthy_when_each_pair_has_worked_that_must(
+    rounds: list[str], wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = worker.Worker()
+    served._world = World.model_construct(
+        prefix="p", machines=tuple(Machine(name=f"p_{name}", interfaces=()) for name in NAMES)
+    )
+    served._world.__dict__["intended"] = ("111", "110", "111")
+    told = [prober.Round(tuple(text.split()), 0.25) for text in rounds]
+    found = iter(told)
+    monkeypatch.setattr(served, "_measure", lambda crowd_until: next(found, told[-1]))
+    monkeypatch.setattr(worker.time, "sleep", lambda _: None)
+    monkeypatch.setattr(worker, "HEALTHY_S", 0.0)
+
+    if wrong:
+        with pytest.raises(RuntimeError, match=f"not healthy after 0 s: {wrong}"):
+            served._verify()
+    else:
+        assert served._verify() == 0.25 * len(rounds)
 
 
 def test_what_commands_left_is_calmed_while_nothing_is_asked(
