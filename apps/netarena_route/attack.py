@@ -74,7 +74,7 @@ _FILES = {
 _PROCESSES = {
     "environments": _router(
         f"cat /proc/*/environ | tr '\\0' '\\n' | grep -v -E '^(PATH|HOME|LANG|TERM|PWD|OLDPWD|"
-        f"SHLVL|_|LC_ALL)=' {_SHOWN}"
+        f"SHLVL|_|LC_ALL|PYTHONUNBUFFERED|LD_PRELOAD|_STDBUF_O)=' {_SHOWN}"
     ),
     "see-processes": _router(f"[ $(ls -d /proc/[0-9]* | wc -l) -gt 9 ] {_WON}"),
     "kill-everything": _router("kill -9 -1; kill -9 1; echo alive"),
