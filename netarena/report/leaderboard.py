@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from netarena.errors import ConfigError
 from netarena.model import Record
 from netarena.stats import wilson
@@ -131,8 +133,9 @@ def rank(files: Sequence[Path]) -> Leaderboard:
         roles = sorted({role for _, document in documents for role in document["participants"]})
         try:
             boards = tuple(_board(connection, role, documents) for role in roles)
-        except duckdb.Error as error:  # it reads some names as paths into JSON
-            raise ConfigError("file", f"DuckDB cannot rank these files: {error}") from None
+        except (duckdb.Error, ValidationError) as error:  # it reads some names as paths into JSON
+            first = str(error).partition("\n")[0]
+            raise ConfigError("file", f"DuckDB cannot rank these files: {first}") from None
     ungraded = tuple(file for file, document in documents if not _graded(document))
     return Leaderboard(boards=boards, ungraded=ungraded)
 
