@@ -1613,7 +1613,7 @@ def waits_of(enforcer, *specs):
             enforcer.asked.clear()
             enforcer.waits.clear()
             await one.put([render_policy(Policy(name="web", spec=spec), "shop")])
-            await one.look(4.0)
+            await one.look(8.0)
         rounds = zip(enforcer.waits, enforcer.asked, strict=True)
         return [wait.expected_ms for wait, asked in rounds if asked < len(WIDE.pairs)]
 
