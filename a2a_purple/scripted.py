@@ -77,7 +77,7 @@ class Register:
     def _find(self, context: str) -> Query | None:
         if self._queries is None:
             self._queries = list(
-                self._brief.application.generate(self._brief.config, self._brief.seed)
+                self._brief.application.select(self._brief.config, self._brief.seed)
             )
         while context not in self._indices and self._attempts < _ATTEMPTS:
             self._index_attempt(self._queries)

@@ -126,6 +126,19 @@ class Application(ABC):
         when the config cannot be drawn.
         """
 
+    def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
+        """As ``generate``, but queries of an index below ``start`` may be left out undrawn."""
+        del start
+        return self.generate(config, seed)
+
+    def size(self, config: Config) -> int:
+        """How many queries ``generate`` draws, told without drawing them all.
+
+        Raises ConfigError when the config cannot be drawn.
+        """
+        one_each = config.model_copy(update={"num_queries": 1})
+        return config.num_queries * sum(1 for _ in self.generate(one_each, 0))
+
     @abstractmethod
     def solve(self, query: Query) -> Sequence[str]:
         """The reference solution: the replies, one a turn, as an agent would send them."""
@@ -243,6 +256,16 @@ class Application(ABC):
         return ()
 
     # what every application shares
+
+    def select(self, config: Config, seed: int) -> Iterator[Query]:
+        """The queries of ``generate`` from ``config.start_index`` to before ``config.end_index``,
+        each drawn when it is asked for."""
+        start = config.start_index or 0
+        for query in self.generate_from(config, seed, start):
+            if config.end_index is not None and query.index >= config.end_index:
+                return
+            if query.index >= start:
+                yield query
 
     def explain(self, query: Query, episode: Episode) -> Episode:
         """``episode`` with its failure; what is solved safely or invalid has none.

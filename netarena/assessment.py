@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -26,12 +28,15 @@ from netarena.agent import Agent
 from netarena.aio import finish
 from netarena.application import Application
 from netarena.config import SEED_BITS, Config
+from netarena.deck import Deck
 from netarena.engine import Run, clock
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError
-from netarena.identity import Secrecy, seal, seal_id
+from netarena.file import read_lines, read_text
+from netarena.identity import Secrecy, find_index, read_id, seal, seal_id
 from netarena.journal import JOURNAL_NAME, Header, Journal, Past, lock_folder, read_journal
-from netarena.model import Episode, Query, write_jsonl
+from netarena.model import Episode, Query
 from netarena.result import Spool, replace_file, write_document, write_json
+from netarena.slot import Share, Slots
 from netarena.stats import summarise
 
 CONFIG_NAME = "config.json"
@@ -56,6 +61,10 @@ MAY_DIFFER = frozenset(
 )
 #: live worlds of one process when nobody says otherwise
 MAX_EPISODES = 8
+#: queries of one assessment
+MOST_QUERIES = 100_000
+#: drawing stops so often to see whether its task is still wanted, and whose turn it is, s
+_STEP_S = 0.02
 #: a participant's role names a folder, an output file a file
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -116,72 +125,123 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
 
 
 def load_queries(path: Path) -> list[Query]:
-    """Read a JSONL file of queries. Raises ConfigError that names the line."""
-    queries = []
+    """As ``read_queries``, all at once."""
+    return list(read_queries(path))
+
+
+def read_queries(path: Path) -> Iterator[Query]:
+    """The queries of a JSONL file, one by one. Raises ConfigError that names the line."""
     try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    queries.append(Query.model_validate_json(line))
-                except ValidationError as error:
-                    first = error.errors(include_url=False)[0]
-                    where = ".".join(map(str, first["loc"])) or "JSON"
-                    raise ConfigError(
-                        "benchmark_path", f"{path.name}, line {number}: {where}: {first['msg']}"
-                    ) from None
+        for number, line in enumerate(read_lines(path), start=1):
+            if not line.strip():
+                continue
+            try:
+                query = Query.model_validate_json(line.decode())
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(map(str, first["loc"])) or "JSON"
+                raise ConfigError(
+                    "benchmark_path", f"{path.name}, line {number}: {where}: {first['msg']}"
+                ) from None
+            yield query
     except OSError as error:
         raise ConfigError(
             "benchmark_path", f"{path.name} cannot be read: {error.strerror}"
         ) from None
     except UnicodeDecodeError:
         raise ConfigError("benchmark_path", f"{path.name} cannot be read: it is no text") from None
-    return queries
 
 
 def choose_queries(
     application: Application, config: Config, fallback_seed: int | None = None
-) -> tuple[list[Query], int]:
+) -> tuple[Iterator[Query], int]:
     """The queries of ``config`` in order of index, and their seed.
 
     They are drawn, or read from ``benchmark_path`` where that exists and is not to be regenerated;
-    else they are written there. ``start_index`` and ``end_index`` (exclusive) select by index. A
-    seed not given is taken from the file, else from ``fallback_seed``, else drawn: 64 bits.
-    Raises ConfigError when the file is broken or was made with other keys or another seed.
+    else they are written there. Each is drawn, or read and checked, when it is asked for.
+    ``start_index`` and ``end_index`` (exclusive) select by index. A seed not given is taken from
+    the file, else from ``fallback_seed``, else drawn: 64 bits. Raises ConfigError, also while
+    queries are asked for, when the file is broken or was made with other keys or another seed, and
+    for more than ``MOST_QUERIES``.
     """
     path = Path(config.benchmark_path) if config.benchmark_path else None
     if path is not None and path.exists() and not config.regenerate:
-        queries = _check_file(application, config, path.name, load_queries(path))
-        seed = queries[0].seed
-    else:
-        seed = next(
-            given
-            for given in (config.seed, fallback_seed, secrets.randbits(SEED_BITS))
-            if given is not None
-        )
-        queries = list(application.generate(config, seed))
-        if path is not None:
-            _check_overwritten(path)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(path, write_jsonl(queries))
-            except OSError as error:
-                raise ConfigError(
-                    "benchmark_path", f"{path.name} cannot be written: {error.strerror}"
-                ) from None
-    start = config.start_index or 0
-    # a file may hold a part of what was drawn: indices have gaps
-    last = max((query.index for query in queries), default=-1)
-    end = last + 1 if config.end_index is None else config.end_index
-    chosen = [query for query in queries if start <= query.index < end]
-    if not queries:
+        queries = read_queries(path)
+        first = next(queries, None)
+        if first is None:
+            raise ConfigError("benchmark_path", f"{path.name} holds no query; set regenerate_query")
+        seed = first.seed
+        if config.seed is not None and config.seed != seed:
+            raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {path.name}")
+        checked = _check_file(application, config, path.name, chain([first], queries), seed)
+        return _bound(config, checked), seed
+    seed = next(
+        given
+        for given in (config.seed, fallback_seed, secrets.randbits(SEED_BITS))
+        if given is not None
+    )
+    _check_size(config, application.size(config))
+    if path is None:
+        return _bound(config, application.select(config, seed)), seed
+    _check_overwritten(path)
+    return _bound(config, _write_queries(path, application.generate(config, seed))), seed
+
+
+def _check_size(config: Config, size: int) -> None:
+    """Refuse what selects more queries than an assessment may have, or none."""
+    if not size:
         raise ConfigError("config", "nothing can be drawn with these keys")
-    if not chosen:
+    start = config.start_index or 0
+    end = size if config.end_index is None else min(config.end_index, size)
+    if start >= end:
+        end = size if config.end_index is None else config.end_index
+        raise ConfigError("start_index", f"{start} to {end} selects none of the {size} queries")
+    labels = size // config.num_queries
+    # a file holds what was drawn whole, whatever part of it is asked
+    number = end - start if config.benchmark_path is None else size
+    if number > MOST_QUERIES:
         raise ConfigError(
-            "start_index", f"{start} to {end} selects none of the {len(queries)} queries"
+            "config.num_queries",
+            f"{config.num_queries} of each of {labels} labels make {number:,} queries; at most "
+            f"{MOST_QUERIES:,} are allowed: num_queries of at most {MOST_QUERIES // labels}"
+            + ("" if config.benchmark_path else ", or start_index and end_index"),
         )
-    return chosen, seed
+
+
+def _bound(config: Config, queries: Iterator[Query]) -> Iterator[Query]:
+    """Those of ``queries`` that ``config`` selects."""
+    start = config.start_index or 0
+    end = math.inf if config.end_index is None else config.end_index
+    number = last = chosen = 0
+    for query in queries:
+        number, last = number + 1, max(last, query.index)
+        if not start <= query.index < end:
+            continue
+        chosen += 1
+        if chosen > MOST_QUERIES:
+            raise ConfigError(
+                "config.num_queries", f"selects more than {MOST_QUERIES:,} queries, the most"
+            )
+        yield query
+    if not chosen:
+        # a file may hold a part of what was drawn: indices have gaps
+        end = last + 1 if config.end_index is None else config.end_index
+        raise ConfigError("start_index", f"{start} to {end} selects none of the {number} queries")
+
+
+def _write_queries(path: Path, queries: Iterator[Query]) -> Iterator[Query]:
+    """Hand on ``queries``, and write them all to ``path`` in the end. Raises ConfigError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with Deck(path.parent) as deck:
+            for query in queries:
+                deck.add(query)
+                yield query
+            replace_file(path, deck.lines())
+    except OSError as error:
+        raise ConfigError(
+            "benchmark_path", f"{path.name} cannot be written: {error.strerror}"
+        ) from None
 
 
 def _check_overwritten(path: Path) -> None:
@@ -194,9 +254,8 @@ def _check_overwritten(path: Path) -> None:
         problem = "is a hidden file"
     elif path.exists():
         try:
-            with path.open(encoding="utf-8") as lines:
-                if line := next(lines, ""):
-                    Query.model_validate_json(line)
+            if line := next(read_lines(path), b""):
+                Query.model_validate_json(line)
         except (OSError, ValueError):
             problem = "is there and holds no queries"
     if problem:
@@ -204,23 +263,19 @@ def _check_overwritten(path: Path) -> None:
 
 
 def _check_file(
-    application: Application, config: Config, name: str, queries: list[Query]
-) -> list[Query]:
+    application: Application, config: Config, name: str, queries: Iterator[Query], seed: int
+) -> Iterator[Query]:
     """A file's queries as their seed draws them with these keys, which must be what it holds.
 
     The file of a run whose ids are sealed is as good as one that tells them.
     """
-    if not queries:
-        raise ConfigError("benchmark_path", f"{name} holds no query; set regenerate_query")
-    seed = queries[0].seed
-    if config.seed is not None and config.seed != seed:
-        raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {name}")
-    drawn: dict[str, Query] = {}
-    for query in application.generate(config, seed):
-        drawn |= {query.id: query, seal_id(query.id, seed): query}
-    chosen: dict[str, Query] = {}
+    drawn = _Drawn(application, config, seed)
+    seen: set[int] = set()
     for query in queries:
-        original = drawn.get(query.id)
+        original = drawn.at(query.index, query.id)
+        if original is None and (index := _index_of(query.id, seed)) is not None:
+            # the id may be right, and the index altered
+            original = drawn.at(index, query.id)
         if original is None:
             expected = f"{application.name}-{application.version}-{config.shape_hash()}"
             raise ConfigError(
@@ -231,10 +286,40 @@ def _check_file(
             )
         if query.model_copy(update={"id": original.id}) != original:
             raise ConfigError("benchmark_path", f"{name} has query {query.id} altered by hand")
-        if original.id in chosen:
+        if original.index in seen:
             raise ConfigError("benchmark_path", f"{name} has query {query.id} twice")
-        chosen[original.id] = original
-    return list(chosen.values())
+        seen.add(original.index)
+        yield original
+
+
+def _index_of(query_id: str, seed: int) -> int | None:
+    identity = read_id(query_id)
+    if identity is None or identity.index is not None:
+        return identity and identity.index
+    return find_index(query_id, seed)
+
+
+class _Drawn:
+    """What a seed draws, by index: cheap while indices rise."""
+
+    def __init__(self, application: Application, config: Config, seed: int) -> None:
+        self._draw = partial(application.generate_from, config, seed)
+        self._queries: Iterator[Query] = iter(())
+        self._last: Query | None = None
+
+    def at(self, index: int, query_id: str) -> Query | None:
+        """The query of an index if it has that id, open or sealed. Raises ConfigError."""
+        if index < 0:
+            return None
+        if self._last is None or self._last.index > index:
+            self._queries = self._draw(index)
+            self._last = next(self._queries, None)
+        while self._last is not None and self._last.index < index:
+            self._last = next(self._queries, None)
+        found = self._last
+        if found is None or found.index != index:
+            return None
+        return found if query_id in {found.id, seal_id(found.id, found.seed)} else None
 
 
 def _take_up(
@@ -252,7 +337,7 @@ def _take_up(
     """
     path = out / CONFIG_NAME
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(read_text(path))
         held = (stored["application"], stored["version"], dict(stored["participants"]))
         values = dict(stored["config"])
         kept = Secrecy(stored.get("secrecy", Secrecy.OPEN))
@@ -291,7 +376,7 @@ def _take_up(
 def _keep_earlier(out: Path) -> None:
     """Move what an earlier run left into ``earlier-N/``: nothing is lost, nothing is mixed."""
     try:
-        earlier = json.loads((out / CONFIG_NAME).read_text(encoding="utf-8"))
+        earlier = json.loads(read_text(out / CONFIG_NAME))
         others = [*earlier["participants"], earlier["config"]["output_file"]]
     except (OSError, ValueError, KeyError, TypeError):
         others = []
@@ -359,7 +444,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     agents: Mapping[str, Agent],
     *,
     out: Path,
-    slots: asyncio.Semaphore | None = None,
+    slots: Slots | None = None,
     reporter: Reporter | None = None,
     fallback_seed: int | None = None,
     ids: Mapping[str, str] | None = None,
@@ -367,7 +452,8 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
 ) -> dict[str, dict[str, Any]]:
     """Run every query of ``config`` against each agent; ``application`` is entered already.
 
-    ``slots`` bounds live worlds over all calls that share it. The agents are closed at the end.
+    ``slots`` bounds live worlds over all calls that share it, fairly. The agents are closed at
+    the end.
     ``ids`` are the participants' names in ``results.json``, by role; without it a URL or the
     agent's own name. ``secrecy`` is about who reads records while the run goes on.
     Returns the summaries by role; records are in the result files alone. Raises ConfigError before
@@ -380,7 +466,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
             config,
             agents,
             out=out,
-            slots=slots or asyncio.Semaphore(MAX_EPISODES),
+            slots=slots or Slots(MAX_EPISODES),
             pump=_Pump(reporter or _Silent()),
             fallback_seed=fallback_seed,
             ids=ids or {},
@@ -397,7 +483,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     agents: Mapping[str, Agent],
     *,
     out: Path,
-    slots: asyncio.Semaphore,
+    slots: Slots,
     pump: _Pump,
     fallback_seed: int | None,
     ids: Mapping[str, str],
@@ -429,7 +515,9 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                 )  # fmt: skip
                 queries, seed = await asyncio.to_thread(choose_queries, application, own)
             if secrecy is Secrecy.SEALED:
-                queries = await asyncio.to_thread(lambda: list(map(seal, queries)))
+                queries = map(seal, queries)
+            deck = held.enter_context(Deck(out))
+            await _draw(queries, deck, slots, deadline)
             # to the end, even when cancelled: what it opens is to be closed below
             parts = await finish(
                 asyncio.to_thread(
@@ -438,7 +526,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     config,
                     agents=agents,
                     names=names,
-                    queries=queries,
+                    deck=deck,
                     secrecy=secrecy,
                     out=out,
                     held=held,
@@ -447,6 +535,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
         except OSError as error:
             raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None
         telling = _Telling(seed, agents, secrecy)
+        share = held.enter_context(slots.join())
         async with asyncio.TaskGroup() as group:
             group.create_task(pump.run())
             tasks = [
@@ -456,8 +545,8 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                         config,
                         telling,
                         part,
-                        queries=queries,
-                        slots=slots,
+                        deck=deck,
+                        slots=share,
                         pump=pump,
                         deadline=deadline,
                     )
@@ -471,6 +560,23 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
         if isinstance(result, AssessmentFailed):
             raise result
     return {role: result for role, result in results.items() if isinstance(result, dict)}
+
+
+async def _draw(queries: Iterator[Query], deck: Deck, slots: Slots, deadline: float | None) -> None:
+    """Fill ``deck``, beside the event loop and taking turns with other assessments.
+
+    Raises AssessmentFailed when the time ends first; ends soon when it is cancelled.
+    """
+    used_s = 0.0
+    done = False
+    while not done:
+        if deadline is not None and clock() >= deadline:
+            raise AssessmentFailed("no query could be graded; the time ended before the first ask")
+        async with slots.turn(used_s):
+            begin = clock()
+            # a step to its end, even when cancelled: the file must not be closed under the thread
+            done = await finish(asyncio.to_thread(deck.fill, queries, _STEP_S))
+            used_s += clock() - begin
 
 
 def _name(agent: Agent) -> str:
@@ -500,7 +606,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     *,
     agents: Mapping[str, Agent],
     names: Mapping[str, str],
-    queries: Sequence[Query],
+    deck: Deck,
     secrecy: Secrecy,
     out: Path,
     held: ExitStack,
@@ -516,7 +622,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         "secrecy": secrecy,
     }
     # the config last: where it is, a run can be resumed
-    replace_file(out / QUERIES_NAME, write_jsonl(queries))
+    replace_file(out / QUERIES_NAME, deck.lines())
     write_json(out / CONFIG_NAME, {**header, "participants": dict(names)})
     parts = []
     for role, agent in agents.items():
@@ -539,8 +645,8 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     telling: _Telling,
     part: _Part,
     *,
-    queries: Sequence[Query],
-    slots: asyncio.Semaphore,
+    deck: Deck,
+    slots: Share,
     pump: _Pump,
     deadline: float | None,
 ) -> dict[str, Any] | AssessmentFailed:
@@ -559,7 +665,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     if left <= 0:
         return AssessmentFailed("no query could be graded; the time ended before the first ask")
     try:
-        pump.tell("planned", role, len(queries))
+        pump.tell("planned", role, len(deck.cards))
         try:
             await agent.open(timeout_s=min(config.agent_timeout_s, left))
         except AgentFailed as error:
@@ -577,7 +683,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             slots=slots,
             report=report,
         )
-        graded = await run.grade(queries, deadline)
+        graded = await run.grade(deck, deadline)
         part.journal.append("end", complete=not graded.not_run)
     except AssessmentFailed as error:
         with suppress(AssessmentFailed):  # a full disk may be the very reason

@@ -35,6 +35,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from netarena.aio import finish
 from netarena.application import Application, Environment
+from netarena.assessment import MOST_QUERIES
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed, ReplyRefused
 from netarena.model import Judgement, Query, Record, State
@@ -173,6 +174,8 @@ def _draw(
     """As ``draw``, a query a step: the time of all may be long."""
     if total < 1:
         raise ConfigError("num_queries", f"must be at least 1, not {total}")
+    if total > MOST_QUERIES:
+        raise ConfigError("num_queries", f"must be at most {MOST_QUERIES:,}, not {total:,}")
     variants = _named(application.variants(config))
     labels = set[tuple[str, str]]()
     for name, variant in variants.items():

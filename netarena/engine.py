@@ -4,7 +4,7 @@ The parts, from the inside out:
 
 - ``run_episode`` plays one opened world against the agent and returns a verdict, whatever happens.
 - ``Run`` keeps ``config.concurrency`` episodes going; while an agent thinks, the next world of its
-  lane is prepared. A world, prepared or played, holds one of the service's ``slots``.
+  lane is prepared. A world, prepared or played, holds one place of its share of the service's.
 
 What goes wrong becomes data: an ``EnvironmentFailed`` (or any error of our own code around the
 world) is ours before a reply was executed, and gets one more try; afterwards it is the agent's
@@ -19,15 +19,16 @@ import random
 import time
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from netarena.agent import Agent, context_id
 from netarena.aio import finish
 from netarena.application import Application, Environment
 from netarena.config import Config
+from netarena.deck import Card, Deck
 from netarena.errors import (
     AgentFailed,
     AssessmentFailed,
@@ -54,6 +55,7 @@ from netarena.model import (
     storable,
 )
 from netarena.prompts import render
+from netarena.slot import Share
 
 #: a failure of ours is tried once more as it is, then reported
 TRIES = 2
@@ -70,10 +72,18 @@ Answered = Callable[[AgentFailed | None], None]
 log = logging.getLogger(__name__)
 
 
-def order_queries(queries: Sequence[Query], seed: int) -> list[Query]:
+class _Labelled(Protocol):
+    @property
+    def label(self) -> str: ...
+
+
+L = TypeVar("L", bound=_Labelled)
+
+
+def order_queries(queries: Iterable[L], seed: int) -> list[L]:
     """A seeded order balanced over labels, so that what a run grades first is a fair sample."""
     rng = random.Random(f"order-{seed}")  # noqa: S311 -- not for secrets
-    by_label: dict[str, list[Query]] = {}
+    by_label: dict[str, list[L]] = {}
     for query in queries:
         by_label.setdefault(query.label, []).append(query)
     piles = [by_label[label] for label in sorted(by_label)]
@@ -351,7 +361,7 @@ class Graded:
     """What a run came to: verdicts in the order of grading, and what was never asked."""
 
     episodes: list[Outline] = field(default_factory=list)
-    not_run: list[Query] = field(default_factory=list)
+    not_run: list[Card] = field(default_factory=list)
 
 
 class Run:
@@ -367,7 +377,7 @@ class Run:
         *,
         journal: Journal,
         past: Past,
-        slots: asyncio.Semaphore,
+        slots: Share,
         report: Report,
     ) -> None:
         self.application = application
@@ -380,7 +390,8 @@ class Run:
         self.slots = slots
         self.report = report
         self.deadline: float | None = None
-        self._todo: deque[Query] = deque()
+        self._todo: deque[Card] = deque()
+        self._deck: Deck | None = None
         self._graded = Graded()
         # an agent that was never there makes no rows: its first episodes wait here
         self._held: list[tuple[Query, Episode]] = []
@@ -388,24 +399,25 @@ class Run:
         self._absent_after = ABSENT_AFTER
         self._reached = False
 
-    async def grade(self, queries: Iterable[Query], deadline: float | None) -> Graded:
+    async def grade(self, deck: Deck, deadline: float | None) -> Graded:
         """Grade what the journal does not hold yet; stop asking at ``deadline`` (monotonic, s).
 
         Raises AssessmentFailed when the agent cannot be reached from the start, or when no query
         could be graded.
         """
         self.deadline = deadline
-        ordered = order_queries(list(queries), self.seed)
-        by_id = {query.id: query for query in ordered}
+        self._deck = deck
+        ordered = order_queries(deck.cards, self.seed)
         past = self.past.episodes
         stored = read_episodes(self.journal.path) if past else iter(())
+        by_id = {card.id: card for card in ordered} if past else {}
         # one by one, in a thread: reading costs time, and who is told of them keeps pace
         while episode := await asyncio.to_thread(next, stored, None):
             if episode.query_id in by_id:
                 self._reached = self._reached or episode.outcome is not Outcome.INVALID
                 self._graded.episodes.append(episode.outline())
-                await self.report(by_id[episode.query_id], episode)
-        self._todo.extend(query for query in ordered if query.id not in past)
+                await self.report(deck.read(by_id[episode.query_id]), episode)
+        self._todo.extend(card for card in ordered if card.id not in past)
         self._absent_after = min(ABSENT_AFTER, len(self._todo))
         lanes = min(self.config.concurrency, len(self._todo))
         absent: list[BaseException] = []
@@ -421,7 +433,7 @@ class Run:
             raise self._never_there(self._held[0][1].detail)
         await self._flush()
         graded = {episode.query_id for episode in self._graded.episodes}
-        self._graded.not_run = [query for query in ordered if query.id not in graded]
+        self._graded.not_run = [card for card in ordered if card.id not in graded]
         if all(episode.outcome is Outcome.INVALID for episode in self._graded.episodes):
             first = next(iter(self._graded.episodes), None)
             why = f"the first failed so: {first.detail}" if first else "the time ended before"
@@ -479,13 +491,14 @@ class Run:
     def _left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - clock()
 
-    async def _prepare(self, query: Query) -> World:
+    async def _prepare(self, card: Card) -> World:
         """A world that holds a slot."""
         begin = clock()
         await self.slots.acquire()
         queue_s = clock() - begin
         try:
-            world = await self._build(query)
+            assert self._deck is not None
+            world = await self._build(self._deck.read(card))
         except BaseException:
             self.slots.release()
             raise

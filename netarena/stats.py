@@ -122,7 +122,7 @@ def summarise(
     config: Config,
     seed: int | None,
     episodes: Sequence[Outline],
-    not_run: Sequence[Query] = (),
+    not_run: Sequence[object] = (),
 ) -> dict[str, Any]:
     """The summary of one participant: the last element of ``results``.
 

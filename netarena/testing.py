@@ -296,6 +296,13 @@ class ApplicationContract:
             changed += unlike
         assert changed, "a query does not depend on its generator"
 
+    def test_queries_are_counted_undrawn_and_drawn_from_any_index_on(self) -> None:
+        application, config, queries = self.load()
+        assert application.size(config) == len(queries)
+        for start in (len(queries) // 2, len(queries)):
+            rest = application.generate_from(config, self.seed, start)
+            assert [query for query in rest if query.index >= start] == queries[start:]
+
     def test_every_query_says_something_and_has_a_level(self) -> None:
         application, _, queries = self.load()
         for query in queries:

@@ -120,12 +120,19 @@ class Kubernetes(Application):
         return solution.orders(query)
 
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
+        return self.generate_from(config, seed, 0)
+
+    def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
         return query.generate(
             cast("KubernetesConfig", config),
             seed,
             lambda index: self.rng(config, seed, index),
             lambda index: self.query_id(config, seed, index),
+            start=start,
         )
+
+    def size(self, config: Config) -> int:
+        return config.num_queries * len(query.labels(cast("KubernetesConfig", config)))
 
     def solve(self, query: Query) -> Sequence[str]:
         return solution.solve(query)

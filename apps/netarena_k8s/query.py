@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from netarena.errors import ConfigError
@@ -27,13 +27,20 @@ _TEXT = (
 )
 
 
+def labels(config: KubernetesConfig) -> Mapping[str, tuple[str, ...]]:
+    """The labels of ``config``, each with its kinds. Raises ConfigError for an unknown kind."""
+    return CATALOGUE.choose(config.error_types, config.complexity_level)
+
+
 def generate(
     config: KubernetesConfig,
     seed: int,
     rng_for: Callable[[int], random.Random],
     make_id: Callable[[int], str],
+    *,
+    start: int = 0,
 ) -> Iterator[Query]:
-    """Draw ``config.num_queries`` queries of each label, labels in turn.
+    """Draw ``config.num_queries`` queries of each label, labels in turn, from index ``start`` on.
 
     Query ``i`` is drawn from ``rng_for(i)`` alone and has the id ``make_id(i)``. Raises
     ConfigError for a kind that there is not, for a combination for which the world has no room,
@@ -41,9 +48,9 @@ def generate(
     """
     folder = config.microservice_dir
     standard = boutique() if folder is None else read_checkout(folder)
-    labels = list(CATALOGUE.choose(config.error_types, config.complexity_level).items())
-    for index in range(config.num_queries * len(labels)):
-        label, kinds = labels[index % len(labels)]
+    programs = list(labels(config).items())
+    for index in range(start, config.num_queries * len(programs)):
+        label, kinds = programs[index % len(programs)]
         rng = rng_for(index)
         for _ in range(_WORLDS if config.world == "varied" else 1):
             world = varied(rng) if config.world == "varied" else standard

@@ -177,6 +177,8 @@ class Base:
         #: the rule that it breaks, in words; None while nobody looked
         self.fault = fault
         self._topology = topology
+        #: whether queries of a label can be made of it, as far as somebody looked
+        self.carries: dict[str, bool] = {}
 
     @property
     def size(self) -> int:

@@ -197,22 +197,32 @@ class Truth:
     changes_graph: bool
 
 
+def labels(config: Config) -> list[str]:
+    """The labels of the levels asked for that the network of ``config`` can carry.
+
+    Raises ConfigError for a network that cannot be made, or carries none.
+    """
+    asked = [label for label in LABELS if PROGRAMS[label][0] in config.complexity_level]
+    return _carried(base_for(config), asked)
+
+
 def generate(
     config: Config,
     seed: int,
     rng_for: Callable[[int], random.Random],
     make_id: Callable[[int], str],
+    *,
+    start: int = 0,
 ) -> Iterator[Query]:
-    """Draw ``config.num_queries`` queries of each label of the levels asked for, labels in turn.
+    """Draw ``config.num_queries`` queries of each label of the levels asked for, labels in turn,
+    from index ``start`` on.
 
     Query ``i`` is drawn from ``rng_for(i)`` alone and has the id ``make_id(i)``.
     """
     base = base_for(config)
-    labels = _carried(
-        base, [label for label in LABELS if PROGRAMS[label][0] in config.complexity_level]
-    )
-    for i in range(config.num_queries * len(labels)):
-        label = labels[i % len(labels)]
+    carried = labels(config)
+    for i in range(start, config.num_queries * len(carried)):
+        label = carried[i % len(carried)]
         level, kinds = PROGRAMS[label]
         rng = rng_for(i)
         drawn = _draw(kinds, rng, base)
@@ -304,21 +314,21 @@ def _carried(base: Base, labels: list[str]) -> list[str]:
     """
     if base.key is None:
         return labels
-    # by a generator of its own: what can be drawn does not depend on the seed
-    carried = [
-        label
-        for label in labels
-        if all(
+    unknown = [label for label in labels if label not in base.carries]
+    for label in unknown:
+        # by a generator of its own: what can be drawn does not depend on the seed
+        base.carries[label] = all(
             # nothing secret hangs on it
             _draw(PROGRAMS[label][1], random.Random(f"carried {label}{again}"), base, _SOON)  # noqa: S311
             for again in ("", *range(1, _OFTEN))
         )
-    ]
+    carried = [label for label in labels if base.carries[label]]
     if left := [label.rpartition(" ")[2] for label in labels if label not in carried]:
         problem = f"the network cannot carry the labels {', '.join(left)}"
         if not carried:
             raise ConfigError("topology", f"{problem}: no place in it has what they need")
-        _log.warning("topology: %s; they are left out", problem)
+        if unknown:
+            _log.warning("topology: %s; they are left out", problem)
     return carried
 
 

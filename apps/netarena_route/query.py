@@ -59,15 +59,17 @@ def generate(
     seed: int,
     rng_for: Callable[[int], random.Random],
     make_id: Callable[[int], str],
+    *,
+    start: int = 0,
 ) -> Iterator[Query]:
-    """Draw ``config.num_queries`` queries of each label, labels in turn.
+    """Draw ``config.num_queries`` queries of each label, labels in turn, from index ``start`` on.
 
     Query ``i`` is drawn from ``rng_for(i)`` alone and has the id ``make_id(i)``. Raises
     ConfigError for a kind that there is not, and for a combination that does not fit into a
     network of this size.
     """
     programs = list(labels(config).items())
-    for index in range(config.num_queries * len(programs)):
+    for index in range(start, config.num_queries * len(programs)):
         label, kinds = programs[index % len(programs)]
         rng = rng_for(index)
         net, faults = _draw_fitting(config, label, kinds, rng)

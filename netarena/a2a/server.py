@@ -11,7 +11,6 @@ A task goes on when its client leaves. It ends
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import math
@@ -43,6 +42,7 @@ from netarena.config import Config
 from netarena.errors import AssessmentFailed, ConfigError, without_folders
 from netarena.identity import Secrecy
 from netarena.model import JsonValue, Severity
+from netarena.slot import Slots
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
 
@@ -67,7 +67,7 @@ class Conduct(Protocol):
         agents: Mapping[str, Agent],
         *,
         out: Path,
-        slots: asyncio.Semaphore | None = None,
+        slots: Slots | None = None,
         reporter: Reporter | None = None,
         fallback_seed: int | None = None,
         secrecy: Secrecy = Secrecy.OPEN,
@@ -106,7 +106,7 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
     executor = AssessmentExecutor(
         application,
         place=place,
-        slots=asyncio.Semaphore(max_episodes),
+        slots=Slots(max_episodes),
         seed_secret=seed_secret or None,
         credentials=credentials or {},
         defaults=defaults or {},
@@ -207,7 +207,7 @@ class AssessmentExecutor(AgentExecutor):
         application: Application,
         *,
         place: Place,
-        slots: asyncio.Semaphore,
+        slots: Slots,
         seed_secret: str | None,
         credentials: Mapping[str, Credential],
         defaults: Mapping[str, JsonValue],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -23,7 +22,7 @@ from netarena.assessment import (
     MAX_EPISODES,
     RESULTS_NAME,
     conduct,
-    load_queries,
+    read_queries,
 )
 from netarena.cli.conversation import Watched, show_verdict
 from netarena.cli.interrupt import run_until_stopped
@@ -35,6 +34,7 @@ from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
 from netarena.identity import Secrecy, find_index, read_id
 from netarena.report.document import make_report
+from netarena.slot import Slots
 
 
 @click.command("run")
@@ -120,7 +120,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     _check_agent(name, over_a2a=over_a2a)
 
     async def examine() -> None:
-        slots = asyncio.Semaphore(max(MAX_EPISODES, 2 * config.concurrency))
+        slots = Slots(max(MAX_EPISODES, 2 * config.concurrency))
         chosen = (
             choose_agent(name, app, _asked(app, config, folder), over_a2a=over_a2a)
             if program is None
@@ -168,8 +168,8 @@ def place(application: Application, config: Config) -> tuple[Config, Path]:
             raise ConfigError("--resume", f"there is no run in {run}")
     if seed is None and config.benchmark_path is not None and not config.regenerate:
         path = Path(config.benchmark_path)
-        queries = load_queries(path) if path.exists() else []
-        seed = queries[0].seed if queries else None
+        first = next(read_queries(path), None) if path.exists() else None
+        seed = first.seed if first else None
     if seed is None:
         seed = secrets.randbits(SEED_BITS)
     if folder is None:

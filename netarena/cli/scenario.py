@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import os
@@ -27,6 +26,7 @@ from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.errors import ConfigError
 from netarena.report.document import make_report
 from netarena.scenario import Scenario, read_scenario
+from netarena.slot import Slots
 
 
 def run_scenario(
@@ -100,7 +100,7 @@ def _examine(
     config, folder = place(app, app.config_type.parse(values))
 
     async def examine() -> None:
-        slots = asyncio.Semaphore(max(MAX_EPISODES, 2 * config.concurrency))
+        slots = Slots(max(MAX_EPISODES, 2 * config.concurrency))
         async with app, started(scenario):
             agents: dict[str, Agent] = {
                 role: connect(url, role, os.environ) for role, url in endpoints.items()

@@ -19,6 +19,8 @@ from stage import Scripted, assess, open_all
 
 from netarena import assessment, engine
 from netarena.assessment import conduct
+from netarena.config import Config
+from netarena.deck import Deck
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureReason
 from netarena.journal import read_episodes, read_events
 from netarena.model import AgentInfo, Episode, Query, Reply, Usage
@@ -204,6 +206,117 @@ def test_a_file_may_hold_a_part_of_what_was_drawn(tmp_path: Path) -> None:
     path.write_text(path.read_text().splitlines(keepends=True)[-1])
     part, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path))
     assert [record["id"] for record in part[:-1]] == [whole[-2]["id"]]
+
+
+class Counting(Toy):
+    """Counts what is drawn, and may be stopped on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = 0
+        self.begun = threading.Event()
+
+    def generate(self, config: Config, seed: int) -> Iterator[Query]:
+        for query in super().generate(config, seed):
+            self.drawn += 1
+            if self.drawn == 10:
+                self.begun.set()
+            yield query
+
+
+def test_only_what_is_asked_for_is_drawn(tmp_path: Path) -> None:
+    toy = Counting()
+    results, _ = assess(toy, Scripted(open_all), tmp_path, num_queries=100_000, end_index=1)
+    assert len(results) == 2
+    assert toy.drawn <= 8  # one of each label, to count the labels
+    (line,) = (tmp_path / "queries.jsonl").read_text().splitlines()
+    config = Toy.config_type.parse({"num_queries": 100_000})
+    assert line == next(Toy().generate(config, 7)).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "make 300,000 queries; at most 100,000 are allowed: num_queries of at most 33333, or"),
+        ({"start_index": 7, "end_index": 200_000}, "make 199,993 queries; at most 100,000"),
+        ({"end_index": 1, "benchmark_path": "q.jsonl"}, "num_queries of at most 33333$"),
+        ({"start_index": 300_000}, "300000 to 300000 selects none of the 300000"),
+    ],
+)
+def test_more_queries_than_any_assessment_has_are_refused_undrawn(
+    values: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    toy = Counting()
+    with pytest.raises(ConfigError, match=message):
+        assess(toy, Scripted(open_all), tmp_path / "a", num_queries=100_000, **values)
+    assert toy.drawn <= 3
+
+
+def test_an_application_that_draws_more_than_it_says_is_stopped(tmp_path: Path) -> None:
+    toy = Counting()
+    toy.size = lambda config: 3  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assessment, "MOST_QUERIES", 20)
+        with pytest.raises(ConfigError, match="more than 20 queries"):
+            assess(toy, Scripted(open_all), tmp_path / "a", num_queries=100)
+    assert toy.drawn == 21
+
+
+@pytest.mark.parametrize("ended_by", ["cancel", "time"])
+def test_drawing_ends_with_its_task(ended_by: str, tmp_path: Path) -> None:
+    toy = Counting()
+    values = {"seed": 7, "num_queries": 30_000}
+    if ended_by == "time":
+        values["time_budget_s"] = 0.1
+    config = Toy.config_type.parse(values)
+    out = tmp_path / "a"
+
+    async def run() -> None:
+        agents = {"r": Scripted(open_all)}
+        task = asyncio.create_task(conduct(toy, config, agents, out=out))
+        await asyncio.to_thread(toy.begun.wait)
+        if ended_by == "cancel":
+            task.cancel()
+        with pytest.raises((asyncio.CancelledError, AssessmentFailed)):
+            await task
+        drawn = toy.drawn
+        assert drawn < 90_000
+        await asyncio.to_thread(lambda: None)
+        assert toy.drawn == drawn
+
+    asyncio.run(run())
+    assert [path.name for path in out.iterdir()] == [".lock"]
+
+
+def test_many_queries_wait_on_disk(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        with Deck(tmp_path) as deck:
+            text = "x" * 10_000
+            config = Toy.config_type.parse({"num_queries": 400})
+            for query in Toy().generate(config, 7):
+                deck.add(query.model_copy(update={"text": f"{query.index} {text}"}))
+            _, peak = tracemalloc.get_traced_memory()
+            assert deck.read(deck.cards[700]).text.startswith("700 ")
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_200 * 2_000
+
+
+def test_a_file_of_queries_in_another_order_is_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+    second, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path))
+    assert verdicts(first) == verdicts(second)
+
+
+def test_what_is_no_regular_file_holds_no_queries(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        with pytest.raises(ConfigError, match=r"benchmark_path: .* it is no regular file"):
+            assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
 
 
 @pytest.mark.parametrize(

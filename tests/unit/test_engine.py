@@ -10,10 +10,12 @@ import pytest
 from netarena_toy import VALVES, Toy
 from stage import Fragile, Scripted, assess, fail_at, never, open_all
 
+from netarena.assessment import conduct
 from netarena.config import Config
 from netarena.engine import order_queries
 from netarena.errors import AgentFailed, AssessmentFailed, FailureReason
 from netarena.model import Episode, Failure, FailureKind, Outcome, Query, scrub
+from netarena.slot import Slots
 
 
 async def forever() -> str:
@@ -188,7 +190,7 @@ def test_what_is_solved_safely_or_ours_has_no_failure(tmp_path: Path) -> None:
 def test_concurrency_bounds_conversations_and_worlds(tmp_path: Path) -> None:
     toy = Fragile(never)
     agent = Scripted(lambda p, t: _soon(f"open v{t + 1}"))
-    assess(toy, agent, tmp_path, num_queries=5, concurrency=3, slots=asyncio.Semaphore(4))
+    assess(toy, agent, tmp_path, num_queries=5, concurrency=3, slots=Slots(4))
     assert agent.most_asking == 3
     assert toy.most_live <= 4
     assert toy.live == 0
@@ -206,10 +208,42 @@ def test_few_slots_never_lock_up_even_when_worlds_fail(slots: int, tmp_path: Pat
     toy = Fragile(fail_at("open", tries=1))
     results, _ = assess(
         toy, Scripted(open_all), tmp_path, num_queries=3, concurrency=4,
-        slots=asyncio.Semaphore(slots),
+        slots=Slots(slots),
     )  # fmt: skip
     assert results[-1]["outcomes"]["solved"] == 9
     assert toy.most_live <= slots
+
+
+def test_an_agent_that_hangs_in_all_places_holds_up_no_other_assessment(tmp_path: Path) -> None:
+    async def main() -> None:
+        slots, asked = Slots(4), asyncio.Event()
+
+        async def hang() -> str:
+            if slots.held == 4:
+                asked.set()
+            await asyncio.Event().wait()
+            return ""
+
+        toy = Toy()
+        async with toy:
+            config = toy.config_type.parse({"seed": 7, "num_queries": 99, "concurrency": 256})
+            silent = Scripted(lambda prompt, turn: hang())
+            attack = asyncio.create_task(
+                conduct(toy, config, {"r": silent}, out=tmp_path / "attack", slots=slots)
+            )
+            await asked.wait()
+            config = toy.config_type.parse({"seed": 7, "num_queries": 4, "concurrency": 2})
+            done = await conduct(
+                toy, config, {"r": Scripted(open_all)}, out=tmp_path / "honest", slots=slots
+            )
+            assert done["r"]["outcomes"]["solved"] == 12
+            assert slots.held == 4
+            attack.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await attack
+        assert slots.held == 0
+
+    asyncio.run(main())
 
 
 def test_the_next_world_is_prepared_while_the_agent_thinks(tmp_path: Path) -> None:
@@ -346,7 +380,7 @@ def test_waiting_for_a_place_is_queueing_and_nobodys_time(tmp_path: Path) -> Non
     agent = Scripted(lambda p, t: _wait(0.05, "rubbish"))
     _, episodes = assess(
         Toy(), agent, tmp_path, num_queries=2, concurrency=6, max_iterations=2,
-        slots=asyncio.Semaphore(1),
+        slots=Slots(1),
     )  # fmt: skip
     last = max(episodes, key=lambda episode: episode.queue_s)
     assert last.queue_s > 0.3

@@ -16,6 +16,7 @@ import netarena.engine
 from netarena.assessment import conduct
 from netarena.errors import AgentFailed, AssessmentFailed, EnvironmentFailed, FailureReason
 from netarena.model import Execution, Outcome
+from netarena.slot import Slots
 
 
 def deep(levels: int) -> Any:
@@ -287,7 +288,7 @@ def test_cancelled_at_any_moment_slots_and_worlds_are_given_back(tmp_path: Path)
     config = Toy.config_type.parse({"seed": 7, "num_queries": 2, "concurrency": 2})
 
     async def main() -> None:
-        slots = asyncio.Semaphore(3)
+        slots = Slots(3)
         for number in range(40):
             task = asyncio.create_task(
                 conduct(toy, config, {"r": Scripted(slow)}, out=tmp_path / str(number), slots=slots)
@@ -296,7 +297,7 @@ def test_cancelled_at_any_moment_slots_and_worlds_are_given_back(tmp_path: Path)
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-            assert slots._value == 3
+            assert slots.held == 0
         assert toy.live == 0
         assert set(toy.closed.values()) == {1}
 

@@ -508,7 +508,7 @@ async def test_two_tasks_run_at_once_and_share_their_places(tmp_path):
         await until(lambda: conduct.running == 2)
         slots = {id(call["slots"]) for call in conduct.calls}
         assert len(slots) == 1
-        assert conduct.calls[0]["slots"]._value == 3
+        assert conduct.calls[0]["slots"].number == 3
         conduct.go.set()
         await until(lambda: conduct.running == 0)
         for task_id in ids:

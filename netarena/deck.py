@@ -1,0 +1,79 @@
+"""The queries of an assessment, on disk: in memory there is a card of each.
+
+Networks make a query large. Of 100,000 the cards take 30 MB; the queries themselves are read again
+one by one, when their worlds are built.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from netarena.model import Query
+
+
+class Card(NamedTuple):
+    """What is known of a query without reading it, and where it lies."""
+
+    id: str
+    label: str
+    offset: int
+    size: int
+
+
+class Deck:
+    """Queries in the order in which they were added; the file has no name and goes with the
+    process. One thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError."""
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 -- closed by __exit__
+        self._end = 0
+        self.cards: list[Card] = []
+
+    def add(self, query: Query) -> None:
+        """Take one more. Raises OSError."""
+        line = query.model_dump_json().encode() + b"\n"
+        self._file.write(line)
+        self.cards.append(Card(query.id, query.label, self._end, len(line)))
+        self._end += len(line)
+
+    def fill(self, queries: Iterator[Query], within_s: float) -> bool:
+        """Add what ``queries`` gives; whether that was all, or the time ended first.
+
+        Raises OSError, and what drawing raises.
+        """
+        end = time.monotonic() + within_s
+        for query in queries:
+            self.add(query)
+            if time.monotonic() >= end:
+                return False
+        return True
+
+    def read(self, card: Card) -> Query:
+        """The query of a card."""
+        self._file.seek(card.offset)
+        return Query.model_validate_json(self._file.read(card.size))
+
+    def lines(self) -> Iterator[str]:
+        """All as JSONL; nothing may be added or read meanwhile."""
+        self._file.seek(0)
+        for line in self._file:
+            yield line.decode()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(OSError):  # a full disk: what could not be written is not wanted any more
+            self._file.close()

@@ -1,0 +1,44 @@
+"""Files of others, read within bounds: no device, no pipe, nothing without an end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+#: of a file that is read whole, and of one line of a file that is read by lines
+MOST_BYTES = 256 << 20
+MOST_LINE_BYTES = 64 << 20
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, without waiting for anybody. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
+    """The content of a regular file, UTF-8. Raises OSError and UnicodeDecodeError."""
+    with open_regular(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", str(path))
+    return content.decode()
+
+
+def read_lines(path: Path, most_bytes: int = MOST_LINE_BYTES) -> Iterator[bytes]:
+    """The lines of a regular file, with their ends. Raises OSError, from the first line on."""
+    with open_regular(path) as file:
+        while line := file.readline(most_bytes + 1):
+            if len(line) > most_bytes:
+                raise OSError(errno.EFBIG, f"a line has more than {most_bytes:,} bytes", str(path))
+            yield line
