@@ -387,8 +387,8 @@ class _Confinement:
         tasks -= 1  # this process's own
         if tasks > limits.processes:
             return f"it has more than {limits.processes} processes and threads"
-        if sum(map(_resident_bytes, processes)) > limits.memory_bytes:
-            return f"it holds more than {limits.memory_bytes >> 20} MiB of memory"
+        if reason := shell.overuse((Path(f"/proc/{number}") for number in processes), limits):
+            return reason
         bounds = [(self._scratch, shell.SCRATCH_BYTES, shell.MOST_FILES)]
         if keep is not None:
             # twice what is kept, so that a full folder ends no command that adds to it
@@ -461,12 +461,6 @@ def _standing(process: int) -> str:
         lines = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
         return next((line[7:] for line in lines.splitlines() if line.startswith("State:")), "gone")
     return "gone"
-
-
-def _resident_bytes(process: int) -> int:
-    with contextlib.suppress(OSError, IndexError), open(f"/proc/{process}/statm", "rb") as file:  # noqa: PTH123 -- every 20 ms
-        return int(file.read().split()[1]) * resource.getpagesize()
-    return 0
 
 
 def _nameless_bytes(process: int) -> int:

@@ -217,7 +217,8 @@ class Protection:
 
 @dataclass(frozen=True)
 class Caps:
-    """Limits of one child. ``cpu_s`` is rounded up to whole seconds, as the kernel counts."""
+    """Limits of one child. Of ``cpu_s`` the kernel allows twice as much and more: it counts ticks,
+    and runs ahead. Who made the child keeps the limit itself; the kernel's is the last resort."""
 
     cpu_s: float
     memory_bytes: int
@@ -591,11 +592,16 @@ def offer_to_oom_killer() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
+def last_resort_s(cpu_s: float) -> int:
+    """The kernel's limit on CPU time, whole s, behind one of ``cpu_s`` that others keep exactly."""
+    return math.ceil(2 * cpu_s) + 1
+
+
 def _set_limits(caps: Caps) -> None:
     pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     in_use = int(pages) * resource.getpagesize()
     limits = {
-        resource.RLIMIT_CPU: math.ceil(caps.cpu_s),
+        resource.RLIMIT_CPU: last_resort_s(caps.cpu_s),
         resource.RLIMIT_AS: in_use + caps.memory_bytes,  # what the imports map does not count
         resource.RLIMIT_NOFILE: caps.open_files,
         resource.RLIMIT_NPROC: 0,

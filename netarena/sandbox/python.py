@@ -43,7 +43,6 @@ _log = logging.getLogger(__name__)
 _START_S = 60.0  # interpreter, imports and the guest's load
 _STOP_S = 5.0
 _DRAIN_S = 5.0  # from a child's end to the end of its socket: nothing, if seccomp holds
-_CPU_TOLERANCE_S = 0.5  # the limit and the usage reported are counted apart
 _CHUNK_BYTES = 1 << 16
 #: above this, parsing moves to the thread; below, the thread costs more
 _INLINE_BYTES = 1 << 16
@@ -77,7 +76,7 @@ class Limits:
     costs the service: see ``claim.read_json``.
     """
 
-    cpu_s: float = 10.0  # rounded up to whole seconds: the kernel counts those
+    cpu_s: float = 10.0
     memory_bytes: int = 1 << 30
     wall_s: float = 60.0
     open_files: int = 64
@@ -109,6 +108,7 @@ class _End:
     cpu_s: float
     elapsed_s: float
     overdue: bool
+    spent: bool
 
 
 class PythonSandbox:
@@ -303,7 +303,8 @@ def _judge_end(end: _End, limits: Limits) -> _Verdict | None:
     if end.overdue:
         return Status.WALL, None, f"not done after {limits.wall_s:g} s"
     code = os.waitstatus_to_exitcode(end.status)
-    if code == -signal.SIGKILL and end.cpu_s >= limits.cpu_s - _CPU_TOLERANCE_S:
+    # the kernel's own limit is the last resort
+    if end.spent or (code == -signal.SIGKILL and end.cpu_s >= limits.cpu_s):
         return Status.CPU, None, f"used more than {limits.cpu_s:g} s of CPU time"
     if code < 0:
         return Status.CRASHED, None, f"ended by {_signal_name(-code)}"

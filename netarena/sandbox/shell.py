@@ -36,7 +36,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -167,7 +167,7 @@ class Limits:
     """
 
     wall_s: float = 15.0
-    cpu_s: float = 15.0  # of each process, rounded up to whole seconds: the kernel counts those
+    cpu_s: float = 15.0  # of each process
     memory_bytes: int = 256 << 20
     processes: int = 64
     file_bytes: int = 8 << 20
@@ -402,7 +402,7 @@ def kernel_limits(limits: Limits) -> list[tuple[str, int, int]]:
     than what holds already."""
     found = []
     for name, which, most in (
-        ("cpu", resource.RLIMIT_CPU, math.ceil(limits.cpu_s)),
+        ("cpu", resource.RLIMIT_CPU, protection.last_resort_s(limits.cpu_s)),
         ("as", resource.RLIMIT_AS, limits.address_bytes or limits.memory_bytes),
         ("nproc", resource.RLIMIT_NPROC, limits.processes),
         ("fsize", resource.RLIMIT_FSIZE, limits.file_bytes),
@@ -588,8 +588,9 @@ class _Sandbox:
         root = Path(f"/proc/{self._child}/root")
         # once it ends these go, one after the other
         with contextlib.suppress(OSError, ValueError):
-            if _resident_bytes(root / "proc") > self._limits.memory_bytes:
-                return f"it holds more than {self._limits.memory_bytes >> 20} MiB of memory"
+            processes = [one for one in (root / "proc").iterdir() if one.name.isdigit()]
+            if reason := overuse(processes, self._limits):
+                return reason
             for folder in _TEMPORARY:
                 room = os.statvfs(f"{root}{folder}")
                 if room.f_files - room.f_ffree > MOST_FILES:
@@ -663,14 +664,26 @@ def plain(written: bytes) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
-def _resident_bytes(processes: Path) -> int:
-    """What the processes of a /proc hold in memory; shared pages count for each."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def overuse(processes: Iterable[Path], limits: Limits) -> str:
+    """Which bound processes pass, by their folders below a /proc; empty if none.
+
+    Together they may hold so much memory, where shared pages count for each; each may use so much
+    CPU time. The kernel's limit on that counts ticks, by which it runs ahead, and tells no reason.
+    """
     pages = 0
-    for process in processes.iterdir():
-        if process.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                pages += int((process / "statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()
+    for process in processes:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # after the name, which may hold anything
+            told = (process / "stat").read_bytes().rpartition(b")")[2].split()
+            if int(told[11]) + int(told[12]) > limits.cpu_s * _TICKS_PER_S:
+                return f"a process used more than {limits.cpu_s:g} s of CPU time"
+            pages += int(told[21])
+    if pages * resource.getpagesize() > limits.memory_bytes:
+        return f"it holds more than {limits.memory_bytes >> 20} MiB of memory"
+    return ""
 
 
 def _close(descriptor: int) -> None:

@@ -55,10 +55,15 @@ UNPROTECTED = b"X"
 ANSWER_FILE = "<answer>"
 ERROR_CHARS = 2000
 
+#: a child is looked at again after so long at least when little of its CPU time is left, s: what
+#: it may use more than its limit
+_LOOK_S = 0.02
 #: a child that others keep from the CPU gets more time on the clock, up to so many times its own
 MOST_WALLS = 10
 
 _PACKET_BYTES = 4096
+#: CPUCLOCK_SCHED: with a process's number in the upper bits, the clock of what it used
+_CPU_CLOCK = 2
 #: added to the service's own
 _NICENESS = 5
 _READ_BYTES = 1 << 18
@@ -97,6 +102,8 @@ class Child:
     started: float
     deadline: float
     overdue: bool = False
+    #: killed because its CPU time was used up
+    spent: bool = False
 
 
 class Warm:
@@ -108,6 +115,7 @@ class Warm:
 
     def __init__(self, header: dict[str, Any], payload: bytes) -> None:
         self._wall_s: float = header["wall_s"]
+        self._cpu_s: float = header["cpu_s"]
         self._result_bytes: int = header["result_bytes"]
         self._pid = os.getpid()
         self._children: dict[int, Child] = {}
@@ -135,14 +143,15 @@ class Warm:
                 os.read(wake, _PACKET_BYTES)
             if control.fileno() in ready and not self._receive(control):
                 break
-            self._end_overdue()
+            self._end_over_limit()
             for report in self._reap():
                 _send(control, report)
         for pid in self._children:
             _kill(pid)
 
     def _until_deadline_ms(self) -> float | None:
-        deadlines = [child.deadline for child in self._children.values() if not child.overdue]
+        living = (child for child in self._children.values() if not child.overdue | child.spent)
+        deadlines = [child.deadline for child in living]
         return max(0.0, min(deadlines) - time.monotonic()) * 1000 + 1 if deadlines else None
 
     def _receive(self, control: socket.socket) -> bool:
@@ -166,23 +175,31 @@ class Warm:
             pid = self._fork(connection, place, self._answer)
         except OSError as error:  # out of processes or memory, which no answer's own doing shows
             os.write(connection, UNPROTECTED + describe(error).encode())
-            return {"ended": run, "status": 0, "cpu_s": 0.0, "elapsed_s": 0.0, "overdue": False}
+            unborn = {"status": 0, "cpu_s": 0.0, "elapsed_s": 0.0, "overdue": False, "spent": False}
+            return {"ended": run, **unborn}
         finally:
             os.close(connection)
-        self._children[pid] = Child(run, place, started, started + self._wall_s)
+        # it has one thread, so that it cannot use more CPU time than passes on the clock
+        self._children[pid] = Child(run, place, started, started + min(self._wall_s, self._cpu_s))
         return None
 
-    def _end_overdue(self) -> None:
+    def _end_over_limit(self) -> None:
+        """Kill whose time is used up, on the CPU or on the clock.
+
+        The kernel's own limit on CPU time goes by a clock that counts ticks: it runs ahead of what
+        a process used by a tenth and more, and says SIGKILL.
+        """
         now = time.monotonic()
         for pid, child in self._children.items():
-            if child.overdue or now < child.deadline:
+            if child.overdue or child.spent or now < child.deadline:
                 continue
+            cpu_left_s = self._cpu_s - _used_s(pid)
             most_s = self._wall_s * MOST_WALLS
             due = child.started + min(self._wall_s + _kept_waiting_s(pid), most_s)
-            if due > now:
-                child.deadline = due
-            else:
-                child.overdue = True
+            child.spent = cpu_left_s <= 0
+            child.overdue = not child.spent and due <= now
+            child.deadline = min(due, now + max(cpu_left_s, _LOOK_S))
+            if child.spent or child.overdue:
                 _kill(pid)
 
     def _reap(self) -> list[dict[str, Any]]:
@@ -199,6 +216,7 @@ class Warm:
                         "cpu_s": usage.ru_utime + usage.ru_stime,
                         "elapsed_s": time.monotonic() - child.started,
                         "overdue": child.overdue,
+                        "spent": child.spent,
                     }
                 )
         return reports
@@ -331,6 +349,13 @@ def _close_all_but(*kept: int) -> None:
 def _lead_group(pid: int) -> None:
     with suppress(OSError):  # the other side, which does it as well, was first, or it is gone
         os.setpgid(pid, pid)
+
+
+def _used_s(pid: int) -> float:
+    """The CPU time that a child used, exact; 0.0 where the kernel does not tell it."""
+    with suppress(OSError):
+        return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+    return 0.0
 
 
 def _kept_waiting_s(pid: int) -> float:

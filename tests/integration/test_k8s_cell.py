@@ -411,6 +411,10 @@ def test_time_and_processes_are_bounded_and_nothing_is_left(walls: Walls) -> Non
         result = await cell.run(f"setsid {NAP} & {NAP}", address=NOWHERE, limits=short)
         assert result.timed_out
         assert not _sleepers()
+        busy = await cell.run(
+            "while :; do :; done", address=NOWHERE, limits=replace(LIMITS, wall_s=60, cpu_s=0.2)
+        )
+        assert busy.stopped == "a process used more than 0.2 s of CPU time"
         bomb = await cell.run(":(){ :|:& };:; wait", address=NOWHERE, limits=short)
         assert bomb.exit is None or bomb.exit >= 0
         assert (await cell.run("echo fine", address=NOWHERE)).output == "fine\n"

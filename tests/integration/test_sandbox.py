@@ -21,7 +21,7 @@ from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import JsonValue
 from netarena.sandbox import warm
 from netarena.sandbox.claim import read_json
-from netarena.sandbox.python import Limits, PythonSandbox, Status
+from netarena.sandbox.python import Limits, PythonSandbox, Status, _End, _judge_end
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requires("landlock", "seccomp")]
 
@@ -366,6 +366,37 @@ def main():
 
 
 @pytest.mark.xdist_group("processor")
+async def test_the_limit_on_cpu_time_is_kept_and_named_when_eight_compute_at_once() -> None:
+    """The kernel's own ended them at seven eighths of it, and told SIGKILL."""
+    async with small(limits=Limits(cpu_s=0.3)) as sandbox:
+        loops = (sandbox.run({"code": "def main():\n    while True: pass"}) for _ in range(8))
+        results = await asyncio.gather(*loops)
+        nearly = await sandbox.run({"code": BUSY, "cpu_s": 0.28})
+    for result in results:
+        assert (result.status, result.error) == (Status.CPU, "used more than 0.3 s of CPU time")
+        assert 0.3 <= result.cpu_s < 0.7
+    assert nearly.value == "done"
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ({"cpu_s": 10.0, "spent": True}, Status.CPU),
+        ({"cpu_s": 10.0}, Status.CPU),  # the last resort
+        ({"cpu_s": 9.9}, Status.CRASHED),
+        ({"cpu_s": 10.0, "overdue": True}, Status.WALL),
+    ],
+)
+def test_how_a_killed_answer_is_told(end: dict[str, Any], status: Status) -> None:
+    told = _End(
+        **{"status": signal.SIGKILL, "elapsed_s": 11.0, "overdue": False, "spent": False, **end}
+    )
+    verdict = _judge_end(told, Limits())
+    assert verdict is not None
+    assert verdict[0] is status
+
+
+@pytest.mark.xdist_group("processor")
 async def test_the_clock_stands_still_for_answers_that_others_keep_from_the_cpu() -> None:
     """On one core, each needs 0.6 s of CPU time and has it after 2.4 s, of 1 s on the clock."""
     ours = os.sched_getaffinity(0)
@@ -389,12 +420,13 @@ async def test_the_clock_does_not_stand_still_for_ever(monkeypatch: pytest.Monke
     monkeypatch.setattr(warm, "_kept_waiting_s", lambda _: 1e9)
     child = warm.Child(1, 0, started=100.0, deadline=101.0)
     loop = object.__new__(warm.Warm)
-    loop._wall_s, loop._children = 1.0, {7: child}
+    loop._wall_s, loop._cpu_s, loop._children = 1.0, 1e9, {7: child}
+    monkeypatch.setattr(warm, "_used_s", lambda _: 0.0)
     killed: list[int] = []
     monkeypatch.setattr(warm, "_kill", killed.append)
     for now, dead in ((101.5, []), (109.9, []), (110.0, [7])):
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
-        loop._end_overdue()
+        loop._end_over_limit()
         assert (killed, child.deadline) == (dead, 110.0)
 
 

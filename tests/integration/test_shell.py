@@ -161,13 +161,11 @@ def test_what_the_kernel_does_not_bound_is_watched(command: str, why: str) -> No
 def test_the_kernel_bounds_the_rest() -> None:
     small = Limits(
         wall_s=60,
-        cpu_s=1,
         memory_bytes=64 << 20,
         processes=20,
         file_bytes=1 << 20,
         open_files=32,
     )
-    assert run("while :; do :; done", limits=small).exit == 128 + signal.SIGKILL
     assert "MemoryError" in run("python3 -c 'bytearray(99 << 20)'", limits=small).output
     bomb = "import os, time\nwhile True:\n    os.fork() or time.sleep(99)"
     # the watch must not be first: the memory of twenty of them is more than that of one may be
@@ -178,6 +176,16 @@ def test_the_kernel_bounds_the_rest() -> None:
     assert run("head -c 2M /dev/zero > /dev/shm/x", limits=Limits()).exit != 0
     kept = run("python3 -c 'x = [open(\"/dev/null\") for _ in [0] * 40]'", limits=small)
     assert "Too many open files" in kept.output
+
+
+def test_a_process_that_computes_too_long_ends_the_command_which_is_told() -> None:
+    few = Limits(wall_s=60, cpu_s=0.2)
+    result = run("echo begun; while :; do :; done & sleep 50", limits=few)
+    assert result.told == "begun\n[stopped: a process used more than 0.2 s of CPU time]\n"
+    assert (result.exit, result.timed_out) == (None, False)
+    # not what all have used together
+    several = "for i in 1 2 3 4; do timeout -s KILL 0.1 bash -c 'while :; do :; done'; done"
+    assert run(f"{several}; echo done", limits=few).output.endswith("done\n")
 
 
 def test_time_ends_it_with_all_that_it_started() -> None:

@@ -215,7 +215,7 @@ def test_a_namespace_that_may_not_be_entered_is_told() -> None:
 
 def test_limits_are_never_above_those_that_hold_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (5, 7))
-    line = shell._limited(Limits(cpu_s=3.2, processes=64))
+    line = shell._limited(Limits(cpu_s=1.2, processes=64))
     assert "--cpu=4:4" in line
     assert "--nproc=7:7" in line
     assert line[-3:] == ["timeout", "--signal=KILL", "17"]
