@@ -29,6 +29,7 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError
 
 from netarena.errors import AssessmentFailed, ConfigError
+from netarena.file import read_lines
 from netarena.identity import Secrecy
 from netarena.model import Episode, JsonValue, Record
 from netarena.result import FILE_MODE
@@ -37,6 +38,8 @@ JOURNAL_NAME = "journal.jsonl"
 LOCK_NAME = ".lock"
 #: folders below its own in which a run looks for others
 MOST_FOLDERS = 2**16
+#: of one event: an episode of a thousand turns is large
+MOST_LINE_BYTES = 1 << 30
 
 R = TypeVar("R", bound=Record)
 
@@ -81,16 +84,15 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
     Raises ConfigError, with the line number, for a line that is broken but not torn.
     """
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                event = json.loads(line)
-                event["event"]
-            except (ValueError, TypeError, KeyError):
-                raise ConfigError(f"{path.name}, line {number}", "is not a journal event") from None
-            yield event
+    for number, line in enumerate(read_lines(path, MOST_LINE_BYTES), start=1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            event = json.loads(line)
+            event["event"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise ConfigError(f"{path.name}, line {number}", "is not a journal event") from None
+        yield event
 
 
 def read_journal(path: Path, *, slim: bool = True) -> Past:

@@ -17,6 +17,7 @@ from typing import Any
 from netarena.archive import Stored
 from netarena.assessment import RESULTS_NAME, make_record
 from netarena.errors import ConfigError
+from netarena.file import read_text
 from netarena.model import Episode, JsonValue, Judgement, Outcome, Query, Record, State
 from netarena.result import write_document
 from netarena.stats import summarise
@@ -120,7 +121,7 @@ def write_results(result: Regrade) -> Path:
 def _participants(path: Path, result: Regrade) -> dict[str, str]:
     """Who took part: as the results say, or, where a killed run left none, as the journal says."""
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))["participants"]
+        known = json.loads(read_text(path))["participants"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         known = None
     if isinstance(known, dict):

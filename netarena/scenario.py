@@ -41,7 +41,10 @@ from typing import Any
 
 from netarena.a2a.request import MAX_PARTICIPANTS, ROLE, check_url
 from netarena.errors import ConfigError
+from netarena.file import read_text
 
+#: a scenario file has at most so many
+MOST_SCENARIO_BYTES = 1 << 20
 #: port that every image listens at
 IMAGE_PORT = 9009
 #: what a container of the green agent's image needs, by application (docs/container.md)
@@ -132,7 +135,7 @@ class Scenario:
 def read_scenario(path: Path) -> Scenario:
     """Read a scenario file. Raises ConfigError that names the key."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(read_text(path, MOST_SCENARIO_BYTES))
     except OSError as error:
         raise ConfigError("scenario", f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

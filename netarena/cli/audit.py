@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from netarena.cli import Stopped
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import config_options, json_option, read_pairs
 from netarena.cli.screen import Meter, show_table
+from netarena.cli.text import json_text
 from netarena.config import SEED_BITS
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Query
@@ -124,7 +124,7 @@ def _insert(page: Path, name: str, lines: Sequence[str]) -> None:
 
 def _tell(result: Audit, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(result.as_json(), ensure_ascii=False))
+        click.echo(json_text(result.as_json()))
     else:
         _show(result)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import time
@@ -20,6 +19,7 @@ from netarena.cli.doctor import show_checks
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import json_option, timeout_option
 from netarena.cli.run import connect
+from netarena.cli.text import json_text
 from netarena.config import SEED_BITS
 from netarena.errors import AgentFailed, ConfigError, FailureReason, ReplyRefused
 from netarena.model import Check, Reply, Severity, Usage
@@ -71,7 +71,7 @@ def command(*, url: str, application: str | None, timeout_s: float, as_json: boo
     failed = any(not check.ok and check.severity is not Severity.NOTE for check in checks)
     if as_json:
         rows = [check.model_dump(mode="json") for check in checks]
-        click.echo(json.dumps({"ok": not failed, "checks": rows}, ensure_ascii=False))
+        click.echo(json_text({"ok": not failed, "checks": rows}))
     else:
         show_checks([("", check) for check in checks], title=url, words="would fail")
     return 1 if failed else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import platform
 import shutil
@@ -16,6 +15,7 @@ from netarena.agent import agent_names
 from netarena.application import application_names, load
 from netarena.cli.option import RUNS, json_option
 from netarena.cli.screen import show_table
+from netarena.cli.text import json_text
 from netarena.errors import ConfigError
 from netarena.model import Check, Severity
 
@@ -47,7 +47,7 @@ def command(*, application: str | None, as_json: bool) -> int:
     blocked = any(not check.ok and check.severity is not Severity.NOTE for _, check in checks)
     if as_json:
         rows = [{"part": part, **check.model_dump(mode="json")} for part, check in checks]
-        click.echo(json.dumps({"ok": not blocked, "checks": rows}, ensure_ascii=False))
+        click.echo(json_text({"ok": not blocked, "checks": rows}))
     else:
         show_checks(checks)
     return 1 if blocked else 0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from netarena.cli.option import json_option
 from netarena.cli.screen import bounded, show_table
+from netarena.cli.text import json_text
 from netarena.report.leaderboard import FLOORS, Board, Entry, rank
-from netarena.report.markdown import number, percent
+from netarena.report.markdown import number, percent, plain
 
 
 @click.command("leaderboard")
@@ -21,13 +21,15 @@ from netarena.report.markdown import number, percent
 def command(*, files: tuple[Path, ...], as_json: bool) -> None:
     """Rank the result files FILE...: by the public leaderboard's query, and by solved safely."""
     standings = rank(files)
+    for problem in standings.refused:
+        click.echo(f"netarena: warning: {problem}; the file is left out", err=True)
     if as_json:
-        click.echo(json.dumps(standings.model_dump(mode="json"), ensure_ascii=False))
+        click.echo(json_text(standings.model_dump(mode="json")))
         return
     for board in standings.boards:
         _show(board)
     for file in standings.ungraded:
-        click.echo(f"no graded query: {file}")
+        click.echo(f"no graded query: {plain(file)}")
 
 
 def _show(board: Board) -> None:

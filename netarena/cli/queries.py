@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
@@ -11,6 +10,7 @@ from netarena.application import load
 from netarena.assessment import choose_queries
 from netarena.cli.option import config_options, read_pairs
 from netarena.cli.run import choose_query
+from netarena.cli.text import json_text
 from netarena.identity import Secrecy, seal
 
 
@@ -42,4 +42,4 @@ def command(  # noqa: PLR0913 -- one argument per option
             line = query.model_dump(mode="json", exclude=set(app.hidden))
         else:
             line = query.model_dump(mode="json") | {"reference": list(app.solve(query))}
-        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+        sys.stdout.write(json_text(line) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -10,7 +9,9 @@ import click
 from netarena.archive import read_run
 from netarena.cli.option import json_option
 from netarena.cli.screen import show_table
+from netarena.cli.text import json_text
 from netarena.regrade import Regrade, regrade, write_results
+from netarena.report.markdown import plain
 
 #: differences that the table shows; ``--json`` has all
 SHOWN = 50
@@ -42,7 +43,7 @@ def command(*, directory: Path, write: bool, as_json: bool) -> int:
                 for difference in result.differences
             ],
         }
-        click.echo(json.dumps(document, ensure_ascii=False))
+        click.echo(json_text(document))
     else:
         for result in results:
             _show(result)
@@ -55,8 +56,8 @@ def _show(result: Regrade) -> None:
     verdicts = [difference for difference in result.differences if difference.verdict]
     wording = len(result.differences) - len(verdicts)
     click.echo(
-        f"{result.stored.header.role}: {result.steps} steps of {len(result.episodes)} episodes "
-        f"judged again: {len(verdicts)} verdicts and {wording} explanations differ"
+        f"{plain(result.stored.header.role)}: {result.steps} steps of {len(result.episodes)} "
+        f"episodes judged again: {len(verdicts)} verdicts and {wording} explanations differ"
     )
     if result.differences:
         shown = [*verdicts, *(each for each in result.differences if not each.verdict)][:SHOWN]

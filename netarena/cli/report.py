@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from netarena.archive import read_run
 from netarena.cli.option import file_option, json_option, write_out
+from netarena.cli.text import json_text
 from netarena.report.document import make_report
 from netarena.report.markdown import render_markdown
 
@@ -24,8 +24,5 @@ def command(*, directory: Path, as_json: bool, out: Path | None) -> None:
     it got.
     """
     report = make_report(read_run(directory))
-    if as_json:
-        text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    else:
-        text = render_markdown(report)
+    text = json_text(report, indent=2) + "\n" if as_json else render_markdown(report)
     write_out(text, out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from netarena.assessment import RESULTS_NAME
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import RUNS, json_option
 from netarena.cli.screen import Meter, bounded, show_table
+from netarena.cli.text import json_text
 from netarena.errors import AssessmentFailed
 from netarena.report.markdown import number, percent
 from netarena.result import write_json
@@ -95,7 +95,7 @@ def _keep_earlier(folder: Path) -> None:
 def print_documents(documents: list[dict[str, Any]]) -> None:
     """As JSON: the content of the only ``results.json``, or a list of them."""
     shown = documents if len(documents) > 1 else documents[0]
-    click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+    click.echo(json_text(shown, indent=2))
 
 
 def show_documents(documents: list[dict[str, Any]]) -> None:

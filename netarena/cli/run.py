@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import secrets
 import shlex
@@ -30,8 +29,10 @@ from netarena.cli.option import RUNS, config_options, json_option, read_pairs
 from netarena.cli.program import free_port, running, split_command
 from netarena.cli.scenario import run_scenario
 from netarena.cli.screen import Meter, MeterReporter, show_result
+from netarena.cli.text import escape, open_log
 from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
+from netarena.file import read_text
 from netarena.identity import Secrecy, find_index, read_id
 from netarena.report.document import make_report
 from netarena.slot import Slots
@@ -89,7 +90,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 
     A second run in the same folder keeps the first below earlier-N/.
     """
-    logging.basicConfig(format="netarena: %(levelname)s: %(message)s")
+    open_log("netarena: %(levelname)s: %(message)s")
     values = read_pairs(
         pairs,
         num_queries=num_queries,
@@ -143,7 +144,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     again = f"the same command with --out {folder} --resume"
     run_until_stopped(examine, hint=f"what was graded is kept; {again} continues")
     if as_json:
-        click.echo((folder / RESULTS_NAME).read_text(encoding="utf-8"), nl=False)
+        click.echo(escape((folder / RESULTS_NAME).read_text(encoding="utf-8")), nl=False)
         return
     for participant in make_report(read_run(folder))["participants"]:
         show_result(participant)
@@ -234,7 +235,7 @@ def _stored_runs(
     for top in filter(None, (RUNS, config.output_dir)):
         for path in sorted(Path(top).rglob(CONFIG_NAME)):
             with suppress(OSError, ValueError, KeyError, TypeError, ConfigError):
-                stored = json.loads(path.read_text(encoding="utf-8"))
+                stored = json.loads(read_text(path))
                 told = stored["config"]
                 shaping = {key: told[key] for key in stored["shape"] if key in told}
                 asked = application.config_type.parse({**shaping, **given})
@@ -245,7 +246,7 @@ def _stored_runs(
 def _stored_seed(folder: Path) -> int | None:
     """The seed of the run in ``folder``; None where there is none: ``conduct`` says why."""
     try:
-        stored = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        stored = json.loads(read_text(folder / CONFIG_NAME))
     except (OSError, ValueError):
         return None
     seed = stored.get("seed") if isinstance(stored, dict) else None
@@ -257,7 +258,7 @@ def _asked(application: Application, config: Config, folder: Path) -> Config:
     if not config.resume:
         return config
     try:
-        stored = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        stored = json.loads(read_text(folder / CONFIG_NAME))
         shape = dict(stored["shape"])
     except (OSError, ValueError, KeyError, TypeError):
         return config  # ``conduct`` says why

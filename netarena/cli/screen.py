@@ -44,7 +44,7 @@ def show_table(
     """Print a table below its title; ``styles`` are styles of rows, in order."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in head:
-        table.add_column(Text(name), overflow="fold")
+        table.add_column(Text(plain(name)), overflow="fold")
     for place, row in enumerate(rows):
         style = styles[place] if place < len(styles) else None
         table.add_row(*(Text(plain(cell)) for cell in row), style=style)

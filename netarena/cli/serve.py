@@ -11,6 +11,7 @@ import click
 from netarena.application import load
 from netarena.assessment import MAX_EPISODES
 from netarena.cli.option import RUNS, address_options
+from netarena.cli.text import open_log
 
 
 @click.command("serve")
@@ -67,7 +68,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     NETARENA_SEED (a secret text) makes every task's seed; NETARENA_HEADERS_<ROLE> holds headers
     for a participant.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    open_log("%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("netarena").setLevel(logging.INFO)
     app = load(application)
 

@@ -12,11 +12,12 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
 
 from netarena.errors import ConfigError
+from netarena.file import MOST_BYTES, read_text
 from netarena.model import Record
 from netarena.stats import wilson
 
@@ -74,6 +75,10 @@ ORDER BY rank
 _RATES = ("avg_correctness", "avg_safety", "avg_solved_safely")
 
 
+#: what one file holds, with its name
+Documents: TypeAlias = list[tuple[str, dict[str, Any]]]
+
+
 class Entry(Record):
     """One result file's row in our ranking; rates are shares of ``queries``, null if unknown."""
 
@@ -108,20 +113,56 @@ class Board(Record):
 
 
 class Leaderboard(Record):
-    """All boards, by role, and the files that hold no graded query."""
+    """All boards, by role, the files that hold no graded query, and what is wrong with those that
+    were left out."""
 
     boards: tuple[Board, ...]
     ungraded: tuple[str, ...]
+    refused: tuple[str, ...]
 
 
 def rank(files: Sequence[Path]) -> Leaderboard:
-    """Read result files and rank them.
+    """Read result files and rank them; one that is not what the stock client writes is left out.
 
-    Raises ConfigError when DuckDB is not installed, or when a file is not what the stock client
-    writes.
+    Raises ConfigError when DuckDB is not installed, or when no file is left.
     """
     duckdb = _duckdb()
-    documents = [(str(path), document) for path in files for document in _read(path)]
+    groups: list[Documents] = []
+    refused: list[ConfigError] = []
+    for path in files:
+        try:
+            groups.append([(str(path), document) for document in _read(path)])
+        except ConfigError as error:
+            refused.append(error)
+    try:
+        boards = _rank(duckdb, groups)
+    except (duckdb.Error, ValidationError):
+        # rare: which of them it is shows when each is ranked alone
+        fit = []
+        for group in groups:
+            try:
+                _rank(duckdb, [group])
+            except (duckdb.Error, ValidationError) as error:
+                first = str(error).partition("\n")[0]
+                problem = f"{group[0][0]}: DuckDB cannot rank it: {first}"
+                refused.append(ConfigError("file", problem))
+            else:
+                fit.append(group)
+        groups = fit
+        boards = _rank(duckdb, groups)
+    if refused and not groups:
+        raise refused[0]
+    documents = [pair for group in groups for pair in group]
+    return Leaderboard(
+        boards=boards,
+        ungraded=tuple(file for file, document in documents if not _graded(document)),
+        refused=tuple(map(str, refused)),
+    )
+
+
+def _rank(duckdb: Any, groups: Sequence[Documents]) -> tuple[Board, ...]:
+    """The boards of all roles. Raises duckdb.Error and ValidationError."""
+    documents = [pair for group in groups for pair in group]
     with duckdb.connect(":memory:") as connection:
         connection.execute("CREATE TABLE results (file VARCHAR, participants JSON, results JSON[])")
         for file, document in documents:
@@ -131,13 +172,7 @@ def rank(files: Sequence[Path]) -> Leaderboard:
                 [file, json.dumps(document["participants"]), results],
             )
         roles = sorted({role for _, document in documents for role in document["participants"]})
-        try:
-            boards = tuple(_board(connection, role, documents) for role in roles)
-        except (duckdb.Error, ValidationError) as error:  # it reads some names as paths into JSON
-            first = str(error).partition("\n")[0]
-            raise ConfigError("file", f"DuckDB cannot rank these files: {first}") from None
-    ungraded = tuple(file for file, document in documents if not _graded(document))
-    return Leaderboard(boards=boards, ungraded=ungraded)
+        return tuple(_board(connection, role, documents) for role in roles)
 
 
 def _duckdb() -> Any:
@@ -154,15 +189,14 @@ def _duckdb() -> Any:
 def _read(path: Path) -> list[dict[str, Any]]:
     """The documents of a file: one, or a list of them (``run --json`` with several agents)."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = json.loads(read_text(path, MOST_BYTES), parse_constant=_refuse_constant)
+        json.dumps(content, ensure_ascii=False).encode()
     except OSError as error:
         raise ConfigError("file", f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError("file", f"{path} is not JSON: {error}") from None
-    try:
-        json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ConfigError("file", f"{path} holds a lone surrogate, which is no text") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("file", f"{path} is not JSON: {error}") from None
     documents = content if isinstance(content, list) else [content]
     if not documents:
         raise ConfigError("file", f"{path} holds no result")
@@ -178,6 +212,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
         strangers = [who for who in document["participants"].values() if not isinstance(who, str)]
         if strangers:
             raise ConfigError("file", f"{path}: participants must map a role to text")
+        if paths := [role for role in document["participants"] if role[:1] in {"$", "/"}]:
+            raise ConfigError(
+                "file", f"{path}: the role {paths[0]!r:.80} is a path to DuckDB: none begins so"
+            )
         for key, value in _summary(document).items():
             if not _fits(key, value):
                 raise ConfigError("file", f"{path}: {key} of the summary cannot be {value!r:.40}")

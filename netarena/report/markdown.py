@@ -10,8 +10,12 @@ from typing import Any
 
 #: characters of one piece of evidence; the JSON report has all of it
 EVIDENCE_CHARS = 2000
-#: control characters but newline and tab: a report is also read on a terminal
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+#: control characters but newline and tab, and what orders or hides text: a report is also read on
+#: a terminal
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+    r"\ud800-\udfff\U000e0000-\U000e007f]"
+)
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$&])")
 _NONE = "–"
 

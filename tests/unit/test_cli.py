@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import logging
 import os
 import re
 import shlex
@@ -28,6 +29,7 @@ from netarena.cli.check_agent import examine_agent
 from netarena.cli.conversation import Watched
 from netarena.cli.option import read_pairs
 from netarena.cli.program import running
+from netarena.cli.text import PlainFormatter, json_text
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.identity import Secrecy, seal_id
 from netarena.model import AgentInfo, Check, Reply, Severity
@@ -865,6 +867,55 @@ def test_leaderboard_ranks_runs(fake, capsys):
     standings = json.loads(capsys.readouterr().out)
     assert [entry["id"] for entry in standings["boards"][0]["ranking"]] == ["sweeper", "idler"]
     assert standings["ungraded"] == ["empty.json"]
+    assert standings["refused"] == []
+    (fake / "odd\x9b.json").write_text("{")
+    assert main(["leaderboard", files[0], "odd\x9b.json", "/dev/zero"]) == 0
+    out, err = capsys.readouterr()
+    assert "sweeper" in out
+    odd, zero = err.splitlines()
+    assert odd.startswith(r"netarena: warning: file: odd\x9b.json is not JSON")
+    assert "file: /dev/zero cannot be read: it is no regular file" in zero
+
+
+#: characters that a terminal obeys or hides, and what is shown as it is
+HOSTILE = "\x1b[2J\x7f\x9b31m\u202e\u2066\u200f\u2028\U000e0041"
+HARMLESS = "naïve 網路 ✓"
+
+
+def test_json_that_is_printed_has_escapes_and_the_same_value(fake, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "netarena.assessment.make_record",
+        lambda *_: {"outcome": "solved", "said": HOSTILE + HARMLESS},
+    )
+    assert run_lamp("--out", "run", "--json") == 0
+    printed = capsys.readouterr().out
+    assert HARMLESS in printed
+    assert all(c.isprintable() or c == "\n" for c in printed)
+    assert json.loads(printed) == json.loads((fake / "run" / "results.json").read_text())
+    value = {HARMLESS: [HOSTILE, HARMLESS, 1.5]}
+    for indent in (None, 2):
+        text = json_text(value, indent=indent)
+        assert json.loads(text) == value
+        assert HARMLESS in text
+        assert all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_log_lines_do_nothing_to_a_terminal():
+    record = logging.LogRecord("n", logging.INFO, "", 0, "said %s\nmore", (HOSTILE,), None)
+    line = PlainFormatter("%(message)s").format(record)
+    assert line.startswith(r"said \x1b[2J\x7f\x9b31m\u202e")
+    assert line.endswith("\nmore")
+    assert all(c.isprintable() or c == "\n" for c in line)
+
+
+@pytest.mark.parametrize("arguments", [["run", "{}.toml"], ["compose", "{}.toml"]])
+def test_a_scenario_that_is_no_regular_file_is_one_line(fake, capsys, arguments):
+    os.mkfifo("pipe.toml")
+    (fake / "zero.toml").symlink_to("/dev/zero")
+    (fake / "large.toml").write_text("#" * (1 << 20) + "#")
+    for name, why in (("pipe", "no regular"), ("zero", "no regular"), ("large", "1,048,576")):
+        assert main([word.format(name) for word in arguments]) == 2
+        assert why in capsys.readouterr().err
 
 
 def test_completion_for_a_shell(fake, monkeypatch):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -266,6 +267,37 @@ def test_text_that_is_none_is_refused(tmp_path, document):
         rank([path])
 
 
+@pytest.mark.parametrize("role", ["$..*", "$.a", "/a"])
+def test_a_role_that_would_be_a_path_into_others_is_refused(tmp_path, role):
+    with pytest.raises(ConfigError, match=r"odd\.json: the role .* is a path"):
+        rank([write(tmp_path, "odd", summary(), role=role)])
+
+
+def test_a_bad_file_costs_its_own_row_and_a_line(tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    (text := tmp_path / "text.json").write_text("{")
+    odd = [
+        write(tmp_path, f"odd{i}", summary(), role=role) for i, role in enumerate(("\\", "$..*"))
+    ]
+    good = [write(tmp_path, name, summary()) for name in ("one", "two")]
+    standings = rank([pipe, good[0], Path("/dev/zero"), text, *odd, good[1], tmp_path])
+    (board,) = standings.boards
+    assert [entry.id for entry in board.ranking] == ["one", "two"]
+    assert len(board.public) == 2
+    said = "\n".join(standings.refused)
+    for path in (pipe, "/dev/zero", text, *odd, tmp_path):
+        assert f"file: {path}" in said
+    assert said.count("it is no regular file") == 2
+    assert len(standings.refused) == 6
+
+
+def test_a_file_is_read_up_to_its_bound(tmp_path, monkeypatch):
+    path = write(tmp_path, "long", summary())
+    monkeypatch.setattr("netarena.report.leaderboard.MOST_BYTES", 100)
+    with pytest.raises(ConfigError, match="has more than 100 bytes"):
+        rank([path])
+
+
 def test_a_role_that_duckdb_takes_for_a_path_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="DuckDB cannot rank these files"):
+    with pytest.raises(ConfigError, match=r"odd\.json: DuckDB cannot rank it"):
         rank([write(tmp_path, "odd", summary(), role="\\")])
