@@ -294,9 +294,9 @@ def _check_file(
 
 def _index_of(query_id: str, seed: int) -> int | None:
     identity = read_id(query_id)
-    if identity is None or identity.index is not None:
-        return identity and identity.index
-    return find_index(query_id, seed)
+    if identity is None:
+        return None
+    return find_index(query_id, seed) if identity.index is None else identity.index
 
 
 class _Drawn:
