@@ -146,6 +146,20 @@ AGENTS: dict[str, Callable[[], Iterator[bytes]]] = {
 }  # fmt: skip
 
 
+def silence() -> Iterator[bytes]:
+    time.sleep(3600)
+    yield b""
+
+
+#: attacks by what is asked for: how often, and the config
+TASKS: dict[str, tuple[int, dict[str, Any]]] = {
+    "silence in all places": (1, {"num_queries": 99, "concurrency": 256}),
+    "silence in all places, 8 tasks": (8, {"num_queries": 99, "concurrency": 256}),
+    "33,333 queries of each label, 8 tasks": (8, {"num_queries": 33_333}),
+    "100,000 queries of each label, one asked": (8, {"num_queries": 100_000, "end_index": 1}),
+}
+
+
 def agent(name: str) -> None:
     """An agent whose card is in order; each message gets the attack, until it is hung up."""
     card = json.dumps({
@@ -162,7 +176,7 @@ def agent(name: str) -> None:
                 head = PLAIN + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(card)
                 client.sendall(head + card)
                 return
-            for piece in AGENTS[name]():
+            for piece in AGENTS.get(name, silence)():
                 client.sendall(piece)
 
     while True:
@@ -213,6 +227,10 @@ def requests(
     elif name in AGENTS:
         _, url = after.enter_context(program("agent", name))
         yield {ROLE: url}, {"agent_timeout_s": seconds, "max_iterations": 2, "concurrency": 2}
+    elif name in TASKS:
+        times, config = TASKS[name]
+        _, url = after.enter_context(program("agent", name))
+        yield from [({ROLE: url}, config)] * times
 
 
 def begin(name: str, url: str, seconds: float, after: ExitStack) -> None:
@@ -287,7 +305,7 @@ async def measure(name: str, seconds: float) -> None:
 
 
 def main() -> None:
-    names = ["nothing", *CLIENTS, *AGENTS, "names that hang"]
+    names = ["nothing", *CLIENTS, *AGENTS, "names that hang", *TASKS]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--only", nargs="+", default=names, choices=names)

@@ -65,6 +65,8 @@ MAX_EPISODES = 8
 MOST_QUERIES = 100_000
 #: drawing stops so often to see whether its task is still wanted, and whose turn it is, s
 _STEP_S = 0.02
+#: how many times as long it rests while worlds are live: their interpreter is the same
+_RESTS = 2
 #: a participant's role names a folder, an output file a file
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -576,7 +578,10 @@ async def _draw(queries: Iterator[Query], deck: Deck, slots: Slots, deadline: fl
             begin = clock()
             # a step to its end, even when cancelled: the file must not be closed under the thread
             done = await finish(asyncio.to_thread(deck.fill, queries, _STEP_S))
-            used_s += clock() - begin
+            step_s = clock() - begin
+            used_s += step_s
+            if slots.held and not done:
+                await asyncio.sleep(_RESTS * step_s)
 
 
 def _name(agent: Agent) -> str:
