@@ -212,6 +212,7 @@ _FOLDERS = ("integration", "e2e", "contract", "unit", "")
 _NARROW_SCOPES = ("function", "session")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads groups here too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is traced, and what runs where in a run of several processes (``--dist loadgroup``).
 

@@ -65,7 +65,8 @@ async def test_the_answer_gets_the_network_of_its_query_and_its_limits(malt, mod
         query = draw(topology)[3]
         _, _, state = await play(malt, query, look)
         nodes, cpu_s = state["data"]
-        assert cpu_s == 10 * times
+        # the kernel's is the last resort: the parent keeps to 10 s by a finer clock
+        assert cpu_s == 2 * 10 * times + 1
         assert abs(nodes - base_of(query.initial).size) < 400
         assert state["updated"] == {
             "nodes": {},
