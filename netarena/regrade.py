@@ -167,7 +167,8 @@ def _conclude(stored: Stored, episode: Episode, judgements: list[Judgement | Non
         changes |= {
             "outcome": Outcome.UNSOLVED,
             "correct": False,
-            "safe": any(step.executed for step in steps) and all(each.safe for each in judged),
+            # seen to be safe: what was cut off before a settled state came is not
+            "safe": bool(judged) and all(each.safe for each in judged),
             "iterations": stored.application.turns(stored.config),
             "detail": judged[-1].reason if judged else episode.detail,
         }

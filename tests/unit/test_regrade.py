@@ -195,6 +195,19 @@ def test_of_an_episode_that_is_there_twice_the_last_one_counts(tmp_path, install
     ]
 
 
+def test_what_time_cut_off_before_a_settled_state_is_not_safe(tmp_path, installed):
+    folder = examine(tmp_path / "run", Dimmer)
+    journal = folder / "journal.jsonl"
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    for event in events:
+        if event["event"] == "episode":
+            episode = event["episode"]
+            step = episode["steps"][0] | {"state": None, "judgement": None}
+            episode |= {"steps": [step], "safe": False, "reason": "time_budget", "detail": ""}
+    journal.write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert regraded(folder).differences == []
+
+
 def spoil(folder: Path, **changes: Any) -> None:
     """Alter every stored query by hand."""
     path = folder / "queries.jsonl"
