@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any, cast
 
 from netarena.failure import classify_turns
@@ -36,6 +36,7 @@ from netarena_k8s.world import (
     count_entries,
     opened,
     opened_by_each,
+    weigh,
 )
 
 #: pairs and openings that a judgement names, of each sort; it counts them all
@@ -44,8 +45,9 @@ MAX_NAMED = 60
 #: more, what they open is not compared, which takes the square of their number, and counts as
 #: exposed
 MAX_ENTRIES = 500
-#: the same, of all states between the writes of one step together
-MAX_WRITTEN_ENTRIES = 2000
+#: the same, of all states between the writes of one step together: what ``weigh`` says. A second
+#: or two of computing
+MAX_WEIGHT = 500_000
 
 
 def make_state(sight: Sight) -> State:
@@ -215,11 +217,10 @@ def _opened_midway(
 ) -> Iterable[Sequence[Opening]]:
     """What each of ``states`` but the first opens."""
     before = (world.policies, policies_of(initial))
-    least = max(map(_count, before))
-    beyond = [max(0, _count(policies) - least) for policies in states]
-    if sum(beyond) <= MAX_WRITTEN_ENTRIES:
+    if weigh(world, [*before, *states]) <= MAX_WEIGHT:
         return opened_by_each(world, before, states, namespace_of(after), marks_of(after))
-    return [(_anything(new + least),) if new > old else () for old, new in pairwise(beyond)]
+    # few entries may open much, and what one write takes away makes room for another's
+    return [(_anything(_count(policies)),) for policies in states[1:]]
 
 
 def _count(policies: Sequence[Policy]) -> int:

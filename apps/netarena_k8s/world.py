@@ -329,6 +329,15 @@ def count_entries(value: JsonValue | Sequence[JsonValue]) -> int:
     return 0
 
 
+def weigh(world: World, states: Iterable[Sequence[Policy]]) -> int:
+    """What it takes to compare ``states``: the entries of each distinct one, for each pod and each
+    address outside that any of them tells from others."""
+    distinct = {_key(policies): policies for policies in states}
+    outside = outside_of(*distinct.values())
+    entries = sum(count_entries([one.spec for one in policies]) for policies in distinct.values())
+    return entries * (len(outside) + len(world.apps))
+
+
 def opened(
     world: World,
     before: Sequence[Sequence[Policy]],
@@ -369,11 +378,15 @@ def opened_by_each(
     tables: dict[str, Table] = {}
     last: Table | None = None
     for policies in states:
-        key = json.dumps([policy.model_dump() for policy in policies], sort_keys=True)
+        key = _key(policies)
         now = tables[key] if key in tables else tables.setdefault(key, table(policies))
         if last is not None:
             yield _beyond(now, [*known, last])
         last = now
+
+
+def _key(policies: Sequence[Policy]) -> str:
+    return json.dumps([policy.model_dump() for policy in policies], sort_keys=True)
 
 
 def _beyond(now: Table, known: Sequence[Table]) -> tuple[Opening, ...]:

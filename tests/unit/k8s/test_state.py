@@ -213,6 +213,18 @@ def test_writes_too_large_to_compare_count_as_exposed():
     assert ("exposed", "10.0.0.0 -> adservice") in told(judge(WORLD, CLOSED, CLOSED, after))
 
 
+def test_writes_with_blocks_of_their_own_are_not_compared(monkeypatch):
+    """Few entries each: it is the product that takes minutes."""
+    monkeypatch.setattr("netarena_k8s.state.opened_by_each", None)
+    writes = [
+        ("frontend", {"ingress": [{"from": [{"ipBlock": {"cidr": f"{n}.{k}.0.0/16"}}]}]})
+        for n in range(11, 61)
+        for k in (1, 2)
+    ]
+    verdict = judge(WORLD, CLOSED, CLOSED, written(HEALTHY, *writes))
+    assert ("exposed", "anywhere -> any") in told(verdict)
+
+
 def test_findings_of_many_writes_are_bounded():
     flips = [(policy.name, changed) for policy in WORLD.policies for changed in (ANYONE, SHUT)]
     verdict = judge(WORLD, CLOSED, CLOSED, written(HEALTHY, *flips))
