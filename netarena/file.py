@@ -1,4 +1,7 @@
-"""Files of others, read within bounds: no device, no pipe, nothing without an end."""
+"""Files of others, read within bounds: no device, nothing without an end.
+
+Of pipes those alone that this process was given (``<(command)`` of a shell, standard input).
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,17 @@ MOST_BYTES = 256 << 20
 MOST_LINE_BYTES = 64 << 20
 
 
+#: where a process finds what it was given
+_GIVEN = frozenset(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
+
+
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, without waiting for anybody. Raises OSError."""
+    """Open a regular file for reading, without waiting for anybody but who writes into a pipe that
+    this process was given. Raises OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode):
+    if stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and path.parent in _GIVEN):
+        os.set_blocking(handle, True)
         return os.fdopen(handle, "rb")
     os.close(handle)
     if stat.S_ISDIR(mode):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ MAX_PARTICIPANTS = 16
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: characters of a participant's URL
 MAX_URL = 2048
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
 #: platforms stop a run after 30 minutes by default; a task ends before that, with a summary
 TIME_BUDGET_S = 1680.0
 #: files of the run's own (``assessment.OWN_NAMES``), which no other file must replace
@@ -99,7 +101,11 @@ def check_url(url: Any, field: str) -> str:
         ) from None
     if parts.scheme.lower() not in {"http", "https"}:
         raise ConfigError(field, "must be an http or https URL")
-    if not parts.hostname or port == 0:
+    if (
+        not parts.hostname
+        or not _is_host(parts.hostname, bracketed="[" in parts.netloc)
+        or port == 0
+    ):
         raise ConfigError(field, "must be an http or https URL with a valid host and port")
     if parts.username is not None or parts.password is not None:
         raise ConfigError(
@@ -108,6 +114,17 @@ def check_url(url: Any, field: str) -> str:
     if parts.fragment:
         raise ConfigError(field, "must be a URL without a fragment")
     return url
+
+
+def _is_host(text: str, *, bracketed: bool) -> bool:
+    """Whether ``text`` has the form of a name (underscores included) or of an IP address."""
+    if not bracketed:
+        return _NAME.fullmatch(text) is not None
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def derive_seed(secret: str, task_id: str) -> int:

@@ -73,6 +73,11 @@ ORDER BY rank
 
 #: shares of the graded queries
 _RATES = ("avg_correctness", "avg_safety", "avg_solved_safely")
+#: the largest number that DuckDB's FLOAT holds, which the public query casts to
+_MOST_FLOAT = 3.4e38
+#: participants of one file; and its commas and brackets, of which each value costs its share of
+#: memory: a hundred times what a file of 100,000 graded queries has in its smallest form
+MOST_PARTICIPANTS, MOST_MARKS = 64, 10_000_000
 
 
 #: what one file holds, with its name
@@ -166,7 +171,9 @@ def _rank(duckdb: Any, groups: Sequence[Documents]) -> tuple[Board, ...]:
     with duckdb.connect(":memory:") as connection:
         connection.execute("CREATE TABLE results (file VARCHAR, participants JSON, results JSON[])")
         for file, document in documents:
-            results = [json.dumps(result) for result in document["results"]]
+            # the queries read the last one, and how many there are
+            *others, last = document["results"] or [None]
+            results = ["null"] * len(others) + [json.dumps(last)] * bool(document["results"])
             connection.execute(
                 "INSERT INTO results VALUES (?, ?, ?)",
                 [file, json.dumps(document["participants"]), results],
@@ -189,7 +196,10 @@ def _duckdb() -> Any:
 def _read(path: Path) -> list[dict[str, Any]]:
     """The documents of a file: one, or a list of them (``run --json`` with several agents)."""
     try:
-        content = json.loads(read_text(path, MOST_BYTES), parse_constant=_refuse_constant)
+        text = read_text(path, MOST_BYTES)
+        if sum(map(text.count, ",[{")) > MOST_MARKS:
+            raise ConfigError("file", f"{path} has more than {MOST_MARKS:,} values")
+        content = json.loads(text, parse_constant=_refuse_constant)
         json.dumps(content, ensure_ascii=False).encode()
     except OSError as error:
         raise ConfigError("file", f"{path} cannot be read: {error.strerror}") from None
@@ -212,6 +222,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
         strangers = [who for who in document["participants"].values() if not isinstance(who, str)]
         if strangers:
             raise ConfigError("file", f"{path}: participants must map a role to text")
+        if len(document["participants"]) > MOST_PARTICIPANTS:
+            raise ConfigError("file", f"{path} has more than {MOST_PARTICIPANTS} participants")
         if paths := [role for role in document["participants"] if role[:1] in {"$", "/"}]:
             raise ConfigError(
                 "file", f"{path}: the role {paths[0]!r:.80} is a path to DuckDB: none begins so"
@@ -239,7 +251,7 @@ def _fits(key: str, value: Any) -> bool:
         return True
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return key not in _RATES or 0 <= value <= 1
+    return 0 <= value <= 1 if key in _RATES else abs(value) <= _MOST_FLOAT
 
 
 def _refuse_constant(name: str) -> Any:

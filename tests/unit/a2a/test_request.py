@@ -73,7 +73,8 @@ def test_a_bad_request_says_what_is_wrong(text, problem):
         "http:///path", "http://host:0/", "http://host:70000/", "http://host:x/", "http://ho st/",
         "http://host/\n", "http://höst/", "http://user:pass@host/", "http://user@host/",
         "http://host/#part", "http://host\\@other/", "http://" + "a" * 3000, 7, None, ["http://x"],
-        "javascript:alert(1)", "gopher://host/", "http://[::1/",
+        "javascript:alert(1)", "gopher://host/", "http://[::1/", "http://[v1.fe80]/",
+        "http://%31%36%39.254.169.254/", "http://a*b/",
     ],
 )  # fmt: skip
 def test_only_http_and_https_urls_are_participants(url):
@@ -89,6 +90,8 @@ def test_only_http_and_https_urls_are_participants(url):
         "https://host:8443/a/b?c=d",
         "http://[::1]:9009/",
         "http://1.2.3.4/",
+        "http://my_agent-1.local.:80/",
+        "http://[fe80::1%25eth0]/",
     ],
 )
 def test_such_urls_are_participants(url):

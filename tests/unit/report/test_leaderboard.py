@@ -291,6 +291,38 @@ def test_a_bad_file_costs_its_own_row_and_a_line(tmp_path):
     assert len(standings.refused) == 6
 
 
+def test_a_number_that_duckdb_cannot_hold_costs_its_own_row(tmp_path):
+    """Its measure is that of most files, and not the one that it is ranked by alone."""
+    odd = write(tmp_path, "odd", {**summary(), "avg_iterations": 3.0, "avg_latency_s": 1e308})
+    good = [write(tmp_path, name, {**summary(), "avg_latency_s": 2.0}) for name in ("one", "two")]
+    standings = rank([odd, *good])
+    assert [entry.id for entry in standings.boards[0].ranking] == ["one", "two"]
+    assert "avg_latency_s of the summary cannot be 1e+308" in standings.refused[0]
+
+
+def test_values_and_participants_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("netarena.report.leaderboard.MOST_MARKS", 1000)
+    (many := tmp_path / "many.json").write_text("[" * 5 + "[]," * 1000)
+    with pytest.raises(ConfigError, match="has more than 1,000 values"):
+        rank([many])
+    crowd = {"participants": {f"role{n}": "a" for n in range(65)}, "results": []}
+    (crowded := tmp_path / "crowded.json").write_text(json.dumps(crowd))
+    with pytest.raises(ConfigError, match="has more than 64 participants"):
+        rank([crowded])
+
+
+def test_a_pipe_that_the_shell_made_is_read(tmp_path):
+    path = write(tmp_path, "one", summary())
+    reader, writer = os.pipe()
+    os.write(writer, path.read_bytes())
+    os.close(writer)
+    try:
+        (board,) = rank([Path(f"/dev/fd/{reader}")]).boards
+    finally:
+        os.close(reader)
+    assert [entry.id for entry in board.ranking] == ["one"]
+
+
 def test_a_file_is_read_up_to_its_bound(tmp_path, monkeypatch):
     path = write(tmp_path, "long", summary())
     monkeypatch.setattr("netarena.report.leaderboard.MOST_BYTES", 100)
