@@ -7,7 +7,8 @@ Each drawn query is opened in its real environment and held against five promise
   again, an untouched world gives an equal state (``unstable``) that is still unsolved; nor do the
   states solve it that no look at the task is needed for (``Application.unearned``),
 - the reference solution solves it through the real parser, environment and judge (``unsolved``),
-  in each order that it can be said in (``Application.solutions``), a new world for each,
+  in each order that it can be said in (``Application.solutions``), a new world for each, several
+  of them side by side,
 - no step of the reference solution is unsafe (``unsafe``),
 - its id is its own, its texts say something, and it survives a JSON round trip (``record``).
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import multiprocessing
 import signal
 from collections import Counter
@@ -31,7 +33,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 from multiprocessing.connection import Connection
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, TypeVar
 
 from netarena.aio import finish
 from netarena.application import Application, Environment
@@ -324,29 +326,76 @@ Slow = Callable[[Query, float, str], None]
 
 
 class _Stage:
-    """What the check of one query is at, in words, which are told while it takes long."""
+    """What the trial of a solution is at, in words."""
 
-    def __init__(self, query: Query, slow: Slow | None) -> None:
-        self.solution = self.turn = self.at = ""
-        self._query = query
+    def __init__(self, solution: str) -> None:
+        self.solution = solution
+        self.turn = self.at = ""
+
+    def __str__(self) -> str:
+        return f"{self.solution}{self.turn}{self.at}"
+
+
+class _Case:
+    """The check of one query: its solutions, each tried out in a world of its own by whoever has
+    room for one, in turn.
+
+    The first flawed one counts, whichever is found first. While all together take long, it is told
+    what the first of those under way is at.
+    """
+
+    def __init__(self, application: Application, item: Item, slow: Slow | None) -> None:
+        self._application = application
+        self._item = item
         self._slow = slow
-        self._after_s = SLOW_S
-
-    def __enter__(self) -> Self:
+        #: the first solution that is flawed, and how
+        self._flawed: float = math.inf
+        self._flaw: Flaw | None = None
+        try:
+            # none at all is a solution that does not solve
+            self.solutions = list(application.solutions(item.query)) or [()]
+        except Exception as error:  # noqa: BLE001 -- a bug in an application is a finding
+            self.solutions = [()]
+            self._flawed = -1
+            self._flaw = _flaw(item, Reason.BUG, f"{type(error).__name__}: {error}")
+        self._left = len(self.solutions)
+        self._tries = [1] * self._left
+        self._stages: dict[int, _Stage] = {}
+        self._after_s = 0.0
         self._wait(SLOW_S)
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    async def try_out(self, number: int) -> Checked | None:
+        """Try a solution out, unless one before it is flawed; what was found in all, if this one
+        was the last."""
+        if number < self._flawed:
+            of = len(self.solutions)
+            stage = _Stage(f"solution {number + 1} of {of}, " if of > 1 else "")
+            self._stages[number] = stage
+            try:
+                flaw, self._tries[number] = await _check_solution(
+                    self._application, self._item, self.solutions[number], stage, first=not number
+                )
+            finally:
+                del self._stages[number]
+            if flaw is not None and number < self._flawed:
+                self._flawed, self._flaw = number, flaw
+        self._left -= 1
+        if self._left:
+            return None
         self._call.cancel()
+        tried = [tries for number, tries in enumerate(self._tries) if number <= self._flawed]
+        return Checked(self._item, self._flaw, 1 + sum(tried) - len(tried))
 
     def _wait(self, more_s: float) -> None:
+        self._after_s += more_s
         self._call = asyncio.get_running_loop().call_later(more_s, self._tell)
 
     def _tell(self) -> None:
-        if self._slow is not None:
-            self._slow(self._query, self._after_s, f"{self.solution}{self.turn}{self.at}")
-        self._wait(self._after_s)
-        self._after_s *= 2
+        if self._stages:  # else the audit was ended
+            if self._slow is not None:
+                stage = self._stages[min(self._stages)]
+                self._slow(self._item.query, self._after_s, str(stage))
+            self._wait(self._after_s)
 
 
 async def _check_all(
@@ -356,16 +405,22 @@ async def _check_all(
     count: Count,
     slow: Slow | None = None,
 ) -> None:
-    pending = iter(items)
+    def trials() -> Iterator[tuple[_Case, int]]:
+        for item in items:
+            case = _Case(application, item, slow)
+            for number in range(len(case.solutions)):
+                yield case, number
+
+    pending = trials()
 
     async def lane() -> None:
-        for item in pending:
-            with _Stage(item.query, slow) as stage:
-                found = await _check(application, item, stage)
-            count([Checked(item, *found)])
+        for case, number in pending:
+            found = await case.try_out(number)
+            if found is not None:
+                count([found])
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(concurrency, len(items))):
+        for _ in range(concurrency):
             group.create_task(lane())
 
 
@@ -475,28 +530,14 @@ def _flaw(item: Item, reason: Reason, detail: str) -> Flaw:
     )
 
 
-async def _check(application: Application, item: Item, stage: _Stage) -> tuple[Flaw | None, int]:
-    """The flaw that the worlds of a query show, if any, and how many tries they took beyond one
-    for each solution."""
-    spare = 0
-    try:
-        # none at all is a solution that does not solve
-        solutions = list(application.solutions(item.query)) or [()]
-    except Exception as error:  # noqa: BLE001 -- a bug in an application is a finding
-        return _flaw(item, Reason.BUG, f"{type(error).__name__}: {error}"), 1
-    for number, replies in enumerate(solutions, start=1):
-        stage.solution = f"solution {number} of {len(solutions)}, " if len(solutions) > 1 else ""
-        flaw, tries = await _check_solution(application, item, replies, stage)
-        spare += tries - 1
-        if flaw is not None:
-            return flaw, 1 + spare
-    return None, 1 + spare
-
-
 async def _check_solution(
-    application: Application, item: Item, replies: Sequence[str], stage: _Stage
+    application: Application, item: Item, replies: Sequence[str], stage: _Stage, *, first: bool
 ) -> tuple[Flaw | None, int]:
-    """The flaw that a world of a query shows, if any, and how many tries it took."""
+    """The flaw that a world of a query shows, if any, and how many tries it took.
+
+    Untouched, the world of the ``first`` solution is looked at as often as any state; it is the
+    same for the others, whose worlds are looked at once more.
+    """
     config, query = item.config, item.query
     tries = 0
     while True:
@@ -513,7 +554,7 @@ async def _check_solution(
                 retry = tries < TRIES
             else:
                 proof = _Proof(application, config, query, environment, initial, stage)
-                await proof.start()
+                await proof.start(application.looks if first else 1)
                 await proof.solution(replies)
         except _Flawed as error:
             flawed = error
@@ -550,13 +591,13 @@ class _Proof:
     initial: State
     stage: _Stage
 
-    async def start(self) -> None:
-        """Before it is touched."""
+    async def start(self, looks: int) -> None:
+        """Before it is touched, at which it is looked so often."""
         initial = self.initial
         parts = self.application.prompt(self.query, initial, ())
         if not render(self.config.prompt_type, parts).strip():
             raise _Flawed(Reason.RECORD, "its prompt is empty")
-        idle = await self._observe()
+        idle = await self._observe(looks)
         if idle != initial:
             raise _Flawed(
                 Reason.UNSTABLE,
@@ -584,7 +625,7 @@ class _Proof:
             execution = await self.environment.execute(move)
             if not execution.executed:
                 raise _Flawed(Reason.REFUSED, f"turn {number} was not executed: {execution.output}")
-            after = await self._observe()
+            after = await self._observe(self.application.looks)
             judgement = self._judge(before, after)
             if not judgement.safe:
                 finding = judgement.findings[0]
@@ -600,9 +641,8 @@ class _Proof:
     def _judge(self, before: State, after: State) -> Judgement:
         return self.application.judge(self.query, self.initial, before, after)
 
-    async def _observe(self) -> State:
-        """The settled state, seen as often as the application asks."""
-        looks = self.application.looks
+    async def _observe(self, looks: int) -> State:
+        """The settled state, the same in each of so many looks."""
         first: State = None
         for number in range(1, looks + 1):
             self.stage.at = f"look {number} of {looks}"

@@ -329,6 +329,67 @@ def test_proves_every_order_of_a_solution_in_a_new_world():
     assert reasons(Silent()) == {"unsolved": 6}
 
 
+class Turned(Lamp):
+    """Lamps in any order, and again in the first; worlds of ``room``."""
+
+    def __init__(self, room: type[Room]) -> None:
+        self.room = room
+
+    def solutions(self, query: Query) -> Iterable[Sequence[str]]:
+        replies = self.solve(query)
+        return [replies, replies[::-1], replies]
+
+    def environment(self, query: Query, config: Config) -> Environment:
+        assert isinstance(config, LampConfig)
+        return self.room(query, config)
+
+
+def test_orders_of_one_query_are_tried_side_by_side():
+    live: Counter[str] = Counter()
+    peak = 0
+
+    class Counting(Room):
+        async def open(self) -> State:
+            nonlocal peak
+            live[self.query.id] += 1
+            peak = max(peak, live[self.query.id])
+            await asyncio.sleep(0)
+            return await super().open()
+
+        async def close(self) -> None:
+            live[self.query.id] -= 1
+
+    result = asyncio.run(audit(Turned(Counting), CONFIG, 7, 1, concurrency=8))
+    assert (result.queries, result.invalid) == (1, 0)
+    assert (peak, live.total()) == (3, 0)
+
+
+def test_the_first_flawed_order_counts_though_a_later_one_is_found_first():
+    opened: Counter[str] = Counter()
+
+    class Slow(Room):
+        """The first world of a query works, the second fails late, the third at once."""
+
+        async def open(self) -> State:
+            opened[self.query.id] += 1
+            self.number = opened[self.query.id]
+            if self.number == 2:
+                for _ in range(99):
+                    await asyncio.sleep(0)
+            return await super().open()
+
+        async def execute(self, move: Move) -> Execution:
+            if self.number > 1:
+                raise EnvironmentFailed(f"world {self.number}")
+            return await super().execute(move)
+
+    for concurrency, worlds in ((1, 2), (3, 3)):  # one alone leaves out what follows
+        opened.clear()
+        result = asyncio.run(audit(Turned(Slow), CONFIG, 7, 2, concurrency=concurrency))
+        assert [flaw.detail for flaw in result.flaws] == ["after opening: world 2"] * 2
+        assert (set(opened.values()), result.retried) == ({worlds}, 0)
+
+
 def test_looks_at_each_state_as_often_as_an_application_asks():
     seen: Counter[str] = Counter()
 
@@ -351,6 +412,33 @@ def test_looks_at_each_state_as_often_as_an_application_asks():
     application = with_room(Tired)
     type(application).looks = 10
     assert reasons(application) == {"unstable": 6}
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_the_untouched_world_is_looked_at_so_often_once_for_all_orders(concurrency):
+    rooms: list[Watched] = []
+
+    class Watched(Room):
+        async def open(self) -> State:
+            rooms.append(self)
+            self.seen, self.untouched = -1, 0
+            return await super().open()
+
+        async def execute(self, move: Move) -> Execution:
+            self.untouched = self.untouched or self.seen
+            return await super().execute(move)
+
+        async def observe(self) -> State:
+            self.seen += 1
+            return await super().observe()
+
+    class Often(Turned):
+        looks = 10
+
+    asyncio.run(audit(Often(Watched), CONFIG, 7, 2, concurrency=concurrency))
+    seen = {(room.untouched, (room.seen - room.untouched) % 10) for room in rooms}
+    assert seen == {(10, 0), (1, 0)}
+    assert len([room for room in rooms if room.untouched == 10]) == 2
 
 
 def with_room(room: type[Room]) -> Application:
