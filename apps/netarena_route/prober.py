@@ -3,7 +3,8 @@
 Each machine has one raw ICMP socket that stays in its network namespace, whoever holds it. What it
 sends is what ``ping -c 2`` of iputils sends, field for field, so that no rule tells one from the
 other: a pair is asked, and asked again in the same conversation if that went well. The time in an
-echo request, one of its own for each, tells round and pair. The pair works if the requests
+echo request, one of its own for each, tells round and pair. Of the two requests of a pair one has
+the time of now, and the other that of pings sent sooner or later. The pair works if the requests
 **arrived** in the target's namespace, arrived in no other, and the replies came back to the source
 from the address that was asked. A reply alone proves little: an alias on the loopback, a translated
 address or an obliging neighbour answers too.
@@ -25,6 +26,7 @@ import os
 import select
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -42,11 +44,19 @@ _HEADER = struct.Struct("!BBHHH")
 #: the time of sending as the machine has it, seconds and microseconds, and what fills the rest
 _STAMP = struct.Struct("=QQ")
 _SECOND_US = 1_000_000
+#: from one ping's time to the next one's: a prime, so that any range of microseconds has some
+_PACE_US = 618_029
 _FILLING = bytes(range(_STAMP.size, PAYLOAD_BYTES))
-_WORDS = struct.Struct(f"!{(_HEADER.size + _STAMP.size) // 2}H")
-_FILLING_SUM = sum(struct.unpack(f"!{len(_FILLING) // 2}H", _FILLING))
+#: of 16-bit words, of what is the same in all
+_SUM = (_ECHO_REQUEST << 8) + sum(struct.unpack(f"!{len(_FILLING) // 2}H", _FILLING))
+#: what a number in the machine's order counts for among such words, by what is left beyond 65,535
+_STAMP_WORDS = 256 if sys.byteorder == "little" else 1
 #: where the program is the only one of its namespace, it has a small number: in turn from these
 _SMALL = range(2, 64)
+#: in each round others from these, for a new conversation
+_STEP = 0x9E37
+#: rounds in a row, at least, of which no two pings have the same time
+_TOLD_APART = 8
 #: others that each machine asks a second time: all, in networks of up to one more
 _AGAIN = 64
 _SOURCE = slice(12, 16)  # of an IPv4 header
@@ -155,6 +165,7 @@ class Pulse:
         """In a namespace whose loopback is up. Raises OSError."""
         self._echo = echo
         self._socket = open_socket()
+        self._pings = 0
 
     def close(self) -> None:
         self._socket.close()
@@ -174,7 +185,8 @@ class Pulse:
     def _stands(self, processor: int, patient: bool) -> bool:  # noqa: FBT001 -- of ``stands``
         os.sched_setaffinity(0, {processor})
         for _ in range(_PINGS):  # a full queue of the processor drops one
-            sight = _Sight(2, [_LOOPBACK, _LOOPBACK])
+            sight = _Sight(2, [_LOOPBACK, _LOOPBACK], self._pings)
+            self._pings += 1
             with contextlib.suppress(OSError):
                 self._socket.sendto(sight.request(0, 1), ("127.0.0.1", 0))
             if patient:
@@ -212,6 +224,9 @@ class Prober:
         self._packed = [socket.inet_aton(address) for address in addresses]
         self._index = {one.fileno(): index for index, one in enumerate(self._sockets)}
         self._rounds = 0
+        # which machines ask which a second time, an agent cannot foretell
+        self._looks = int.from_bytes(os.urandom(2))
+        self.look()
         self._poll = select.epoll()
         for one in self._sockets:
             self._poll.register(one, select.EPOLLIN)
@@ -222,6 +237,11 @@ class Prober:
         self._echo.close()
         for one in self._sockets:
             one.close()
+
+    def look(self) -> None:
+        """Draw anew what the rounds from now on ask: rounds that ask the same can be compared."""
+        self._looks += 1
+        self._drawn = _draw(len(self._sockets))
 
     def measure(self, queues: Callable[[], Sequence[Queue]] = tuple) -> Round:
         """Ping all pairs once; ``queues`` tells of those in which packets may wait on the way.
@@ -243,7 +263,9 @@ class Prober:
 
     def _measure(self, queues: Callable[[], Sequence[Queue]]) -> Round | None:
         """One round; none if the kernel could not answer."""
-        sight = _Sight(len(self._sockets), self._packed, self._rounds)
+        sight = _Sight(
+            len(self._sockets), self._packed, self._rounds, look=self._looks, drawn=self._drawn
+        )
         self._rounds += 1
         self._drain_all(sight)  # what is left of the past, by the look of its time
         waited_s, lost = 0.0, False
@@ -342,13 +364,21 @@ class Prober:
 
 
 class _Sight:
-    """What has been seen of one round, the ``number``-th of its network.
+    """What has been seen of one round, the ``number``-th of its network, in its ``look``-th look.
 
     Each pair may be asked twice. A ping is told by its place: twice the pair's number, and one
-    more when it is asked again.
+    more when it is asked again. What is ``drawn`` for each pair says how it is asked.
     """
 
-    def __init__(self, size: int, addresses: Sequence[bytes], number: int = 0) -> None:
+    def __init__(
+        self,
+        size: int,
+        addresses: Sequence[bytes],
+        number: int = 0,
+        *,
+        look: int = 0,
+        drawn: memoryview | None = None,
+    ) -> None:
         self.size = size
         self._addresses = addresses
         self._again = False
@@ -363,8 +393,17 @@ class _Sight:
             marks[:: 2 * (size + 1)] = b"\1" * size
         # an identifier of its own each round: a connection tracker takes it for a new conversation
         self._small = _SMALL[number % len(_SMALL)]
-        self._noise = memoryview(os.urandom(8 * size * size)).cast("Q")
-        self._first_us = time.time_ns() // 1000
+        self._step = number * _STEP
+        self._noise = _draw(size) if drawn is None else drawn
+        # each look others are asked again: in so many looks that all were, no pair was left out
+        self._nearest = 1 + look * _AGAIN
+        # the times of some rounds all differ within so many seconds. Those of sooner and later
+        # differ from these by whole numbers of them: what is left tells round and place
+        self._turn_s = 1 + _TOLD_APART * pings // _SECOND_US
+        self._turn_us = self._turn_s * _SECOND_US
+        self._turn_began_us = time.time_ns() // 1000 // self._turn_us * self._turn_us
+        self._first = number % (self._turn_us // pings) * pings if size else 0
+        self._unpaced = pow(_PACE_US, -1, self._turn_us)
         self._packet = bytearray(_HEADER.size + _STAMP.size) + _FILLING
         self.begin(False)
 
@@ -379,37 +418,41 @@ class _Sight:
         if not self._again or source == target:
             return source != target
         place = 2 * (source * self.size + target)
-        near = (target - source) % self.size <= _AGAIN
+        # as in a ring, of which the machine itself is no part
+        near = ((target - source) % self.size - self._nearest) % (self.size - 1) < _AGAIN
         return near and bool(self._arrived[place] & self._replied[place])
 
     def request(self, source: int, target: int) -> bytearray:
         """The ICMP message (RFC 792)."""
         place = 2 * (source * self.size + target) + self._again
         self._asked[place] = 1
-        self._write(place)
-        total = sum(_WORDS.unpack_from(self._packet)) + _FILLING_SUM
-        total = (total & 0xFFFF) + (total >> 16)
-        total = (total & 0xFFFF) + (total >> 16)
-        struct.pack_into("!H", self._packet, 2, ~total & 0xFFFF)
+        identifier, sequence, seconds, microseconds = self._fields(place)
+        # the complement of the words' sum, in ones' complement: 65,535 is 0
+        total = _SUM + identifier + sequence + _STAMP_WORDS * (seconds + microseconds)
+        _HEADER.pack_into(self._packet, 0, _ECHO_REQUEST, 0, -total % 0xFFFF, identifier, sequence)
+        _STAMP.pack_into(self._packet, _HEADER.size, seconds, microseconds)
         return self._packet
 
-    def _write(self, place: int) -> None:
-        """A request's header, without a checksum, and its time.
+    def _fields(self, place: int) -> tuple[int, int, int, int]:
+        """What a request has of its own: identifier, sequence number, seconds and microseconds.
 
         As of any ping, the first has the number 1; the other has that of one soon after or much
-        later.
+        later. The time of one of them is now, that of the other seconds to days earlier or later.
         """
         noise = self._noise[place >> 1]
-        identifier = noise & 0xFFFF if noise >> 16 & 1 else self._small
+        identifier = noise + self._step & 0xFFFF if noise >> 16 & 1 else self._small
         if not place & 1:
             sequence = 1
         elif noise >> 17 & 1:
             sequence = 2 + (noise >> 18 & 3)
         else:
             sequence = max(2, (noise >> 32 & 0xFFFF) >> (noise >> 20 & 0xF))
-        _HEADER.pack_into(self._packet, 0, _ECHO_REQUEST, 0, 0, identifier, sequence)
-        now = divmod(self._first_us + place, _SECOND_US)
-        _STAMP.pack_into(self._packet, _HEADER.size, *now)
+        now_us = self._turn_began_us + (self._first + place) * _PACE_US % self._turn_us
+        seconds, microseconds = divmod(now_us, _SECOND_US)
+        if (noise >> 24 ^ place) & 1:
+            away = (1 + (noise >> 48 >> (noise >> 28 & 0xF))) * self._turn_s
+            seconds += away if noise >> 25 & 1 else -away
+        return identifier, sequence, seconds, microseconds
 
     def take(self, index: int, packet: bytes) -> None:
         """Note an IPv4 packet that came to machine ``index``; those of others are nothing."""
@@ -418,24 +461,22 @@ class _Sight:
         if len(packet) != payload + PAYLOAD_BYTES:
             return
         seconds, microseconds = _STAMP.unpack_from(packet, payload)
-        place = seconds * _SECOND_US + microseconds - self._first_us
+        sent_us = (seconds * _SECOND_US + microseconds) % self._turn_us
+        place = sent_us * self._unpaced % self._turn_us - self._first
         if not 0 <= place < len(self._asked) or not self._asked[place]:
             return
-        self._write(place)
+        kind, code, _, _, sequence = _HEADER.unpack_from(packet, start)
         # all but type and checksum, and the identifier, which translation of addresses may change
-        if packet[start + 1] or packet[start + 6 :] != self._packet[6:]:
+        asked = self._fields(place)[1:] == (sequence, seconds, microseconds)
+        if code or not asked or packet[payload + _STAMP.size :] != _FILLING:
             return
         source, target = divmod(place >> 1, self.size)
-        if packet[start] == _ECHO_REQUEST:
+        if kind == _ECHO_REQUEST:
             if index != target:
                 self._astray[place] = 1
                 return
             marks, others = self._arrived, self._replied
-        elif (
-            packet[start] == _ECHO_REPLY
-            and index == source
-            and packet[_SOURCE] == self._addresses[target]
-        ):
+        elif kind == _ECHO_REPLY and index == source and packet[_SOURCE] == self._addresses[target]:
             marks, others = self._replied, self._arrived
         else:
             return
@@ -459,6 +500,11 @@ class _Sight:
             text[start : start + self.size].decode("ascii")
             for start in range(0, len(text), self.size)
         )
+
+
+def _draw(size: int) -> memoryview:
+    """64 random bits for each pair of so many machines."""
+    return memoryview(os.urandom(8 * size * size)).cast("Q")
 
 
 _LOOPBACK = socket.inet_aton("127.0.0.1")

@@ -300,6 +300,7 @@ class Worker:
     def _rounds(self) -> tuple[tuple[str, ...], float]:
         """Measure until it is settled: a first round as intended, or two that are equal. Returns
         the rows, and how long pings that never came were waited for."""
+        self._prober.look()
         waited_s = 0.0
         before: tuple[str, ...] | None = None
         deadline = None

@@ -21,7 +21,7 @@ from netarena.errors import EnvironmentFailed
 from netarena.sandbox.child import surroundings
 from netarena.sandbox.namespace import leave_network
 from netarena.sandbox.shell import entered
-from netarena_route import client, worker, world
+from netarena_route import client, prober, worker, world
 from netarena_route.action import Command
 from netarena_route.client import Warm, command
 from netarena_route.fault import expected, one_of_each
@@ -502,6 +502,25 @@ def test_no_rule_on_a_field_tells_a_ping_from_what_measures(apart, monkeypatch):
     # a ping has one identifier, what measures has one for each pair
     for match in ("icmp id < 64", "icmp id >= 64"):
         assert loses(match)[0], match
+    # those sent now pass, and none that is sent minutes later, or seconds
+    now_s = int(time.time())
+    assert loses(f"@th,72,8 != {{ {now_s >> 8 & 255}, {(now_s >> 8) + 1 & 255} }}") == (True, False)
+    soon = ", ".join(str(now_s + more & 255) for more in range(5))
+    assert loses(f"@th,64,8 != {{ {soon} }}")[0]
+
+
+def test_each_pair_of_a_large_network_is_asked_again_in_some_look(apart, monkeypatch):
+    """As in one where each machine asks one other a second time in each look."""
+    monkeypatch.setattr(prober, "_AGAIN", 1)
+    net = apart(make(2, 2))
+    source, target = (net.world.addresses[place] for place in (1, 4))
+    chain = "'{ type filter hook prerouting priority 0; }'"
+    match = f"ip saddr {source} ip daddr {target} icmp type echo-request icmp sequence != 1"
+
+    net.do("r0", f"nft add table ip t && nft add chain ip t c {chain}")
+    net.do("r0", f"nft add rule ip t c '{match} drop'")
+
+    assert sorted(net.works("h1", "h4") for _ in range(4)) == [False, True, True, True]
 
 
 def test_replies_that_come_late_still_count(apart):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import socket
 import struct
 import time
@@ -46,24 +47,27 @@ def fields(message):
 @given(size=st.integers(2, 65), data=st.data())
 def test_a_request_is_that_of_ping_field_for_field(size, data):
     source, target = (data.draw(st.integers(0, size - 1)) for _ in range(2))
+    now_s = int(time.time())
     sight = _Sight(size, [], data.draw(st.integers(0, 200)))
 
-    now_s = int(time.time())
     first = bytes(sight.request(source, target))
     sight.begin(again=True)
     second = bytes(sight.request(source, target))
 
+    aways = []
     for message, sequences in ((first, [1]), (second, range(2, 1 << 16))):
         (kind, code, _, identifier, sequence, seconds, microseconds), rest = fields(message)
         assert (kind, code, len(message)) == (8, 0, 8 + PAYLOAD_BYTES)
         assert sequence in sequences
-        assert 0 <= seconds - now_s <= 5
+        aways.append(seconds - now_s)
         assert microseconds < 1_000_000
         assert rest == bytes(range(0x10, 0x38))
         assert identifier == fields(first)[0][3]
         total = sum(struct.unpack(f"!{len(message) // 2}H", message))
         total = (total & 0xFFFF) + (total >> 16)
         assert (total & 0xFFFF) + (total >> 16) == 0xFFFF
+    assert any(0 <= away <= 5 for away in aways)
+    assert all(abs(away) <= (1 << 16) + 5 for away in aways)
 
 
 def test_identifiers_and_sequences_are_small_and_large_ones():
@@ -80,6 +84,62 @@ def test_identifiers_and_sequences_are_small_and_large_ones():
     assert max(identifiers) > 1 << 15
     assert {2, 3, 4, 5} < set(sequences)
     assert sum(number > 1 << 12 for number in sequences) > 4
+
+
+def test_times_are_those_of_now_and_of_sooner_and_later():
+    """No range of seconds or microseconds has all of what is sent here, or none."""
+    now_s = int(time.time())
+    drawn = memoryview(random.Random(1).randbytes(8 * 16**2)).cast("Q")
+    sight = _Sight(16, [], drawn=drawn)
+    for again in (False, True):
+        sight.begin(again)
+        messages = [bytes(sight.request(*pair)) for pair in itertools.permutations(range(16), 2)]
+        aways = [fields(message)[0][5] - now_s for message in messages]
+        for near in (True, False):
+            assert sum((0 <= away <= 5) is near for away in aways) > 60
+        for sign in (1, -1):
+            assert sum(5 < sign * away < 600 for away in aways) > 6
+            assert sum(sign * away > 3600 for away in aways) > 3
+
+    small, halves = _Sight(2, []), set()
+    for again in (False, True):
+        small.begin(again)
+        for pair in ((0, 1), (1, 0)):
+            halves.add(fields(bytes(small.request(*pair)))[0][6] // 500_000)
+    assert halves == {0, 1}
+
+
+def test_rounds_of_one_look_ask_the_same_in_new_conversations(monkeypatch):
+    sights: list[_Sight] = []
+
+    def see(sight: _Sight, *_: object) -> None:
+        sights.append(sight)
+
+    quick = Quick()
+    one = prober.Prober(socket.socketpair(), ["10.0.0.1"] * 2, quick, quick, lambda _: None)
+    monkeypatch.setattr(one, "_drain_all", lambda _: None)
+    monkeypatch.setattr(one, "_send_all", see)  # that is, the kernel could not answer
+    for new in (False, False, True):
+        if new:
+            one.look()
+        assert one._measure(tuple) is None
+    one.close()
+
+    asked = []
+    for sight in sights:
+        sight._turn_began_us = 10**15  # of one moment
+        asked.append([])
+        for again in (False, True):
+            sight.begin(again)
+            asked[-1] += [fields(bytes(sight.request(*pair)))[0] for pair in ((0, 1), (1, 0))]
+    first, second, other = asked
+    assert [one[4:6] for one in first] == [one[4:6] for one in second]
+    assert not any(one[3] == two[3] for one, two in zip(first, second, strict=True))
+    assert [one[4:6] for one in first] != [one[4:6] for one in other]
+    assert [sight._nearest for sight in sights[1:]] == [
+        sights[0]._nearest,
+        sights[0]._nearest + prober._AGAIN,
+    ]
 
 
 def test_a_pair_works_when_its_request_arrived_and_its_reply_came_back():
@@ -114,21 +174,28 @@ def test_a_pair_that_is_asked_again_must_answer_again(answered):
     assert sight.rows() == ("101" if answered else "100", "010", "001")
 
 
-def test_in_a_large_network_each_machine_asks_some_again():
-    size = 100
-    sight = _Sight(size, [socket.inet_aton(f"10.0.0.{host}") for host in range(size)])
-    for source in (0, 70):
-        for target in range(size):
-            if target != source:
+@pytest.mark.parametrize("begin", [0, 7, 65_535])
+def test_in_a_large_network_each_machine_asks_others_again_until_it_has_asked_all(begin):
+    size = 200
+    addresses = [socket.inet_aton(f"10.0.0.{host}") for host in range(size)]
+    asked = {0: set(), 70: set()}
+    for look in range(begin, begin + 4):  # of 64 others each, 199 in all
+        sight = _Sight(size, addresses, look=look)
+        for source, before in asked.items():
+            for target in {*range(size)} - {source}:
                 sent = bytes(sight.request(source, target))
-                ends = sight._addresses[source], sight._addresses[target]
+                ends = addresses[source], addresses[target]
                 sight.take(target, packet(sent, *ends))
                 sight.take(source, packet(sent, *ends, reply=True))
-    sight.begin(again=True)
+            sight.begin(again=True)
+            now = {target for target in range(size) if sight.asks(source, target)}
+            assert len(now) == 64
+            assert len(now - before) >= min(64, 199 - len(before))
+            before.update(now)
+            assert not any(sight.asks(1, target) for target in range(size))  # nothing worked
+            sight.begin(again=False)
 
-    assert [target for target in range(size) if sight.asks(0, target)] == list(range(1, 65))
-    assert sum(sight.asks(70, target) for target in range(size)) == 64
-    assert not any(sight.asks(1, target) for target in range(size))  # nothing worked
+    assert asked == {source: {*range(size)} - {source} for source in asked}
 
 
 def test_a_reply_may_be_read_before_its_request():
@@ -196,8 +263,7 @@ PLACES = {"code": 21, "sequence": 27, "seconds": 28, "filling": 83}
 
 def _time_of(sight, source, target):
     """Of a pair that is not asked."""
-    now = divmod(sight._first_us + 2 * (source * sight.size + target), 1_000_000)
-    return struct.pack("=QQ", *now)
+    return struct.pack("=QQ", *sight._fields(2 * (source * sight.size + target))[2:])
 
 
 @pytest.mark.parametrize("change", ["address", "type", "time", "oneself", "place", *PLACES])
@@ -209,14 +275,23 @@ def test_a_reply_that_is_wrong_in_anything_is_nothing(change):
     assert sight.seen == 0
 
 
-def test_packets_of_another_round_are_nothing():
-    before, now = _Sight(3, ADDRESSES), _Sight(3, ADDRESSES)
+@pytest.mark.parametrize("size", [3, 1024])
+@pytest.mark.parametrize("later", [1, 2, 7])
+def test_packets_of_another_round_are_nothing(size, later):
+    """Though it was in the same second, and asked the same of a pair."""
+    addresses = [ADDRESSES[machine % 4] for machine in range(size)]
+    drawn = memoryview(bytes(8 * size**2)).cast("Q")
+    before, now = (_Sight(size, addresses, number, drawn=drawn) for number in (5, 5 + later))
+    now._turn_began_us = before._turn_began_us
+    now._asked[:] = b"\1" * len(now._asked)
     request, reply = exchange(before, 0, 2)
 
-    now.take(2, request)
-    now.take(0, reply)
+    for machine in range(3):
+        now.take(machine, request)
+        now.take(machine, reply)
 
     assert now.seen == 0
+    assert not any(now._astray)
 
 
 class Dropping:
