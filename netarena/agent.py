@@ -61,14 +61,23 @@ class Brief:
 AgentFactory = Callable[[Brief], Agent]
 
 
-def context_id(  # noqa: PLR0913 -- these six are what an episode's identity is made of
-    seed: int, *, application: str, shape_hash: str, index: int, role: str, attempt: int
+def context_id(  # noqa: PLR0913 -- these seven are what an episode's identity is made of
+    seed: int,
+    *,
+    application: str,
+    shape_hash: str,
+    index: int,
+    role: str,
+    attempt: int,
+    repeat: int = 1,
 ) -> str:
     """The A2A context id of one try of one episode: a UUID that tells an agent nothing.
 
-    HMAC-SHA256 under the seed over application, config, query index, role and attempt.
+    HMAC-SHA256 under the seed over application, config, query index, role and attempt, and over
+    the repeat where it is not the first.
     """
-    message = "\0".join((application, shape_hash, str(index), role, str(attempt)))
+    parts = [application, shape_hash, str(index), role, str(attempt)]
+    message = "\0".join(parts if repeat == 1 else [*parts, str(repeat)])
     digest = hmac.digest(str(seed).encode(), message.encode(), hashlib.sha256)
     return str(uuid.UUID(bytes=digest[:16], version=4))
 

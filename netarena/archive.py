@@ -15,8 +15,8 @@ from netarena.assessment import QUERIES_NAME, load_queries
 from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.identity import Secrecy
-from netarena.journal import JOURNAL_NAME, Header, Past, read_events, read_journal
-from netarena.model import Episode, Query
+from netarena.journal import JOURNAL_NAME, Header, Past, read_ask, read_events, read_journal
+from netarena.model import Ask, Episode, Query
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,15 @@ class Stored:
     past: Past
 
     @property
+    def asks(self) -> list[tuple[Query, Ask]]:
+        """All that is asked, round by round."""
+        rounds = range(1, self.config.repeats + 1)
+        return [(query, Ask(query.id, repeat)) for repeat in rounds for query in self.queries]
+
+    @property
     def not_run(self) -> list[Query]:
-        """Queries without a verdict."""
-        return [query for query in self.queries if query.id not in self.past.episodes]
+        """Queries without a verdict, each as often as one is missing."""
+        return [query for query, ask in self.asks if ask not in self.past.episodes]
 
     def episodes(self) -> Iterator[Episode]:
         """The graded episodes with everything that the journal has, one at a time.
@@ -48,13 +54,13 @@ class Stored:
         """
         path = self.folder / JOURNAL_NAME
         last = {
-            event["episode"]["query_id"]: number
+            read_ask(event["episode"]): number
             for number, event in enumerate(read_events(path))
             if event["event"] == "episode"
         }
         for number, event in enumerate(read_events(path)):
             # one that was graded since the first look is left for the next report
-            if event["event"] == "episode" and last.get(event["episode"]["query_id"]) == number:
+            if event["event"] == "episode" and last.get(read_ask(event["episode"])) == number:
                 yield Episode.model_validate(event["episode"])
 
 
@@ -92,9 +98,10 @@ def _read_participant(folder: Path, queries: tuple[Query, ...]) -> Stored:
         raise ConfigError("directory", f"the journal in {folder} does not say what was run")
     application = load(header.application)
     config = application.config_type.parse(header.config)
-    mine = {query.id for query in queries}
-    if strange := next((key for key in past.episodes if key not in mine), None):
+    stored = Stored(folder, application, config, header, queries, header.seed, past)
+    if strange := next(iter(past.episodes.keys() - {ask for _, ask in stored.asks}), None):
+        what = f"{strange.query_id} (repeat {strange.repeat})"
         raise ConfigError(
-            "directory", f"the journal in {folder} grades {strange}, which is in no {QUERIES_NAME}"
+            "directory", f"the journal in {folder} grades {what}, which is in no {QUERIES_NAME}"
         )
-    return Stored(folder, application, config, header, queries, header.seed, past)
+    return stored

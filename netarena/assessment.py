@@ -104,8 +104,9 @@ class _Silent:
 def make_record(application: Application, query: Query, episode: Episode) -> dict[str, Any]:
     """The result record of one episode: the application's keys and those that all share.
 
-    ``failure_type`` and ``failure_rule`` are there where the application told the failure,
-    ``agent_input_tokens``, ``agent_output_tokens``, ``agent_cost_usd`` where the agent told them.
+    ``repeat`` is there where it is not the first, ``failure_type`` and ``failure_rule`` where the
+    application told the failure, ``agent_input_tokens``, ``agent_output_tokens`` and
+    ``agent_cost_usd`` where the agent told them.
     """
     failure = episode.failure
     told = {"failure_type": failure.kind.value, "failure_rule": failure.rule} if failure else {}
@@ -118,6 +119,7 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
         **application.record(query, episode),
         **told,
         "id": query.id,
+        **({"repeat": episode.repeat} if episode.repeat > 1 else {}),
         "outcome": episode.outcome.value,
         "level": episode.level,
         "agent_time_s": episode.agent_time_s,
@@ -208,6 +210,16 @@ def _check_size(config: Config, size: int) -> None:
             f"{MOST_QUERIES:,} are allowed: num_queries of at most {MOST_QUERIES // labels}"
             + ("" if config.benchmark_path else ", or start_index and end_index"),
         )
+    _check_repeats(config, end - start)
+
+
+def _check_repeats(config: Config, queries: int) -> None:
+    if queries * config.repeats > MOST_QUERIES:
+        raise ConfigError(
+            "config.repeats",
+            f"{config.repeats} times {queries:,} queries are more than {MOST_QUERIES:,} episodes, "
+            f"the most: repeats of at most {MOST_QUERIES // queries}",
+        )
 
 
 def _bound(config: Config, queries: Iterator[Query]) -> Iterator[Query]:
@@ -224,6 +236,7 @@ def _bound(config: Config, queries: Iterator[Query]) -> Iterator[Query]:
             raise ConfigError(
                 "config.num_queries", f"selects more than {MOST_QUERIES:,} queries, the most"
             )
+        _check_repeats(config, chosen)
         yield query
     if not chosen:
         # a file may hold a part of what was drawn: indices have gaps
@@ -670,7 +683,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     if left <= 0:
         return AssessmentFailed("no query could be graded; the time ended before the first ask")
     try:
-        pump.tell("planned", role, len(deck.cards))
+        pump.tell("planned", role, len(deck.cards) * config.repeats)
         try:
             await agent.open(timeout_s=min(config.agent_timeout_s, left))
         except AgentFailed as error:

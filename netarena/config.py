@@ -45,6 +45,7 @@ class Config(Record):
     num_queries: StrictInt = shapes(
         default=1, ge=1, le=100_000, description="per label or error type"
     )
+    repeats: StrictInt = Field(default=1, ge=1, le=100, description="times each query is asked")
     max_iterations: StrictInt = Field(default=10, ge=1, le=1000)
     seed: StrictInt | None = Field(default=None, ge=0, lt=2**SEED_BITS)
     complexity_level: tuple[str, ...] = shapes(default=("level1", "level2", "level3"))

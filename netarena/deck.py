@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from netarena.model import Query
+from netarena.model import Ask, Query
 
 
 class Card(NamedTuple):
@@ -24,6 +24,13 @@ class Card(NamedTuple):
     label: str
     offset: int
     size: int
+    #: the how manieth time that it is asked
+    repeat: int = 1
+
+    @property
+    def ask(self) -> Ask:
+        """What a verdict on it is known by."""
+        return Ask(self.id, self.repeat)
 
 
 class Deck:

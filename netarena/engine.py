@@ -38,6 +38,7 @@ from netarena.errors import (
 )
 from netarena.journal import Journal, Past, read_episodes
 from netarena.model import (
+    Ask,
     Episode,
     Execution,
     Finding,
@@ -115,6 +116,8 @@ class World:
     """An environment on its way: opened, or failed while opening."""
 
     query: Query
+    #: the how manieth time that it is asked
+    repeat: int = 1
     environment: Environment | None = None
     state: State = None
     failed: EnvironmentFailed | None = None
@@ -124,6 +127,11 @@ class World:
     queue_s: float = 0.0
     #: when it was ready, on the monotonic clock
     ready: float = 0.0
+
+    @property
+    def ask(self) -> Ask:
+        """What a verdict is known by."""
+        return Ask(self.query.id, self.repeat)
 
 
 @dataclass
@@ -407,17 +415,22 @@ class Run:
         """
         self.deadline = deadline
         self._deck = deck
-        ordered = order_queries(deck.cards, self.seed)
+        # round by round: a run that ends early has asked each query about as often
+        ordered = [
+            card._replace(repeat=repeat)
+            for repeat in range(1, self.config.repeats + 1)
+            for card in order_queries(deck.cards, self.seed)
+        ]
         past = self.past.episodes
         stored = read_episodes(self.journal.path) if past else iter(())
-        by_id = {card.id: card for card in ordered} if past else {}
+        by_ask = {card.ask: card for card in ordered} if past else {}
         # one by one, in a thread: reading costs time, and who is told of them keeps pace
         while episode := await asyncio.to_thread(next, stored, None):
-            if episode.query_id in by_id:
+            if episode.ask in by_ask:
                 self._reached = self._reached or episode.outcome is not Outcome.INVALID
                 self._graded.episodes.append(episode.outline())
-                await self.report(deck.read(by_id[episode.query_id]), episode)
-        self._todo.extend(card for card in ordered if card.id not in past)
+                await self.report(deck.read(by_ask[episode.ask]), episode)
+        self._todo.extend(card for card in ordered if card.ask not in past)
         self._absent_after = min(ABSENT_AFTER, len(self._todo))
         lanes = min(self.config.concurrency, len(self._todo))
         absent: list[BaseException] = []
@@ -432,8 +445,8 @@ class Run:
         if self._absent and not self._reached:
             raise self._never_there(self._held[0][1].detail)
         await self._flush()
-        graded = {episode.query_id for episode in self._graded.episodes}
-        self._graded.not_run = [card for card in ordered if card.id not in graded]
+        graded = {episode.ask for episode in self._graded.episodes}
+        self._graded.not_run = [card for card in ordered if card.ask not in graded]
         if all(episode.outcome is Outcome.INVALID for episode in self._graded.episodes):
             first = next(iter(self._graded.episodes), None)
             why = f"the first failed so: {first.detail}" if first else "the time ended before"
@@ -498,16 +511,16 @@ class Run:
         queue_s = clock() - begin
         try:
             assert self._deck is not None
-            world = await self._build(self._deck.read(card))
+            world = await self._build(self._deck.read(card), card.repeat)
         except BaseException:
             self.slots.release()
             raise
         world.queue_s = queue_s
         return world
 
-    async def _build(self, query: Query) -> World:
+    async def _build(self, query: Query, repeat: int) -> World:
         begin = clock()
-        world = World(query)
+        world = World(query, repeat)
         try:
             world.environment = self.application.environment(query, self.config)
             world.state = storable(await world.environment.open())
@@ -553,12 +566,12 @@ class Run:
 
         What was never asked when the time ends makes no episode.
         """
-        query = world.query
-        interrupted = self.past.interrupted(query.id)
+        query, ask = world.query, world.ask
+        interrupted = self.past.interrupted(ask)
         evidence: list[JsonValue] = []
         verdict: dict[str, Any] = {}
         while True:
-            attempt = self.past.starts[query.id]
+            attempt = self.past.starts[ask]
             play = await self._try(world, attempt)
             failed = world.failed or play.ours
             if failed is None:
@@ -590,28 +603,27 @@ class Run:
 
     async def _try(self, world: World, attempt: int) -> _Play:
         """Play one world, if it is whole, and close it."""
-        query_id = world.query.id
         play = _Play(self.application, self.config, world, self.deadline)
         try:
             await self._look_again(world)
             if world.failed is None and self._left() > 0:
-                self.past.starts[query_id] += 1
-                self.journal.append("start", query_id=query_id, attempt=attempt)
-                await play.run(self.agent, self._context(world.query, attempt), self._answered)
+                self.past.starts[world.ask] += 1
+                self.journal.append("start", **world.ask._asdict(), attempt=attempt)
+                await play.run(self.agent, self._context(world, attempt), self._answered)
         finally:
             await finish(self._close(world))
         failed = world.failed or play.ours
         if failed is not None or not play.asked:
             # what is not graded was not left half done by a killed process either
-            begun = self.past.starts[query_id] > attempt
-            self.past.retries[query_id] += begun
+            begun = self.past.starts[world.ask] > attempt
+            self.past.retries[world.ask] += begun
             detail = failed and {"detail": failed.detail, "evidence": failed.evidence}
-            self.journal.append("retry", query_id=query_id, asked=begun, evidence=detail)
+            self.journal.append("retry", **world.ask._asdict(), asked=begun, evidence=detail)
         return play
 
     async def _build_again(self, world: World) -> World | None:
         """A second world in the same slot, or None if the time ends first."""
-        pending = asyncio.create_task(self._build(world.query))
+        pending = asyncio.create_task(self._build(world.query, world.repeat))
         try:
             done, _ = await asyncio.wait({pending}, timeout=max(0.0, self._left()))
         except asyncio.CancelledError:
@@ -639,6 +651,7 @@ class Run:
         usage = sum((Usage.read(step.reply) for step in steps), Usage())
         return Episode(
             query_id=world.query.id,
+            repeat=world.repeat,
             index=world.query.index,
             label=world.query.label,
             level=world.query.level,
@@ -658,14 +671,15 @@ class Run:
             **{**verdict, "evidence": (*evidence, *verdict.get("evidence", ()))},
         )
 
-    def _context(self, query: Query, attempt: int) -> str:
+    def _context(self, world: World, attempt: int) -> str:
         return context_id(
             self.seed,
             application=self.application.name,
             shape_hash=self.config.shape_hash(),
-            index=query.index,
+            index=world.query.index,
             role=self.role,
             attempt=attempt,
+            repeat=world.repeat,
         )
 
     def _answered(self, failure: AgentFailed | None) -> None:

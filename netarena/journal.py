@@ -3,7 +3,7 @@
 One line per event, each written whole by one system call before anything is reported:
 
 - ``assessment``: application, version, role, seed and config; the first line
-- ``start``: an episode's agent is about to be asked for the first time (query id, attempt)
+- ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
 - ``retry``: a try failed through our fault, with its evidence
 - ``episode``: a graded episode, with all its steps
 - ``end``: the assessment ran to its end; ``complete`` says whether every query was graded
@@ -19,7 +19,7 @@ import json
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.file import read_lines
 from netarena.identity import Secrecy
-from netarena.model import Episode, JsonValue, Record
+from netarena.model import Ask, Episode, JsonValue, Record
 from netarena.result import FILE_MODE
 
 JOURNAL_NAME = "journal.jsonl"
@@ -66,17 +66,17 @@ class Past:
     """What a journal holds: verdicts in the order of grading, and tries that led to none."""
 
     header: Header | None = None
-    #: by query id, the texts and states left out unless asked for
-    episodes: dict[str, Episode] = field(default_factory=dict)
-    #: by query id: how often an agent was asked anew
-    starts: Counter[str] = field(default_factory=Counter)
-    #: by query id: how many of those ended through our fault
-    retries: Counter[str] = field(default_factory=Counter)
+    #: the texts and states left out unless asked for
+    episodes: dict[Ask, Episode] = field(default_factory=dict)
+    #: how often an agent was asked anew
+    starts: Counter[Ask] = field(default_factory=Counter)
+    #: how many of those ended through our fault
+    retries: Counter[Ask] = field(default_factory=Counter)
     complete: bool = False
 
-    def interrupted(self, query_id: str) -> int:
-        """How many tries of an ungraded query a killed process left half done."""
-        return self.starts[query_id] - self.retries[query_id]
+    def interrupted(self, ask: Ask) -> int:
+        """How many tries that led to no verdict a killed process left half done."""
+        return self.starts[ask] - self.retries[ask]
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
@@ -102,20 +102,26 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
     """
     past = Past()
     for event in read_events(path):
-        query_id = str(event.get("query_id", ""))
+        ask = read_ask(event)
         match event["event"]:
             case "assessment":
                 past.header = _parse(path, event, "header", Header)
             case "start":
-                past.starts[query_id] += 1
+                past.starts[ask] += 1
             case "retry":
-                past.retries[query_id] += bool(event.get("asked"))
+                past.retries[ask] += bool(event.get("asked"))
             case "episode":
                 episode = _parse(path, event, "episode", Episode)
-                past.episodes[episode.query_id] = episode.slim() if slim else episode
+                past.episodes[episode.ask] = episode.slim() if slim else episode
             case "end":
                 past.complete = bool(event.get("complete"))
     return past
+
+
+def read_ask(values: Mapping[str, Any]) -> Ask:
+    """What an event, or the episode of one, is about; older journals ask each query once."""
+    repeat = values.get("repeat", 1)
+    return Ask(str(values.get("query_id", "")), repeat if type(repeat) is int else 1)
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:

@@ -11,13 +11,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 __all__ = [
     "Action",
     "AgentInfo",
+    "Ask",
     "Check",
     "Episode",
     "Execution",
@@ -92,6 +93,14 @@ class Query(Record):
     initial: JsonValue = None
     #: hidden: what turns the initial state into the target (constructive) or broke it (reactive)
     actions: tuple[Action, ...]
+
+
+class Ask(NamedTuple):
+    """One time that a query is asked: what verdicts of an agent are known by."""
+
+    query_id: str
+    #: counts from 1
+    repeat: int = 1
 
 
 class Finding(Record):
@@ -258,6 +267,8 @@ class Episode(Record):
     """One query × one agent: its steps and its verdict."""
 
     query_id: str
+    #: the how manieth time that the query is asked, from 1
+    repeat: int = 1
     index: int
     label: str
     level: str
@@ -294,11 +305,17 @@ class Episode(Record):
     #: sum over the replies; null where none told anything
     usage: Usage | None = None
 
+    @property
+    def ask(self) -> Ask:
+        """What the episode is the answer to."""
+        return Ask(self.query_id, self.repeat)
+
     def outline(self) -> Outline:
         """What a summary is made of."""
         ours = self.outcome is Outcome.INVALID
         return Outline(
             query_id=self.query_id,
+            repeat=self.repeat,
             label=self.label,
             level=self.level,
             outcome=self.outcome,
@@ -342,6 +359,7 @@ class Outline:
     """
 
     query_id: str
+    repeat: int
     label: str
     level: str
     outcome: Outcome
@@ -358,6 +376,11 @@ class Outline:
     world_s: float
     queue_s: float
     usage: Usage | None
+
+    @property
+    def ask(self) -> Ask:
+        """What the episode is the answer to."""
+        return Ask(self.query_id, self.repeat)
 
 
 class Severity(StrEnum):

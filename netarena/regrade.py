@@ -35,6 +35,7 @@ class Difference(Record):
     """One field that comes out differently; ``step`` counts from 1, null for the episode."""
 
     query_id: str
+    repeat: int = 1
     role: str
     step: int | None
     field: str
@@ -185,6 +186,7 @@ def _compare(role: str, old: Episode, new: Episode) -> Iterator[Difference]:
             if getattr(before, name) != getattr(after, name):
                 yield Difference(
                     query_id=old.query_id,
+                    repeat=old.repeat,
                     role=role,
                     step=step,
                     field=name,

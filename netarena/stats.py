@@ -1,4 +1,4 @@
-"""Rates, Wilson intervals, breakdowns and paired comparisons over the outlines of episodes; pure.
+"""Rates with intervals, breakdowns and paired comparisons over the outlines of episodes; pure.
 
 What counts is the outside contract's: ``invalid`` episodes (our failure) are left out of every
 rate and listed; ``agent_failed`` is neither correct nor safe; queries that were never asked are
@@ -9,20 +9,32 @@ returned is plain JSON without NaN or infinity; a rate over nothing is null.
 from __future__ import annotations
 
 import math
+import random
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, combinations, takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
 from netarena.config import Config
 from netarena.errors import without_folders
+from netarena.inference import (
+    Cluster,
+    clustered,
+    overlap,
+    paired_interval,
+    pass_all,
+    sign_flip,
+    wald,
+    wilson,
+)
 from netarena.model import FailureKind, Outcome, Outline, Query, Usage
 
-#: the standard normal quantile of a two-sided 95 % interval
-Z_95 = 1.959964
 #: share of the episodes' time from which on the agent, not we, used up the time budget
 AGENT_SHARE = 0.5
+#: numbers of queries at which overlaps are told
+FIGURE_SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 10_000)
 #: characters kept of one piece of evidence in a summary; the journal has all of it
 EVIDENCE_CHARS = 400
 
@@ -43,6 +55,13 @@ class Measuring(Protocol):
     def measures(self, episode: Outline | None, config: Any) -> dict[str, float]: ...
 
 
+class Unasked(Protocol):
+    """What a rate needs of a query that was never asked: whose failure it may be."""
+
+    @property
+    def id(self) -> str: ...
+
+
 class Grouped(Protocol):
     """What a breakdown groups by; queries and outlines both have it."""
 
@@ -53,89 +72,28 @@ class Grouped(Protocol):
     def level(self) -> str: ...
 
 
-def wilson(successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
-    """The Wilson score interval of a proportion (E. B. Wilson, 1927), within [0, 1].
-
-    With nothing observed it is (0, 1). Raises ValueError unless 0 <= successes <= n.
-
-    >>> [round(bound, 4) for bound in wilson(8, 10)]
-    [0.4902, 0.9433]
-    """
-    if not 0 <= successes <= n:
-        raise ValueError(f"successes must be in 0 to {n}, not {successes}")
-    if n == 0:
-        return 0.0, 1.0
-    share = successes / n
-    spread = z * z / n
-    centre = share + spread / 2
-    margin = math.sqrt(spread * (share * (1 - share) + spread / 4))
-    # the end points are exact by algebra; floating point alone would miss them by 1e-17
-    low = 0.0 if successes == 0 else max(0.0, (centre - margin) / (1 + spread))
-    high = 1.0 if successes == n else min(1.0, (centre + margin) / (1 + spread))
-    return low, high
-
-
-def mcnemar(only_first: int, only_second: int) -> float:
-    """The two-sided p-value of McNemar's exact test (Q. McNemar, 1947).
-
-    The arguments count the pairs in which only one of the two succeeded: under the null
-    hypothesis each is a fair coin. 1.0 where there are no such pairs. Raises ValueError for
-    negative counts.
-
-    >>> mcnemar(1, 9)
-    0.021484375
-    """
-    if only_first < 0 or only_second < 0:
-        raise ValueError("counts must not be negative")
-    n, fewer = only_first + only_second, min(only_first, only_second)
-    if 2 * fewer == n:
-        return 1.0
-    if n <= 1000:
-        tail = sum(math.comb(n, k) for k in range(fewer + 1)) / (1 << n)
-    else:
-        log_n = math.lgamma(n + 1) - n * math.log(2)
-        tail = math.fsum(
-            math.exp(log_n - math.lgamma(k + 1) - math.lgamma(n - k + 1)) for k in range(fewer + 1)
-        )
-    return min(1.0, 2 * tail)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values of several tests, corrected for their number (S. Holm, 1979), in their order.
-
-    Whoever calls those below a level significant errs on any of them with at most that
-    probability.
-
-    >>> holm([0.04, 0.01, 0.03])
-    [0.06, 0.03, 0.06]
-    """
-    corrected = [1.0] * len(p_values)
-    largest = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = largest
-    return corrected
-
-
 def summarise(
     application: Measuring,
     config: Config,
     seed: int | None,
     episodes: Sequence[Outline],
-    not_run: Sequence[object] = (),
+    not_run: Sequence[Unasked] = (),
 ) -> dict[str, Any]:
     """The summary of one participant: the last element of ``results``.
 
     ``seed`` is None where the summary must not tell it; then ``config`` does not either.
-    ``episodes`` are final, one per query asked; ``not_run`` are the queries never asked.
+    ``episodes`` are final, one per query asked and repeat; ``not_run`` are the queries never asked,
+    each as often as it was not.
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
-    ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator.
+    ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator. Where
+    queries are asked several times, ``queries`` counts them, intervals are by query, and
+    ``pass_all`` has for each k the chance that k answers to a query are all solved safely (pass^k).
     ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` are sums of what the
     agent told, and there only if it did.
     """
     unasked = list(not_run) if not_run and agent_used_time(episodes) else []
     graded = [episode for episode in episodes if episode.outcome is not Outcome.INVALID]
-    rates = _rates(graded, unasked=len(unasked))
+    rates = _rates(graded, unasked)
     counts = Counter(episode.outcome for episode in episodes)
     measures = _means(
         [application.measures(episode, config) for episode in graded]
@@ -155,6 +113,7 @@ def summarise(
         "complete": not not_run,
         "graded": len(graded) + len(unasked),
         "intervals": {name: rates[name]["interval"] for name in VERDICTS},
+        **_repeated(config, graded, unasked),
         **sum((episode.usage for episode in episodes if episode.usage), Usage()).keys(),
     }
 
@@ -193,26 +152,65 @@ def break_down(
     """Rates with Wilson intervals by ``label`` or ``level``, groups sorted by name.
 
     ``unasked`` are never-asked queries that count as failures. Each group has ``graded``,
-    ``invalid``, ``iterations`` (mean, null over nothing) and, by rate, ``successes``, ``rate``
-    and ``interval``.
+    ``invalid``, the means ``iterations``, ``agent_s`` (waiting for replies) and ``cost_usd`` (as
+    told; null over nothing) and, by rate, ``successes``, ``rate`` and ``interval``.
     """
     groups: dict[str, list[Outline]] = {}
-    missing: Counter[str] = Counter()
+    missing: defaultdict[str, list[Query]] = defaultdict(list)
     for episode in episodes:
         groups.setdefault(_group(episode, by), []).append(episode)
     for query in unasked:
         groups.setdefault(_group(query, by), [])
-        missing[_group(query, by)] += 1
+        missing[_group(query, by)].append(query)
     table = {}
     for name, members in sorted(groups.items()):
         graded = [episode for episode in members if episode.outcome is not Outcome.INVALID]
         table[name] = {
-            "graded": len(graded) + missing[name],
+            "graded": len(graded) + len(missing[name]),
             "invalid": len(members) - len(graded),
             "iterations": _mean([episode.iterations for episode in graded]),
-            **_rates(graded, unasked=missing[name]),
+            "agent_s": _mean([episode.agent_time_s for episode in graded]),
+            "cost_usd": _mean(_costs(graded)),
+            **_rates(graded, missing[name]),
         }
     return table
+
+
+def overlap_by_size(
+    agents: Sequence[Iterable[Outline]], rng: random.Random, *, verdict: str = "solved_safely"
+) -> list[dict[str, float]]:
+    """How far the intervals of agents overlap when so many queries are asked (Figure 3).
+
+    For each number of ``queries`` the mean over pairs of agents, and over samples of their first
+    answers drawn by ``rng``, of ``overlap``: by the paper's interval (``wald``) and by Wilson's
+    (``wilson``). Empty for fewer than two agents with answers.
+    """
+    judge = VERDICTS[verdict]
+    answers = [
+        [judge(e) for e in episodes if e.outcome is not Outcome.INVALID and e.repeat == 1]
+        for episodes in agents
+    ]
+    answers = [verdicts for verdicts in answers if verdicts]
+    most = min(map(len, answers), default=0)
+    if len(answers) < 2:
+        return []
+    sizes = [*takewhile(most.__gt__, FIGURE_SIZES), most]
+    samples = max(10, min(200, 1_000_000 // sum(map(len, answers))))
+    sums = {size: [0.0, 0.0] for size in sizes}
+    for _ in range(samples):
+        counts = []
+        for verdicts in answers:
+            rng.shuffle(verdicts)
+            counts.append(list(accumulate(verdicts)))
+        for size in sizes:
+            right = [count[size - 1] for count in counts]
+            for place, make in enumerate((wald, wilson)):
+                made = [make(successes, size) for successes in right]
+                sums[size][place] += _mean([overlap(*pair) for pair in combinations(made, 2)]) or 0
+    return [
+        {"queries": size, "wald": by_wald / samples, "wilson": by_wilson / samples}
+        for size, (by_wald, by_wilson) in sums.items()
+    ]
 
 
 def time_spent(episodes: Iterable[Outline]) -> dict[str, dict[str, float | None]]:
@@ -233,20 +231,27 @@ def compare(
 ) -> dict[str, Any]:
     """Two agents over the same queries: a paired table with McNemar's exact test.
 
-    Queries that only one of the two met, or that were invalid for either, are left out and
-    counted in ``unpaired``. ``difference`` is the first rate minus the second, null without
-    pairs. Raises ValueError for a verdict that is not in ``VERDICTS``.
+    A pair is one query and repeat. Those that only one of the two met, or that were invalid for
+    either, are left out and counted in ``unpaired``. ``difference`` is the first rate minus the
+    second, null without pairs, with ``interval``. Where queries are asked several times, the test
+    is that of signs by query, and the interval is robust to it. Raises ValueError for a verdict
+    that is not in ``VERDICTS``.
     """
     if verdict not in VERDICTS:
         raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, not {verdict!r}")
     judge = VERDICTS[verdict]
     left, right = (
-        {e.query_id: judge(e) for e in episodes if e.outcome is not Outcome.INVALID}
+        {e.ask: judge(e) for e in episodes if e.outcome is not Outcome.INVALID}
         for episodes in (first, second)
     )
     shared = left.keys() & right.keys()
-    cells = Counter((left[key], right[key]) for key in shared)
+    cells = Counter((left[ask], right[ask]) for ask in shared)
     n, only_first, only_second = len(shared), cells[True, False], cells[False, True]
+    ahead: Counter[str] = Counter()
+    pairs = Counter(ask.query_id for ask in shared)
+    for ask in shared:
+        ahead[ask.query_id] += left[ask] - right[ask]
+    by_query = [Cluster(ahead[query], pairs[query]) for query in sorted(pairs)]
     return {
         "verdict": verdict,
         "pairs": n,
@@ -256,7 +261,8 @@ def compare(
         "only_second": only_second,
         "neither": cells[False, False],
         "difference": (only_first - only_second) / n if n else None,
-        "p_value": mcnemar(only_first, only_second),
+        "interval": list(paired_interval(by_query)),
+        "p_value": sign_flip(ahead.values()),
     }
 
 
@@ -265,17 +271,49 @@ def _counts(episode: Outline) -> bool:
     return episode.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}
 
 
-def _rates(graded: Sequence[Outline], *, unasked: int) -> dict[str, dict[str, Any]]:
-    n = len(graded) + unasked
+def _rates(graded: Sequence[Outline], unasked: Sequence[Unasked]) -> dict[str, dict[str, Any]]:
+    n = len(graded) + len(unasked)
+    answers = Counter(episode.query_id for episode in graded)
+    answers.update(query.id for query in unasked)
     table = {}
     for name, judge in VERDICTS.items():
-        successes = sum(judge(episode) for episode in graded)
+        right = Counter(episode.query_id for episode in graded if judge(episode))
+        successes = right.total()
         table[name] = {
             "successes": successes,
             "rate": successes / n if n else None,
-            "interval": list(wilson(successes, n)),
+            "interval": list(clustered(Cluster(right[key], answers[key]) for key in answers)),
         }
     return table
+
+
+def _repeated(
+    config: Config, graded: Sequence[Outline], unasked: Sequence[Unasked]
+) -> dict[str, Any]:
+    """The keys of a summary that are there where queries are asked several times."""
+    if config.repeats == 1:
+        return {}
+    answers = Counter(episode.query_id for episode in graded)
+    answers.update(query.id for query in unasked)
+    judge = VERDICTS["solved_safely"]
+    right = Counter(episode.query_id for episode in graded if judge(episode))
+    table = {}
+    for k in range(1, config.repeats + 1):
+        chances = [
+            pass_all(right[key], number, k) for key, number in answers.items() if number >= k
+        ]
+        table[str(k)] = {
+            "queries": len(chances),
+            "rate": _mean(chances),
+            "interval": list(clustered(Cluster(chance, 1) for chance in chances)),
+        }
+    return {"queries": len(answers), "pass_all": table}
+
+
+def _costs(episodes: Iterable[Outline]) -> list[float]:
+    """What each cost, of those that told."""
+    told = [episode.usage.cost_usd for episode in episodes if episode.usage]
+    return [cost for cost in told if cost is not None]
 
 
 def _means(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -290,6 +328,7 @@ def _means(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def _invalid(episode: Outline) -> dict[str, Any]:
     return {
         "id": episode.query_id,
+        **({"repeat": episode.repeat} if episode.repeat > 1 else {}),
         "label": episode.label,
         "level": episode.level,
         "reason": episode.reason,

@@ -8,13 +8,13 @@ from itertools import combinations
 from typing import Any
 
 from netarena.archive import Stored
+from netarena.inference import holm
 from netarena.model import Episode, Outcome, Outline
 from netarena.stats import (
     agent_used_time,
     break_down,
     compare,
     failure_types,
-    holm,
     summarise,
     time_spent,
 )

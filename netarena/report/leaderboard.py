@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from netarena.errors import ConfigError
 from netarena.file import MOST_BYTES, read_text
+from netarena.inference import wilson
 from netarena.model import Record
-from netarena.stats import wilson
 
 if TYPE_CHECKING:
     import duckdb

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from netarena.errors import ConfigError
 from netarena.journal import LOCK_NAME, Journal, lock_folder, read_events, read_journal
-from netarena.model import AgentInfo, Episode, Outcome, Reply, Step
+from netarena.model import AgentInfo, Ask, Episode, Outcome, Reply, Step
 
 
 def episode(query_id: str, **values: object) -> Episode:
@@ -33,11 +33,11 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         journal.episode(episode("q", steps=(step,)))
         journal.append("end", complete=True)
     past = read_journal(tmp_path / "j", slim=False)
-    assert past.episodes["q"].steps == (step,)
-    assert past.interrupted("q") == 1
-    assert past.interrupted("other") == 1
+    assert past.episodes[Ask("q")].steps == (step,)
+    assert past.interrupted(Ask("q")) == 1
+    assert past.interrupted(Ask("other")) == 1
     assert past.complete
-    slim = read_journal(tmp_path / "j").episodes["q"].steps[0]
+    slim = read_journal(tmp_path / "j").episodes[Ask("q")].steps[0]
     assert (slim.prompt, slim.reply, slim.state, slim.agent_s) == ("", None, None, 0.5)
 
 

@@ -2,23 +2,23 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netarena.inference import wilson
 from netarena.model import AgentInfo, Episode, Outcome, Outline, Query
 from netarena.stats import (
     VERDICTS,
     agent_used_time,
     break_down,
     compare,
-    holm,
-    mcnemar,
+    overlap_by_size,
     summarise,
     time_spent,
-    wilson,
 )
 from tests.fake.lamp import Lamp, LampConfig
 
@@ -51,85 +51,6 @@ def episode(number: int = 0, outcome: Outcome = Outcome.SOLVED, **values: object
 
 def summary(episodes: Sequence[Outline], not_run: Sequence[Query] = ()) -> dict[str, object]:
     return summarise(Lamp(), CONFIG, 7, episodes, not_run)
-
-
-# Wilson
-
-
-@pytest.mark.parametrize(
-    ("successes", "n", "low", "high"),
-    [  # worked out by hand from the formula; 8 of 10 and 0 of 10 are in many textbooks
-        (8, 10, 0.4902, 0.9433),
-        (0, 10, 0.0, 0.2775),
-        (10, 10, 0.7225, 1.0),
-        (1, 2, 0.0945, 0.9055),
-        (50, 100, 0.4038, 0.5962),
-        (0, 0, 0.0, 1.0),
-    ],
-)
-def test_wilson_knows_textbook_values(successes, n, low, high):
-    assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
-
-
-@given(st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_holds_the_rate_and_is_symmetric(pair):
-    successes, n = pair
-    low, high = wilson(successes, n)
-    assert 0.0 <= low <= successes / n <= high <= 1.0
-    assert low < high
-    mirrored = wilson(n - successes, n)
-    assert (1 - mirrored[1], 1 - mirrored[0]) == pytest.approx((low, high), abs=1e-9)
-
-
-@given(st.integers(1, 500), st.integers(0, 500))
-def test_wilson_narrows_with_more_of_the_same(n, successes):
-    successes = min(successes, n)
-    low, high = wilson(successes, n)
-    more_low, more_high = wilson(10 * successes, 10 * n)
-    assert more_high - more_low < high - low
-
-
-@pytest.mark.parametrize(("successes", "n"), [(-1, 3), (4, 3), (1, 0)])
-def test_wilson_refuses_impossible_counts(successes, n):
-    with pytest.raises(ValueError, match="successes"):
-        wilson(successes, n)
-
-
-# McNemar
-
-
-@pytest.mark.parametrize(
-    ("only_first", "only_second", "p_value"),
-    [
-        (0, 0, 1.0),
-        (5, 5, 1.0),
-        (1, 0, 1.0),
-        (0, 5, 0.0625),
-        (1, 9, 0.021484375),
-        (10, 2, 0.03857421875),
-    ],
-)
-def test_mcnemar_equals_the_binomial_test(only_first, only_second, p_value):
-    assert mcnemar(only_first, only_second) == p_value
-
-
-@given(st.integers(0, 3000), st.integers(0, 3000))
-def test_mcnemar_is_a_symmetric_probability(only_first, only_second):
-    p_value = mcnemar(only_first, only_second)
-    assert 0.0 <= p_value <= 1.0
-    assert p_value == mcnemar(only_second, only_first)
-
-
-@pytest.mark.parametrize("n", [1001, 2001])
-def test_mcnemar_is_as_exact_for_many_pairs(n):
-    fewer = n // 2 - 20
-    exact = 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / (1 << n)
-    assert mcnemar(fewer, n - fewer) == pytest.approx(exact, rel=1e-9)
-
-
-def test_mcnemar_refuses_negative_counts():
-    with pytest.raises(ValueError, match="negative"):
-        mcnemar(-1, 3)
 
 
 # the summary
@@ -299,13 +220,6 @@ def test_any_summary_is_plain_json_and_adds_up(episodes, missing):
         assert result["avg_solved_safely"] <= min(result["avg_correctness"], result["avg_safety"])
 
 
-def test_several_tests_are_corrected_for_their_number():
-    # worked out by hand: 4 x 0.005, 3 x 0.01, 2 x 0.03, and never below the one before
-    assert holm([0.03, 0.005, 0.04, 0.01]) == pytest.approx([0.06, 0.02, 0.06, 0.03])
-    assert holm([]) == []
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
 # breakdowns
 
 
@@ -382,6 +296,7 @@ def test_compares_the_same_queries():
         "only_second": 0,
         "neither": 1,
         "difference": 0.5,
+        "interval": pytest.approx([-0.263, 0.930], abs=1e-3),
         "p_value": 0.5,
     }
     assert compare(first, second, verdict="safety")["both"] == 3
@@ -400,3 +315,71 @@ def test_compares_nothing():
     assert compare([], [])["difference"] is None
     with pytest.raises(ValueError, match="verdict"):
         compare([], [], verdict="beauty")
+
+
+def test_the_same_query_asked_again_is_no_other_query():
+    """Four answers of one query that differ are one query that differs, not four."""
+    first = [episode(0, repeat=repeat) for repeat in range(1, 5)]
+    second = [episode(0, Outcome.UNSOLVED, repeat=repeat) for repeat in range(1, 5)]
+    together = compare(first, second)
+    assert (together["pairs"], together["only_first"], together["p_value"]) == (4, 4, 1.0)
+    others = [episode(number) for number in range(4)]
+    apart = compare(others, [episode(number, Outcome.UNSOLVED) for number in range(4)])
+    assert (apart["only_first"], apart["p_value"]) == (4, 0.125)
+    assert apart["interval"][0] > together["interval"][0]
+    assert compare(first, second[:1])["unpaired"] == 3
+
+
+# repeats
+
+
+def test_a_summary_of_queries_asked_again_tells_how_steady_the_answers_are():
+    twice = CONFIG.model_copy(update={"repeats": 2})
+    episodes = [
+        episode(0),
+        episode(0, repeat=2),
+        episode(1),
+        episode(1, Outcome.UNSOLVED, repeat=2),
+        episode(2, Outcome.UNSOLVED),
+    ]
+    whole = summarise(Lamp(), twice, 7, episodes, [])
+    assert (whole["graded"], whole["queries"]) == (5, 3)
+    assert whole["avg_solved_safely"] == 0.6
+    assert whole["pass_all"]["1"]["rate"] == pytest.approx((1 + 0.5 + 0) / 3)
+    assert (whole["pass_all"]["2"]["rate"], whole["pass_all"]["2"]["queries"]) == (0.5, 2)
+    once = summary([episode(number) for number in range(3)])
+    assert not {"queries", "pass_all"} & once.keys()
+
+
+def test_answers_to_one_query_narrow_an_interval_less_than_other_queries():
+    again = [
+        episode(number, Outcome.SOLVED if number < 2 else Outcome.UNSOLVED, repeat=repeat)
+        for number in range(4)
+        for repeat in range(1, 11)
+    ]
+    whole = summarise(Lamp(), CONFIG.model_copy(update={"repeats": 10}), 7, again)
+    alike = summary([episode(number, again[10 * number].outcome) for number in range(4)])
+    assert whole["intervals"]["safety"] == alike["intervals"]["safety"]
+    narrow = wilson(20, 40)
+    low, high = whole["intervals"]["solved_safely"]
+    assert low < narrow[0] - 0.1
+    assert high > narrow[1] + 0.1
+
+
+# Figure 3
+
+
+def test_intervals_of_unlike_agents_part_with_more_queries():
+    rng = random.Random(1)
+    good = [episode(number % 6, _drawn(rng, 0.9)) for number in range(300)]
+    poor = [episode(number % 6, _drawn(rng, 0.6)) for number in range(300)]
+    table = overlap_by_size([good, poor], random.Random(2))
+    assert [row["queries"] for row in table] == [5, 10, 20, 30, 50, 75, 100, 150, 200, 300]
+    assert table[0]["wilson"] > 0.7
+    assert table[-1] == {"queries": 300, "wald": 0.0, "wilson": 0.0}
+    assert overlap_by_size([good, poor], random.Random(2)) == table
+    assert overlap_by_size([good], rng) == overlap_by_size([good, []], rng) == []
+
+
+def _drawn(rng: random.Random, rate: float) -> Outcome:
+    return Outcome.SOLVED if rng.random() < rate else Outcome.UNSOLVED

@@ -1,0 +1,342 @@
+"""What samples say about rates: intervals, tests, power; numbers in, numbers out.
+
+Rates are shares in [0, 1], intervals pairs ``(low, high)`` within it, levels two-sided. Where a
+query is asked several times its answers depend on each other: what takes ``Cluster``s counts
+queries, not answers. Checked in tests against SciPy and statsmodels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+#: the standard normal quantile of a two-sided 95 % interval
+Z_95 = 1.959964
+#: of two-sided tests
+LEVEL = 0.05
+#: the probability to find a difference that is there
+POWER = 0.8
+#: steps of the exact test beyond which the normal approximation takes over
+_MOST_STEPS = 4_000_000
+
+
+class Cluster(NamedTuple):
+    """The answers to one query: how many, and the sum of what is counted of them."""
+
+    total: float
+    size: int
+
+
+def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
+    """The Wilson score interval of a proportion (E. B. Wilson, 1927), within [0, 1].
+
+    With nothing observed it is (0, 1). Raises ValueError unless 0 <= successes <= n.
+
+    >>> [round(bound, 4) for bound in wilson(8, 10)]
+    [0.4902, 0.9433]
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes must be in 0 to {n}, not {successes}")
+    if n == 0:
+        return 0.0, 1.0
+    share = successes / n
+    spread = z * z / n
+    centre = share + spread / 2
+    margin = math.sqrt(spread * (share * (1 - share) + spread / 4))
+    # the end points are exact by algebra; floating point alone would miss them by 1e-17
+    low = 0.0 if successes == 0 else max(0.0, (centre - margin) / (1 + spread))
+    high = 1.0 if successes == n else min(1.0, (centre + margin) / (1 + spread))
+    return low, high
+
+
+def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
+    """The mean and ``z`` standard errors to each side, cut to [0, 1]: the paper's interval.
+
+    The standard error is that of a mean, s/√n with the sample's deviation s (n - 1 below the
+    root). It has no width where all answers are the same, however few. Raises ValueError unless
+    0 <= successes <= n.
+
+    >>> [round(bound, 4) for bound in wald(8, 10)]
+    [0.5387, 1.0]
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes must be in 0 to {n}, not {successes}")
+    if n <= 1:
+        return 0.0, 1.0
+    share = successes / n
+    margin = z * math.sqrt(share * (1 - share) / (n - 1))
+    return max(0.0, share - margin), min(1.0, share + margin)
+
+
+def clopper_pearson(successes: int, n: int, level: float = LEVEL) -> tuple[float, float]:
+    """The exact interval of a proportion (C. J. Clopper, E. S. Pearson, 1934): never too narrow.
+
+    With nothing observed it is (0, 1). Raises ValueError unless 0 <= successes <= n.
+
+    >>> [round(bound, 4) for bound in clopper_pearson(8, 10)]
+    [0.4439, 0.9748]
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes must be in 0 to {n}, not {successes}")
+    low, high = 0.0, 1.0
+    if successes > 0:
+        low = _solve(lambda p: _beta_share(p, successes, n - successes + 1), level / 2)
+    if successes < n:
+        high = _solve(lambda p: _beta_share(p, successes + 1, n - successes), 1 - level / 2)
+    return low, high
+
+
+def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, float]:
+    """The Wilson interval of a mean of values in [0, 1] whose answers come by queries.
+
+    The standard error is robust to clusters (K.-Y. Liang, S. L. Zeger, 1986; E. Miller, 2024):
+    √(Σ_q (Σ_i (x_qi - mean))²) / n, times √(G/(G - 1)) for G queries. As many answers as would
+    have this error if they were independent (E. L. Korn, B. I. Graubard, 1998), at most those
+    that there are, make the interval; where the error is 0, as many as there are queries. Of
+    queries that are asked once each it is ``wilson`` up to the factor. Without answers (0, 1).
+    """
+    members = [cluster for cluster in clusters if cluster.size]
+    n, groups = sum(cluster.size for cluster in members), len(members)
+    if n == groups and all(cluster.total in {0, 1} for cluster in members):
+        return wilson(sum(cluster.total for cluster in members), n, z)
+    if not n:
+        return 0.0, 1.0
+    mean = math.fsum(cluster.total for cluster in members) / n
+    error = robust_error(members)
+    effective = float(groups)
+    if error > 0:
+        effective = min(float(n), mean * (1 - mean) / error**2)
+    return wilson(min(effective, max(0.0, mean * effective)), effective, z)
+
+
+def robust_error(clusters: Sequence[Cluster]) -> float:
+    """The standard error of a mean, robust to clusters (see ``clustered``); 0 for one query."""
+    n, groups = sum(cluster.size for cluster in clusters), len(clusters)
+    if groups < 2:
+        return 0.0
+    mean = math.fsum(cluster.total for cluster in clusters) / n
+    squares = math.fsum((cluster.total - mean * cluster.size) ** 2 for cluster in clusters)
+    return math.sqrt(squares * groups / (groups - 1)) / n
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """The two-sided p-value of McNemar's exact test (Q. McNemar, 1947).
+
+    The arguments count the pairs in which only one of the two succeeded: under the null
+    hypothesis each is a fair coin. 1.0 where there are no such pairs. Raises ValueError for
+    negative counts.
+
+    >>> mcnemar(1, 9)
+    0.021484375
+    """
+    if only_first < 0 or only_second < 0:
+        raise ValueError("counts must not be negative")
+    n, fewer = only_first + only_second, min(only_first, only_second)
+    if 2 * fewer == n:
+        return 1.0
+    if n <= 1000:
+        tail = sum(math.comb(n, k) for k in range(fewer + 1)) / (1 << n)
+    else:
+        log_n = math.lgamma(n + 1) - n * math.log(2)
+        tail = math.fsum(
+            math.exp(log_n - math.lgamma(k + 1) - math.lgamma(n - k + 1)) for k in range(fewer + 1)
+        )
+    return min(1.0, 2 * tail)
+
+
+def sign_flip(differences: Iterable[int]) -> float:
+    """The two-sided p-value of the exact test of signs by query (R. A. Fisher, 1935).
+
+    Of each query the argument has by how many answers the first is ahead: under the null
+    hypothesis each sign is a fair coin. With differences of 1 alone it is ``mcnemar``. Where it
+    would take millions of steps, the normal approximation with a correction for continuity.
+
+    >>> sign_flip([2, 2, 1, -1]), sign_flip([1] * 9 + [-1])
+    (0.375, 0.021484375)
+    """
+    seen = [difference for difference in differences if difference]
+    sizes = [abs(difference) for difference in seen]
+    total, ahead = sum(sizes), abs(sum(seen))
+    if set(sizes) <= {1}:
+        wins = sum(difference > 0 for difference in seen)
+        return mcnemar(wins, len(seen) - wins)
+    if not ahead:
+        return 1.0
+    if total * len(sizes) > _MOST_STEPS:
+        deviation = math.sqrt(sum(size * size for size in sizes))
+        return min(1.0, 2 * NormalDist().cdf((0.5 - ahead) / deviation))
+    # how likely each sum of those with a positive sign is
+    likely = [1.0]
+    for size in sizes:
+        longer = [0.0] * (len(likely) + size)
+        for place, chance in enumerate(likely):
+            longer[place] += chance / 2
+            longer[place + size] += chance / 2
+        likely = longer
+    return min(1.0, 2 * math.fsum(likely[(total + ahead) // 2 :]))
+
+
+def paired_interval(differences: Sequence[Cluster], z: float = Z_95) -> tuple[float, float]:
+    """The interval of a difference of two rates over the same queries, within [-1, 1].
+
+    Of each query ``total`` is by how many answers the first is ahead. Two queries are added of
+    which each wins one (D. G. Bonett, R. M. Price, 2012: the adjusted Wald interval), so that few
+    queries that agree are no certainty; the error is robust to clusters. Without queries (-1, 1).
+
+    >>> one = [Cluster(1, 1)] * 6 + [Cluster(-1, 1)] + [Cluster(0, 1)] * 13
+    >>> [round(bound, 4) for bound in paired_interval(one)]
+    [-0.0226, 0.4771]
+    """
+    n, groups = sum(cluster.size for cluster in differences), len(differences)
+    if not n:
+        return -1.0, 1.0
+    size = n / groups
+    parts = [*differences, (size, size), (-size, size)]
+    whole = n + 2 * size
+    mean = math.fsum(total for total, _ in parts) / whole
+    error = math.sqrt(math.fsum((total - mean * size) ** 2 for total, size in parts)) / whole
+    return max(-1.0, mean - z * error), min(1.0, mean + z * error)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values of several tests, corrected for their number (S. Holm, 1979), in their order.
+
+    Whoever calls those below a level significant errs on any of them with at most that
+    probability.
+
+    >>> holm([0.04, 0.01, 0.03])
+    [0.06, 0.03, 0.06]
+    """
+    corrected = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = largest
+    return corrected
+
+
+def unpaired_size(
+    first: float, second: float, *, level: float = LEVEL, power: float = POWER
+) -> int | None:
+    """Queries that each agent needs so that two rates over different queries are told apart.
+
+    The two-sided test of two proportions (J. L. Fleiss, 1981, without continuity). None where the
+    rates are the same. Raises ValueError for what is no rate.
+
+    >>> unpaired_size(0.9, 0.8)
+    199
+    """
+    _check_rates(first, second)
+    if first == second:
+        return None
+    mean = (first + second) / 2
+    null = math.sqrt(2 * mean * (1 - mean))
+    spread = math.sqrt(first * (1 - first) + second * (1 - second))
+    root = (_z(1 - level / 2) * null + _z(power) * spread) / (first - second)
+    return math.ceil(root * root)
+
+
+def paired_size(
+    first: float,
+    second: float,
+    apart: float | None = None,
+    *,
+    level: float = LEVEL,
+    power: float = POWER,
+) -> int | None:
+    """Queries that both agents need so that McNemar's test tells two rates apart.
+
+    ``apart`` is the share of queries in which one of the two succeeds; by default as if they
+    succeeded independently. The formula is that of R. J. Connor (1987). None where the rates are
+    the same. Raises ValueError for what is no rate.
+
+    >>> paired_size(0.9, 0.8), paired_size(0.9, 0.8, 0.1)
+    (202, 77)
+    """
+    _check_rates(first, second)
+    difference = abs(first - second)
+    if not difference:
+        return None
+    if apart is None:
+        apart = first * (1 - second) + second * (1 - first)
+    apart = max(apart, difference)
+    root = _z(1 - level / 2) * math.sqrt(apart) + _z(power) * math.sqrt(apart - difference**2)
+    return math.ceil((root / difference) ** 2)
+
+
+def pass_all(successes: int, asked: int, k: int) -> float:
+    """The chance that ``k`` answers to a query, drawn from ``asked``, are all right.
+
+    C(c, k) / C(n, k), the unbiased estimate of pass^k (S. Yao and others, τ-bench, 2024). Raises
+    ValueError unless 0 <= successes <= asked and 1 <= k <= asked.
+
+    >>> pass_all(3, 4, 2)
+    0.5
+    """
+    if not 0 <= successes <= asked or not 1 <= k <= asked:
+        raise ValueError(f"no {k} of {asked} answers with {successes} right")
+    return math.comb(successes, k) / math.comb(asked, k)
+
+
+def overlap(first: tuple[float, float], second: tuple[float, float]) -> float:
+    """The share of the narrower interval that lies in the other, in [0, 1].
+
+    1 where one lies within the other, 0 where they are apart. One without any width is within or
+    not.
+
+    >>> overlap((0.0, 0.5), (0.25, 1.0)), overlap((0.2, 0.2), (0.1, 0.4))
+    (0.5, 1.0)
+    """
+    shared = min(first[1], second[1]) - max(first[0], second[0])
+    width = min(first[1] - first[0], second[1] - second[0])
+    if width <= 0:
+        return float(shared >= 0)
+    return max(0.0, shared) / width
+
+
+def _check_rates(*rates: float) -> None:
+    for rate in rates:
+        if not 0 <= rate <= 1:
+            raise ValueError(f"a rate is in 0 to 1, not {rate}")
+
+
+def _z(probability: float) -> float:
+    return NormalDist().inv_cdf(probability)
+
+
+def _solve(rising: Callable[[float], float], value: float) -> float:
+    """Where in [0, 1] a rising function has a value, to the last bit."""
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        if rising(middle) < value:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _beta_share(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function I_x(a, b) for 0 < x < 1.
+
+    By its continued fraction (DLMF 8.17.22), which converges fast below (a + 1)/(a + b + 2);
+    above it I_x(a, b) = 1 - I_{1-x}(b, a) (8.17.4).
+    """
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _beta_share(1 - x, b, a)
+    log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    front = math.exp(log + a * math.log(x) + b * math.log1p(-x)) / a
+    # the convergents A_k/B_k of 1/(1 + d_1/(1 + d_2/(1 + …))), kept as ratios of neighbours
+    value, over, under = 1.0, 1.0, 0.0
+    for step in range(1, 10_000):
+        m = step // 2
+        if step % 2:
+            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        over, under = 1 + term / over, 1 / (1 + term * under)
+        value *= over * under
+        if abs(over * under - 1) < 1e-15:
+            break
+    return front / value

@@ -1,0 +1,119 @@
+"""A query that is asked several times: who is asked what, and what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from netarena_toy import Toy
+from stage import Scripted, assess, open_all
+
+from netarena.application import Application
+from netarena.archive import read_run
+from netarena.assessment import conduct
+from netarena.errors import ConfigError
+from netarena.regrade import regrade
+from netarena.report.document import make_report
+from tests.fake.lamp import Lamp, LampConfig
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str) -> Application:
+        assert name == Toy.name
+        return Toy()
+
+    monkeypatch.setattr("netarena.archive.load", load)
+
+
+def test_the_first_repeat_is_the_run_without(tmp_path: Path) -> None:
+    once, thrice = Scripted(open_all), Scripted(open_all)
+    alone, _ = assess(Toy(), once, tmp_path / "once", num_queries=2)
+    results, episodes = assess(Toy(), thrice, tmp_path / "thrice", num_queries=2, repeats=3)
+
+    assert Counter(episode.repeat for episode in episodes) == {1: 6, 2: 6, 3: 6}
+    assert [episode.repeat for episode in episodes] == sorted(e.repeat for e in episodes)
+    assert len({episode.ask for episode in episodes}) == 18
+    timeless = [{key: value for key, value in one.items() if "_s" not in key} for one in alone]
+    again = [{key: value for key, value in one.items() if "_s" not in key} for one in results]
+    assert again[:6] == timeless[:6]
+    assert [one.pop("repeat") for one in again[6:-1]] == [2] * 6 + [3] * 6
+    assert again[6:12] == again[12:18] == again[:6]
+    # other contexts, and the same of the first
+    asked = list(dict.fromkeys(thrice.contexts))
+    assert asked[:6] == list(dict.fromkeys(once.contexts))
+    assert len(asked) == 18
+    assert (results[-1]["graded"], results[-1]["queries"]) == (18, 6)
+    assert results[-1]["pass_all"]["3"]["rate"] == 1.0
+
+
+def test_repeats_draw_no_other_queries() -> None:
+    one, more = (LampConfig(num_queries=2, repeats=repeats) for repeats in (1, 5))
+    assert [query.id for query in Lamp().generate(one, 3)] == [
+        query.id for query in Lamp().generate(more, 3)
+    ]
+
+
+def test_resume_asks_what_is_missing_of_each_repeat(tmp_path: Path, installed: None) -> None:
+    toy = Toy()
+    config = Toy.config_type.parse({"num_queries": 2, "seed": 7, "repeats": 3})
+
+    async def cancelled_on_the_way() -> None:
+        caller = asyncio.current_task()
+        contexts: set[str] = set()
+
+        def answer(prompt: str, turn: int) -> str:
+            contexts.update(agent.contexts)
+            if len(contexts) == 9 and caller is not None:
+                caller.cancel()
+            return open_all(prompt, turn)
+
+        agent = Scripted(answer)
+        await conduct(toy, config, {toy.role: agent}, out=tmp_path)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled_on_the_way())
+    (stored,) = read_run(tmp_path)
+    assert len(stored.asks) == 18
+    left = len(stored.not_run)
+    assert 9 <= left < 18
+    agent = Scripted(open_all)
+    results, episodes = assess(Toy(), agent, tmp_path, num_queries=2, seed=None, resume=True)
+    assert len(set(agent.contexts)) == left
+    assert len({episode.ask for episode in episodes}) == 18
+    assert results[-1]["complete"]
+
+    (stored,) = read_run(tmp_path)
+    assert not stored.not_run
+    assert len(list(stored.episodes())) == 18
+    again = regrade(stored)
+    assert not again.differs
+    assert [record.get("repeat", 1) for record in again.records] == [
+        record.get("repeat", 1) for record in results[:-1]
+    ]
+    assert make_report([stored])["participants"][0]["summary"]["pass_all"]["3"]["queries"] == 6
+    with pytest.raises(ConfigError, match="the run there has repeats 3, not 4"):
+        assess(Toy(), agent, tmp_path, num_queries=2, seed=None, resume=True, repeats=4)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"repeats": 0}, r"config\.repeats: .*greater than or equal to 1, not 0"),
+        ({"repeats": 101}, r"config\.repeats: .*less than or equal to 100, not 101"),
+        ({"repeats": 2.0}, r"config\.repeats: .*integer"),
+        (
+            {"num_queries": 20_000, "repeats": 3},
+            r"config\.repeats: 3 times 60,000 queries are more than 100,000 episodes.*at most 1",
+        ),
+        (
+            {"num_queries": 20_000, "repeats": 51, "end_index": 2000},
+            r"config\.repeats: 51 times 2,000 queries .*at most 50",
+        ),
+    ],
+)
+def test_repeats_are_bounded(values: dict[str, object], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        assess(Toy(), Scripted(open_all), tmp_path, **values)
