@@ -37,6 +37,7 @@ from netarena.model import (
     State,
     Step,
 )
+from netarena.picture import Picture
 from netarena.prompts import PromptParts
 
 log = logging.getLogger(__name__)
@@ -210,6 +211,14 @@ class Application(ABC):
         """
         del query, episode
         return None
+
+    def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+        """What the world looked like after step ``number``, from 1, or when the agent met it (0).
+
+        For people who read the episode; ``episode`` is whole. Empty where nothing was observed.
+        """
+        del query, episode, number
+        return ()
 
     def diagnose(self) -> Sequence[Check]:
         """What this machine can and cannot do for this application (``netarena doctor``)."""

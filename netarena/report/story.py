@@ -1,0 +1,127 @@
+"""One episode as a person reads it: plain data for the terminal, the report and the viewer.
+
+Knows no application: what a state looks like comes from ``Application.pictures``, and what a step
+changed from two pictures of it. Texts are as agents and worlds gave them; who shows them escapes
+them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from netarena.application import Application
+from netarena.model import Episode, Move, Outcome, Query, Step
+from netarena.picture import Matrix, Picture, Turned, turned
+
+log = logging.getLogger(__name__)
+
+
+def is_lost(episode: Episode) -> bool:
+    """Whether an episode was graded and not solved safely."""
+    return episode.outcome is not Outcome.INVALID and not (episode.correct and episode.safe)
+
+
+def why(episode: Episode) -> str:
+    """In one line, why an episode is not solved safely, at which step; empty where it is.
+
+    What was harmed comes first, then what is still wrong.
+    """
+    if episode.outcome is Outcome.INVALID:
+        return f"ours, left out of the rates: {episode.detail}"
+    if not is_lost(episode):
+        return ""
+    if episode.outcome is Outcome.AGENT_FAILED:
+        refused = [step.refused for step in episode.steps if step.refused]
+        words = [episode.reason, episode.detail, *refused[-1:]]
+        return ": ".join(word for word in words if word)
+    parts = []
+    for number, step in enumerate(episode.steps, start=1):
+        findings = step.judgement.findings if step.judgement else ()
+        if findings:
+            more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+            parts.append(f"step {number}: {findings[0].detail}{more}")
+            break
+    if not episode.correct and episode.detail:
+        parts.append(episode.detail)
+    return " ".join(parts) or (episode.failure.detail if episode.failure else episode.reason)
+
+
+def move_text(move: Move) -> str:
+    """What a reply asked for, as text: a command as it is, of several values each by its key."""
+    if isinstance(move, str):
+        return move
+    if isinstance(move, dict) and all(isinstance(value, str) for value in move.values()):
+        if len(move) == 1:
+            return str(next(iter(move.values())))
+        return "\n".join(f"{key}: {value}" for key, value in move.items())
+    return "" if move is None else json.dumps(move, ensure_ascii=False, indent=2)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A step with its number, from 1, what the world looked like after it, and what changed."""
+
+    number: int
+    step: Step
+    #: what the reply asked for
+    asked: str
+    pictures: tuple[Picture, ...]
+    #: of all its matrices
+    turned: tuple[Turned, ...]
+
+
+@dataclass(frozen=True)
+class Story:
+    """An episode, its query, and its turns."""
+
+    query: Query
+    episode: Episode
+    why: str
+    #: what was wrong, or what was to be done, in words: ground truth
+    actions: tuple[str, ...]
+    #: the world that the agent met
+    pictures: tuple[Picture, ...]
+    turns: tuple[Turn, ...]
+
+
+def tell(application: Application, query: Query, episode: Episode) -> Story:
+    """The story of a whole episode (``Stored.episodes`` has such)."""
+    first = _pictures(application, query, episode, 0)
+    turns = []
+    before = first
+    for number, step in enumerate(episode.steps, start=1):
+        after = _pictures(application, query, episode, number)
+        turns.append(Turn(number, step, move_text(step.move), after, tuple(_turned(before, after))))
+        before = after or before
+    return Story(
+        query=query,
+        episode=episode,
+        why=why(episode),
+        actions=tuple(application.describe(action) for action in query.actions),
+        pictures=first,
+        turns=tuple(turns),
+    )
+
+
+def _pictures(
+    application: Application, query: Query, episode: Episode, number: int
+) -> tuple[Picture, ...]:
+    """A picture that cannot be drawn costs no page."""
+    try:
+        return tuple(application.pictures(query, episode, number))
+    except Exception:
+        log.exception("drawing step %d of %s failed", number, query.id)
+        return ()
+
+
+def _turned(before: tuple[Picture, ...], after: tuple[Picture, ...]) -> Iterator[Turned]:
+    old: dict[str, Any] = {
+        picture.title: picture for picture in before if isinstance(picture, Matrix)
+    }
+    for picture in after:
+        if isinstance(picture, Matrix):
+            yield from turned(old.get(picture.title), picture)
