@@ -32,6 +32,7 @@ from netarena.config import Config
 from netarena.errors import ReplyRefused
 from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import AgentInfo, Episode, Execution, Move, Outcome, Query, Reply, State
+from netarena.picture import Matrix
 from netarena.prompts import PromptStyle, render
 
 T = TypeVar("T")
@@ -322,9 +323,11 @@ class ApplicationContract:
     # replies
 
     def test_the_reference_solves_every_query_safely(self) -> None:
+        by_id = {query.id: query for query in self.load()[2]}
         for episode in self.play(lambda app, query, turn: _nth(app.solve(query), turn)):
             assert episode.outcome is Outcome.SOLVED, (episode.detail, episode.evidence)
             assert episode.safe, [step.judgement for step in episode.steps]
+            _assert_drawn(self.load()[0], by_id[episode.query_id], episode)
 
     def test_doing_nothing_solves_nothing(self) -> None:
         for episode in self.play(lambda *_: "I would rather not."):
@@ -435,6 +438,17 @@ def _assert_hidden(query: Query, replies: Sequence[str], prompt: str) -> None:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _assert_drawn(application: Application, query: Query, episode: Episode) -> None:
+    """What is drawn of a solved episode shows nothing wrong at its end, and something before."""
+    drawn = [application.pictures(query, episode, n) for n in range(len(episode.steps) + 1)]
+    marks = [
+        [mark for one in pictures if isinstance(one, Matrix) for row in one.cells for mark in row]
+        for pictures in drawn
+    ]
+    assert not any(mark.wrong for mark in marks[-1])
+    assert not marks[0] or any(mark.wrong for mark in marks[0])
 
 
 def _refusal(application: Application, reply: str) -> str:

@@ -27,6 +27,7 @@ from netarena.model import (
     State,
     Step,
 )
+from netarena.picture import Picture
 from netarena.prompts import CommandLimits, PromptParts, clip
 from netarena.sandbox.cell import Cell
 from netarena_k8s import (
@@ -36,6 +37,7 @@ from netarena_k8s import (
     guess,
     heuristic,
     kubectl,
+    picture,
     prompt,
     query,
     reply,
@@ -197,6 +199,9 @@ class Kubernetes(Application):
 
     def failure(self, query: Query, episode: Episode) -> Failure | None:
         return state.classify(_world(query), episode)
+
+    def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+        return picture.draw(_world(query), episode, number)
 
     def diagnose(self) -> Sequence[Check]:
         return [*diagnosis.diagnose(), *real.diagnose(os.environ)]

@@ -22,9 +22,10 @@ from netarena.model import (
     State,
     Step,
 )
+from netarena.picture import Picture
 from netarena.prompts import PromptParts
 from netarena.sandbox import python as sandbox
-from netarena_malt import action, failure, grammar, prompt, query, solution, state
+from netarena_malt import action, failure, grammar, picture, prompt, query, solution, state
 from netarena_malt.base import Key, key_of
 from netarena_malt.environment import MaltEnvironment, Sandboxes, limits_of
 from netarena_malt.guest import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
@@ -184,6 +185,9 @@ class Malt(Application):
             return [handed_back]
         beside = {**answer, "type": truth.type, "data": truth.data, "data_graph": None}
         return [handed_back, beside]
+
+    def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+        return picture.draw(query, episode.steps[number - 1].state) if number else ()
 
     def diagnose(self) -> Sequence[Check]:
         return [*sandbox.diagnose(), *grammar.diagnose()]

@@ -279,7 +279,7 @@ def judge(query: Query, state: State) -> Judgement:
         finding = Finding(rule=USABLE_ANSWER, element="process_graph", detail=error)
         return Judgement(correct=False, findings=(finding,), reason=error)
     case = case_of(query)
-    answer = _Answer.read(case, state)
+    answer = Answer.read(case, state)
     findings = find(case.frame, answer.network, answer.changes)
     for rule, wrong in _CHECKS.items():
         if reason := wrong(case, answer):
@@ -289,7 +289,9 @@ def judge(query: Query, state: State) -> Judgement:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class Answer:
+    """A state as it is judged."""
+
     type: str
     data: JsonValue
     #: whether data was longer than is kept
@@ -303,7 +305,8 @@ class _Answer:
     gave_graph: bool
 
     @classmethod
-    def read(cls, case: Case, state: Mapping[str, Any]) -> _Answer:
+    def read(cls, case: Case, state: Mapping[str, Any]) -> Answer:
+        """Of a state that is answered without an error."""
         kind, updated, data_graph = state["type"], state["updated"], state["data_graph"]
         data_changes, changes, network = None, Changes(), case.initial
         if data_graph is not None and data_graph != "same":
@@ -327,7 +330,7 @@ def _changed(case: Case, claim: Any) -> tuple[Changes, Network]:
     return replace(changes, more=claimed.more), network
 
 
-def _wrong_form(case: Case, answer: _Answer) -> str:
+def _wrong_form(case: Case, answer: Answer) -> str:
     """Why the answer is not of the form that the task asks for."""
     kind = case.truth.type
     if kind == "graph" and answer.type != "graph":
@@ -344,7 +347,7 @@ def _wrong_form(case: Case, answer: _Answer) -> str:
     return ""
 
 
-def _wrong_data(case: Case, answer: _Answer) -> str:
+def _wrong_data(case: Case, answer: Answer) -> str:
     """Why data, a form that fits provided, is wrong."""
     if case.truth.type != "graph":
         return wrong_data(case.truth.type, case.truth.data, answer.data)
@@ -353,7 +356,7 @@ def _wrong_data(case: Case, answer: _Answer) -> str:
     return wrong_graph(answer.data_changes, case.initial, case.target, "data")
 
 
-def _wrong_graph(case: Case, answer: _Answer) -> str:
+def _wrong_graph(case: Case, answer: Answer) -> str:
     """Why the updated graph is wrong."""
     if not case.target:
         return ""  # then every change is a matter of safety
@@ -364,14 +367,14 @@ def _wrong_graph(case: Case, answer: _Answer) -> str:
 
 #: rule -> why an answer is wrong by it, in one sentence that names the element; empty if it is not.
 #: The first that finds something decides
-_CHECKS: Mapping[str, Callable[[Case, _Answer], str]] = {
+_CHECKS: Mapping[str, Callable[[Case, Answer], str]] = {
     ANSWER_FORM: _wrong_form,
     DATA: _wrong_data,
     UPDATED_GRAPH: _wrong_graph,
 }
 
 
-def _differences(case: Case, answer: _Answer) -> dict[str, JsonValue]:
+def _differences(case: Case, answer: Answer) -> dict[str, JsonValue]:
     """The first differences between the answer's graph and the right one, and their number."""
     if answer.changes == case.target:
         return {}

@@ -24,6 +24,7 @@ from netarena.model import (
     State,
     Step,
 )
+from netarena.picture import Picture
 from netarena.prompts import CommandLimits, PromptParts, clip
 from netarena_route import (
     action,
@@ -31,6 +32,7 @@ from netarena_route import (
     diagnosis,
     guess,
     heuristic,
+    picture,
     prompt,
     query,
     reply,
@@ -198,6 +200,9 @@ class Route(Application):
 
     def failure(self, query: Query, episode: Episode) -> Failure | None:
         return state.classify(_world(query), episode)
+
+    def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+        return picture.draw(_world(query), episode, number)
 
     def diagnose(self) -> Sequence[Check]:
         return diagnosis.diagnose()

@@ -35,6 +35,7 @@ COMMANDS = (
     ("clean", "netarena.cli.clean", "Remove what services that were killed left behind."),
     ("regrade", "netarena.cli.regrade", "Judge a stored run again and say what differs."),
     ("report", "netarena.cli.report", "Report on a stored run, as Markdown or JSON."),
+    ("show", "netarena.cli.show", "Show lost episodes, or the transcript of one."),
     ("leaderboard", "netarena.cli.leaderboard", "Rank result files."),
 )
 

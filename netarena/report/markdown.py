@@ -129,9 +129,14 @@ def compare_participants(report: Mapping[str, Any]) -> tuple[Comparison, Compari
     return standing, pairs
 
 
+def harmless(text: str) -> str:
+    """Text that does nothing to a terminal and keeps its lines and tabs."""
+    return _CONTROL.sub("\ufffd", text)
+
+
 def plain(text: object) -> str:
     """One line of text that does nothing to a terminal."""
-    return re.sub(r"\s+", " ", _CONTROL.sub("\ufffd", str(text))).strip()
+    return re.sub(r"\s+", " ", harmless(str(text))).strip()
 
 
 def clean(text: object) -> str:
@@ -254,7 +259,7 @@ def _evidence(entry: Mapping[str, Any]) -> list[str]:
     lines += [f"{clean(entry['label'])}, {clean(entry['level'])}: {clean(entry['detail'])}", ""]
     for piece in entry["evidence"]:
         text = piece if isinstance(piece, str) else json.dumps(piece, indent=2, ensure_ascii=False)
-        text = _CONTROL.sub("\ufffd", text)
+        text = harmless(text)
         if len(text) > EVIDENCE_CHARS:
             text = f"{text[:EVIDENCE_CHARS]}\n… {len(text) - EVIDENCE_CHARS} characters left out"
         # a fence that is longer than any inside cannot be closed from inside

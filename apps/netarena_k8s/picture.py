@@ -1,0 +1,99 @@
+"""What a shop looks like: who reaches which service, and what policies are not as they were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import yaml
+
+from netarena.model import Episode, JsonValue, State
+from netarena.picture import Change, Difference, Mark, Matrix, Picture
+from netarena_k8s.state import fields, policies_of
+from netarena_k8s.world import Policy, World
+
+#: applications that are drawn; of more, those that are part of a wrong pair at any time
+MAX_DRAWN = 64
+
+
+def draw(world: World, episode: Episode, number: int) -> tuple[Picture, ...]:
+    """The matrix after step ``number`` (0: as the agent met it), the policies that the step
+    changed, and those that are not as in the healthy shop."""
+    states = [episode.initial_state, *(step.state for step in episode.steps)]
+    state = states[number]
+    if state is None:
+        return ()
+    pictures: list[Picture] = [_matrix(world, [one for one in states if one is not None], state)]
+    healthy = {policy.name: policy for policy in world.policies}
+    now = {policy.name: policy for policy in policies_of(state)}
+    if number:
+        last = next(one for one in reversed(states[:number]) if one is not None)
+        before = {policy.name: policy for policy in policies_of(last)}
+        if changed := _changes(before, now, healthy):
+            pictures.append(Difference(title="What the step changed", changes=changed))
+    if left := _changes(healthy, now, healthy):
+        pictures.append(
+            Difference(
+                title="What is not as in the healthy shop", titles=("healthy", "now"), changes=left
+            )
+        )
+    return tuple(pictures)
+
+
+def _matrix(world: World, states: Iterable[State], state: State) -> Matrix:
+    names = _choose(world, states)
+    served = [app.name for app in world.apps if app.service and app.name in names]
+    marks: dict[tuple[str, str], Mark] = {}
+    rows = zip(world.pairs, world.intended, fields(state)["reached"], strict=True)
+    for pair, wanted, digit in rows:
+        if digit == "1":
+            mark = Mark.WORKS if wanted else Mark.EXPOSED
+        else:
+            mark = Mark.BROKEN if wanted else Mark.APART
+        marks[pair.source, pair.target] = mark
+    callers = [app.name for app in world.apps if app.name in names]
+    return Matrix(
+        title="Who reaches which service",
+        rows=tuple(callers),
+        columns=tuple(served),
+        cells=tuple(
+            tuple(marks.get((source, target), Mark.NONE) for target in served) for source in callers
+        ),
+    )
+
+
+def _choose(world: World, states: Iterable[State]) -> set[str]:
+    """The applications to draw; the same for all of an episode."""
+    if len(world.apps) <= MAX_DRAWN:
+        return {app.name for app in world.apps}
+    named: dict[str, None] = {}
+    for state in states:
+        rows = zip(world.pairs, world.intended, fields(state)["reached"], strict=True)
+        for pair, wanted, digit in rows:
+            if wanted != (digit == "1"):
+                named.update({pair.source: None, pair.target: None})
+    return set(list(named)[:MAX_DRAWN])
+
+
+def _changes(
+    before: dict[str, Policy], after: dict[str, Policy], healthy: dict[str, Policy]
+) -> tuple[Change, ...]:
+    return tuple(
+        Change(
+            element=f"NetworkPolicy {name}",
+            before=_text(before.get(name)),
+            after=_text(after.get(name)),
+            # another text may mean the same: that is for the matrix to say
+            right=True if _text(after.get(name)) == _text(healthy.get(name)) else None,
+        )
+        for name in sorted({*before, *after})
+        if _text(before.get(name)) != _text(after.get(name))
+    )
+
+
+def _text(policy: Policy | None) -> str | None:
+    """A policy's spec as people write it; equal specs give equal text."""
+    if policy is None:
+        return None
+    spec: JsonValue = json.loads(json.dumps(policy.model_dump(mode="json")["spec"]))
+    return str(yaml.safe_dump(spec, sort_keys=True, allow_unicode=True))

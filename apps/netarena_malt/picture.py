@@ -1,0 +1,86 @@
+"""What an answer looks like beside the right one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from netarena.model import JsonValue, Query, State
+from netarena.picture import Change, Difference, Picture
+from netarena_malt.correctness import differences, wrong_data, wrong_form
+from netarena_malt.network import Changes, Network, equal
+from netarena_malt.state import Answer, Case, case_of
+
+#: nodes and edges that a difference names
+MAX_NAMED = 200
+#: characters of one value
+MAX_CHARS = 2000
+
+
+def draw(query: Query, state: State) -> tuple[Picture, ...]:
+    """The answer's data beside the right one, what it changes in the network, and what of that is
+    not as the task asks."""
+    if not isinstance(state, dict) or not state.get("answered") or "error" in state:
+        return ()
+    case = case_of(query)
+    answer = Answer.read(case, state)
+    pictures: list[Picture] = []
+    if case.truth.type != "graph":
+        kind, truth_data = case.truth.type, case.truth.data
+        right = not wrong_form(kind, answer.data) and not wrong_data(kind, truth_data, answer.data)
+        data = Change(
+            element="data", before=_text(answer.data), after=_text(truth_data), right=right
+        )
+        pictures.append(
+            Difference(title="The answer", titles=("answered", "right"), changes=(data,))
+        )
+    truth = case.initial.changed(case.target)
+    if answer.changes:
+        made = tuple(_made(case, answer.network, truth, answer.changes))
+        pictures.append(Difference(title="What it changes in the network", changes=made))
+    nodes = sorted({*answer.changes.nodes, *case.target.nodes})
+    edges = sorted({*answer.changes.edges, *case.target.edges})
+    wrong = tuple(
+        Change(
+            element=_element(one),
+            before=_text(one["answer"]),
+            after=_text(one["truth"]),
+            right=False,
+        )
+        for _, one in zip(
+            range(MAX_NAMED), differences(answer.network, truth, nodes, edges), strict=False
+        )
+    )
+    if wrong:
+        title = "Where the network is not as the task asks"
+        pictures.append(Difference(title=title, titles=("answered", "right"), changes=wrong))
+    return tuple(pictures)
+
+
+def _made(case: Case, network: Network, truth: Network, changes: Changes) -> Iterator[Change]:
+    for name in sorted(changes.nodes)[:MAX_NAMED]:
+        yield Change(
+            element=name,
+            before=_text(case.initial.node(name)),
+            after=_text(network.node(name)),
+            right=equal(network.node(name), truth.node(name)),
+        )
+    for edge in sorted(changes.edges)[: MAX_NAMED - len(changes.nodes)]:
+        yield Change(
+            element=" → ".join(edge),
+            before=_text(case.initial.edge(edge)),
+            after=_text(network.edge(edge)),
+            right=equal(network.edge(edge), truth.edge(edge)),
+        )
+
+
+def _element(difference: Mapping[str, Any]) -> str:
+    return str(difference["node"]) if "node" in difference else " → ".join(difference["edge"])
+
+
+def _text(value: JsonValue | Mapping[str, Any]) -> str | None:
+    if value is None:
+        return None
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"

@@ -1,0 +1,50 @@
+"""An answer beside the right one."""
+
+from __future__ import annotations
+
+from netarena_malt.app import Malt
+from netarena_malt.picture import draw
+from netarena_malt.state import case_of
+
+QUERIES = {
+    query.label.rpartition(", ")[2]: query
+    for query in Malt().generate(Malt.config_type.parse({}), 5)
+}
+
+
+def answered(data, **changes):
+    names = ("removed_nodes", "edges", "removed_edges")
+    none = {"nodes": {}, **{name: [] for name in names}, "more": False}
+    return {
+        "answered": True, "type": "text", "data": data, "cut": False, "data_graph": None,
+        "updated": none | changes,
+    }  # fmt: skip
+
+
+def test_a_number_stands_beside_the_right_one():
+    query = QUERIES["count"]
+    truth = case_of(query).truth.data
+    (wrong,) = draw(query, answered(truth + 1))
+    assert wrong.titles == ("answered", "right")
+    assert [(one.before, one.after, one.right) for one in wrong.changes] == [
+        (str(truth + 1), str(truth), False)
+    ]
+    (right,) = draw(query, answered(str(truth)))
+    assert right.changes[0].right is True
+
+
+def test_what_was_changed_and_what_should_have_been():
+    query = QUERIES["update"]
+    node = next(iter(case_of(query).target.nodes))
+    other = "ju1.a1.m1.s2c1.p1"
+    state = answered(None, removed_nodes=[other]) | {"type": "graph"}
+    made, left = draw(query, state)
+    assert [(one.element, one.after, one.right) for one in made.changes] == [(other, None, False)]
+    assert {one.element for one in left.changes} >= {node, other}
+    assert all(one.right is False for one in left.changes)
+
+
+def test_nothing_is_drawn_of_no_answer():
+    query = QUERIES["count"]
+    assert draw(query, None) == draw(query, {"answered": False}) == ()
+    assert draw(query, {"answered": True, "error": "no"}) == ()
