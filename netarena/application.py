@@ -102,6 +102,8 @@ class Application(ABC):
     summary: ClassVar[str]
     #: true if one reply decides; ``max_iterations`` then does not matter
     one_shot: ClassVar[bool] = False
+    #: the one of ``measures`` that a leaderboard shows
+    measure: ClassVar[str] = "iterations"
     #: keys of a query that give its answer away: beside the actions, in a reactive application,
     #: the healthy state that is to be reached
     hidden: ClassVar[frozenset[str]] = frozenset({"actions", "initial"})
@@ -202,6 +204,20 @@ class Application(ABC):
         None stands for an episode that was never asked and counts as a failure; keys left out
         are left out of the average.
         """
+
+    @staticmethod
+    def read_record(record: Mapping[str, JsonValue]) -> tuple[bool, bool, str, int]:
+        """Correct, safe, label and iterations of a result record, which anybody may have written.
+
+        The inverse of ``record``, for result files without a journal.
+        """
+        turns = record.get("iterations")
+        return (
+            record.get("success") is True,
+            record.get("safe") is True,
+            str(record.get("error_type", "not told")),
+            turns if type(turns) is int else 0,
+        )
 
     def failure(self, query: Query, episode: Episode) -> Failure | None:
         """Where ``episode`` went wrong, by rules that the application's documentation states.

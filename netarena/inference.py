@@ -200,6 +200,25 @@ def paired_interval(differences: Sequence[Cluster], z: float = Z_95) -> tuple[fl
     return max(-1.0, mean - z * error), min(1.0, mean + z * error)
 
 
+def unpaired_interval(
+    first: tuple[float, tuple[float, float]], second: tuple[float, tuple[float, float]]
+) -> tuple[float, float]:
+    """The interval of a difference of two rates over different queries, within [-1, 1].
+
+    Each argument is a rate and its interval (R. G. Newcombe, 1998: the hybrid score interval,
+    where those are Wilson's).
+
+    >>> pair = unpaired_interval((0.8, wilson(8, 10)), (0.5, wilson(5, 10)))
+    >>> [round(bound, 4) for bound in pair]
+    [-0.1125, 0.5884]
+    """
+    (one, (low, high)), (other, (other_low, other_high)) = first, second
+    return (
+        max(-1.0, one - other - math.hypot(one - low, other_high - other)),
+        min(1.0, one - other + math.hypot(high - one, other - other_low)),
+    )
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """The p-values of several tests, corrected for their number (S. Holm, 1979), in their order.
 

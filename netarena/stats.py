@@ -93,7 +93,7 @@ def summarise(
     """
     unasked = list(not_run) if not_run and agent_used_time(episodes) else []
     graded = [episode for episode in episodes if episode.outcome is not Outcome.INVALID]
-    rates = _rates(graded, unasked)
+    rates = rate_all(graded, unasked)
     counts = Counter(episode.outcome for episode in episodes)
     measures = _means(
         [application.measures(episode, config) for episode in graded]
@@ -171,7 +171,7 @@ def break_down(
             "iterations": _mean([episode.iterations for episode in graded]),
             "agent_s": _mean([episode.agent_time_s for episode in graded]),
             "cost_usd": _mean(_costs(graded)),
-            **_rates(graded, missing[name]),
+            **rate_all(graded, missing[name]),
         }
     return table
 
@@ -271,7 +271,13 @@ def _counts(episode: Outline) -> bool:
     return episode.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}
 
 
-def _rates(graded: Sequence[Outline], unasked: Sequence[Unasked]) -> dict[str, dict[str, Any]]:
+def rate_all(
+    graded: Sequence[Outline], unasked: Sequence[Unasked] = ()
+) -> dict[str, dict[str, Any]]:
+    """``successes``, ``rate`` (null over nothing) and ``interval`` of each of ``VERDICTS``.
+
+    ``unasked`` are failures.
+    """
     n = len(graded) + len(unasked)
     answers = Counter(episode.query_id for episode in graded)
     answers.update(query.id for query in unasked)

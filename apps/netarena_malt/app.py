@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Self, get_args
 
 from netarena.application import Application, Environment
@@ -61,6 +61,7 @@ class Malt(Application):
         "sandbox and judged for correctness and for safety."
     )
     one_shot: ClassVar[bool] = True
+    measure: ClassVar[str] = "latency_s"
     # an agent is given the whole initial network
     hidden: ClassVar[frozenset[str]] = frozenset({"actions"})
     config_type: ClassVar[type[Config]] = query.MaltConfig
@@ -153,6 +154,15 @@ class Malt(Application):
                 or "Nothing was executed."
             )
         return record
+
+    @staticmethod
+    def read_record(record: Mapping[str, JsonValue]) -> tuple[bool, bool, str, int]:
+        return (
+            record.get("Result-Correctness") == "Pass",
+            record.get("Result-Safety") == "Pass",
+            str(record.get("Label", "not told")),
+            1,
+        )
 
     def failure(self, query: Query, episode: Episode) -> Failure:
         """By the rules of ``netarena_malt.failure``."""

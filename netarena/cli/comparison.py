@@ -13,9 +13,8 @@ from netarena.report.markdown import compare_participants
 
 def show_comparison(report: Mapping[str, Any]) -> None:
     """The tables of a report (``report.document``) that compare; nothing for one participant."""
-    if not report["comparisons"]:
+    if len(report["participants"]) < 2:
         return
-    titles = ("compared on the same queries", "each two of them, query by query")
-    for title, part in zip(titles, compare_participants(report), strict=True):
-        show_table(tuple(head.lower() for head in part.head), part.rows, title=title)
+    for part in compare_participants(report):
+        show_table(tuple(head.lower() for head in part.head), part.rows, title=part.title.lower())
         click.echo(part.note + "\n")

@@ -33,24 +33,29 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _show(board: Board) -> None:
-    show_table(
-        ("#", "agent", "solved safely", "correct", "safe", board.measure, "graded", "file"),
-        [
-            (
-                entry.rank,
-                f"{entry.id} (floor)" if entry.floor else entry.id,
-                _solved_safely(entry),
-                percent(entry.correctness),
-                percent(entry.safety),
-                number(entry.measure),
-                entry.queries if entry.complete is not False else f"{entry.queries}, incomplete",
-                entry.file,
-            )
-            for entry in board.ranking
-        ],
-        title=f"{board.role}: by solved safely",
-        styles=["dim" if entry.floor else None for entry in board.ranking],
-    )
+    groups: dict[str, list[Entry]] = {}
+    for entry in board.ranking:
+        groups.setdefault(entry.terms, []).append(entry)
+    for terms, entries in groups.items():
+        about = f" ({terms})" if len(groups) > 1 else ""
+        show_table(
+            ("#", "agent", "solved safely", "correct", "safe", board.measure, "graded", "file"),
+            [
+                (
+                    entry.rank,
+                    f"{entry.id} (floor)" if entry.floor else entry.id,
+                    _solved_safely(entry),
+                    percent(entry.correctness),
+                    percent(entry.safety),
+                    number(entry.measure),
+                    f"{entry.queries}{', incomplete' if entry.complete is False else ''}",
+                    entry.file,
+                )
+                for entry in entries
+            ],
+            title=f"{board.role}: by solved safely{about}",
+            styles=["dim" if entry.floor else None for entry in entries],
+        )
     missing = sorted(set(FLOORS) - {entry.id for entry in board.ranking})
     if missing:
         click.echo(f"no floor of {' and '.join(missing)} among the files (netarena run --agent)\n")

@@ -1,4 +1,4 @@
-"""``netarena report``: report on a stored run, offline."""
+"""``netarena report``: report on stored runs, offline."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ from pathlib import Path
 
 import click
 
-from netarena.archive import read_run
 from netarena.cli.option import file_option, json_option, write_out
 from netarena.cli.text import json_text
 from netarena.report.document import make_report
+from netarena.report.entrant import read_entrants
 from netarena.report.markdown import render_markdown
 
 
 @click.command("report")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument(
+    "sources", metavar="DIR|FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
 @json_option("the report")
 @file_option
-def command(*, directory: Path, as_json: bool, out: Path | None) -> None:
-    """Report on the run in DIR: rates with Wilson intervals, outcomes, invalid queries, times.
+def command(*, sources: tuple[Path, ...], as_json: bool, out: Path | None) -> None:
+    """Report on the runs in DIR, or on result files: who stands where, rates with intervals,
+    what was lost and why, invalid queries, times.
 
-    It is made from the journal: a run that was killed, or still goes on, is reported as far as
-    it got.
+    A folder is reported from its journal, as far as the run got; a result file, as the stock
+    client, the leaderboard and `netarena request` have them, as far as its records tell. Runs
+    that asked alike are compared.
     """
-    report = make_report(read_run(directory))
+    report = make_report(read_entrants(sources))
     text = json_text(report, indent=2) + "\n" if as_json else render_markdown(report)
     write_out(text, out)

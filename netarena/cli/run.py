@@ -35,6 +35,7 @@ from netarena.errors import ConfigError
 from netarena.file import read_text
 from netarena.identity import Secrecy, find_index, read_id
 from netarena.report.document import make_report
+from netarena.report.entrant import from_run
 from netarena.slot import Slots
 
 
@@ -146,7 +147,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     if as_json:
         click.echo(escape((folder / RESULTS_NAME).read_text(encoding="utf-8")), nl=False)
         return
-    for participant in make_report(read_run(folder))["participants"]:
+    for participant in make_report(from_run(read_run(folder)))["participants"]:
         show_result(participant)
     click.echo(f"{folder / RESULTS_NAME}")
 

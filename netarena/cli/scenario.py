@@ -25,6 +25,7 @@ from netarena.cli.request import ask, keep, print_documents, show_documents
 from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.errors import ConfigError
 from netarena.report.document import make_report
+from netarena.report.entrant import from_run
 from netarena.scenario import Scenario, read_scenario
 from netarena.slot import Slots
 
@@ -120,7 +121,7 @@ def _examine(
         ]
         print_documents(documents)
         return
-    report = make_report(read_run(folder))
+    report = make_report(from_run(read_run(folder)))
     for participant in report["participants"]:
         show_result(participant)
     show_comparison(report)

@@ -1,69 +1,121 @@
-"""A report as data: everything that ``netarena report`` says, plain JSON, made from the journal."""
+"""A report as data: everything that ``netarena report`` says, plain JSON.
+
+Runs that asked alike (``entrant``) make a group, with a ranking and comparisons of its own.
+"""
 
 from __future__ import annotations
 
+import json
+import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
-from netarena.archive import Stored
-from netarena.inference import holm
-from netarena.model import Episode, Outcome, Outline
-from netarena.stats import (
-    agent_used_time,
-    break_down,
-    compare,
-    failure_types,
-    summarise,
-    time_spent,
-)
+from netarena.inference import holm, paired_size, unpaired_interval, unpaired_size
+from netarena.model import Episode, Outcome
+from netarena.report.entrant import Entrant, Lost, text_of
+from netarena.report.story import is_lost, why
+from netarena.stats import break_down, compare, failure_types, overlap_by_size, time_spent
+
+#: in the order of which participants are ranked
+RANKING = ("solved_safely", "correctness", "safety")
+#: of the samples behind Figure 3
+_SAMPLES = "figure-3"
 
 
-def make_report(run: Sequence[Stored]) -> dict[str, Any]:
-    """One entry per participant, and the paired comparison of each two of them.
+def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
+    """One entry per participant, the groups in which they are ranked, and the comparison of each
+    two of a group.
 
-    ``p_holm`` is a comparison's ``p_value`` corrected for how many there are.
+    ``p_holm`` is a comparison's ``p_value`` corrected for how many there are in its group. A pair
+    without a query in common has no p-value: its ``interval`` is that of rates over different
+    queries. ``needed`` is how many queries would tell the two apart, if their rates are true.
     """
-    pairs = [
-        {
-            "first": first.header.role,
-            "second": second.header.role,
-            **compare(_outlines(first), _outlines(second)),
+    participants = [_participant(entrant) for entrant in entrants]
+    by_terms: dict[str, list[int]] = {}
+    for place, entrant in enumerate(entrants):
+        by_terms.setdefault(json.dumps(entrant.terms, sort_keys=True), []).append(place)
+    groups, comparisons = [], []
+    for number, places in enumerate(by_terms.values()):
+        members = [entrants[place] for place in places]
+        for place in places:
+            participants[place]["group"] = number
+        ranked = sorted(places, key=lambda place: _standing(entrants[place]))
+        groups.append(
+            {
+                "terms": dict(members[0].terms),
+                "title": text_of(members[0].terms),
+                "ranking": [entrants[place].name for place in ranked],
+                "overlap": overlap_by_size(
+                    [one.outlines for one in members],
+                    random.Random(_SAMPLES),  # noqa: S311 -- not for secrets
+                ),
+            }
+        )
+        pairs = [{"group": number, **_compare(*pair)} for pair in combinations(members, 2)]
+        told = [pair for pair in pairs if pair["p_value"] is not None]
+        for pair, p_holm in zip(told, holm([pair["p_value"] for pair in told]), strict=True):
+            pair["p_holm"] = p_holm
+        comparisons += pairs
+    return {"participants": participants, "groups": groups, "comparisons": comparisons}
+
+
+def _standing(entrant: Entrant) -> list[float]:
+    return [-(entrant.summary.get(f"avg_{name}") or 0) for name in RANKING]
+
+
+def _compare(first: Entrant, second: Entrant) -> dict[str, Any]:
+    table = compare(first.outlines, second.outlines)
+    rates = [one.summary["avg_solved_safely"] for one in (first, second)]
+    if not table["pairs"]:
+        table["p_value"] = None
+        if None not in rates:
+            table["difference"] = rates[0] - rates[1]
+            bounds = [one.summary["intervals"]["solved_safely"] for one in (first, second)]
+            table["interval"] = list(unpaired_interval(*zip(rates, bounds, strict=True)))
+    needed: dict[str, int | None] = {}
+    if None not in rates:
+        one, other = rates
+        pairs = table["pairs"]
+        apart = (table["only_first"] + table["only_second"]) / pairs if pairs else None
+        needed = {
+            "paired": paired_size(one, other, apart),
+            "unpaired": unpaired_size(one, other),
         }
-        for first, second in combinations(run, 2)
-    ]
-    for pair, p_holm in zip(pairs, holm([pair["p_value"] for pair in pairs]), strict=True):
-        pair["p_holm"] = p_holm
-    return {"participants": [_participant(stored) for stored in run], "comparisons": pairs}
-
-
-def _participant(stored: Stored) -> dict[str, Any]:
-    episodes = list(stored.past.episodes.values())
-    outlines = _outlines(stored)
-    not_run = stored.not_run
-    unasked = not_run if agent_used_time(outlines) else []
-    agents = sorted({(episode.agent.name, episode.agent.base_url) for episode in episodes})
     return {
-        "application": stored.header.application,
-        "title": stored.application.title,
-        "role": stored.header.role,
-        "agents": [{"name": name, "base_url": url} for name, url in agents],
-        "queries": len(stored.queries),
-        "summary": summarise(stored.application, stored.config, stored.seed, outlines, not_run),
-        "by_level": break_down(outlines, "level", unasked=unasked),
-        "by_label": break_down(outlines, "label", unasked=unasked),
+        "first": first.name,
+        "second": second.name,
+        **table,
+        "p_holm": None,
+        "needed": needed,
+    }
+
+
+def _participant(one: Entrant) -> dict[str, Any]:
+    episodes = one.episodes
+    stored = one.stored
+    return {
+        "name": one.name,
+        "application": one.application,
+        "title": one.title,
+        "role": one.role,
+        "source": one.source,
+        "agents": [{"name": name, "base_url": url} for name, url in one.agents],
+        "queries": one.queries,
+        "summary": dict(one.summary),
+        "by_level": break_down(one.outlines, "level", unasked=one.unasked),
+        "by_label": break_down(one.outlines, "label", unasked=one.unasked),
         "failures": _count(e.reason for e in episodes if e.outcome is Outcome.AGENT_FAILED),
-        "failure_types": failure_types(outlines),
+        "failure_types": failure_types(one.outlines),
         "failure_rules": _count(
-            f"{episode.failure.kind}: {episode.failure.rule}"
-            for episode in episodes
-            if episode.failure
+            f"{lost.kind}: {lost.rule}" for lost in _lost(one) if lost.kind and lost.rule
         ),
         "findings": _findings(episodes),
-        "time": time_spent(outlines),
+        "time": time_spent(one.outlines),
         "interrupted": sum(episode.interrupted for episode in episodes),
-        "retried": sum(stored.past.retries.values()),
+        "retried": sum(stored.past.retries.values()) if stored else 0,
+        "lost": [vars(lost) for lost in _lost(one)],
         "invalid": [
             {
                 "id": episode.query_id,
@@ -78,8 +130,24 @@ def _participant(stored: Stored) -> dict[str, Any]:
     }
 
 
-def _outlines(stored: Stored) -> list[Outline]:
-    return [episode.outline() for episode in stored.past.episodes.values()]
+def _lost(one: Entrant) -> Sequence[Lost]:
+    if one.stored is None:
+        return one.lost
+    return [
+        Lost(
+            id=episode.query_id,
+            repeat=episode.repeat,
+            label=episode.label,
+            level=episode.level,
+            outcome=episode.outcome.value,
+            safe=episode.safe,
+            kind=episode.failure.kind.value if episode.failure else "",
+            rule=episode.failure.rule if episode.failure else "",
+            why=why(episode),
+        )
+        for episode in one.episodes
+        if is_lost(episode)
+    ]
 
 
 def _findings(episodes: Sequence[Episode]) -> dict[str, int]:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pydantic import ValidationError
 
 from netarena.errors import ConfigError
-from netarena.file import MOST_BYTES, read_text
 from netarena.inference import wilson
 from netarena.model import Record
+from netarena.report.entrant import GREEN, application_of, terms_of, text_of
+from netarena.report.file import read_documents, summary_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 #: agents that know nothing: what they score is there for free
 FLOORS = ("noop", "random")
 
-#: the third column of a board, by the key of the summary that it averages, most telling first
+#: the third column of a board, by the key of the summary that it averages
 MEASURES = {
     "avg_iterations": "Average Iterations",
     "avg_latency_s": "Average Latency (s)",
@@ -50,34 +51,30 @@ FROM (SELECT (t.participants::JSON)->>{role} AS id,
 ORDER BY 0.5 * "Correctness (%)" + 0.5 * "Safety Rate (%)" DESC, "{title}" ASC
 """
 
-#: Ours: runs with a graded query only, solved safely first, then correctness, then the measure.
+#: Ours: of runs that asked alike those with a graded query, solved safely first, then correctness,
+#: then the measure.
 RANKING_SQL = """
 SELECT row_number() OVER (
+           PARTITION BY terms
            ORDER BY solved_safely DESC NULLS LAST, correctness DESC, measure ASC, file
        ) AS rank,
-       id, solved_safely, correctness, safety, measure, queries, complete, file
+       terms, id, solved_safely, correctness, safety, measure, queries, complete, file, told
 FROM (SELECT t.file,
+             t.terms->>{role} AS terms,
              t.participants->>{role} AS id,
              (t.results[-1]->'avg_solved_safely')::DOUBLE AS solved_safely,
              (t.results[-1]->'avg_correctness')::DOUBLE AS correctness,
              (t.results[-1]->'avg_safety')::DOUBLE AS safety,
              (t.results[-1]->'{measure}')::DOUBLE AS measure,
              coalesce((t.results[-1]->'graded')::BIGINT, len(t.results) - 1) AS queries,
-             (t.results[-1]->'complete')::BOOLEAN AS complete
+             (t.results[-1]->'complete')::BOOLEAN AS complete,
+             CASE WHEN (t.results[-1]->'pass_all') IS NOT NULL
+                  THEN (t.results[-1]->'intervals'->'solved_safely')::VARCHAR END AS told
       FROM results t
       WHERE t.participants->>{role} IS NOT NULL)
 WHERE queries > 0
-ORDER BY rank
+ORDER BY terms, rank
 """
-
-
-#: shares of the graded queries
-_RATES = ("avg_correctness", "avg_safety", "avg_solved_safely")
-#: the largest number that DuckDB's FLOAT holds, which the public query casts to
-_MOST_FLOAT = 3.4e38
-#: participants of one file; and its commas and brackets, of which each value costs its share of
-#: memory: a hundred times what a file of 100,000 graded queries has in its smallest form
-MOST_PARTICIPANTS, MOST_MARKS = 64, 10_000_000
 
 
 #: what one file holds, with its name
@@ -87,7 +84,10 @@ Documents: TypeAlias = list[tuple[str, dict[str, Any]]]
 class Entry(Record):
     """One result file's row in our ranking; rates are shares of ``queries``, null if unknown."""
 
+    #: among those of the same ``terms``
     rank: int
+    #: what the queries were drawn by, but for seed and number
+    terms: str
     id: str
     solved_safely: float | None
     #: 95 % Wilson interval of ``solved_safely``
@@ -136,7 +136,7 @@ def rank(files: Sequence[Path]) -> Leaderboard:
     refused: list[ConfigError] = []
     for path in files:
         try:
-            groups.append([(str(path), document) for document in _read(path)])
+            groups.append([(str(path), document) for document in read_documents(path)])
         except ConfigError as error:
             refused.append(error)
     try:
@@ -169,16 +169,20 @@ def _rank(duckdb: Any, groups: Sequence[Documents]) -> tuple[Board, ...]:
     """The boards of all roles. Raises duckdb.Error and ValidationError."""
     documents = [pair for group in groups for pair in group]
     with duckdb.connect(":memory:") as connection:
-        connection.execute("CREATE TABLE results (file VARCHAR, participants JSON, results JSON[])")
+        connection.execute(
+            "CREATE TABLE results (file VARCHAR, participants JSON, results JSON[], terms JSON)"
+        )
         for file, document in documents:
             # the queries read the last one, and how many there are
             *others, last = document["results"] or [None]
             results = ["null"] * len(others) + [json.dumps(last)] * bool(document["results"])
             connection.execute(
-                "INSERT INTO results VALUES (?, ?, ?)",
-                [file, json.dumps(document["participants"]), results],
+                "INSERT INTO results VALUES (?, ?, ?, ?)",
+                [file, json.dumps(document["participants"]), results, json.dumps(_terms(document))],
             )
-        roles = sorted({role for _, document in documents for role in document["participants"]})
+        roles = sorted(
+            {role for _, document in documents for role in document["participants"]} - {GREEN}
+        )
         return tuple(_board(connection, role, documents) for role in roles)
 
 
@@ -193,96 +197,32 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The documents of a file: one, or a list of them (``run --json`` with several agents)."""
-    try:
-        text = read_text(path, MOST_BYTES)
-        if sum(map(text.count, ",[{")) > MOST_MARKS:
-            raise ConfigError("file", f"{path} has more than {MOST_MARKS:,} values")
-        content = json.loads(text, parse_constant=_refuse_constant)
-        json.dumps(content, ensure_ascii=False).encode()
-    except OSError as error:
-        raise ConfigError("file", f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeEncodeError:
-        raise ConfigError("file", f"{path} holds a lone surrogate, which is no text") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError("file", f"{path} is not JSON: {error}") from None
-    documents = content if isinstance(content, list) else [content]
-    if not documents:
-        raise ConfigError("file", f"{path} holds no result")
-    for document in documents:
-        if (
-            not isinstance(document, dict)
-            or not isinstance(document.get("participants"), dict)
-            or not isinstance(document.get("results"), list)
-        ):
-            raise ConfigError(
-                "file", f'{path} is no result file: {{"participants": {{...}}, "results": [...]}}'
-            )
-        strangers = [who for who in document["participants"].values() if not isinstance(who, str)]
-        if strangers:
-            raise ConfigError("file", f"{path}: participants must map a role to text")
-        if len(document["participants"]) > MOST_PARTICIPANTS:
-            raise ConfigError("file", f"{path} has more than {MOST_PARTICIPANTS} participants")
-        if paths := [role for role in document["participants"] if role[:1] in {"$", "/"}]:
-            raise ConfigError(
-                "file", f"{path}: the role {paths[0]!r:.80} is a path to DuckDB: none begins so"
-            )
-        for key, value in _summary(document).items():
-            if not _fits(key, value):
-                raise ConfigError("file", f"{path}: {key} of the summary cannot be {value!r:.40}")
-    return documents
-
-
-def _summary(document: dict[str, Any]) -> dict[str, Any]:
-    results = document["results"]
-    return results[-1] if results and isinstance(results[-1], dict) else {}
-
-
-def _fits(key: str, value: Any) -> bool:
-    """Whether DuckDB can read a value of the summary that the queries use."""
-    if key == "complete":
-        return isinstance(value, bool)
-    if key == "graded":
-        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-    if not key.startswith("avg_"):
-        return True
-    if value is None:
-        return True
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return 0 <= value <= 1 if key in _RATES else abs(value) <= _MOST_FLOAT
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _graded(document: dict[str, Any]) -> int:
-    return int(_summary(document).get("graded", max(0, len(document["results"]) - 1)))
+    return int(summary_of(document).get("graded", max(0, len(document["results"]) - 1)))
 
 
 def _board(
     connection: duckdb.DuckDBPyConnection, role: str, documents: list[tuple[str, dict[str, Any]]]
 ) -> Board:
     summaries = [
-        _summary(document) for _, document in documents if role in document["participants"]
+        summary_of(document) for _, document in documents if role in document["participants"]
     ]
-    votes = {key: sum(key in summary for summary in summaries) for key in MEASURES}
-    measure = max(votes, key=lambda key: votes[key])
-    names = {"role": _literal(role), "measure": measure, "title": MEASURES[measure]}
+    measure = _measure(role, summaries)
+    names = {"role": _literal(role), "measure": measure, "title": _title(measure)}
     public = connection.execute(PUBLIC_SQL.format(**names))
     columns = tuple(str(column[0]) for column in public.description or ())
     rows = tuple(tuple(_plain(cell) for cell in row) for row in public.fetchall())
     ranking = []
-    for place, who, solved, *rest in connection.execute(RANKING_SQL.format(**names)).fetchall():
-        correctness, safety, value, queries, complete, file = rest
+    rows_of_ours = connection.execute(RANKING_SQL.format(**names)).fetchall()
+    for place, terms, who, solved, *rest in rows_of_ours:
+        correctness, safety, value, queries, complete, file, told = rest
         ranking.append(
             Entry(
                 rank=place,
+                terms=terms,
                 id=who,
                 solved_safely=_plain(solved),
-                interval=_interval(solved, queries),
+                interval=_told(told, solved) or _interval(solved, queries),
                 correctness=_plain(correctness),
                 safety=_plain(safety),
                 measure=_plain(value),
@@ -293,11 +233,37 @@ def _board(
         )
     return Board(
         role=role,
-        measure=MEASURES[measure],
+        measure=_title(measure),
         public_columns=columns,
         public=rows,
         ranking=tuple(ranking),
     )
+
+
+def _terms(document: dict[str, Any]) -> dict[str, str]:
+    summary = summary_of(document)
+    return {role: text_of(terms_of(role, summary)) for role in document["participants"]}
+
+
+def _measure(role: str, summaries: Sequence[dict[str, Any]]) -> str:
+    """The key that the application averages; of a role that none here has, one that is there."""
+    application = application_of(role)
+    if application is not None:
+        return f"avg_{application.measure}"
+    return next((key for key in MEASURES if any(key in one for one in summaries)), "avg_iterations")
+
+
+def _title(measure: str) -> str:
+    return MEASURES.get(measure, measure.removeprefix("avg_"))
+
+
+def _told(text: str | None, rate: float | None) -> tuple[float, float] | None:
+    """The interval of a run that asked its queries several times: by queries, as it says itself."""
+    try:
+        low, high = map(float, json.loads(text or "null"))
+    except (TypeError, ValueError):
+        return None
+    return (low, high) if rate is not None and 0 <= low <= rate <= high <= 1 else None
 
 
 def _interval(rate: float | None, n: int) -> tuple[float, float] | None:

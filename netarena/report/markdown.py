@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 #: characters of one piece of evidence; the JSON report has all of it
 EVIDENCE_CHARS = 2000
+#: lost episodes that are listed; the JSON report has all of them
+MAX_LOST = 100
 #: control characters but newline and tab, and what orders or hides text: a report is also read on
 #: a terminal
 _CONTROL = re.compile(
@@ -33,20 +35,18 @@ _OUTCOMES = {
     "agent_failed": "agent failed",
     "invalid": "invalid (ours, left out of the rates)",
 }
-_RANKING = ("solved_safely", "correctness", "safety")
 _RATES = {"correctness": "Correct", "safety": "Safe", "solved_safely": "Solved safely"}
 
 
 def render_markdown(report: Mapping[str, Any]) -> str:
     """The whole report, newline at the end."""
     lines: list[str] = []
-    for participant in report["participants"]:
-        lines += _participant(participant)
-    if report["comparisons"]:
-        lines += ["# Compared on the same queries", ""]
+    if len(report["participants"]) > 1:
         for part in compare_participants(report):
             rows = [[clean(cell) for cell in row] for row in part.rows]
-            lines += [*table(part.head, rows), part.note, ""]
+            lines += [f"# {clean(part.title)}", "", *table(part.head, rows), part.note, ""]
+    for participant in report["participants"]:
+        lines += _participant(participant)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -60,18 +60,28 @@ def seed_text(summary: Mapping[str, Any]) -> str:
 class Comparison:
     """A table about several participants; cells are text as agents and users gave it."""
 
+    title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     #: how to read it, one line
     note: str
 
 
-def compare_participants(report: Mapping[str, Any]) -> tuple[Comparison, Comparison]:
-    """How the participants of a report stand, best first, and what tells each two apart."""
-    ranked = sorted(
-        report["participants"],
-        key=lambda one: [-(one["summary"][f"avg_{name}"] or 0) for name in _RANKING],
-    )
+def compare_participants(report: Mapping[str, Any]) -> Iterator[Comparison]:
+    """By group of runs that asked alike: how participants stand, best first, and what tells each
+    two apart."""
+    by_name = {one["name"]: one for one in report["participants"]}
+    several = len(report["groups"]) > 1
+    for number, group in enumerate(report["groups"]):
+        ranked = [by_name[name] for name in group["ranking"]]
+        about = f": {group['title']}" if several else ""
+        yield _stand(ranked, f"Compared{about}")
+        pairs = [pair for pair in report["comparisons"] if pair["group"] == number]
+        if pairs:
+            yield _oppose(pairs, f"Each two of them{about}")
+
+
+def _stand(ranked: Sequence[Mapping[str, Any]], title: str) -> Comparison:
     measures = sorted(
         {
             key
@@ -80,10 +90,12 @@ def compare_participants(report: Mapping[str, Any]) -> tuple[Comparison, Compari
             if key.startswith("avg_") and key.removeprefix("avg_") not in _RATES
         }
     )
-    standing = Comparison(
+    return Comparison(
+        title=title,
         head=(
             "Participant",
             "Agent",
+            "Seed",
             "Graded",
             *_RATES.values(),
             "95 %",
@@ -94,8 +106,9 @@ def compare_participants(report: Mapping[str, Any]) -> tuple[Comparison, Compari
         ),
         rows=[
             (
-                str(one["role"]),
+                str(one["name"]),
                 ", ".join(str(agent["name"]) for agent in one["agents"]) or _NONE,
+                _NONE if one["summary"]["seed"] is None else str(one["summary"]["seed"]),
                 str(one["summary"]["graded"]),
                 *(percent(one["summary"][f"avg_{name}"]) for name in _RATES),
                 interval(one["summary"]["intervals"]["solved_safely"]),
@@ -108,25 +121,36 @@ def compare_participants(report: Mapping[str, Any]) -> tuple[Comparison, Compari
         ],
         note="Ranked by solved safely, with its 95 % Wilson interval.",
     )
-    pairs = Comparison(
+
+
+def _oppose(pairs: Sequence[Mapping[str, Any]], title: str) -> Comparison:
+    return Comparison(
+        title=title,
         head=(
             *("First", "Second", "Pairs", "Both", "Only first", "Only second", "Neither"),
-            *("Difference", "p", "p (Holm)"),
+            *("Difference", "95 %", "p", "p (Holm)", "Queries needed"),
         ),
         rows=[
             (
                 *(str(pair[key]) for key in ("first", "second", "pairs", "both")),
                 *(str(pair[key]) for key in ("only_first", "only_second", "neither")),
                 _NONE if pair["difference"] is None else f"{100 * pair['difference']:+.1f} points",
-                f"{pair['p_value']:.3g}",
-                f"{pair['p_holm']:.3g}",
+                interval(pair["interval"]),
+                *(_NONE if pair[p] is None else f"{pair[p]:.3g}" for p in ("p_value", "p_holm")),
+                _needed(pair),
             )
-            for pair in report["comparisons"]
+            for pair in pairs
         ],
-        note="Solved safely, query by query: McNemar's exact test, two-sided; the last column is "
-        "corrected for the number of comparisons.",
+        note="Solved safely, query by query: McNemar's exact test, two-sided, and corrected by "
+        "Holm for the number of comparisons; of queries asked several times that of signs by "
+        "query. Without queries in common only the difference of the rates is told. The last "
+        "column is how many queries would show such a difference at 5 %, with a chance of 80 %.",
     )
-    return standing, pairs
+
+
+def _needed(pair: Mapping[str, Any]) -> str:
+    size = pair["needed"].get("paired" if pair["pairs"] else "unpaired")
+    return _NONE if size is None else str(size)
 
 
 def harmless(text: str) -> str:
@@ -213,6 +237,26 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         if one[key]:
             rows = [(clean(name) or _NONE, count) for name, count in one[key].items()]
             lines += [f"## {title}", "", *table((words, "Episodes"), rows)]
+    if one["lost"]:
+        lines += [
+            "## Lost",
+            "",
+            *table(
+                ("Query", "Label", "Outcome", "Safe", "Why"),
+                [
+                    (
+                        clean(lost["id"]) + (f" ({lost['repeat']})" if lost["repeat"] > 1 else ""),
+                        clean(lost["label"]),
+                        clean(lost["outcome"]),
+                        "yes" if lost["safe"] else "no",
+                        clean(lost["why"]) or _NONE,
+                    )
+                    for lost in one["lost"][:MAX_LOST]
+                ],
+            ),
+        ]
+        if len(one["lost"]) > MAX_LOST:
+            lines += [f"{len(one['lost']) - MAX_LOST} more: `netarena show DIR` lists all.", ""]
     lines += ["## Time", "", *_times(one["time"])]
     if one["invalid"]:
         lines += ["## Invalid queries", ""]

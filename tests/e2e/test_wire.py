@@ -38,6 +38,7 @@ from netarena.a2a.service import listen, serving
 from netarena.archive import read_run
 from netarena.errors import AgentFailed, FailureReason
 from netarena.report.document import make_report
+from netarena.report.entrant import from_run
 
 pytestmark = pytest.mark.anyio
 HERE = Path(__file__).parent
@@ -252,7 +253,7 @@ async def test_two_agents_get_the_same_queries_an_artifact_each_and_are_compared
     assert ids[0] == ids[1]
     assert results["unable"][-1]["outcomes"]["agent_failed"] == 6
     monkeypatch.setattr(archive, "load", lambda name: Toy())
-    (pair,) = make_report(read_run(tmp_path / "both"))["comparisons"]
+    (pair,) = make_report(from_run(read_run(tmp_path / "both")))["comparisons"]
     assert (pair["pairs"], pair["only_first"], pair["difference"]) == (6, 6, 1.0)
 
 

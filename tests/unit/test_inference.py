@@ -14,6 +14,7 @@ from scipy.stats import binomtest, norm, permutation_test
 from statsmodels.stats.contingency_tables import mcnemar as their_mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import (
+    confint_proportions_2indep,
     proportion_confint,
     samplesize_proportions_2indep_onetail,
 )
@@ -30,6 +31,7 @@ from netarena.inference import (
     pass_all,
     robust_error,
     sign_flip,
+    unpaired_interval,
     unpaired_size,
     wald,
     wilson,
@@ -254,6 +256,13 @@ def test_a_paired_interval_is_the_adjusted_walds(only_first, only_second, same):
     assert got == pytest.approx(
         (max(-1, ahead - behind - margin), min(1, ahead - behind + margin)), abs=1e-6
     )
+
+
+@given(counts, counts)
+def test_an_unpaired_interval_is_newcombes(first, second):
+    theirs = confint_proportions_2indep(*first, *second, method="newcomb", compare="diff")
+    ours = unpaired_interval(*((k / n, wilson(k, n)) for k, n in (first, second)))
+    assert ours == pytest.approx(theirs, abs=1e-6)
 
 
 # power

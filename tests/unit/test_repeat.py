@@ -16,6 +16,7 @@ from netarena.assessment import conduct
 from netarena.errors import ConfigError
 from netarena.regrade import regrade
 from netarena.report.document import make_report
+from netarena.report.entrant import from_run
 from tests.fake.lamp import Lamp, LampConfig
 
 
@@ -93,7 +94,8 @@ def test_resume_asks_what_is_missing_of_each_repeat(tmp_path: Path, installed: N
     assert [record.get("repeat", 1) for record in again.records] == [
         record.get("repeat", 1) for record in results[:-1]
     ]
-    assert make_report([stored])["participants"][0]["summary"]["pass_all"]["3"]["queries"] == 6
+    (told,) = make_report(from_run([stored]))["participants"]
+    assert told["summary"]["pass_all"]["3"]["queries"] == 6
     with pytest.raises(ConfigError, match="the run there has repeats 3, not 4"):
         assess(Toy(), agent, tmp_path, num_queries=2, seed=None, resume=True, repeats=4)
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netarena.errors import ConfigError
+from netarena.inference import wilson
 from netarena.report.leaderboard import PUBLIC_SQL, Board, rank
 
 duckdb = pytest.importorskip("duckdb")
@@ -301,7 +302,7 @@ def test_a_number_that_duckdb_cannot_hold_costs_its_own_row(tmp_path):
 
 
 def test_values_and_participants_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("netarena.report.leaderboard.MOST_MARKS", 1000)
+    monkeypatch.setattr("netarena.report.file.MOST_MARKS", 1000)
     (many := tmp_path / "many.json").write_text("[" * 5 + "[]," * 1000)
     with pytest.raises(ConfigError, match="has more than 1,000 values"):
         rank([many])
@@ -325,7 +326,7 @@ def test_a_pipe_that_the_shell_made_is_read(tmp_path):
 
 def test_a_file_is_read_up_to_its_bound(tmp_path, monkeypatch):
     path = write(tmp_path, "long", summary())
-    monkeypatch.setattr("netarena.report.leaderboard.MOST_BYTES", 100)
+    monkeypatch.setattr("netarena.report.file.MOST_BYTES", 100)
     with pytest.raises(ConfigError, match="has more than 100 bytes"):
         rank([path])
 
@@ -333,3 +334,57 @@ def test_a_file_is_read_up_to_its_bound(tmp_path, monkeypatch):
 def test_a_role_that_duckdb_takes_for_a_path_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"odd\.json: DuckDB cannot rank it"):
         rank([write(tmp_path, "odd", summary(), role="\\")])
+
+
+def test_runs_that_asked_otherwise_have_a_ranking_of_their_own(tmp_path):
+    """Another version, world or level; neither seed nor number."""
+
+    def asked(name, version, **config):
+        told = {**summary(), "version": version, "seed": len(name), "config": config}
+        return write(tmp_path, name, told, role="route_operator")
+
+    files = [
+        asked("a", "2", num_queries=3, seed=1),
+        asked("bb", "2", num_queries=9, concurrency=4),
+        asked("ccc", "2", world="varied", num_switches=3),
+        asked("dddd", "1"),
+        asked("eeeee", "2", complexity_level=["level1"]),
+        write(tmp_path, "reference", {**summary()}, role="route_operator"),
+    ]
+    board = only(files)
+    groups = {}
+    for entry in board.ranking:
+        groups.setdefault(entry.terms, []).append((entry.rank, entry.id))
+    assert sorted(groups.values()) == sorted(
+        [[(1, "a"), (2, "bb")], [(1, "ccc")], [(1, "dddd")], [(1, "eeeee")], [(1, "reference")]]
+    )
+    assert len(board.public) == 6, "the public table is one"
+    assert any(terms.startswith("route 2:") and "world varied" in terms for terms in groups)
+    assert "route of a version that is not told" in groups
+
+
+def test_a_green_agent_is_no_participant(tmp_path):
+    path = tmp_path / "both.json"
+    who = {"green_agent": "judge", "route_operator": "agent"}
+    path.write_text(json.dumps({"participants": who, "results": [{}, summary()]}))
+    assert [board.role for board in rank([path]).boards] == ["route_operator"]
+
+
+def test_the_label_of_the_measure_is_the_application_s(tmp_path):
+    odd = [
+        write(tmp_path, n, {**summary(), "avg_latency_s": 1.0}, role="route_operator") for n in "ab"
+    ]
+    assert only(odd).measure == "Average Iterations"
+
+
+@pytest.mark.parametrize(
+    ("told", "taken"),
+    [([0.2, 0.8], True), ([0.6, 0.8], False), ([0.5], False), ("x", False), (None, False)],
+)
+def test_of_queries_asked_several_times_the_interval_is_by_queries(tmp_path, told, taken):
+    again = {**summary(), "avg_solved_safely": 0.5, "graded": 100, "pass_all": {}}
+    path = write(tmp_path, "again", {**again, "intervals": {"solved_safely": told}})
+    (entry,) = only([path]).ranking
+    assert (entry.interval == (0.2, 0.8)) is taken
+    if not taken:
+        assert entry.interval == wilson(50, 100)

@@ -18,6 +18,7 @@ from netarena.config import Config
 from netarena.errors import EnvironmentFailed
 from netarena.model import Failure, FailureKind, Query, State
 from netarena.report.document import make_report
+from netarena.report.entrant import from_run
 from netarena.report.markdown import clean, plain, render_markdown
 from tests.fake.lamp import Idler, Lamp, LampConfig, Room, Scripted, Sweeper
 
@@ -56,7 +57,7 @@ def examine(out, monkeypatch, *agents, application=None):
         for role, kind in zip(roles, agents, strict=False)
     }
     asyncio.run(conduct(application, CONFIG, team, out=out))
-    return make_report(read_run(out))
+    return make_report(from_run(read_run(out)))
 
 
 def test_the_report_agrees_with_the_results(tmp_path, monkeypatch):
@@ -106,16 +107,18 @@ def test_compares_participants_on_the_same_queries(tmp_path, monkeypatch):
     (pair,) = report["comparisons"]
     assert (pair["first"], pair["second"]) == ("a_operator", "b_operator")
     assert (pair["only_first"], pair["difference"]) == (6, 1.0)
-    row = ("a\\_operator", "b\\_operator", 6, 0, 6, 0, 0, "+100.0 points", "0.0312", "0.0312")
-    assert f"| {' | '.join(map(str, row))} |" in render_markdown(report)
+    row = ("a\\_operator", "b\\_operator", 6, 0, 6, 0, 0, "+100.0 points")
+    text = render_markdown(report)
+    assert f"| {' | '.join(map(str, row))} |" in text
+    assert f"| 0.0312 | 0.0312 | {pair['needed']['paired']} |" in text
 
 
 def test_participants_stand_by_solved_safely_best_first(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Breaker, Idler, Sweeper)
     text = render_markdown(report)
-    standing = text.split("# Compared on the same queries")[1].split("Ranked by")[0]
+    standing = text.split("# Compared")[1].split("Ranked by")[0]
     rows = [line.split(" | ") for line in standing.splitlines() if "operator" in line]
-    assert rows[0][:6] == ["| c\\_operator", "Sweeper", "6", "100.0 %", "100.0 %", "100.0 %"]
+    assert rows[0][:7] == ["| c\\_operator", "Sweeper", "5", "6", "100.0 %", "100.0 %", "100.0 %"]
     idler = next(row for row in rows if row[1] == "Idler")
     assert idler[-3] == "6", "all of its episodes count as its failures"
     # three comparisons: the smallest p counts threefold
@@ -175,7 +178,7 @@ def test_says_what_was_never_asked(tmp_path, monkeypatch):
     lines = journal.read_text().splitlines(keepends=True)
     episodes = [place for place, line in enumerate(lines) if '"event": "episode"' in line]
     journal.write_text("".join(lines[: episodes[2]]))
-    report = make_report(read_run(tmp_path))
+    report = make_report(from_run(read_run(tmp_path)))
     (one,) = report["participants"]
     assert one["summary"]["not_run"] == 4
     text = render_markdown(report)
@@ -185,7 +188,8 @@ def test_says_what_was_never_asked(tmp_path, monkeypatch):
 
 def test_a_report_is_well_formed_markdown(tmp_path, monkeypatch):
     text = render_markdown(examine(tmp_path, monkeypatch, Sweeper, Idler))
-    assert text.startswith("# Lamps: Sweeper (in-process)\n")
+    assert text.startswith("# Compared\n")
+    assert "\n# Lamps: Sweeper (in-process)\n" in text
     assert text.endswith("\n")
     assert "\n\n\n" not in text
     for table in re.findall(r"(?m)(?:^\|.*\n)+", text):

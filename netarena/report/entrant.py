@@ -1,0 +1,365 @@
+"""Who is reported on: an agent's run, from its folder or from a result file alone.
+
+A folder has the journal, and with it every step. A result file (of ``run --json``, ``request``, the
+stock client, the public leaderboard) has records and a summary: rates and failure types, but no
+transcript.
+
+Runs are ranked together only where they asked alike: ``terms`` are the application, the version of
+its generator, and the keys that shape queries, but for how many there are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from netarena.application import Application, application_names, load
+from netarena.archive import Stored, read_run
+from netarena.assessment import RESULTS_NAME
+from netarena.errors import ConfigError
+from netarena.inference import wilson
+from netarena.journal import JOURNAL_NAME
+from netarena.model import Episode, FailureKind, JsonValue, Outcome, Outline, Query, Usage
+from netarena.report.file import read_documents
+from netarena.stats import agent_used_time, rate_all, summarise
+
+#: keys that shape queries, and only say how many of them are drawn
+COUNTS = frozenset({"num_queries"})
+#: a role that examines, and is not examined
+GREEN = "green_agent"
+
+
+#: keys of a summary, beside rates and measures, that are believed, and what they must be
+_TAKEN = {
+    "version": str,
+    "seed": int,
+    "config": dict,
+    "not_run": int,
+    "not_run_counted": bool,
+    "complete": bool,
+    "agent_input_tokens": int,
+    "agent_output_tokens": int,
+}
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A graded episode that was not solved safely, as far as a record tells."""
+
+    id: str
+    repeat: int
+    label: str
+    level: str
+    outcome: str
+    safe: bool
+    kind: str
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One agent's run."""
+
+    #: tells it from the others of a report
+    name: str
+    role: str
+    #: the folder or file
+    source: str
+    application: str
+    title: str
+    agents: tuple[tuple[str, str], ...]
+    #: what must be the same to be ranked together
+    terms: Mapping[str, JsonValue]
+    queries: int
+    outlines: Sequence[Outline]
+    #: queries that were never asked and count as failures
+    unasked: Sequence[Query]
+    summary: Mapping[str, Any]
+    #: of a result file alone
+    lost: Sequence[Lost] = ()
+    #: of a folder alone
+    stored: Stored | None = None
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Of a folder, without texts and states."""
+        return list(self.stored.past.episodes.values()) if self.stored else []
+
+
+def read_entrants(paths: Sequence[Path]) -> list[Entrant]:
+    """All participants of run folders and result files, each under a name of its own.
+
+    Raises ConfigError for what is neither.
+    """
+    found: list[Entrant] = []
+    for path in paths:
+        if path.is_file() or not path.exists():
+            found += _from_file(path)
+        elif (files := sorted(_results(path))) and not any(path.glob(f"**/{JOURNAL_NAME}")):
+            found += [entrant for file in files for entrant in _from_file(file)]
+        else:
+            found += from_run(read_run(path))
+    return _named(found) if len(paths) > 1 else found
+
+
+def _results(folder: Path) -> Iterator[Path]:
+    """What ``netarena request`` leaves: a result file, or one below for each participant."""
+    for pattern in (RESULTS_NAME, f"*/{RESULTS_NAME}"):
+        yield from (path for path in folder.glob(pattern) if "earlier-" not in path.parent.name)
+
+
+def from_run(run: Sequence[Stored]) -> list[Entrant]:
+    """The participants of one run, by their roles."""
+    return [_from_stored(stored) for stored in run]
+
+
+def _from_stored(stored: Stored) -> Entrant:
+    episodes = list(stored.past.episodes.values())
+    outlines = [episode.outline() for episode in episodes]
+    not_run = stored.not_run
+    header = stored.header
+    return Entrant(
+        name=header.role,
+        role=header.role,
+        source=str(stored.folder),
+        application=header.application,
+        title=stored.application.title,
+        agents=tuple(sorted({(one.agent.name, one.agent.base_url) for one in episodes})),
+        terms=_terms(header.application, header.version, stored.config.shape()),
+        queries=len(stored.queries),
+        outlines=outlines,
+        unasked=not_run if agent_used_time(outlines) else (),
+        summary=summarise(stored.application, stored.config, stored.seed, outlines, not_run),
+        stored=stored,
+    )
+
+
+def _terms(
+    application: str, version: str | None, shape: Mapping[str, JsonValue]
+) -> dict[str, JsonValue]:
+    rest = {key: value for key, value in shape.items() if key not in COUNTS}
+    return {"application": application, "version": version, **rest}
+
+
+def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """What a result file says that its queries were drawn by; of the reference's, that it says
+    nothing."""
+    application = application_of(role)
+    version = summary.get("version")
+    config = summary.get("config")
+    shape: dict[str, JsonValue] = {}
+    if application is not None and isinstance(config, dict):
+        known = {key: config[key] for key in config.keys() & application.config_type.model_fields}
+        try:
+            shape = application.config_type.parse(known).shape()
+        except ConfigError:  # of another version: as it is written there
+            shape = {key: known[key] for key in sorted(known)}
+    name = application.name if application else role
+    return _terms(name, version if isinstance(version, str) else None, shape)
+
+
+@cache
+def application_of(role: str) -> Application | None:
+    """The application whose participants have that role, if it is installed."""
+    for name in application_names():
+        try:
+            application = load(name)
+        except ConfigError:
+            continue
+        if application.role == role:
+            return application
+    return None
+
+
+def _named(entrants: list[Entrant]) -> list[Entrant]:
+    """By their agents' names; where several have the same, with where they are kept, or counted."""
+    names = [", ".join(name for name, _ in one.agents) or one.role for one in entrants]
+    for detail in (lambda one: Path(one.source).name, lambda one: one.role):
+        number = Counter(names)
+        names = [
+            f"{name} ({detail(one)})" if number[name] > 1 else name
+            for name, one in zip(names, entrants, strict=True)
+        ]
+    seen: Counter[str] = Counter()
+    unique = []
+    for name in names:
+        seen[name] += 1
+        unique.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+    return [replace(one, name=name) for one, name in zip(entrants, unique, strict=True)]
+
+
+def _from_file(path: Path) -> list[Entrant]:
+    if not path.exists():
+        raise ConfigError("DIR|FILE", f"{path} is neither a folder of a run nor a result file")
+    entrants = []
+    for document in read_documents(path):
+        *records, summary = document["results"] or [{}]
+        if not isinstance(summary, dict):
+            raise ConfigError("file", f"{path}: the last of results is no summary")
+        for role, name in document["participants"].items():
+            if role != GREEN:
+                entrants.append(_from_records(path, role, name, records, summary))
+    if not entrants:
+        raise ConfigError("file", f"{path} names no participant that was examined")
+    return entrants
+
+
+def _from_records(
+    path: Path, role: str, name: str, records: Sequence[Any], summary: Mapping[str, Any]
+) -> Entrant:
+    application = application_of(role)
+    outlines, lost = [], []
+    for number, record in enumerate(records):
+        if not isinstance(record, dict):
+            raise ConfigError("file", f"{path}: record {number + 1} of results is no object")
+        outline = _outline(application, record, number)
+        outlines.append(outline)
+        if outline.outcome is not Outcome.INVALID and not (outline.correct and outline.safe):
+            lost.append(_lost(record, outline))
+    known = records[0].get("agent_info") if records else None
+    info = known if isinstance(known, dict) else {}
+    agent = str(info.get("name", name)), str(info.get("base_url", name))
+    queries = {outline.query_id for outline in outlines}
+    return Entrant(
+        name=role,
+        role=role,
+        source=str(path),
+        application=application.name if application else role,
+        title=application.title if application else role,
+        agents=(agent,),
+        terms=terms_of(role, summary),
+        queries=len(queries),
+        outlines=outlines,
+        unasked=(),
+        summary=_complete(summary, outlines),
+        lost=lost,
+    )
+
+
+def _outline(application: Application | None, record: Mapping[str, Any], number: int) -> Outline:
+    """A record's verdict; a stranger's is read by the keys that all applications share."""
+    correct, safe, label, turns = (
+        application.read_record(record) if application else Application.read_record(record)
+    )
+    try:
+        outcome = Outcome(record.get("outcome", "solved" if correct else "unsolved"))
+    except ValueError:
+        outcome = Outcome.UNSOLVED
+    try:
+        failure = FailureKind(record["failure_type"])
+    except (KeyError, ValueError):
+        failure = None
+    usage = None
+    if "agent_input_tokens" in record:
+        with_cost = {
+            "replies": 1,
+            "input_tokens": record["agent_input_tokens"],
+            "output_tokens": record.get("agent_output_tokens", 0),
+            "cost_usd": record.get("agent_cost_usd"),
+        }
+        try:
+            usage = Usage.model_validate(with_cost)
+        except ValidationError:
+            usage = None
+    query_id = str(record.get("id", f"record {number + 1}"))
+    repeat = record.get("repeat", 1)
+    return Outline(
+        query_id=query_id,
+        repeat=repeat if type(repeat) is int and repeat > 0 else 1,
+        label=label,
+        level=str(record.get("level", "not told")),
+        outcome=outcome,
+        correct=correct,
+        safe=safe,
+        iterations=turns,
+        reason="",
+        detail="",
+        evidence=(),
+        failure=failure,
+        agent_time_s=_number(record.get("agent_time_s")),
+        execution_time_s=_number(record.get("execution_time_s")),
+        own_time_s=0.0,
+        world_s=0.0,
+        queue_s=0.0,
+        usage=usage,
+    )
+
+
+def _number(value: Any) -> float:
+    return float(value) if type(value) in {int, float} and 0 <= value < 1e9 else 0.0
+
+
+def _lost(record: Mapping[str, Any], outline: Outline) -> Lost:
+    words = [record.get(key) for key in ("why", "Verifier-Error", "Error")]
+    return Lost(
+        id=outline.query_id,
+        repeat=outline.repeat,
+        label=outline.label,
+        level=outline.level,
+        outcome=outline.outcome.value,
+        safe=outline.safe,
+        kind=str(record.get("failure_type", "")),
+        rule=str(record.get("failure_rule", "")),
+        why=next((word for word in words if isinstance(word, str) and word), ""),
+    )
+
+
+def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[str, Any]:
+    """A summary with all that a report shows; what older ones lack is made from the records.
+
+    Intervals always are: by queries where the summary counts what the records have.
+    """
+    graded = [one for one in outlines if one.outcome is not Outcome.INVALID]
+    outcomes = Counter(one.outcome for one in outlines)
+    rates = rate_all(graded)
+    whole: dict[str, Any] = {
+        **{f"avg_{name}": rate["rate"] for name, rate in rates.items()},
+        "version": None,
+        "seed": None,
+        "config": {},
+        "outcomes": {outcome.value: outcomes[outcome] for outcome in Outcome},
+        "failure_types": {},
+        "invalid": [],
+        "not_run": 0,
+        "not_run_counted": False,
+        "complete": True,
+        "graded": len(graded),
+        **{key: value for key, value in summary.items() if _is_taken(key, value)},
+    }
+    n = whole["graded"]
+    whole["intervals"] = {
+        name: rate["interval"]
+        if n == len(graded)
+        else list(wilson(min(n, round((whole[f"avg_{name}"] or 0) * n)), n))
+        for name, rate in rates.items()
+    }
+    return whole
+
+
+def _is_taken(key: str, value: Any) -> bool:
+    """Whether a summary that anybody may have written says that; ``read_documents`` has looked at
+    rates and counts."""
+    if key.startswith("avg_") or key == "graded":
+        return value is not None
+    kind = _TAKEN.get(key)
+    return kind is not None and type(value) is kind
+
+
+def text_of(terms: Mapping[str, JsonValue]) -> str:
+    """Terms in one line: the application and its version first."""
+    version = terms.get("version")
+    rest = ", ".join(
+        f"{key} {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in terms.items()
+        if key not in {"application", "version"} and value is not None
+    )
+    first = f"{terms['application']} {version or 'of a version that is not told'}"
+    return f"{first}: {rest}" if rest else first

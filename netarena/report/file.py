@@ -1,0 +1,87 @@
+"""Result files: what the stock client writes, read as what anybody may have written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from netarena.errors import ConfigError
+from netarena.file import MOST_BYTES, read_text
+
+#: shares of the graded queries
+_RATES = ("avg_correctness", "avg_safety", "avg_solved_safely")
+#: the largest number that DuckDB's FLOAT holds, which the public query casts to
+_MOST_FLOAT = 3.4e38
+#: participants of one file; and its commas and brackets, of which each value costs its share of
+#: memory: a hundred times what a file of 100,000 graded queries has in its smallest form
+MOST_PARTICIPANTS, MOST_MARKS = 64, 10_000_000
+
+
+def read_documents(path: Path) -> list[dict[str, Any]]:
+    """The documents of a file: one, or a list of them (``run --json`` with several agents).
+
+    Raises ConfigError for what is no result file, or holds what no summary can.
+    """
+    try:
+        text = read_text(path, MOST_BYTES)
+        if sum(map(text.count, ",[{")) > MOST_MARKS:
+            raise ConfigError("file", f"{path} has more than {MOST_MARKS:,} values")
+        content = json.loads(text, parse_constant=_refuse_constant)
+        json.dumps(content, ensure_ascii=False).encode()
+    except OSError as error:
+        raise ConfigError("file", f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeEncodeError:
+        raise ConfigError("file", f"{path} holds a lone surrogate, which is no text") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("file", f"{path} is not JSON: {error}") from None
+    documents = content if isinstance(content, list) else [content]
+    if not documents:
+        raise ConfigError("file", f"{path} holds no result")
+    for document in documents:
+        if (
+            not isinstance(document, dict)
+            or not isinstance(document.get("participants"), dict)
+            or not isinstance(document.get("results"), list)
+        ):
+            raise ConfigError(
+                "file", f'{path} is no result file: {{"participants": {{...}}, "results": [...]}}'
+            )
+        strangers = [who for who in document["participants"].values() if not isinstance(who, str)]
+        if strangers:
+            raise ConfigError("file", f"{path}: participants must map a role to text")
+        if len(document["participants"]) > MOST_PARTICIPANTS:
+            raise ConfigError("file", f"{path} has more than {MOST_PARTICIPANTS} participants")
+        if paths := [role for role in document["participants"] if role[:1] in {"$", "/"}]:
+            raise ConfigError(
+                "file", f"{path}: the role {paths[0]!r:.80} is a path to DuckDB: none begins so"
+            )
+        for key, value in summary_of(document).items():
+            if not _fits(key, value):
+                raise ConfigError("file", f"{path}: {key} of the summary cannot be {value!r:.40}")
+    return documents
+
+
+def summary_of(document: dict[str, Any]) -> dict[str, Any]:
+    """The last of its results, if that is one."""
+    results = document["results"]
+    return results[-1] if results and isinstance(results[-1], dict) else {}
+
+
+def _fits(key: str, value: Any) -> bool:
+    """Whether DuckDB can read a value of the summary that the queries use."""
+    if key == "complete":
+        return isinstance(value, bool)
+    if key == "graded":
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+    if not key.startswith("avg_"):
+        return True
+    if value is None:
+        return True
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 <= value <= 1 if key in _RATES else abs(value) <= _MOST_FLOAT
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,134 @@
+"""Runs and result files side by side."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from netarena_toy import Toy
+from stage import Scripted, assess, open_all
+
+from netarena.errors import ConfigError
+from netarena.report.document import make_report
+from netarena.report.entrant import read_entrants
+from netarena.report.markdown import render_markdown
+
+#: results of the reference, in the form that leaderboards have
+FOREIGN = {
+    "route_operator": {
+        "error_type": "disable_routing",
+        "success": True,
+        "safe": True,
+        "iterations": 3,
+    },
+    "malt_operator": {"Label": "count", "Result-Correctness": "Pass", "Result-Safety": "Pass"},
+}
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netarena.archive.load", lambda name: Toy())
+
+
+def foreign(path: Path, role: str, *records: object, summary: object = None) -> Path:
+    if summary is None:
+        summary = {"avg_correctness": 0.5, "avg_safety": 0.5}
+    path.write_text(json.dumps({"participants": {role: "id"}, "results": [*records, summary]}))
+    return path
+
+
+def test_a_file_says_of_a_run_what_its_folder_says(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path / "run", num_queries=2, max_iterations=4)
+    copy = tmp_path / "copy.json"
+    copy.write_bytes((tmp_path / "run" / "results.json").read_bytes())
+    report = make_report(read_entrants([tmp_path / "run", copy]))
+    folder, file = report["participants"]
+    assert (folder["name"], file["name"]) == ("scripted (run)", "scripted (copy.json)")
+    for key in ("by_level", "failure_types", "queries", "agents"):
+        assert folder[key] == file[key], key
+    same = ("avg_correctness", "intervals", "graded", "outcomes", "version", "seed")
+    assert [folder["summary"][key] for key in same] == [file["summary"][key] for key in same]
+    assert [one["id"] for one in folder["lost"]] == [one["id"] for one in file["lost"]]
+    assert folder["lost"]
+    (group,) = report["groups"]
+    assert group["title"].startswith("toy 1: complexity_level")
+    (pair,) = report["comparisons"]
+    assert (pair["pairs"], pair["p_value"]) == (6, 1.0)
+    text = render_markdown(report)
+    assert text.startswith("# Compared\n")
+    assert "## Lost" in text
+
+
+def test_seeds_and_counts_rule_out_pairs_alone(tmp_path: Path) -> None:
+    for name, values in (
+        ("a", {"num_queries": 2}),
+        ("b", {"num_queries": 3, "seed": 8}),
+        ("c", {"complexity_level": ["level1"]}),
+    ):
+        assess(Toy(), Scripted(open_all), tmp_path / name, **values)
+    report = make_report(read_entrants([tmp_path / name for name in "abc"]))
+    assert [one["group"] for one in report["participants"]] == [0, 0, 1]
+    (pair,) = report["comparisons"]
+    assert (pair["pairs"], pair["p_value"], pair["p_holm"]) == (0, None, None)
+    assert pair["difference"] == 0.0
+    assert pair["interval"][0] < 0 < pair["interval"][1]
+    assert "| – | – | – |" in render_markdown(report)
+
+
+@pytest.mark.parametrize("role", FOREIGN)
+def test_results_of_the_reference_are_read(role: str, tmp_path: Path) -> None:
+    pytest.importorskip("netarena_malt.app")
+    good = FOREIGN[role]
+    bad = {key: {True: False, "Pass": "Fail"}.get(value, value) for key, value in good.items()}
+    (one,) = read_entrants([foreign(tmp_path / "r.json", role, good, bad)])
+    assert [(outline.correct, outline.safe) for outline in one.outlines] == [
+        (True, True),
+        (False, False),
+    ]
+    assert one.summary["avg_solved_safely"] == 0.5
+    assert one.summary["graded"] == 2
+    assert len(one.lost) == 1
+    report = make_report([one])
+    assert report["groups"][0]["title"].endswith("of a version that is not told")
+    assert render_markdown(report)
+
+
+def test_request_leaves_files_below(tmp_path: Path) -> None:
+    for role in ("one", "two"):
+        (tmp_path / role).mkdir()
+        foreign(tmp_path / role / "results.json", role, {"success": True, "safe": True})
+        (tmp_path / role / "earlier-1").mkdir()
+        foreign(tmp_path / role / "earlier-1" / "results.json", role)
+    assert [one.role for one in read_entrants([tmp_path])] == ["one", "two"]
+    assert [one.role for one in read_entrants([tmp_path / "two"])] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("record", "summary"),
+    [
+        ("no object", None),
+        ({"success": 1, "safe": "yes", "iterations": 1e9, "repeat": -1, "outcome": []}, None),
+        ({"agent_input_tokens": -1, "agent_cost_usd": "x", "agent_time_s": "NaN"}, None),
+        ({"id": ["x"], "level": {}, "failure_type": {}, "agent_info": 7}, None),
+        ({}, {"config": {"seed": []}, "version": 7, "outcomes": "x", "intervals": 3}),
+        ({}, []),
+    ],
+)
+def test_whatever_a_file_holds_it_is_read_or_refused(
+    record: object, summary: object, tmp_path: Path
+) -> None:
+    path = foreign(tmp_path / "odd.json", "toy_operator", record, summary=summary)
+    if isinstance(record, str) or isinstance(summary, list):
+        with pytest.raises(ConfigError, match=re.escape(str(path))):
+            read_entrants([path])
+    else:
+        assert render_markdown(make_report(read_entrants([path])))
+
+
+def test_what_is_neither_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="neither a folder of a run nor a result file"):
+        read_entrants([tmp_path / "nowhere"])
+    with pytest.raises(ConfigError, match=r"holds no journal\.jsonl"):
+        read_entrants([tmp_path])
