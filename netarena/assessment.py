@@ -14,11 +14,11 @@ import logging
 import math
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -35,7 +35,7 @@ from netarena.file import read_lines, read_text
 from netarena.identity import Secrecy, find_index, read_id, seal, seal_id
 from netarena.journal import JOURNAL_NAME, Header, Journal, Past, lock_folder, read_journal
 from netarena.model import Episode, Query
-from netarena.result import Spool, replace_file, write_document, write_json
+from netarena.result import Spool, replace_file, replacing, write_document, write_json
 from netarena.slot import Share, Slots
 from netarena.stats import summarise
 
@@ -158,11 +158,13 @@ def read_queries(path: Path) -> Iterator[Query]:
 
 def choose_queries(
     application: Application, config: Config, fallback_seed: int | None = None
-) -> tuple[Iterator[Query], int]:
+) -> tuple[Generator[Query | None], int]:
     """The queries of ``config`` in order of index, and their seed.
 
     They are drawn, or read from ``benchmark_path`` where that exists and is not to be regenerated;
-    else they are written there. Each is drawn, or read and checked, when it is asked for.
+    else they are written there. Each is drawn, or read and checked, when it is asked for; None
+    comes in place of one that is passed over, and for each that is written, so that whoever asks
+    may stop at any of them. The file is there when all were asked for, else nothing of it is.
     ``start_index`` and ``end_index`` (exclusive) select by index. A seed not given is taken from
     the file, else from ``fallback_seed``, else drawn: 64 bits. Raises ConfigError, also while
     queries are asked for, when the file is broken or was made with other keys or another seed, and
@@ -186,7 +188,10 @@ def choose_queries(
     )
     _check_size(config, application.size(config))
     if path is None:
-        return _bound(config, application.select(config, seed)), seed
+        end = math.inf if config.end_index is None else config.end_index
+        drawn = application.generate_from(config, seed, config.start_index or 0)
+        asked = takewhile(lambda query: query.index < end, drawn)
+        return _bound(config, asked), seed
     _check_overwritten(path)
     return _bound(config, _write_queries(path, application.generate(config, seed))), seed
 
@@ -222,14 +227,18 @@ def _check_repeats(config: Config, queries: int) -> None:
         )
 
 
-def _bound(config: Config, queries: Iterator[Query]) -> Iterator[Query]:
-    """Those of ``queries`` that ``config`` selects."""
+def _bound(config: Config, queries: Iterator[Query | None]) -> Generator[Query | None]:
+    """Those of ``queries`` that ``config`` selects, and None for each of the others."""
     start = config.start_index or 0
     end = math.inf if config.end_index is None else config.end_index
     number = last = chosen = 0
     for query in queries:
+        if query is None:
+            yield None
+            continue
         number, last = number + 1, max(last, query.index)
         if not start <= query.index < end:
+            yield None
             continue
         chosen += 1
         if chosen > MOST_QUERIES:
@@ -244,15 +253,18 @@ def _bound(config: Config, queries: Iterator[Query]) -> Iterator[Query]:
         raise ConfigError("start_index", f"{start} to {end} selects none of the {number} queries")
 
 
-def _write_queries(path: Path, queries: Iterator[Query]) -> Iterator[Query]:
-    """Hand on ``queries``, and write them all to ``path`` in the end. Raises ConfigError."""
+def _write_queries(path: Path, queries: Iterator[Query]) -> Iterator[Query | None]:
+    """Hand on ``queries``, and write them all to ``path`` in the end: None for each.
+
+    Raises ConfigError.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with Deck(path.parent) as deck:
             for query in queries:
                 deck.add(query)
                 yield query
-            replace_file(path, deck.lines())
+            yield from replacing(path, deck.lines())
     except OSError as error:
         raise ConfigError(
             "benchmark_path", f"{path.name} cannot be written: {error.strerror}"
@@ -279,18 +291,19 @@ def _check_overwritten(path: Path) -> None:
 
 def _check_file(
     application: Application, config: Config, name: str, queries: Iterator[Query], seed: int
-) -> Iterator[Query]:
+) -> Iterator[Query | None]:
     """A file's queries as their seed draws them with these keys, which must be what it holds.
 
-    The file of a run whose ids are sealed is as good as one that tells them.
+    None comes for each that is drawn and not in the file. The file of a run whose ids are sealed is
+    as good as one that tells them.
     """
     drawn = _Drawn(application, config, seed)
     seen: set[int] = set()
     for query in queries:
-        original = drawn.at(query.index, query.id)
+        original = yield from drawn.at(query.index, query.id)
         if original is None and (index := _index_of(query.id, seed)) is not None:
             # the id may be right, and the index altered
-            original = drawn.at(index, query.id)
+            original = yield from drawn.at(index, query.id)
         if original is None:
             expected = f"{application.name}-{application.version}-{config.shape_hash()}"
             raise ConfigError(
@@ -322,14 +335,16 @@ class _Drawn:
         self._queries: Iterator[Query] = iter(())
         self._last: Query | None = None
 
-    def at(self, index: int, query_id: str) -> Query | None:
-        """The query of an index if it has that id, open or sealed. Raises ConfigError."""
+    def at(self, index: int, query_id: str) -> Generator[None, None, Query | None]:
+        """The query of an index if it has that id, open or sealed; a step for each that is passed
+        over. Raises ConfigError."""
         if index < 0:
             return None
         if self._last is None or self._last.index > index:
             self._queries = self._draw(index)
             self._last = next(self._queries, None)
         while self._last is not None and self._last.index < index:
+            yield
             self._last = next(self._queries, None)
         found = self._last
         if found is None or found.index != index:
@@ -529,10 +544,9 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                             "regenerate_benchmark": False, "regenerate_config": False}
                 )  # fmt: skip
                 queries, seed = await asyncio.to_thread(choose_queries, application, own)
-            if secrecy is Secrecy.SEALED:
-                queries = map(seal, queries)
             deck = held.enter_context(Deck(out))
-            await _draw(queries, deck, slots, deadline)
+            drawing = held.enter_context(closing(_draw(queries, deck, secrecy, out)))
+            await _take_steps(drawing, slots, deadline)
             # to the end, even when cancelled: what it opens is to be closed below
             parts = await finish(
                 asyncio.to_thread(
@@ -541,7 +555,6 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     config,
                     agents=agents,
                     names=names,
-                    deck=deck,
                     secrecy=secrecy,
                     out=out,
                     held=held,
@@ -577,8 +590,26 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     return {role: result for role, result in results.items() if isinstance(result, dict)}
 
 
-async def _draw(queries: Iterator[Query], deck: Deck, slots: Slots, deadline: float | None) -> None:
-    """Fill ``deck``, beside the event loop and taking turns with other assessments.
+def _draw(
+    queries: Generator[Query | None], deck: Deck, secrecy: Secrecy, out: Path
+) -> Generator[None]:
+    """Fill ``deck`` and write what it holds into a run's folder, in steps."""
+    with closing(queries):
+        for query in queries:
+            if query is not None:
+                deck.add(seal(query) if secrecy is Secrecy.SEALED else query)
+            yield
+    yield from replacing(out / QUERIES_NAME, deck.lines())
+
+
+def _advance(steps: Iterator[None], within_s: float) -> bool:
+    """Take ``steps``; whether those were all, or the time ended first."""
+    end = clock() + within_s
+    return all(clock() < end for _ in steps)
+
+
+async def _take_steps(steps: Iterator[None], slots: Slots, deadline: float | None) -> None:
+    """Take all steps of drawing, beside the event loop and taking turns with other assessments.
 
     Raises AssessmentFailed when the time ends first; ends soon when it is cancelled.
     """
@@ -590,7 +621,7 @@ async def _draw(queries: Iterator[Query], deck: Deck, slots: Slots, deadline: fl
         async with slots.turn(used_s):
             begin = clock()
             # a step to its end, even when cancelled: the file must not be closed under the thread
-            done = await finish(asyncio.to_thread(deck.fill, queries, _STEP_S))
+            done = await finish(asyncio.to_thread(_advance, steps, _STEP_S))
             step_s = clock() - begin
             used_s += step_s
             if slots.held and not done:
@@ -624,7 +655,6 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     *,
     agents: Mapping[str, Agent],
     names: Mapping[str, str],
-    deck: Deck,
     secrecy: Secrecy,
     out: Path,
     held: ExitStack,
@@ -640,7 +670,6 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         "secrecy": secrecy,
     }
     # the config last: where it is, a run can be resumed
-    replace_file(out / QUERIES_NAME, deck.lines())
     write_json(out / CONFIG_NAME, {**header, "participants": dict(names)})
     parts = []
     for role, agent in agents.items():

@@ -7,7 +7,6 @@ one by one, when their worlds are built.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -49,18 +48,6 @@ class Deck:
         self._file.write(line)
         self.cards.append(Card(query.id, query.label, self._end, len(line)))
         self._end += len(line)
-
-    def fill(self, queries: Iterator[Query], within_s: float) -> bool:
-        """Add what ``queries`` gives; whether that was all, or the time ended first.
-
-        Raises OSError, and what drawing raises.
-        """
-        end = time.monotonic() + within_s
-        for query in queries:
-            self.add(query)
-            if time.monotonic() >= end:
-                return False
-        return True
 
     def read(self, card: Card) -> Query:
         """The query of a card."""

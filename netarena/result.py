@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -94,6 +94,15 @@ def replace_file(path: Path, parts: Iterable[str]) -> None:
 
     Nobody may read the new one who could not read the old one, or whom the umask keeps out.
     """
+    for _ in replacing(path, parts):
+        pass
+
+
+def replacing(path: Path, parts: Iterable[str]) -> Generator[None]:
+    """As ``replace_file``, in steps: one for each part; the file is there after the last one.
+
+    Who closes it before leaves nothing behind.
+    """
     new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # what the umask withholds is withheld from the first byte on
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
@@ -101,7 +110,9 @@ def replace_file(path: Path, parts: Iterable[str]) -> None:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             with suppress(FileNotFoundError):
                 os.fchmod(handle, new.stat().st_mode & path.stat().st_mode & 0o777)
-            file.writelines(parts)
+            for part in parts:
+                file.write(part)
+                yield
         new.replace(path)
     except BaseException:
         with suppress(FileNotFoundError):

@@ -36,7 +36,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     config, secrecy = app.config_type.parse(values), Secrecy.OPEN
     if query_id is not None:
         config, secrecy = choose_query(app, config, query_id)
-    queries, _ = choose_queries(app, config)
+    drawn, _ = choose_queries(app, config)
+    queries = filter(None, drawn)
     for query in map(seal, queries) if secrecy is Secrecy.SEALED else queries:
         if public:
             line = query.model_dump(mode="json", exclude=set(app.hidden))

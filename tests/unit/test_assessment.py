@@ -163,7 +163,7 @@ def test_a_run_whose_queries_could_not_be_written_is_begun_anew(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(assessment, "replace_file", full)
+        patched.setattr(assessment, "replacing", full)
         with pytest.raises(ConfigError, match="output_dir: cannot be written: No space left"):
             assess(Toy(), Scripted(open_all), tmp_path)
     results, _ = assess(Toy(), Scripted(open_all), tmp_path, resume=True)
@@ -263,13 +263,34 @@ def test_an_application_that_draws_more_than_it_says_is_stopped(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("ended_by", ["cancel", "time"])
-def test_drawing_ends_with_its_task(ended_by: str, tmp_path: Path) -> None:
-    toy = Counting()
-    values = {"seed": 7, "num_queries": 30_000}
+@pytest.mark.parametrize(
+    ("values", "held"),
+    [
+        ({}, []),
+        # what nobody asked for is drawn to be written, to be left out, or to be compared
+        ({"end_index": 1}, []),
+        ({"end_index": 1, "regenerate_query": True}, [0]),
+        ({"start_index": 89_999, "benchmark_path": None}, []),
+        ({}, [0, 89_999]),
+    ],
+)
+def test_drawing_ends_with_its_task(
+    values: dict[str, Any], held: list[int], ended_by: str, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "q.jsonl", tmp_path / "a"
+    values = {"seed": 7, "num_queries": 30_000, "benchmark_path": str(path), **values}
     if ended_by == "time":
         values["time_budget_s"] = 0.1
+    toy = Counting()
     config = Toy.config_type.parse(values)
-    out = tmp_path / "a"
+    first = next(Toy().generate(config, 7))
+    lines = [
+        first.model_copy(update={"index": index, "id": toy.query_id(config, 7, index)})
+        for index in held
+    ]
+    content = "".join(line.model_dump_json() + "\n" for line in lines)
+    if held:
+        path.write_text(content)
 
     async def run() -> None:
         agents = {"r": Scripted(open_all)}
@@ -286,6 +307,9 @@ def test_drawing_ends_with_its_task(ended_by: str, tmp_path: Path) -> None:
 
     asyncio.run(run())
     assert [path.name for path in out.iterdir()] == [".lock"]
+    # what was there is as it was, and nothing else is
+    assert {each.name for each in tmp_path.iterdir()} == {"a", *(["q.jsonl"] if held else [])}
+    assert not held or path.read_text() == content
 
 
 def test_many_queries_wait_on_disk(tmp_path: Path) -> None:
