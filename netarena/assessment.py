@@ -36,7 +36,7 @@ from netarena.identity import Secrecy, find_index, read_id, seal, seal_id
 from netarena.journal import JOURNAL_NAME, Header, Journal, Past, lock_folder, read_journal
 from netarena.model import Episode, Query
 from netarena.result import Spool, replace_file, replacing, write_document, write_json
-from netarena.slot import Share, Slots
+from netarena.slot import Places, Slots
 from netarena.stats import summarise
 
 CONFIG_NAME = "config.json"
@@ -564,6 +564,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
             raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None
         telling = _Telling(seed, agents, secrecy)
         share = held.enter_context(slots.join())
+        joined = [share.join() for _ in parts]
         async with asyncio.TaskGroup() as group:
             group.create_task(pump.run())
             tasks = [
@@ -574,12 +575,12 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                         telling,
                         part,
                         deck=deck,
-                        slots=share,
+                        places=places,
                         pump=pump,
                         deadline=deadline,
                     )
                 )
-                for part in parts
+                for part, places in zip(parts, joined, strict=True)
             ]
             await asyncio.wait(tasks)
             pump.end()
@@ -693,7 +694,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     part: _Part,
     *,
     deck: Deck,
-    slots: Share,
+    places: Places,
     pump: _Pump,
     deadline: float | None,
 ) -> dict[str, Any] | AssessmentFailed:
@@ -727,7 +728,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             role,
             journal=part.journal,
             past=part.past,
-            slots=slots,
+            places=places,
             report=report,
         )
         graded = await run.grade(deck, deadline)
@@ -736,6 +737,8 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         with suppress(AssessmentFailed):  # a full disk may be the very reason
             part.journal.append("end", complete=False, failed=str(error))
         return error
+    finally:
+        places.share.leave(places)
     told = telling.tell(role, complete=not graded.not_run)
     summary = summarise(application, config, told, graded.episodes, graded.not_run)
     pump.tell("summarised", role, summary)

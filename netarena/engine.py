@@ -4,7 +4,7 @@ The parts, from the inside out:
 
 - ``run_episode`` plays one opened world against the agent and returns a verdict, whatever happens.
 - ``Run`` keeps ``config.concurrency`` episodes going; while an agent thinks, the next world of its
-  lane is prepared. A world, prepared or played, holds one place of its share of the service's.
+  lane is prepared. A world, prepared or played, holds one of its agent's places.
 
 What goes wrong becomes data: an ``EnvironmentFailed`` (or any error of our own code around the
 world) is ours before a reply was executed, and gets one more try; afterwards it is the agent's
@@ -56,7 +56,7 @@ from netarena.model import (
     storable,
 )
 from netarena.prompts import render
-from netarena.slot import Share
+from netarena.slot import Places
 
 #: a failure of ours is tried once more as it is, then reported
 TRIES = 2
@@ -385,7 +385,7 @@ class Run:
         *,
         journal: Journal,
         past: Past,
-        slots: Share,
+        places: Places,
         report: Report,
     ) -> None:
         self.application = application
@@ -395,7 +395,7 @@ class Run:
         self.role = role
         self.journal = journal
         self.past = past
-        self.slots = slots
+        self.places = places
         self.report = report
         self.deadline: float | None = None
         self._todo: deque[Card] = deque()
@@ -466,7 +466,7 @@ class Run:
                     upcoming = self._prepare_next()
                     await self._grade(world)
                 finally:
-                    self.slots.release()
+                    self.places.release()
         finally:
             if upcoming is not None:
                 await finish(self._discard(upcoming))
@@ -491,7 +491,7 @@ class Run:
     async def _discard(self, pending: asyncio.Task[World]) -> None:
         """Drop a world on its way, with its slot."""
         if await self._drop(pending):
-            self.slots.release()
+            self.places.release()
 
     async def _drop(self, pending: asyncio.Task[World]) -> bool:
         """Cancel a world on its way; whether it was ready all the same, and is closed now."""
@@ -507,13 +507,13 @@ class Run:
     async def _prepare(self, card: Card) -> World:
         """A world that holds a slot."""
         begin = clock()
-        await self.slots.acquire()
+        await self.places.acquire()
         queue_s = clock() - begin
         try:
             assert self._deck is not None
             world = await self._build(self._deck.read(card), card.repeat)
         except BaseException:
-            self.slots.release()
+            self.places.release()
             raise
         world.queue_s = queue_s
         return world

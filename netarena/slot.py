@@ -1,4 +1,5 @@
-"""Places for live worlds, shared fairly between the assessments of one process.
+"""Places for live worlds, shared fairly between the assessments of one process, and between the
+participants of each.
 
 A ``Share`` is what one assessment has of ``Slots``. Alone it may use them all; a place that becomes
 free goes to the assessment that holds the fewest. An assessment that comes while others hold more
@@ -7,6 +8,10 @@ for them: up to its own share, the number of places over the number of assessmen
 gets places beyond the number. So whatever n - 1 others do, a share is at least one place at once,
 and n assessments have at most the sum of ``ceil(number / k)`` for k from 1 to n: of 8 places 12
 with two, 15 with three, 80 with 64.
+
+``Places`` are what one participant has of its assessment's share. Each can always have an equal
+part of the share, rounded down and at least one: of what is free that much is kept for each of the
+others. Where a share has fewer places than participants, they take turns.
 """
 
 from __future__ import annotations
@@ -24,15 +29,12 @@ class Slots:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        #: places in use
+        self.held = 0
         self._shares: list[Share] = []
         self._turns: list[tuple[float, int, asyncio.Future[None]]] = []
         self._turn: asyncio.Future[None] | None = None
         self._count = count()
-
-    @property
-    def held(self) -> int:
-        """Places in use."""
-        return sum(share.held for share in self._shares)
 
     @contextmanager
     def join(self) -> Iterator[Share]:
@@ -68,22 +70,64 @@ class Slots:
                 self._turn = turn
                 turn.set_result(None)
 
+    def own(self) -> int:
+        """Places that each assessment may have, whatever the others do."""
+        return -(-self.number // len(self._shares))
+
     def deal(self) -> None:
-        """Hand out what may be had now: to who holds the fewest, the first come of these."""
-        while waiting := [share for share in self._shares if share.waits]:
-            share = min(waiting, key=lambda one: one.held)
-            if self.held >= self.number and share.held * len(self._shares) >= self.number:
-                return
-            share.grant()
+        """Hand out what may be had now: to the assessment that holds the fewest, the first come of
+        these."""
+        while ready := [places for share in self._shares if (places := share.first())]:
+            min(ready, key=lambda places: places.share.held).grant()
+
+    def next_number(self) -> int:
+        """Larger each time."""
+        return next(self._count)
 
 
 class Share:
-    """The places of one assessment: as a semaphore, to whose end all are released."""
+    """The places of one assessment."""
 
     def __init__(self, slots: Slots) -> None:
-        self._slots = slots
+        self.slots = slots
+        self.held = 0
+        self._all: list[Places] = []
+
+    def join(self) -> Places:
+        """The places of one more participant: all join before the first asks for one."""
+        places = Places(self)
+        self._all.append(places)
+        return places
+
+    def leave(self, places: Places) -> None:
+        """A participant has given all of them back, and wants no more."""
+        self._all.remove(places)
+        self.slots.deal()
+
+    def first(self) -> Places | None:
+        """Who gets the next place, if there is one for anybody: who holds the fewest, of these who
+        has gone without for longest."""
+        own = self.slots.own()
+        free = max(self.slots.number - self.slots.held, own - self.held)
+        waiting = [places for places in self._all if places.waits] if free > 0 else []
+        if not waiting:
+            return None
+        part = max(1, own // len(self._all))
+        lacking = sum(max(0, part - places.held) for places in self._all)
+        places = min(waiting, key=lambda each: (each.held, each.last))
+        kept = lacking if places.held >= part else 0
+        return places if free > kept else None
+
+
+class Places:
+    """The places of one participant: as a semaphore, to whose end all are released."""
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
         self._asked: deque[asyncio.Future[None]] = deque()
         self.held = 0
+        #: when one was granted last, by count
+        self.last = -1
 
     @property
     def waits(self) -> bool:
@@ -94,14 +138,17 @@ class Share:
 
     def grant(self) -> None:
         """One place to who has waited longest."""
-        self.held += 1
+        self._count(+1)
+        self.last = self.share.slots.next_number()
         self._asked.popleft().set_result(None)
 
     async def acquire(self) -> None:
         """Wait for a place."""
         place = asyncio.get_running_loop().create_future()
+        new = not self.waits  # else there is none to be had
         self._asked.append(place)
-        self._slots.deal()
+        if new:
+            self.share.slots.deal()
         try:
             await place
         except asyncio.CancelledError:
@@ -111,5 +158,9 @@ class Share:
 
     def release(self) -> None:
         """Give one back."""
-        self.held -= 1
-        self._slots.deal()
+        self._count(-1)
+        self.share.slots.deal()
+
+    def _count(self, change: int) -> None:
+        for each in (self, self.share, self.share.slots):
+            each.held += change

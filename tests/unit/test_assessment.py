@@ -10,6 +10,7 @@ import os
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureR
 from netarena.journal import read_episodes, read_events
 from netarena.model import AgentInfo, Episode, Query, Reply, Usage
 from netarena.result import Spool
+from netarena.slot import Slots
 
 
 def verdicts(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -465,6 +467,32 @@ def test_several_participants_get_the_same_queries_and_a_folder_each(tmp_path: P
     assert document["results"][-1]["outcomes"]["solved"] == 3
     assert not (tmp_path / "absent" / "results.json").exists()
     assert not set(agents["good"].contexts) & set(agents["absent"].contexts)
+
+
+def test_a_participant_that_never_answers_holds_no_other_up(tmp_path: Path) -> None:
+    config = Toy.config_type.parse({"seed": 7, "num_queries": 4, "concurrency": 256})
+    late: list[bool] = []
+
+    async def run() -> None:
+        over = asyncio.Event()
+
+        class Waiting(Listener):
+            async def summarised(self, role: str, summary: dict[str, Any]) -> None:
+                over.set()
+
+        async def hang() -> str:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), 10)
+            late.append(not over.is_set())
+            over.set()
+            return "nothing"
+
+        agents = {"a": Scripted(lambda p, t: hang()), "b": Scripted(open_all)}
+        await conduct(Toy(), config, agents, out=tmp_path, slots=Slots(2), reporter=Waiting())
+
+    asyncio.run(run())
+    assert late
+    assert not any(late)
 
 
 @pytest.mark.parametrize("role", ["../up", "", ".hidden", "a/b", "x" * 65])

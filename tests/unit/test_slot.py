@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from netarena.slot import Share, Slots
+from netarena.slot import Places, Slots
 
 pytestmark = pytest.mark.anyio
 
 
-async def ask(share: Share, number: int) -> list[asyncio.Task[None]]:
+@contextmanager
+def alone(slots: Slots) -> Iterator[Places]:
+    """What the one participant of an assessment has."""
+    with slots.join() as share:
+        yield share.join()
+
+
+async def ask(places: Places, number: int) -> list[asyncio.Task[None]]:
     """So many who want a place; those who can have one have it."""
-    tasks = [asyncio.create_task(share.acquire()) for _ in range(number)]
+    tasks = [asyncio.create_task(places.acquire()) for _ in range(number)]
     await turns()
     return tasks
 
@@ -31,12 +39,12 @@ def drop(*asked: list[asyncio.Task[None]]) -> None:
 
 async def test_alone_one_has_all_places_and_no_more() -> None:
     slots = Slots(8)
-    with slots.join() as share:
-        asked = await ask(share, 256)
-        assert share.held == 8
-        share.release()
+    with alone(slots) as places:
+        asked = await ask(places, 256)
+        assert places.held == 8
+        places.release()
         await turns()
-        assert share.held == 8
+        assert places.held == 8
         drop(asked)
 
 
@@ -46,9 +54,9 @@ async def test_who_comes_beside_one_that_keeps_all_has_its_share_at_once() -> No
         held = []
         asked = []
         for _ in range(64):
-            share = stack.enter_context(slots.join())
-            asked.append(await ask(share, 256))
-            held.append(share.held)
+            places = stack.enter_context(alone(slots))
+            asked.append(await ask(places, 256))
+            held.append(places.held)
         assert held[:4] == [8, 4, 3, 2]
         assert set(held[8:]) == {1}
         assert slots.held == sum(held) == 80
@@ -57,7 +65,7 @@ async def test_who_comes_beside_one_that_keeps_all_has_its_share_at_once() -> No
 
 async def test_a_free_place_goes_to_who_holds_the_fewest() -> None:
     slots = Slots(4)
-    with slots.join() as early, slots.join() as late:
+    with alone(slots) as early, alone(slots) as late:
         asked = [await ask(early, 9), await ask(late, 1)]
         assert (early.held, late.held) == (4, 1)
         asked.append(await ask(late, 9))
@@ -71,13 +79,13 @@ async def test_a_free_place_goes_to_who_holds_the_fewest() -> None:
 
 async def test_who_leaves_makes_the_shares_of_others_larger() -> None:
     slots = Slots(4)
-    with slots.join() as first:
+    with alone(slots) as first:
         asked = [await ask(first, 4)]
-        with slots.join() as second, slots.join():
+        with alone(slots) as second, alone(slots):
             asked.append(await ask(second, 4))
             assert second.held == 2
         drop(*asked)
-        with slots.join() as third:
+        with alone(slots) as third:
             asked = [await ask(third, 4)]
             assert third.held == 2
             drop(*asked)
@@ -86,15 +94,69 @@ async def test_who_leaves_makes_the_shares_of_others_larger() -> None:
 @pytest.mark.parametrize("granted", [False, True])
 async def test_who_is_cancelled_while_waiting_leaves_no_place_behind(granted: bool) -> None:
     slots = Slots(1)
-    with slots.join() as share:
-        await share.acquire()
-        (waiting,) = await ask(share, 1)
+    with alone(slots) as places:
+        await places.acquire()
+        (waiting,) = await ask(places, 1)
         if granted:
-            share.release()  # and cancelled before it could run
+            places.release()  # and cancelled before it could run
         waiting.cancel()
         await turns()
         assert waiting.cancelled()
-        assert share.held == (0 if granted else 1)
+        assert places.held == (0 if granted else 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "participants", "held"),
+    [
+        (8, 1, [8]),
+        (8, 2, [4, 4]),
+        (8, 3, [4, 2, 2]),  # two places are nobody's part
+        (8, 5, [4, 1, 1, 1, 1]),
+        (2, 2, [1, 1]),
+    ],
+)
+async def test_a_participant_that_keeps_all_leaves_the_others_their_part(
+    number: int, participants: int, held: list[int]
+) -> None:
+    slots = Slots(number)
+    with slots.join() as share:
+        joined = [share.join() for _ in range(participants)]
+        asked = [await ask(places, 256) for places in joined]
+        assert [places.held for places in joined] == held
+        # who is done leaves its part to the others
+        drop(asked[0])
+        for _ in range(held[0]):
+            joined[0].release()
+        share.leave(joined[0])
+        await turns()
+        assert sum(places.held for places in joined[1:]) == (number if participants > 1 else 0)
+        drop(*asked)
+
+
+async def test_participants_of_a_small_share_take_turns() -> None:
+    """Of those who hold as few: who comes again comes last."""
+    slots = Slots(1)
+    with slots.join() as share:
+        joined = [share.join() for _ in range(3)]
+        asked = [await ask(places, 9) for places in joined]
+        order = []
+        for _ in range(6):
+            (holder,) = (places for places in joined if places.held)
+            order.append(joined.index(holder))
+            holder.release()
+            await turns()
+        assert order == [0, 1, 2, 0, 1, 2]
+        drop(*asked)
+
+
+async def test_the_part_of_a_share_is_there_also_beside_other_assessments() -> None:
+    slots = Slots(8)
+    with alone(slots) as other, slots.join() as share:
+        asked = [await ask(other, 256)]
+        hanging, honest = share.join(), share.join()
+        asked += [await ask(hanging, 256), await ask(honest, 256)]
+        assert (other.held, hanging.held, honest.held) == (8, 2, 2)
+        drop(*asked)
 
 
 async def test_of_those_who_compute_the_one_that_has_least_goes_first() -> None:
