@@ -1,7 +1,8 @@
 """Connections to agents: their names are looked up beside everything else, and judged.
 
-- A name is looked up in a thread of its own: one that never answers holds up nobody. A task has
-  ``LOOKUPS_EACH`` at a time, also after it gave them up; a process ``MAX_LOOKUPS``.
+- A name is looked up in a thread of its own: one that never answers holds up nobody. A task can
+  always have ``OWN_LOOKUPS`` at a time, those that it gave up among them; all tasks together have
+  ``SHARED_LOOKUPS`` more.
 - Link-local addresses, and those at which clouds keep an instance's credentials, are refused,
   whatever a name or a number stands for, in the moment of connecting: the address that was judged
   is the one that is connected to.
@@ -28,8 +29,8 @@ import httpx
 
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 
-#: names that are looked up at a time, by one task and by the whole process
-LOOKUPS_EACH, MAX_LOOKUPS = 4, 256
+#: names that are looked up at a time: by one task whatever others do, and beyond that by all
+OWN_LOOKUPS, SHARED_LOOKUPS = 2, 128
 #: seconds that a request waits for its participants' names to be judged; those that take longer
 #: are judged when they are connected to
 CHECK_S = 2.0
@@ -109,16 +110,21 @@ class _Lookups:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running = 0
+        self._shared = 0
 
-    def start(self, host: str, port: int) -> asyncio.Future[list[str] | Exception]:
-        """Look ``host`` up in a thread. Raises OSError when too many hang already."""
+    def start(self, host: str, *, own: bool) -> asyncio.Future[list[str] | Exception] | None:
+        """Look ``host`` up in a thread, in a place of the task's own or in one that all share; None
+        while there is none. Raises OSError when there is no thread."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[list[str] | Exception] = loop.create_future()
         with self._lock:
-            if self._running >= MAX_LOOKUPS:
-                raise OSError("too many names are being looked up")
-            self._running += 1
+            if not own and self._shared >= SHARED_LOOKUPS:
+                return None
+            self._shared += not own
+
+        def end() -> None:
+            with self._lock:
+                self._shared -= not own
 
         def settle(result: list[str] | Exception) -> None:
             if not found.done():
@@ -127,12 +133,11 @@ class _Lookups:
         def run() -> None:
             result: list[str] | Exception
             try:
-                result = _numbers(host, port)
+                result = _numbers(host)
             # a name may be none in ways of its own (UnicodeError)
             except Exception as error:  # noqa: BLE001 -- see above
                 result = error
-            with self._lock:
-                self._running -= 1
+            end()
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, result)
 
@@ -140,8 +145,7 @@ class _Lookups:
             # a daemon: the end of the process waits for none
             threading.Thread(target=run, name="look-up", daemon=True).start()
         except RuntimeError as error:
-            with self._lock:
-                self._running -= 1
+            end()
             raise OSError(f"no thread for a look-up: {error}") from None
         return found
 
@@ -149,8 +153,8 @@ class _Lookups:
 _lookups = _Lookups()
 
 
-def _numbers(host: str, port: int, flags: int = 0) -> list[str]:
-    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+def _numbers(host: str, flags: int = 0) -> list[str]:
+    infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=flags)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
@@ -160,7 +164,14 @@ class Network(httpcore.AsyncNetworkBackend):
     def __init__(self, *, allow_link_local: bool = False) -> None:
         self._allow_link_local = allow_link_local
         self._inner = httpcore.AnyIOBackend()
-        self._asked: dict[tuple[str, int], asyncio.Future[list[str] | Exception]] = {}
+        self._asked: dict[str, asyncio.Future[list[str] | Exception]] = {}
+        #: of these, in places of the task's own
+        self._own = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether names are being looked up, for whoever still waits or for nobody any more."""
+        return bool(self._asked)
 
     async def check(self, urls: Mapping[str, str]) -> None:
         """Look at the participants' ``urls``, by role, before anything is sent.
@@ -184,41 +195,53 @@ class Network(httpcore.AsyncNetworkBackend):
         host = (parts.hostname or "").partition("%")[0]
         try:
             async with asyncio.timeout(CHECK_S):
-                await self._find(host, parts.port or 80)
+                await self._find(host)
         except AddressRefused:
             return True
         except (OSError, UnicodeError):  # TimeoutError among them
             return False
         return False
 
-    async def _find(self, host: str, port: int) -> list[str]:
+    async def _find(self, host: str) -> list[str]:
         """Addresses of ``host``. Raises OSError or UnicodeError; AddressRefused if one of them is.
 
         Numbers in any form that the system takes for an address (octal, one for all) are read as
         it reads them.
         """
         try:
-            addresses = _numbers(host, port, socket.AI_NUMERICHOST)
+            addresses = _numbers(host, socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
-            addresses = await self._look_up(host, port)
+            addresses = await self._look_up(host)
         if not self._allow_link_local and any(
             is_refused(ipaddress.ip_address(address.partition("%")[0])) for address in addresses
         ):
             raise AddressRefused
         return addresses[:_MAX_ADDRESSES]
 
-    async def _look_up(self, host: str, port: int) -> list[str]:
-        key = host, port
-        while key not in self._asked and len(self._asked) >= LOOKUPS_EACH:
+    async def _look_up(self, host: str) -> list[str]:
+        while host not in self._asked and not self._start(host):
             await asyncio.wait(self._asked.values(), return_when=asyncio.FIRST_COMPLETED)
-        if key not in self._asked:
-            self._asked[key] = _lookups.start(host, port)
-            self._asked[key].add_done_callback(lambda _: self._asked.pop(key))
         # whoever gives up leaves it to others, and it keeps its place until it ends
-        found = await asyncio.shield(self._asked[key])
+        found = await asyncio.shield(self._asked[host])
         if isinstance(found, Exception):
             raise found
         return found
+
+    def _start(self, host: str) -> bool:
+        """Look ``host`` up if there is a place for it."""
+        own = self._own < OWN_LOOKUPS
+        found = _lookups.start(host, own=own)
+        if found is None:
+            return False
+
+        def end(_: object) -> None:
+            del self._asked[host]
+            self._own -= own
+
+        self._asked[host] = found
+        self._own += own
+        found.add_done_callback(end)
+        return True
 
     async def connect_tcp(
         self,
@@ -235,7 +258,7 @@ class Network(httpcore.AsyncNetworkBackend):
         connect = self._inner.connect_tcp
         try:
             async with asyncio.timeout(timeout):
-                first, *others = await self._find(host, port)
+                first, *others = await self._find(host)
                 if not others:
                     return _Stream(await connect(first, port, None, local_address, socket_options))
                 stream, _, errors = await staggered_race(

@@ -51,7 +51,8 @@ __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent
 SINGLE_PARTS = 200
 #: events for all parts beyond those
 BATCHES = 300
-#: tasks of one service that may run or wait at a time
+#: tasks of one service that may run or wait at a time; one of which names are still looked up when
+#: it has ended counts until the system's resolver gives them up
 MAX_TASKS = 64
 
 log = logging.getLogger(__name__)
@@ -223,6 +224,8 @@ class AssessmentExecutor(AgentExecutor):
         self._allow_link_local = allow_link_local
         self._conduct = conduct
         self._running: dict[str, TaskUpdater] = {}
+        #: of tasks that have ended
+        self._lingering: list[Network] = []
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         task_id, context_id = identify(context)
@@ -235,15 +238,18 @@ class AssessmentExecutor(AgentExecutor):
             )
         )
         updater = TaskUpdater(event_queue, task_id, context_id)
-        if len(self._running) >= MAX_TASKS:
+        self._lingering = [network for network in self._lingering if network.busy]
+        if len(self._running) + len(self._lingering) >= MAX_TASKS:
             await _end(updater, TaskState.TASK_STATE_REJECTED, "too many tasks; try again later")
             return
         self._running[task_id] = updater
+        network = Network(allow_link_local=self._allow_link_local)
         try:
-            state, text = await self._assess(context.get_user_input(), task_id, updater)
+            state, text = await self._assess(context.get_user_input(), task_id, updater, network)
             await _end(updater, state, text)
         finally:
             del self._running[task_id]
+            self._lingering.append(network)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Say that the task is cancelled; the SDK then cancels ``execute``."""
@@ -251,7 +257,9 @@ class AssessmentExecutor(AgentExecutor):
         updater = self._running.get(task_id) or TaskUpdater(event_queue, task_id, context_id)
         await _end(updater, TaskState.TASK_STATE_CANCELED, "cancelled")
 
-    async def _assess(self, text: str, task_id: str, updater: TaskUpdater) -> tuple[TaskState, str]:
+    async def _assess(
+        self, text: str, task_id: str, updater: TaskUpdater, network: Network
+    ) -> tuple[TaskState, str]:
         """Run one assessment; how the task ends, and what to say then."""
         try:
             request = EvalRequest.parse(text)
@@ -263,7 +271,6 @@ class AssessmentExecutor(AgentExecutor):
                 defaults=self._defaults,
             )
             out = self._place.output_dir(config.output_dir, task_id)
-            network = Network(allow_link_local=self._allow_link_local)
             await network.check(request.participants)
             agents = {
                 role: A2AAgent(

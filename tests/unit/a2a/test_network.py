@@ -16,7 +16,7 @@ from peer import card03, message03, raw_server, replying, respond, until
 
 from netarena.a2a import network
 from netarena.a2a.client import A2AAgent
-from netarena.a2a.network import LOOKUPS_EACH, AddressRefused, Network, is_refused
+from netarena.a2a.network import OWN_LOOKUPS, AddressRefused, Network, is_refused
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 
 pytestmark = pytest.mark.anyio
@@ -150,12 +150,12 @@ async def test_a_name_that_hangs_holds_up_nobody_else():
     """Neither other agents nor what the event loop's own threads are for."""
     async with raw_server(replying(message03("hello"))) as server:
         port = server.url.rsplit(":", 1)[1].strip("/")
-        with names(honest="127.0.0.1"):
+        with names(honest="127.0.0.1") as asked:
             hanging = [
                 asyncio.create_task(Network().connect_tcp(f"hangs{n}", 80, timeout=60))
                 for n in range(100)
             ]
-            await until(lambda: network._lookups._running == 100)
+            await until(lambda: len(asked) == 100)
             agent = A2AAgent(f"http://honest:{port}/")
             async with asyncio.timeout(5):
                 await agent.open(timeout_s=5)
@@ -164,26 +164,47 @@ async def test_a_name_that_hangs_holds_up_nobody_else():
             for task in hanging:
                 task.cancel()
             await asyncio.gather(*hanging, return_exceptions=True)
-    await until(lambda: network._lookups._running == 0)
 
 
-async def test_the_look_ups_of_a_task_are_few_also_when_it_gives_them_up():
+async def give_up(doors: Network, *hosts: str) -> None:
+    """Connect to names that hang, and wait no longer."""
+    asks = [doors.connect_tcp(host, 80, timeout=0.01) for host in hosts]
+    ends = await asyncio.gather(*asks, return_exceptions=True)
+    assert {type(end) for end in ends} == {httpcore.ConnectTimeout}
+    assert doors.busy
+
+
+async def test_look_ups_are_bounded_also_when_they_are_given_up_and_each_task_has_its_own(
+    monkeypatch,
+):
+    monkeypatch.setattr(network, "SHARED_LOOKUPS", 3)
+    with names(honest="127.0.0.1") as asked:
+        for task in "ab":
+            doors = Network()
+            for _ in range(3):
+                await give_up(doors, *(f"{task}{n}" for n in range(16)))
+        assert sorted(asked) == ["a0", "a1", "a2", "a3", "a4", "b0", "b1"]
+        # as they are wanted: a task whose own are taken waits, others do not
+        with pytest.raises(httpcore.ConnectTimeout):
+            await doors.connect_tcp("honest", 9, timeout=0.01)
+        for _ in range(100):
+            assert await Network()._find("honest") == ["127.0.0.1"]
+        # and one that hangs leaves room for a second
+        doors = Network()
+        await give_up(doors, "hangs")
+        for _ in range(2):
+            assert await doors._find("honest") == ["127.0.0.1"]
+        assert OWN_LOOKUPS == 2
+
+
+async def test_places_for_look_ups_are_given_back(monkeypatch):
+    monkeypatch.setattr(network, "SHARED_LOOKUPS", 3)
     doors = Network()
-    with names() as asked:
-        for _ in range(3):
-            asks = [doors.connect_tcp(f"hangs{n}", 80, timeout=0.01) for n in range(16)]
-            ends = await asyncio.gather(*asks, return_exceptions=True)
-            assert {type(end) for end in ends} == {httpcore.ConnectTimeout}
-        assert sorted(asked) == [f"hangs{n}" for n in range(LOOKUPS_EACH)]
-
-
-async def test_the_look_ups_of_a_process_are_bounded(monkeypatch):
-    monkeypatch.setattr(network, "MAX_LOOKUPS", 3)
-    with names():
-        asks = [Network().connect_tcp(f"hangs{n}", 80, timeout=0.2) for n in range(5)]
-        ends = await asyncio.gather(*asks, return_exceptions=True)
-    assert [type(end) for end in ends].count(httpcore.ConnectTimeout) == 3
-    assert str(ends[-1]) == "too many names are being looked up"
+    for _ in range(2):
+        with names():
+            await give_up(doors, *(f"hangs{n}" for n in range(5)))
+        await until(lambda: not doors.busy)
+        assert network._lookups._shared == 0
 
 
 @pytest.mark.parametrize("piece", [b"HTTP/1.1 103 x\r\n\r\n", b"HTTP/1.1 100 x\r\nA: b\r\n\r\n"])

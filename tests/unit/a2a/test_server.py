@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +20,7 @@ from a2a.types.a2a_pb2 import Task
 from netarena_toy import Toy
 from peer import FakeConduct, until
 
-from netarena.a2a import server, service, store
+from netarena.a2a import network, server, service, store
 from netarena.a2a.credential import Credential, variable
 from netarena.a2a.request import derive_seed
 from netarena.a2a.server import create_app
@@ -526,6 +528,33 @@ async def test_tasks_are_bounded(tmp_path, monkeypatch):
         assert (state(refused), said(refused)) == ("rejected", "too many tasks; try again later")
         conduct.go.set()
         await until(lambda: not conduct.running)
+
+
+async def test_a_task_counts_until_its_names_are_not_looked_up_any_more(tmp_path, monkeypatch):
+    """Else a client that starts and cancels tasks would have as many look-ups as it likes."""
+    monkeypatch.setattr(server, "MAX_TASKS", 1)
+    monkeypatch.setattr(network, "CHECK_S", 0.01)
+    look_up, end = socket.getaddrinfo, threading.Event()
+
+    def hang(host, *rest, flags=0, **how):
+        if host == "hangs" and not flags & socket.AI_NUMERICHOST:
+            end.wait(30)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return look_up(host, *rest, flags=flags, **how)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    hanging = {**REQUEST, "participants": {"toy_operator": "http://hangs/"}}
+    conduct = FakeConduct()
+    async with green(conduct, tmp_path) as agent:
+        try:
+            assert state(await agent.send(hanging)) == "completed"
+            refused = await agent.send(REQUEST)
+            assert said(refused) == "too many tasks; try again later"
+        finally:
+            end.set()
+        async with asyncio.timeout(10):
+            while state(await agent.send(REQUEST)) != "completed":
+                pass
 
 
 async def test_the_application_is_entered_once_and_left_at_the_end(tmp_path):
