@@ -1,8 +1,9 @@
 """One HTTP connection, with a bound on what an idle one can cost, and a busy one at once.
 
 A connection without a whole request head within ``HEAD_TIMEOUT_S`` is closed. Beyond
-``MAX_CONNECTIONS`` the one that has been idle longest makes room; while all are busy, newcomers
-are closed.
+``MAX_CONNECTIONS`` the one that is worth the least makes room (``Worth``): nobody holds off others
+by requests that do not end, or by streams that he leaves open. While all wait for an answer,
+newcomers are closed.
 
 Each line of a head and each chunk of a body costs far more than its bytes. So ``READ`` bytes of a
 connection are read in one turn of the event loop, and a request with more lines or finer chunks
@@ -14,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import re
 import resource
+from collections import Counter
+from enum import IntEnum, auto
 from typing import Any, cast
 
 import h11
@@ -42,6 +45,19 @@ def max_connections() -> int:
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
     return max(1, min(MAX_CONNECTIONS, int(soft * _SHARE)))
+
+
+class Worth(IntEnum):
+    """What is lost with a connection."""
+
+    #: nothing: there is no request, or half a head
+    IDLE = auto()
+    #: a request whose body is not whole
+    ASKING = auto()
+    #: the rest of an answer, mostly a stream: its client may come back and subscribe again
+    HEARING = auto()
+    #: all of an answer, which is on its way
+    WAITING = auto()
 
 
 class Reader(h11.Connection):
@@ -85,43 +101,63 @@ class Connection(H11Protocol):
         super().__init__(*args, **how)
         self.conn = Reader()
         self._head_timer: asyncio.TimerHandle | None = None
-        self.idle_since = 0.0  # the event loop's clock
+        #: when the request, or the time without one, began, on the event loop's clock
+        self.since = 0.0
 
     @property
-    def idle(self) -> bool:
-        """Whether no request is being answered."""
+    def worth(self) -> Worth:
         # uvicorn declares it, and sets it with the first request
         cycle = cast("RequestResponseCycle | None", self.cycle)
-        return cycle is None or cycle.response_complete
+        if cycle is None or cycle.response_complete:
+            return Worth.IDLE
+        if cycle.response_started:
+            return Worth.HEARING
+        return Worth.ASKING if cycle.more_body else Worth.WAITING
+
+    @property
+    def host(self) -> str:
+        return self.client[0] if self.client else ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         # of asyncio's transports over sockets: bytes that one call of the system takes
         cast("Any", transport).max_size = READ
-        self.idle_since = self.loop.time()
+        self.since = self.loop.time()
         self._await_head()
         if len(self.connections) > max_connections():
-            others = [each for each in self.connections if each is not self]
-            waiting = [each for each in others if isinstance(each, Connection) and each.idle]
-            oldest = min(waiting, key=lambda each: each.idle_since, default=self)
-            oldest.give_up()
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Close another connection: of the least worth, of the client that has the most, the one
+        that has been so for longest. This one, where all others wait."""
+        others = [each for each in self.connections if isinstance(each, Connection)]
+        held = Counter(each.host for each in others)
+        least = min(
+            (each for each in others if each is not self and each.worth is not Worth.WAITING),
+            key=lambda each: (each.worth, -held[each.host], each.since),
+            default=self,
+        )
+        least.give_up()
 
     def data_received(self, data: bytes) -> None:
+        before = self.worth
         super().data_received(data)
-        if not self.idle:
+        if self.worth is not Worth.IDLE:
+            if before is Worth.IDLE:
+                self.since = self.loop.time()
             self._forget_head()
         elif self._head_timer is None and not self.transport.is_closing():
             self._await_head()
 
     def send_400_response(self, msg: str) -> None:
-        if self.idle or not self.cycle.response_started:
+        if self.worth is not Worth.HEARING:
             super().send_400_response(msg)
         else:
             # a second answer would be none of HTTP's
             self.transport.abort()
 
     def on_response_complete(self) -> None:
-        self.idle_since = self.loop.time()
+        self.since = self.loop.time()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -129,7 +165,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def give_up(self) -> None:
-        """Close the connection at once; nobody is being answered."""
+        """Close the connection at once."""
         # a peer that is away would keep a transport that waits to send
         self.connections.discard(self)
         self.transport.abort()

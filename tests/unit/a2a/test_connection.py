@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import h11
 import httpx
 import pytest
 from netarena_toy import Toy
-from peer import FakeConduct
+from peer import FakeConduct, until
 
 from netarena.a2a import connection
 from netarena.a2a.connection import MAX_CONNECTIONS, READ, Connection, Reader, max_connections
@@ -26,14 +27,29 @@ CARD = ".well-known/agent-card.json"
 
 
 @asynccontextmanager
-async def service(root: Path) -> AsyncIterator[str]:
-    app = create_app(Toy(), out=root, conduct=FakeConduct())
+async def service(root: Path, conduct: FakeConduct | None = None) -> AsyncIterator[str]:
+    app = create_app(Toy(), out=root, conduct=conduct or FakeConduct())
     async with serving(app, listen("127.0.0.1", 0)) as url:
         yield url
 
 
-async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
+async def connect(
+    url: str, said: bytes = b"", *, host: str = "127.0.0.1"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    port = httpx.URL(url).port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+    writer.write(said)
+    return reader, writer
+
+
+def request(method: str) -> bytes:
+    """Of a task that does not end before its conduct goes on."""
+    asked = json.dumps({"participants": {"toy_operator": "http://127.0.0.1:1/"}})
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": asked}]}
+    call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
+    body = json.dumps(call).encode()
+    head = b"POST / HTTP/1.1\r\nHost: a\r\na2a-version: 1.0\r\ncontent-length: %d\r\n\r\n"
+    return head % len(body) + body
 
 
 async def closed(reader: asyncio.StreamReader) -> bool:
@@ -112,21 +128,102 @@ async def test_the_longest_idle_connection_makes_room(tmp_path, monkeypatch):
             writer.close()
 
 
-async def test_who_is_being_answered_keeps_the_connection(tmp_path, monkeypatch):
+async def test_who_waits_for_an_answer_keeps_the_connection(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "max_connections", lambda: 1)
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 100)
-    async with service(tmp_path) as url:
-        reader, writer = await connect(url)
-        writer.write(b"POST / HTTP/1.1\r\nHost: a\r\na2a-version: 1.0\r\ncontent-length: 2\r\n\r\n")
-        while True:
-            other = await connect(url)
-            other[1].write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            if await closed(other[0]):
-                break
-        writer.write(b"{}")
+    conduct = FakeConduct()
+    conduct.go.clear()
+    async with service(tmp_path, conduct) as url:
+        reader, writer = await connect(url, request("SendMessage"))
+        await until(lambda: conduct.running)
+        for _ in range(3):
+            other = await connect(url, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert await closed(other[0])
+            other[1].close()
+        conduct.go.set()
         assert b"200" in await reader.readuntil(b"\r\n")
         writer.close()
-        other[1].close()
+
+
+UPLOAD = (
+    b"POST / HTTP/1.1\r\nHost: a\r\na2a-version: 1.0\r\ncontent-length: 2\r\n"
+    b"expect: 100-continue\r\n\r\n"
+)
+
+
+STREAM = request("SendStreamingMessage")
+Hold = Callable[..., Awaitable[asyncio.StreamReader]]
+
+
+@contextmanager
+def holding(url: str) -> Iterator[Hold]:
+    """Makes connections that begin with a text and go no further."""
+    writers = []
+
+    async def hold(said: bytes, *, host: str = "127.0.0.1") -> asyncio.StreamReader:
+        reader, writer = await connect(url, said, host=host)
+        writers.append(writer)
+        if said in (UPLOAD, STREAM):  # heard: it may begin, or has a head
+            await reader.readuntil(b"\r\n\r\n")
+        if said == UPLOAD:
+            writer.write(b"{")
+        return reader
+
+    try:
+        yield hold
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+async def look(url: str) -> None:
+    """The card, on a connection of its own, which the service has forgotten in the end."""
+    get = f"GET /{CARD} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    reader, writer = await connect(url, get.encode())
+    assert b" 200 " in await reader.read()
+    writer.close()
+
+
+async def over(reader: asyncio.StreamReader) -> None:
+    async with asyncio.timeout(10):
+        with suppress(ConnectionError):
+            await reader.read()
+
+
+@pytest.mark.parametrize("said", [UPLOAD, STREAM], ids=["uploads", "streams"])
+async def test_requests_that_do_not_end_hold_off_nobody(tmp_path, monkeypatch, said):
+    monkeypatch.setattr(connection, "max_connections", lambda: 4)
+    conduct = FakeConduct()
+    conduct.go.clear()
+    async with service(tmp_path, conduct) as url:
+        with holding(url) as hold:
+            held = [await hold(said) for _ in range(4)]
+            for number in range(3):
+                await look(url)
+                # the longest open one makes room, and no other
+                await over(held[number])
+                held.append(await hold(said))
+            assert not any(reader.at_eof() for reader in held[3:])
+
+
+async def test_what_is_worth_the_least_makes_room_first_and_of_who_has_the_most(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(connection, "max_connections", lambda: 7)
+    conduct = FakeConduct()
+    conduct.go.clear()
+    hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.2")
+    async with service(tmp_path, conduct) as url:
+        with holding(url) as hold:
+            streams = [await hold(STREAM, host=host) for host in hosts]
+            uploads = [await hold(UPLOAD, host=host) for host in hosts]
+            idle = await hold(b"")
+            running = 3
+            for reader in (idle, *uploads[1:], uploads[0], streams[1], streams[0], streams[2]):
+                await hold(request("SendMessage"), host="127.0.0.3")
+                await over(reader)
+                running += 1
+                await until(lambda running=running: conduct.running == running)
 
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
