@@ -4,8 +4,9 @@
 
 A served process (the toy application) is attacked over loopback, by clients or by an agent under
 test, one attack after the other, each for a few seconds. Printed for each: how long the card took
-to come meanwhile (median, longest), how long an honest assessment of 12 queries took beside it,
-and by how many MiB the process grew. Attackers, service and honest side are processes of their own.
+to come meanwhile (median, longest, and how often it did not), how long an honest assessment of 12
+queries took beside it, and by how many MiB the process grew. Attackers, service and honest side are
+processes of their own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import gzip
 import json
 import os
+import resource
 import socket
 import statistics
 import subprocess
@@ -92,7 +94,51 @@ CLIENTS: dict[str, tuple[int, Callable[[], bytes]]] = {
 }
 
 
+# attacks by clients that send little and stay: so many connections, and a hundred more a second
+
+HELD_CONNECTIONS = 560
+
+
+def subscribe(url: str) -> bytes:
+    """To a task that does not end: its agent takes connections, and that is all."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    SILENT.append(silent)
+    agents = {ROLE: f"http://127.0.0.1:{silent.getsockname()[1]}/"}
+    message = {"messageId": "m", "role": "ROLE_USER"}
+    message["parts"] = [{"text": json.dumps({"participants": agents})}]
+    asked = {"message": message, "configuration": {"returnImmediately": True}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": asked}
+    answer = httpx.post(url, json=call, headers={"a2a-version": "1.0"}, timeout=None)
+    task = {"id": answer.json()["result"]["task"]["id"]}
+    return rpc(json.dumps(task).encode(), b"SubscribeToTask")
+
+
+SILENT: list[socket.socket] = []
+HELD: dict[str, Callable[[str], bytes]] = {
+    "half-sent requests": lambda _: post(b"Content-Length: 1000") + b"{",
+    "streams left open": subscribe,
+}
+
+
+def stay(name: str, url: str, seconds: float) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    payload = HELD[name](url)
+    until = time.monotonic() + seconds
+    port = httpx.URL(url).port
+    held: list[socket.socket] = []
+    while time.monotonic() < until:
+        with suppress(OSError):
+            held.append(socket.create_connection(("127.0.0.1", port), 5))
+            held[-1].sendall(payload)
+        if len(held) >= HELD_CONNECTIONS:
+            time.sleep(0.01)
+
+
 def attack(name: str, url: str, seconds: float) -> None:
+    if name in HELD:
+        stay(name, url, seconds)
+        return
     connections, make = CLIENTS[name]
     payload = make()
     until = time.monotonic() + seconds
@@ -157,7 +203,13 @@ TASKS: dict[str, tuple[int, dict[str, Any]]] = {
     "silence in all places, 8 tasks": (8, {"num_queries": 99, "concurrency": 256}),
     "33,333 queries of each label, 8 tasks": (8, {"num_queries": 33_333}),
     "100,000 queries of each label, one asked": (8, {"num_queries": 100_000, "end_index": 1}),
+    "33,333 queries of each label written, one asked": (
+        8,
+        {"num_queries": 33_333, "end_index": 1, "benchmark_path": "queries-of-all.jsonl"},
+    ),
 }
+#: what the honest assessment's other participant does
+BESIDE = "silence of another participant"
 
 
 def agent(name: str) -> None:
@@ -206,6 +258,27 @@ def resident_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+async def see(http: httpx.AsyncClient, url: str, agents: dict[str, str], **config: Any) -> str:
+    """Have ``agents`` assessed until ``ROLE`` has its summary, whatever becomes of the others."""
+    text = json.dumps({"participants": agents, "config": config})
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+    asked = {"message": message, "configuration": {"returnImmediately": True}}
+
+    async def rpc(method: str, params: dict[str, Any]) -> dict[str, Any]:
+        call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answer = await http.post(url, json=call, headers={"a2a-version": "1.0"})
+        result: dict[str, Any] = answer.json()["result"]
+        return result
+
+    task = (await rpc("SendMessage", asked))["task"]
+    while True:
+        task = await rpc("GetTask", {"id": task["id"]})
+        for artifact in task.get("artifacts", ()):
+            if artifact["name"] == ROLE and "outcomes" in artifact["parts"][-1]["text"]:
+                return "COMPLETED"
+        await asyncio.sleep(0.05)
+
+
 async def ask(http: httpx.AsyncClient, url: str, agents: dict[str, str], **config: Any) -> str:
     """Have ``agents`` assessed; how the task ended."""
     text = json.dumps({"participants": agents, "config": config})
@@ -235,7 +308,7 @@ def requests(
 
 def begin(name: str, url: str, seconds: float, after: ExitStack) -> None:
     """Start the connections of an attack by clients."""
-    if name in CLIENTS:
+    if name in CLIENTS or name in HELD:
         line = [sys.executable, __file__, "attack", name, url, str(seconds)]
         after.callback(subprocess.Popen(line).wait)
 
@@ -248,6 +321,7 @@ async def measure(name: str, seconds: float) -> None:
 
     app = purple_app(Answering(lambda _: "open v1"), name="honest", description="d")
     looks: list[float] = []
+    missed = 0
     ended = asyncio.Event()
     with (
         tempfile.TemporaryDirectory() as root,
@@ -256,16 +330,19 @@ async def measure(name: str, seconds: float) -> None:
     ):
 
         async def look() -> None:
+            nonlocal missed
             while not ended.is_set():
                 await asyncio.sleep(0.05)
                 begun = time.perf_counter()
-                with suppress(OSError):
+                try:
                     async with asyncio.timeout(LONGEST_S):
                         port = httpx.URL(url).port
                         reader, writer = await asyncio.open_connection("127.0.0.1", port)
                         writer.write(f"GET /{CARD} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
                         await reader.readuntil(b"\r\n\r\n")
                         writer.close()
+                except (OSError, asyncio.IncompleteReadError):
+                    missed += 1
                 looks.append(time.perf_counter() - begun)
 
         async with (
@@ -283,12 +360,18 @@ async def measure(name: str, seconds: float) -> None:
             await asyncio.sleep(0.3)
             looking = asyncio.create_task(look())
             begun = time.perf_counter()
+            wanted = {"num_queries": 4, "max_iterations": 2}
             try:
                 async with asyncio.timeout(LONGEST_S):
-                    state = await ask(http, url, honest, num_queries=4, max_iterations=2)
+                    if name == BESIDE:
+                        _, silent = after.enter_context(program("agent", name))
+                        both = {"a": silent, **honest}
+                        state = await see(http, url, both, concurrency=256, **wanted)
+                    else:
+                        state = await ask(http, url, honest, **wanted)
                 took = f"{time.perf_counter() - begun:.1f}"
                 took += "" if state.endswith("COMPLETED") else f" ({state})"
-            except TimeoutError:
+            except (TimeoutError, httpx.TransportError):
                 took = f"> {LONGEST_S:g}"
             growth = resident_mb(process.pid) - before
             while time.perf_counter() - begun < seconds:
@@ -301,11 +384,14 @@ async def measure(name: str, seconds: float) -> None:
                 one.cancel()
             await asyncio.gather(*attacks, return_exceptions=True)
     middle, longest = statistics.median(looks) * 1000, max(looks) * 1000
-    print(f"| {name} | {middle:.0f} | {longest:.0f} | {took} | {growth:+.0f} |", flush=True)
+    unheard = f" ({missed} of {len(looks)} none)" if missed else ""
+    print(
+        f"| {name} | {middle:.0f}{unheard} | {longest:.0f} | {took} | {growth:+.0f} |", flush=True
+    )
 
 
 def main() -> None:
-    names = ["nothing", *CLIENTS, *AGENTS, "names that hang", *TASKS]
+    names = ["nothing", *CLIENTS, *HELD, *AGENTS, "names that hang", *TASKS, BESIDE]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--only", nargs="+", default=names, choices=names)

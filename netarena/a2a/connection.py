@@ -27,6 +27,8 @@ HEAD_TIMEOUT_S = 10.0
 #: open connections of a service, and the share of its file descriptors that they may take
 MAX_CONNECTIONS = 512
 _SHARE = 0.5
+#: seconds in which a connection without a request is not taken for one that has none
+FRESH_S = 0.5
 #: bytes of a connection that are read at once; the others wait for their turn
 READ = 1024
 #: bytes and lines of a request's head
@@ -56,7 +58,9 @@ class Worth(IntEnum):
     ASKING = auto()
     #: the rest of an answer, mostly a stream: its client may come back and subscribe again
     HEARING = auto()
-    #: all of an answer, which is on its way
+    #: perhaps a request that is on its way: there was none for less than ``FRESH_S``
+    FRESH = auto()
+    #: all of an answer
     WAITING = auto()
 
 
@@ -105,14 +109,20 @@ class Connection(H11Protocol):
         self.since = 0.0
 
     @property
-    def worth(self) -> Worth:
+    def idle(self) -> bool:
+        """Whether there is no request."""
         # uvicorn declares it, and sets it with the first request
         cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is None or cycle.response_complete:
-            return Worth.IDLE
-        if cycle.response_started:
+        return cycle is None or cycle.response_complete
+
+    @property
+    def worth(self) -> Worth:
+        if self.idle:
+            fresh = self.loop.time() - self.since < FRESH_S
+            return Worth.FRESH if fresh else Worth.IDLE
+        if self.cycle.response_started:
             return Worth.HEARING
-        return Worth.ASKING if cycle.more_body else Worth.WAITING
+        return Worth.ASKING if self.cycle.more_body else Worth.WAITING
 
     @property
     def host(self) -> str:
@@ -140,10 +150,10 @@ class Connection(H11Protocol):
         least.give_up()
 
     def data_received(self, data: bytes) -> None:
-        before = self.worth
+        before = self.idle
         super().data_received(data)
-        if self.worth is not Worth.IDLE:
-            if before is Worth.IDLE:
+        if not self.idle:
+            if before:
                 self.since = self.loop.time()
             self._forget_head()
         elif self._head_timer is None and not self.transport.is_closing():

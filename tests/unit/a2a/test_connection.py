@@ -176,12 +176,15 @@ def holding(url: str) -> Iterator[Hold]:
             writer.close()
 
 
-async def look(url: str) -> None:
+GET_CARD = f"GET /{CARD} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
+
+
+async def look(url: str) -> bytes:
     """The card, on a connection of its own, which the service has forgotten in the end."""
-    get = f"GET /{CARD} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-    reader, writer = await connect(url, get.encode())
-    assert b" 200 " in await reader.read()
+    reader, writer = await connect(url, GET_CARD)
+    answer = await reader.read()
     writer.close()
+    return answer
 
 
 async def over(reader: asyncio.StreamReader) -> None:
@@ -198,18 +201,22 @@ async def test_requests_that_do_not_end_hold_off_nobody(tmp_path, monkeypatch, s
     async with service(tmp_path, conduct) as url:
         with holding(url) as hold:
             held = [await hold(said) for _ in range(4)]
-            for number in range(3):
-                await look(url)
-                # the longest open one makes room, and no other
-                await over(held[number])
-                held.append(await hold(said))
-            assert not any(reader.at_eof() for reader in held[3:])
+            fresh, writer = await connect(url, GET_CARD[:3])  # the rest is on its way
+            await over(held[0])
+            assert b" 200 " in await look(url)
+            # the longest open ones made room, and no other
+            await over(held[1])
+            writer.write(GET_CARD[3:])
+            assert b" 200 " in await fresh.read()
+            writer.close()
+            assert not any(reader.at_eof() for reader in held[2:])
 
 
 async def test_what_is_worth_the_least_makes_room_first_and_of_who_has_the_most(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(connection, "max_connections", lambda: 7)
+    monkeypatch.setattr(connection, "FRESH_S", 0)
     conduct = FakeConduct()
     conduct.go.clear()
     hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.2")
