@@ -2,7 +2,7 @@
 
 The SDK answers what it cannot read with an internal error and a traceback in the log, and spends
 seconds on what is small and has many values. Here it becomes an error that says what a call must
-be, in one line.
+be, in one line; so does a method of A2A 0.3 in a call that says it is of another version.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 
+from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -19,8 +20,9 @@ from netarena.errors import one_line
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-#: JSON-RPC's code
-PARSE_ERROR = -32700
+#: JSON-RPC's codes
+PARSE_ERROR, METHOD_NOT_FOUND = -32700, -32601
+_METHODS_03 = frozenset(JSONRPC03Adapter.METHOD_TO_MODEL)
 #: loggers of the SDK, and what they say, with a traceback, of calls that somebody got wrong
 _LOGGERS = ("a2a.server.routes.jsonrpc_dispatcher", "a2a.compat.v0_3.jsonrpc_adapter")
 _CALLERS_FAULT = frozenset(
@@ -44,11 +46,22 @@ def guard(endpoint: Endpoint) -> Endpoint:
             json.dumps(call, ensure_ascii=False).encode()
         except ValueError as error:
             what = "must be Unicode" if isinstance(error, UnicodeEncodeError) else error
-            said = {"code": PARSE_ERROR, "message": one_line(f"the request {what}")}
-            return JSONResponse({"jsonrpc": "2.0", "id": None, "error": said})
+            return _refuse(None, PARSE_ERROR, f"the request {what}")
+        version = request.headers.get("a2a-version") or "0.3"
+        if isinstance(call, dict) and not version.lstrip("v").startswith("0"):
+            method, number = call.get("method"), call.get("id")
+            if isinstance(method, str) and method in _METHODS_03:
+                said = f"Method not found: {method} is of A2A 0.3, the request of {version[:20]}"
+                known = number if isinstance(number, str | int) else None
+                return _refuse(known, METHOD_NOT_FOUND, said)
         return await endpoint(request)
 
     return answer
+
+
+def _refuse(number: str | int | None, code: int, said: str) -> Response:
+    error = {"code": code, "message": one_line(said)}
+    return JSONResponse({"jsonrpc": "2.0", "id": number, "error": error})
 
 
 def _tidy(record: logging.LogRecord) -> bool:

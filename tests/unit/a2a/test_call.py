@@ -79,3 +79,15 @@ async def test_metadata_as_deep_as_is_allowed_comes_through(tmp_path, line):
     task = answer["result"] if line == "0.3" else answer["result"]["task"]
     assert task["status"]["state"] in {"rejected", "TASK_STATE_REJECTED"}
     assert "request: must be one text with a JSON object" in json.dumps(task["status"])
+
+
+@pytest.mark.parametrize("method", ["message/send", "message/stream", "tasks/get"])
+async def test_a_method_of_the_old_line_is_none_of_the_new_one(tmp_path, method):
+    app = create_app(Toy(), out=tmp_path, conduct=FakeConduct())
+    body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": {"id": "x"}})
+    answer = await ask(app, body.encode(), "1.0")
+    assert answer["id"] == 7
+    assert answer["error"]["code"] == -32601
+    assert f"{method} is of A2A 0.3, the request of 1.0" in answer["error"]["message"]
+    for line in ("0.3", ""):  # none is the old one
+        assert (await ask(app, body.encode(), line))["error"]["code"] in {-32602, -32001, -32600}
