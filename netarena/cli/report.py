@@ -8,6 +8,7 @@ import click
 
 from netarena.cli.option import file_option, json_option, write_out
 from netarena.cli.text import json_text
+from netarena.errors import ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import read_entrants
 from netarena.report.markdown import render_markdown
@@ -17,9 +18,10 @@ from netarena.report.markdown import render_markdown
 @click.argument(
     "sources", metavar="DIR|FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
+@click.option("--html", is_flag=True, help="One page with plots and transcripts, for a browser.")
 @json_option("the report")
 @file_option
-def command(*, sources: tuple[Path, ...], as_json: bool, out: Path | None) -> None:
+def command(*, sources: tuple[Path, ...], html: bool, as_json: bool, out: Path | None) -> None:
     """Report on the runs in DIR, or on result files: who stands where, rates with intervals,
     what was lost and why, invalid queries, times.
 
@@ -27,6 +29,13 @@ def command(*, sources: tuple[Path, ...], as_json: bool, out: Path | None) -> No
     client, the leaderboard and `netarena request` have them, as far as its records tell. Runs
     that asked alike are compared.
     """
-    report = make_report(read_entrants(sources))
-    text = json_text(report, indent=2) + "\n" if as_json else render_markdown(report)
-    write_out(text, out)
+    if html and as_json:
+        raise ConfigError("--html", "and --json exclude each other")
+    entrants = read_entrants(sources)
+    report = make_report(entrants)
+    if html:
+        from netarena.report.page import render_html
+
+        write_out(render_html(report, entrants), out)
+    else:
+        write_out(json_text(report, indent=2) + "\n" if as_json else render_markdown(report), out)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -179,21 +179,34 @@ def application_of(role: str) -> Application | None:
     return None
 
 
+#: what tells participants of the same agent apart, the first that does
+_DETAILS: tuple[Callable[[Entrant], str], ...] = (
+    lambda one: one.application,
+    lambda one: Path(one.source).name,
+    lambda one: f"{Path(one.source).name}, {one.role}",
+    lambda one: one.source,
+)
+
+
 def _named(entrants: list[Entrant]) -> list[Entrant]:
-    """By their agents' names; where several have the same, with where they are kept, or counted."""
-    names = [", ".join(name for name, _ in one.agents) or one.role for one in entrants]
-    for detail in (lambda one: Path(one.source).name, lambda one: one.role):
-        number = Counter(names)
-        names = [
-            f"{name} ({detail(one)})" if number[name] > 1 else name
-            for name, one in zip(names, entrants, strict=True)
-        ]
-    seen: Counter[str] = Counter()
-    unique = []
-    for name in names:
-        seen[name] += 1
-        unique.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
-    return [replace(one, name=name) for one, name in zip(entrants, unique, strict=True)]
+    """By their agents' names; of the same with where they differ, or counted."""
+    alike: dict[str, list[int]] = {}
+    for place, one in enumerate(entrants):
+        alike.setdefault(", ".join(name for name, _ in one.agents) or one.role, []).append(place)
+    named = list(entrants)
+    for name, places in alike.items():
+        members = [entrants[place] for place in places]
+        told = next(
+            (
+                [f"{name} ({detail(one)})" for one in members]
+                for detail in _DETAILS
+                if len(set(map(detail, members))) == len(members)
+            ),
+            [f"{name} #{number}" for number in range(1, len(members) + 1)],
+        )
+        for place, whole in zip(places, told if len(members) > 1 else [name], strict=True):
+            named[place] = replace(entrants[place], name=whole)
+    return named
 
 
 def _from_file(path: Path) -> list[Entrant]:
@@ -357,9 +370,15 @@ def text_of(terms: Mapping[str, JsonValue]) -> str:
     """Terms in one line: the application and its version first."""
     version = terms.get("version")
     rest = ", ".join(
-        f"{key} {value if isinstance(value, str) else json.dumps(value)}"
+        f"{key} {_value(value)}"
         for key, value in terms.items()
         if key not in {"application", "version"} and value is not None
     )
     first = f"{terms['application']} {version or 'of a version that is not told'}"
     return f"{first}: {rest}" if rest else first
+
+
+def _value(value: JsonValue) -> str:
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return " ".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value)

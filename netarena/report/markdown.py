@@ -61,6 +61,8 @@ class Comparison:
     """A table about several participants; cells are text as agents and users gave it."""
 
     title: str
+    #: of the report's groups, the number
+    group: int
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     #: how to read it, one line
@@ -75,13 +77,13 @@ def compare_participants(report: Mapping[str, Any]) -> Iterator[Comparison]:
     for number, group in enumerate(report["groups"]):
         ranked = [by_name[name] for name in group["ranking"]]
         about = f": {group['title']}" if several else ""
-        yield _stand(ranked, f"Compared{about}")
+        yield _stand(ranked, f"Compared{about}", number)
         pairs = [pair for pair in report["comparisons"] if pair["group"] == number]
         if pairs:
-            yield _oppose(pairs, f"Each two of them{about}")
+            yield _oppose(pairs, f"Each two of them{about}", number)
 
 
-def _stand(ranked: Sequence[Mapping[str, Any]], title: str) -> Comparison:
+def _stand(ranked: Sequence[Mapping[str, Any]], title: str, group: int) -> Comparison:
     measures = sorted(
         {
             key
@@ -92,6 +94,7 @@ def _stand(ranked: Sequence[Mapping[str, Any]], title: str) -> Comparison:
     )
     return Comparison(
         title=title,
+        group=group,
         head=(
             "Participant",
             "Agent",
@@ -123,9 +126,10 @@ def _stand(ranked: Sequence[Mapping[str, Any]], title: str) -> Comparison:
     )
 
 
-def _oppose(pairs: Sequence[Mapping[str, Any]], title: str) -> Comparison:
+def _oppose(pairs: Sequence[Mapping[str, Any]], title: str, group: int) -> Comparison:
     return Comparison(
         title=title,
+        group=group,
         head=(
             *("First", "Second", "Pairs", "Both", "Only first", "Only second", "Neither"),
             *("Difference", "95 %", "p", "p (Holm)", "Queries needed"),

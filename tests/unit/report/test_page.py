@@ -1,0 +1,151 @@
+"""The report as a page: it asks nothing of anybody, and what agents sent is text in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from netarena_toy import Toy
+from stage import Scripted, assess, open_all
+
+from netarena.cli import main
+from netarena.model import Reply
+from netarena.report.document import make_report
+from netarena.report.entrant import read_entrants
+from netarena.report.page import render_html
+from netarena.report.plot import Dot, bars, dot_plot, lines, plane
+
+pytest.importorskip("jinja2")
+
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31m \u202e </pre></article>'
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netarena.archive.load", lambda name: Toy())
+
+
+class Reader(HTMLParser):
+    """Elements, ids, links and whether all are closed as they were opened."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.names: set[str] = set()
+        self.values: list[tuple[str, str, str]] = []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.names.add(tag)
+        self.values += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.names.add(tag)
+        self.values += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, (tag, self.getpos())
+
+    def all(self, name: str) -> list[str]:
+        return [value for _, key, value in self.values if key == name]
+
+
+def hostile(prompt: str, turn: int) -> Reply | str:
+    return f"open v1{HOSTILE}" if turn == 0 else open_all(prompt, turn)
+
+
+def page(*folders: Path) -> str:
+    entrants = read_entrants(folders)
+    return render_html(make_report(entrants), entrants)
+
+
+def test_the_page_is_whole_and_asks_nothing(tmp_path: Path, toy: None) -> None:
+    for name, answer, turns in (("a", open_all, 10), ("b", hostile, 10), ("c", open_all, 3)):
+        assess(Toy(), Scripted(answer), tmp_path / name, num_queries=2, max_iterations=turns)
+    foreign = {
+        "participants": {HOSTILE: HOSTILE},
+        "results": [{"id": HOSTILE, "Error": HOSTILE}, {}],
+    }
+    (tmp_path / "odd.json").write_text(json.dumps(foreign))
+    text = page(tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path / "odd.json")
+    reader = Reader(text)
+
+    assert not reader.names & {"script", "img", "link", "iframe", "object", "form", "base"}
+    assert not [name for _, name, _ in reader.values if name.startswith("on")]
+    asking = {"src", "srcset", "action", "data", "poster", "background", "http-equiv"}
+    asks = [(name, value) for _, name, value in reader.values if name in asking]
+    assert asks == [("http-equiv", "Content-Security-Policy")]
+    style = text[text.index("<style>") : text.index("</style>")] + " ".join(reader.all("style"))
+    assert not re.search(r"url\(|@import|image", style)
+    assert all(value.startswith("#") for value in reader.all("href"))
+    assert {value[1:] for value in reader.all("href")} <= set(reader.all("id"))
+    assert len(set(reader.all("id"))) == len(reader.all("id"))
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", text)
+    assert "&lt;script&gt;" in text
+    assert "default-src 'none'" in text
+    # each lost episode is linked to its transcript
+    lost = make_report(read_entrants([tmp_path / "c"]))["participants"][0]["lost"]
+    assert lost
+    assert sum(f"-{one['id']}-1" in value for one in lost for value in reader.all("href")) >= len(
+        lost
+    )
+    for title in ("Correct and safe", "Solved safely by level", "Figure 3", "Figure 4", "Turns"):
+        assert title in text
+
+
+def test_a_page_of_one_run_has_no_comparison(tmp_path: Path, toy: None) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path, repeats=2)
+    text = page(tmp_path)
+    Reader(text)
+    assert "Compared" not in text
+    assert "Figure 3" not in text
+    assert "How steady it is" in text
+
+
+def test_the_command_writes_it(
+    tmp_path: Path, toy: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path)
+    out = tmp_path / "report.html"
+    assert main(["report", str(tmp_path), "--html", "--out", str(out)]) == 0
+    assert out.read_text().startswith("<!doctype html>")
+    assert main(["report", str(tmp_path), "--html", "--json"]) == 2
+    assert "--html: and --json exclude each other" in capsys.readouterr().err
+
+
+names = st.text(max_size=60)
+rates = st.floats(0, 1)
+dots = st.builds(
+    lambda series, rate, bounds: Dot(series, rate, tuple(sorted(bounds))),
+    st.integers(0, 20),
+    st.none() | rates,
+    st.tuples(rates, rates),
+)
+
+
+@given(
+    st.lists(st.tuples(names, st.lists(dots, max_size=4)), max_size=4),
+    st.lists(st.tuples(st.integers(0, 9), dots, dots), max_size=4),
+    st.lists(st.tuples(st.integers(0, 9), names, st.none() | st.floats(0, 1e9)), max_size=4),
+    names,
+)
+def test_any_plot_is_markup_that_closes(rows, points, values, title):
+    for plot in (
+        dot_plot(title, rows),
+        plane(title, points, (title, title)),
+        bars(title, values, title),
+        lines(title, [5, 10, 500], [(title, [1.0, 0.5, 0.0])], (title, title)),
+        lines(title, [7], [(title, [1.0]), ("b", [0.0])], (title, title)),
+    ):
+        reader = Reader(plot)
+        assert reader.names <= {"svg", "title", "text", "path", "rect", "circle", "g"}
+        assert "nan" not in " ".join(reader.all("d") + reader.all("x") + reader.all("width"))
