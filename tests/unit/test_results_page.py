@@ -1,0 +1,58 @@
+"""docs/results.md: what the journal holds, and the examples as written."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from netarena_toy import Toy
+from stage import Scripted, assess, open_all
+
+from netarena.journal import Header
+from netarena.model import Episode, Outline, Step
+
+PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+JOURNAL = PAGE[PAGE.index("## The journal") : PAGE.index("## Comparing")]
+
+
+def example(name: str) -> str:
+    match = re.search(rf"<!-- file {re.escape(name)} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    assert match
+    return match[1]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    assess(Toy(), Scripted(open_all), tmp_path / "run", num_queries=2, max_iterations=4)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", [Header, Episode, Step])
+def test_every_field_of_the_journal_is_documented(kind: type) -> None:
+    for name in kind.model_fields:  # type: ignore[attr-defined]
+        assert f"`{name}`" in JOURNAL, name
+    assert {field.name for field in fields(Outline)} <= set(Episode.model_fields)
+
+
+def test_the_example_with_pandas_runs(run: Path) -> None:
+    pytest.importorskip("pandas")
+    done = subprocess.run(
+        [sys.executable, "-c", example("lost.py")], cwd=run, capture_output=True, text=True,
+        check=True, env={**os.environ, "PYTHONWARNINGS": ""},
+    )  # fmt: skip
+    assert "is closed" in done.stdout
+    assert "close-1" in done.stdout
+
+
+def test_the_example_with_duckdb_runs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(run)
+    rows = duckdb.sql(example("lost.sql")).fetchall()
+    assert {label for label, *_ in rows} == {"close-1", "close-2", "close-3"}
+    assert all(number == 2 for _, number, *_ in rows)
+    assert all(0 <= correct <= 1 for _, _, correct, _ in rows)
