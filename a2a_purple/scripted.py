@@ -87,16 +87,18 @@ class Register:
     def _index_attempt(self, queries: Sequence[Query]) -> None:
         brief = self._brief
         shape_hash = brief.config.shape_hash()
-        for place, query in enumerate(queries):
-            known = context_id(
-                brief.seed,
-                application=brief.application.name,
-                shape_hash=shape_hash,
-                index=query.index,
-                role=brief.role,
-                attempt=self._attempts,
-            )
-            self._indices[known] = place
+        for repeat in range(1, brief.config.repeats + 1):
+            for place, query in enumerate(queries):
+                known = context_id(
+                    brief.seed,
+                    application=brief.application.name,
+                    shape_hash=shape_hash,
+                    index=query.index,
+                    role=brief.role,
+                    attempt=self._attempts,
+                    repeat=repeat,
+                )
+                self._indices[known] = place
         self._attempts += 1
 
 

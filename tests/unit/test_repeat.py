@@ -10,6 +10,8 @@ import pytest
 from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
+from a2a_purple.scripted import Oracle
+from netarena.agent import Brief
 from netarena.application import Application
 from netarena.archive import read_run
 from netarena.assessment import conduct
@@ -119,3 +121,11 @@ def test_resume_asks_what_is_missing_of_each_repeat(tmp_path: Path, installed: N
 def test_repeats_are_bounded(values: dict[str, object], problem: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=problem):
         assess(Toy(), Scripted(open_all), tmp_path, **values)
+
+
+def test_a_scripted_agent_knows_every_repeat(tmp_path: Path) -> None:
+    toy, config = Toy(), Toy.config_type.parse({"repeats": 3, "seed": 7})
+    oracle = Oracle(Brief(toy, config, 7, toy.role))
+    results, _ = assess(toy, oracle, tmp_path, repeats=3)
+    assert results[-1]["avg_solved_safely"] == 1.0
+    assert results[-1]["graded"] == 9
