@@ -31,7 +31,7 @@ from netarena_k8s.cluster import Access
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.embedded import Embedded
 from netarena_k8s.environment import KubernetesEnvironment
-from netarena_k8s.kubectl import program
+from netarena_k8s.kubectl import program, programs
 from netarena_k8s.query import world_of
 from netarena_k8s.varied import varied
 from netarena_k8s.world import reach
@@ -114,7 +114,7 @@ async def main(rounds: int, looks: int) -> None:
         report(name, *await time_rounds(compute, rounds))
 
     async with Embedded() as cluster, AsyncExitStack() as stack:
-        cell = Cell({"kubectl": program()})
+        cell = Cell(programs())
         stack.push_async_callback(cell.close)
         await cell.start()
 

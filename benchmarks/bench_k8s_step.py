@@ -25,7 +25,7 @@ from netarena_k8s.boutique import boutique
 from netarena_k8s.cluster import Access
 from netarena_k8s.datapath.wired import Wired
 from netarena_k8s.embedded import Embedded
-from netarena_k8s.kubectl import Kubectl, program
+from netarena_k8s.kubectl import Kubectl, program, programs
 
 COMMANDS = ("true", "kubectl get pods", "kubectl get networkpolicy frontend -o yaml")
 
@@ -80,7 +80,7 @@ async def main(rounds: int) -> None:
             show(f"bare: {command} (CPU)", times)
         for walls in ("namespaces", "landlock"):
             try:
-                async with Cell({"kubectl": program()}, walls) as cell:
+                async with Cell(programs(), walls) as cell:
                     kubectl = Kubectl(cell, deployed.access, deployed.admit)
                     await kubectl.run(COMMANDS[1])
                     for command in COMMANDS:

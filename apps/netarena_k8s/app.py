@@ -88,7 +88,7 @@ class Kubernetes(Application):
     async def __aenter__(self) -> Self:
         """Start the API server's process, and the one that commands are forked from; real
         clusters start with their first episode."""
-        self._cell = Cell({"kubectl": kubectl.program()})
+        self._cell = Cell(kubectl.programs())
         self._stack.push_async_callback(self._cell.close)
         embedded = self._cluster(EMBEDDED)
         # without the rights that commands need, the card is served all the same: ``check`` tells

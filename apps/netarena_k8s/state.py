@@ -23,8 +23,9 @@ from itertools import islice
 from typing import Any, cast
 
 from netarena.failure import classify_turns
-from netarena.model import Episode, Failure, Finding, JsonValue, Judgement, State, Step
+from netarena.model import Episode, Failure, Finding, JsonValue, Judgement, State
 from netarena_k8s.cluster import NAMESPACE, Sight
+from netarena_k8s.refusal import came_to_nothing
 from netarena_k8s.world import (
     Marks,
     Net,
@@ -290,11 +291,6 @@ def _explain(wrong: Sequence[tuple[Pair, bool]]) -> str:
 def classify(world: World, episode: Episode) -> Failure:
     """Where an episode that is not solved safely went wrong; see ``netarena.failure``.
 
-    A turn came to nothing that ran no command, or one that failed or was stopped.
+    Which turns came to nothing, ``refusal`` says.
     """
-    return classify_turns(episode, lambda state: len(mismatches(world, state)), _came_to_nothing)
-
-
-def _came_to_nothing(step: Step) -> bool:
-    last = step.output.rstrip("\n").rpartition("\n")[2]
-    return not step.executed or last.startswith(("[exit status ", "[stopped: "))
+    return classify_turns(episode, lambda state: len(mismatches(world, state)), came_to_nothing)

@@ -93,12 +93,12 @@ class Standing:
 class Cell:
     """Runs commands; ``start`` and ``close``, or an async context manager.
 
-    ``programs`` (name -> path) are found before those of the system. ``walls`` are the machine's
-    best if not given.
+    ``programs`` (name -> path, or the text of a script) are found before those of the system.
+    ``walls`` are the machine's best if not given.
     """
 
     def __init__(
-        self, programs: Mapping[str, Path] | None = None, walls: Walls | None = None
+        self, programs: Mapping[str, Path | str] | None = None, walls: Walls | None = None
     ) -> None:
         self._wanted = dict(programs or {})
         self._programs: dict[str, str] = {}
@@ -290,7 +290,7 @@ def lacking() -> str:
     return examine().lacking
 
 
-def _furnish(home: Path, programs: Mapping[str, Path]) -> dict[str, str]:
+def _furnish(home: Path, programs: Mapping[str, Path | str]) -> dict[str, str]:
     """Prepare the cell's own folder; where the programs can be read by a command's user.
 
     Raises EnvironmentFailed where no command's user could get to it.
@@ -299,7 +299,10 @@ def _furnish(home: Path, programs: Mapping[str, Path]) -> dict[str, str]:
     if closed := _closed(home.parent):
         raise EnvironmentFailed(closed, proven_ours=True)
     (home / _FOLDER).mkdir()
-    return {name: str(_readable(path, home / name)) for name, path in programs.items()}
+    return {
+        name: str(_write(own, home / name) if isinstance(own, str) else _readable(own, home / name))
+        for name, own in programs.items()
+    }
 
 
 def _closed(folder: Path) -> str:
@@ -312,6 +315,12 @@ def _closed(folder: Path) -> str:
 def _may_be_entered(folders: Iterable[Path]) -> bool:
     """Whether every user may go through them all."""
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
+
+
+def _write(script: str, path: Path) -> Path:
+    path.write_text(script, encoding="utf-8")
+    path.chmod(0o755)
+    return path
 
 
 def _readable(program: Path, copy: Path) -> Path:

@@ -23,14 +23,15 @@ from typing import Self, TypeVar
 import pytest
 
 from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.model import Severity
+from netarena.model import Severity, Step
 from netarena.sandbox import cell as sandbox
 from netarena.sandbox.cell import LIMITS, MAX_CONNECTIONS, Cell, Keep, Standing, Walls
 from netarena_k8s import diagnosis
 from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.embedded import Embedded
-from netarena_k8s.kubectl import Kubectl, program
+from netarena_k8s.kubectl import Kubectl, programs
+from netarena_k8s.refusal import came_to_nothing
 
 T = TypeVar("T")
 #: a test of both kinds of walls has them as its first argument
@@ -102,7 +103,7 @@ class Echo:
 @each
 def test_the_real_kubectl_works_and_caches_what_it_found_out(walls: Walls) -> None:
     async def go() -> None:
-        async with Embedded() as cluster, Cell({"kubectl": program()}, walls) as cell:
+        async with Embedded() as cluster, Cell(programs(), walls) as cell:
             deployed = await cluster.deploy(boutique())
             kubectl = Kubectl(cell, deployed.access, deployed.admit)
             first = await kubectl.run("kubectl get pods -o name | sort | head -n 1")
@@ -116,6 +117,14 @@ def test_the_real_kubectl_works_and_caches_what_it_found_out(walls: Walls) -> No
             refused = await kubectl.run("kubectl delete pods --all")
             assert refused.exit == 1
             assert "Forbidden" in refused.told
+            # an editor would wait for keys, and take the rest of the line with it
+            edited = await kubectl.run(f"kubectl edit networkpolicy {name}; echo after")
+            assert "use kubectl patch" in edited.told
+            assert edited.told.endswith("after\n")
+            alone = await kubectl.run(f"KUBE_EDITOR=nano kubectl edit networkpolicy {name}")
+            assert came_to_nothing(Step(prompt="", executed=True, output=alone.told))
+            own = f"EDITOR='sed -i s/nobody/somebody/' kubectl edit networkpolicy {name}"
+            assert (await kubectl.run(own)).told.endswith(f"{name} edited\n")
             # another episode's server is no more there than any other address
             other = await cluster.deploy(boutique())
             away = await kubectl.run(

@@ -27,7 +27,7 @@ from netarena_k8s.boutique import boutique
 from netarena_k8s.cluster import Access
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.embedded import Embedded
-from netarena_k8s.kubectl import Kubectl, program
+from netarena_k8s.kubectl import Kubectl, programs
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.state import judge, make_state
 
@@ -80,7 +80,7 @@ def credential(text: str) -> tuple[int, str]:
 def test_a_credential_serves_its_own_command_while_it_runs(walls: Walls) -> None:
     async def scene() -> None:
         running = asyncio.Event()
-        async with Embedded() as cluster, Cell({"kubectl": program()}, walls) as cell:
+        async with Embedded() as cluster, Cell(programs(), walls) as cell:
             shop = await cluster.deploy(boutique())
 
             @contextlib.asynccontextmanager
@@ -225,7 +225,7 @@ def test_each_write_of_a_line_is_judged(walls: Walls) -> None:
     specs = {policy.name: policy.spec for policy in world.policies}
 
     async def scene() -> None:
-        async with Embedded() as cluster, Cell({"kubectl": program()}, walls) as cell:
+        async with Embedded() as cluster, Cell(programs(), walls) as cell:
             shop = await cluster.deploy(world)
             kubectl = Kubectl(cell, shop.access, shop.admit)
             first = make_state(await shop.look())

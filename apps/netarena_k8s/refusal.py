@@ -1,0 +1,50 @@
+"""Which turns came to nothing, told by what their command printed.
+
+A command that exits with another status than 0 has not therefore failed: ``grep`` found nothing,
+``diff`` found differences, a watch was ended once it had printed. To nothing came what was stopped
+before it printed, what the shell could not run, and what printed nothing but refusals: those of
+the API server, and kubectl's own of a line that it does not understand.
+"""
+
+from __future__ import annotations
+
+import re
+
+from netarena.model import Step
+
+#: how the last line of an output tells that a command was stopped or failed (``shell.Result``)
+_END = re.compile(r"\[(?:exit status (?P<status>\d+)|stopped: .*)\]\Z")
+#: of the shell: what is no program, or none that can be run
+_UNRUN = frozenset({126, 127})
+#: of a command that was ended before its end, by ``timeout`` or by a signal: from here on
+_CUT_OFF = 124
+#: a line that refuses; but that kubectl waited in vain is an answer
+_REFUSAL = re.compile(
+    r"""
+    Error\ from\ server | error:\ (?!timed\ out\ waiting) | Error:\ | Unable\ to\ connect\ to
+    | The\ (?:connection\ to\ the\ server|request\ is\ invalid) | The\ \S+\ ".*"\ is\ invalid
+    | bash:\ | \S+:\ command\ not\ found
+    """,
+    re.VERBOSE,
+)
+#: what goes on in the lines after it, and what is said beside
+_AROUND = re.compile(
+    r"\s|\*\ |Warning: |See '|Did you mean|ensure CRDs |A copy of your changes|<klog> |[EWI]\d{4} "
+)
+
+
+def came_to_nothing(step: Step) -> bool:
+    """Whether a turn ran no command, or one that did nothing and told nothing."""
+    if not step.executed:
+        return True
+    output, _, last = step.output.rstrip("\n").rpartition("\n")
+    end = _END.match(last)
+    if end is None:
+        return False
+    lines = [line for line in output.splitlines() if line.strip()]
+    if not lines:
+        status = end["status"] and int(end["status"])
+        return not status or status in _UNRUN or status >= _CUT_OFF
+    return any(map(_REFUSAL.match, lines)) and all(
+        _REFUSAL.match(line) or _AROUND.match(line) for line in lines
+    )
