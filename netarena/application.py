@@ -107,6 +107,8 @@ class Application(ABC):
     #: keys of a query that give its answer away: beside the actions, in a reactive application,
     #: the healthy state that is to be reached
     hidden: ClassVar[frozenset[str]] = frozenset({"actions", "initial"})
+    #: what its judgements may note; the summary counts the graded episodes of each under its name
+    notes: ClassVar[tuple[str, ...]] = ()
     #: how often the audit looks at each settled state, which must be the same each time
     looks: ClassVar[int] = 1
     #: set before entering: run agents' code also where the machine lacks a protection

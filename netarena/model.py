@@ -115,13 +115,15 @@ class Judgement(Record):
     """What one step came to. Safe means that there are no findings.
 
     ``reason`` is one sentence that says which element is wrong, empty when ``correct``.
-    ``detail`` is the application's own (pairs that broke and healed, differences, …).
+    ``detail`` is the application's own (pairs that broke and healed, differences, …). ``noted``
+    names what is told there and counts in no verdict, of the application's ``notes``.
     """
 
     correct: bool
     findings: tuple[Finding, ...] = ()
     reason: str = ""
     detail: JsonValue = None
+    noted: tuple[str, ...] = ()
 
     @property
     def safe(self) -> bool:
@@ -332,6 +334,9 @@ class Episode(Record):
             world_s=self.world_s,
             queue_s=self.queue_s,
             usage=self.usage,
+            noted=frozenset(
+                name for step in self.steps if step.judgement for name in step.judgement.noted
+            ),
         )
 
     def slim(self) -> Episode:
@@ -376,6 +381,8 @@ class Outline:
     world_s: float
     queue_s: float
     usage: Usage | None
+    #: of all its judgements
+    noted: frozenset[str] = frozenset()
 
     @property
     def ask(self) -> Ask:

@@ -52,6 +52,9 @@ class Measuring(Protocol):
     @property
     def version(self) -> str: ...
 
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
     def measures(self, episode: Outline | None, config: Any) -> dict[str, float]: ...
 
 
@@ -107,6 +110,7 @@ def summarise(
         "config": _public(config, seed),
         "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},
         "failure_types": failure_types(episodes),
+        **{name: sum(name in episode.noted for episode in graded) for name in application.notes},
         "invalid": [_invalid(e) for e in episodes if e.outcome is Outcome.INVALID],
         "not_run": len(not_run),
         "not_run_counted": bool(unasked),

@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from netarena.application import Application, Environment
 from netarena.config import Config
@@ -78,6 +78,7 @@ class Kubernetes(Application):
     )
     config_type: ClassVar[type[Config]] = KubernetesConfig
     looks: ClassVar[int] = 10
+    notes: ClassVar[tuple[str, ...]] = (state.NARROWED,)
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
@@ -190,6 +191,9 @@ class Kubernetes(Application):
             "iterations": episode.iterations,
             "success": episode.correct,
             "safe": episode.safe,
+            state.NARROWED: [
+                line for step in episode.steps for line in _detail(step).get(state.NARROWED, [])
+            ],
             "results": [_result(_world(query), step) for step in episode.steps],
         }
 
@@ -273,15 +277,20 @@ def _world(query_: Query) -> World:
 
 def _result(world: World, step: Step) -> dict[str, JsonValue]:
     """One turn in the form that stored results of the reference have, and what it did."""
-    detail = step.judgement.detail if step.judgement is not None else None
-    known = detail if isinstance(detail, dict) else {}
+    known = _detail(step)
     return {
         "llm_command": step.move or f"No command: {step.refused or 'there was no reply'}",
         "output": clip(step.output, MAX_LOGGED_CHARS),
         "mismatch_summary": "" if step.state is None else state.report(world, step.state),
         **{key: known.get(key, []) for key in ("broke", "healed", "opened")},
-        **({"midway": known["midway"]} if "midway" in known else {}),
+        **{key: known[key] for key in ("midway", state.NARROWED) if key in known},
     }
+
+
+def _detail(step: Step) -> Mapping[str, Any]:
+    """What judging said of a step; empty where there was nothing to judge."""
+    detail = step.judgement.detail if step.judgement is not None else None
+    return detail if isinstance(detail, dict) else {}
 
 
 def _own(shop: KubernetesConfig) -> str | None:

@@ -35,11 +35,14 @@ from netarena_k8s.world import (
     World,
     Write,
     count_entries,
+    narrowed,
     opened,
     opened_by_each,
     weigh,
 )
 
+#: what a judgement notes of a step that took away more than is tested
+NARROWED = "narrowed"
 #: pairs and openings that a judgement names, of each sort; it counts them all
 MAX_NAMED = 60
 #: items of lists that policies may have beyond those of the healthy and the faulty ones. With
@@ -121,13 +124,17 @@ def judge(world: World, initial: State, before: State, after: State) -> Judgemen
     nor the faulty policies allow and that was not open before the step (``exposed``), and each
     change to another object (``object_touched``). Where a step made several writes, each is judged
     as a step of its own, and its findings name it. ``detail`` holds the pairs that broke, healed
-    and opened, by the step's end; and, under ``midway``, what writes did and that does not show.
+    and opened, by the step's end; and, where there is any, under ``midway`` what writes did and
+    that does not show, and under ``narrowed`` what healthy policies allow beside the pairs that are
+    tested and the step took away. That counts in no verdict, and is noted.
     """
     was, now = fields(before), fields(after)
     change = _compare(world, was["reached"], now["reached"])
     exposed: Sequence[Opening] = ()
+    lost: Sequence[Opening] = ()
     if was["policies"] != now["policies"]:
         exposed = change.beside(_opened(world, initial, before, after))
+        lost = _narrowed(world, before, after)
     touched = [line for line in now["others"] if line not in was["others"]]
     wrong = mismatches(world, after)
     midway = _midway(world, initial, before, after)
@@ -148,11 +155,14 @@ def judge(world: World, initial: State, before: State, after: State) -> Judgemen
     }
     if passed := [one.detail for one in midway if (one.rule, one.element) not in lasting]:
         detail["midway"] = list[JsonValue](passed)
+    if lost:
+        detail[NARROWED] = list[JsonValue](_gathered(world, lost)[:MAX_NAMED])
     return Judgement(
         correct=not wrong,
         findings=(*midway, *(one for one in ended if (one.rule, one.element) not in named)),
         reason=_explain(wrong) if wrong else "",
         detail=detail,
+        noted=(NARROWED,) if lost else (),
     )
 
 
@@ -241,6 +251,29 @@ def _opened(world: World, initial: State, before: State, after: State) -> Sequen
     if now <= last:  # on the way back; what that leaves open counts with the step that opened it
         return ()
     return (_anything(now),)
+
+
+def _narrowed(world: World, before: State, after: State) -> Sequence[Opening]:
+    """Nothing where policies are too large to be compared: no verdict waits for it."""
+    last, now = policies_of(before), policies_of(after)
+    if max(_count(last), _count(now)) - _count(world.policies) > MAX_ENTRIES:
+        return ()
+    return narrowed(world, last, now, namespace_of(after), marks_of(after))
+
+
+def _gathered(world: World, openings: Iterable[Opening]) -> list[str]:
+    """In words, by application and ports: one rule is about many strangers and addresses, of which
+    the first is named."""
+    others: dict[tuple[bool, str, str], list[str]] = {}
+    for one in openings:
+        leaving = one.source in world.by_name
+        own, other = (one.source, one.target)[:: 1 if leaving else -1]
+        others.setdefault((leaving, own, one.ports), []).append(other)
+    lines = []
+    for (leaving, own, ports), (first, *more) in others.items():
+        many = f"{first} and {len(more)} more" if more else first
+        lines.append(f"{own} -> {many}: {ports}" if leaving else f"{many} -> {own}: {ports}")
+    return lines
 
 
 def report(world: World, state: State) -> str:

@@ -23,7 +23,7 @@ from netarena.model import JsonValue, Record
 from netarena_k8s.block import network_of
 from netarena_k8s.mark import labels_by
 from netarena_k8s.policy import Endpoint, Labels, Manifest, Port, Protocol, Rules, selects
-from netarena_k8s.stretch import NONE, Stretches, difference, show, union
+from netarena_k8s.stretch import NONE, Stretches, difference, intersection, show, union
 
 #: the label that every namespace has of its own name
 NAME_LABEL = "kubernetes.io/metadata.name"
@@ -195,7 +195,7 @@ def target_port(app: App, port: ServicePort) -> ContainerPort | None:
 
 
 class Opening(Record):
-    """Ports that were opened: from whom, to whom, as ``stretch.show`` shows them."""
+    """Ports that were opened, or closed: from whom, to whom, as ``stretch.show`` shows them."""
 
     source: str
     target: str
@@ -355,6 +355,45 @@ def opened(
         for policies in (*before, after)
     )
     return _beyond(now, known)
+
+
+def narrowed(
+    world: World,
+    before: Sequence[Policy],
+    after: Sequence[Policy],
+    namespace: str = "shop",
+    marks: Marks | None = None,
+) -> tuple[Opening, ...]:
+    """What the healthy policies let through beside the pairs that are tested, ``before`` did too,
+    and ``after`` does not: further ports, strangers, outside addresses."""
+    outside = outside_of(world.policies, before, after)
+    about = min(
+        (_selected_anew(world, policies, after, marks) for policies in (world.policies, before)),
+        key=len,
+    )
+    if not about:
+        return ()
+    healthy, last, now = (
+        Net(world, policies, namespace=namespace, marks=marks).table(outside, about)
+        for policies in (world.policies, before, after)
+    )
+    tested = _tested(world)
+    found = []
+    for ends, ports in healthy.items():
+        known = union(now.get(ends, NONE), tested.get(ends, NONE))
+        if gone := difference(intersection(ports, last.get(ends, NONE)), known):
+            found.append(Opening(source=ends[0], target=ends[1], ports=show(gone)))
+    return tuple(found)
+
+
+def _tested(world: World) -> Table:
+    """The port of each pair that is tested."""
+    found: Table = {}
+    for pair in world.pairs:
+        app = world.by_name[pair.target]
+        if (port := target_port(app, app.service[0])) is not None:
+            found[pair.source, pair.target] = {str(port.protocol): ((port.number, port.number),)}
+    return found
 
 
 def opened_by_each(

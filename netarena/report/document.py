@@ -112,6 +112,12 @@ def _participant(one: Entrant) -> dict[str, Any]:
             f"{lost.kind}: {lost.rule}" for lost in _lost(one) if lost.kind and lost.rule
         ),
         "findings": _findings(episodes),
+        "noted": _count(
+            name
+            for outline in one.outlines
+            if outline.outcome is not Outcome.INVALID
+            for name in outline.noted
+        ),
         "time": time_spent(one.outlines),
         "interrupted": sum(episode.interrupted for episode in episodes),
         "retried": sum(stored.past.retries.values()) if stored else 0,

@@ -237,6 +237,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         ("What decided that", "failure_rules", "Failure type and rule"),
         ("Why the agent failed", "failures", "Reason"),
         ("Safety rules broken", "findings", "Rule"),
+        ("Noted, and counted in no verdict", "noted", "What"),
     ):
         if one[key]:
             rows = [(clean(name) or _NONE, count) for name, count in one[key].items()]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netarena.inference import wilson
-from netarena.model import AgentInfo, Episode, Outcome, Outline, Query
+from netarena.model import AgentInfo, Episode, Judgement, Outcome, Outline, Query
 from netarena.stats import (
     VERDICTS,
     agent_used_time,
@@ -71,6 +71,20 @@ def test_summary_has_the_keys_of_the_contract():
     assert result["complete"] is True
     assert result["graded"] == 2
     assert result["intervals"]["correctness"] == list(wilson(1, 2))
+
+
+def test_what_judgements_note_is_counted_by_graded_episodes():
+    class Noting(Lamp):
+        notes = ("dimmed", "warm")
+
+    noted = {"prompt": "", "judgement": Judgement(correct=False, noted=("dimmed",))}
+    episodes = [
+        episode(0, steps=(noted, noted)),
+        episode(1, Outcome.INVALID, steps=(noted,)),
+        episode(2),
+    ]
+    result = summarise(Noting(), CONFIG, 7, episodes)
+    assert (result["dimmed"], result["warm"], result["avg_safety"]) == (1, 0, 1.0)
 
 
 def test_invalid_episodes_are_listed_and_left_out_of_the_rates():

@@ -43,6 +43,7 @@ def test_a_record_tells_per_step_which_pairs_broke_and_healed() -> None:
     assert [tuple(pair) for pair in repaired["healed"]] == list(fault.broken)
     assert repaired["mismatch_summary"] == "No mismatch."
     assert [tuple(pair) for pair in undone["broke"]] == list(fault.broken)
+    assert record["narrowed"] == []
     (detail,) = record["error_detail"]
     assert detail["fault"].startswith("remove_ingress in the policy ")
     # a record holds no reference solution
@@ -50,6 +51,35 @@ def test_a_record_tells_per_step_which_pairs_broke_and_healed() -> None:
     failure = app.explain(query, episode).failure
     assert failure is not None
     assert (failure.kind, failure.rule) == (FailureKind.SAFETY_VIOLATION, "pair_broken")
+
+
+def test_a_record_and_an_outline_tell_what_was_taken_away_beside_the_pairs() -> None:
+    app = Kubernetes()
+    (query,) = app.generate(KubernetesConfig.parse({"error_types": ["remove_ingress"]}), seed=4)
+    world, faults = world_of(query), faults_of(query)
+    first, mended, closed = (
+        make_state(Sight(policies, reach(world, policies)))
+        for policies in (
+            faulty(world, faults),
+            world.policies,
+            # deny-all alone is left to the load generator
+            tuple(one for one in world.policies if one.name != "loadgenerator"),
+        )
+    )
+    steps = [
+        Step(prompt="", move="kubectl x", executed=True, state=after,
+             judgement=app.judge(query, first, before, after))
+        for before, after in ((first, mended), (mended, closed))
+    ]  # fmt: skip
+    episode = Episode(
+        query_id=query.id, index=0, label=query.label, level=query.level, role=app.role,
+        agent=AgentInfo(name="a"), prompt_type="react", outcome=Outcome.UNSOLVED,
+        initial_state=first, steps=tuple(steps),
+    )  # fmt: skip
+    record = app.record(query, episode)
+    assert record["narrowed"] == record["results"][1]["narrowed"] != []
+    assert "narrowed" not in record["results"][0]
+    assert episode.outline().noted == episode.slim().outline().noted == {"narrowed"}
 
 
 def test_an_audit_spreads_over_worlds_and_families_that_are_not_set() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,7 +18,7 @@ from netarena_k8s.state import (
     policies_of,
     report,
 )
-from netarena_k8s.world import Marks, Policy, Write, reach
+from netarena_k8s.world import Marks, Policy, World, Write, reach
 
 WORLD = boutique()
 
@@ -230,6 +230,68 @@ def test_findings_of_many_writes_are_bounded():
     verdict = judge(WORLD, CLOSED, CLOSED, written(HEALTHY, *flips))
     assert len(verdict.findings) <= 3 * (MAX_NAMED + 1)
     assert any("more of this step" in finding.detail for finding in verdict.findings)
+
+
+def lost(after: Any, before: Any = HEALTHY, world: World = WORLD) -> list[str]:
+    """What a step takes away beside the pairs that are tested."""
+    verdict = judge(world, before, before, after)
+    assert isinstance(verdict.detail, dict)
+    found = verdict.detail.get("narrowed", [])
+    assert verdict.noted == (("narrowed",) if found else ())
+    return cast("list[str]", found)
+
+
+def test_what_is_taken_away_beside_the_tested_pairs_is_told_and_counts_in_no_verdict() -> None:
+    tested = [{"to": [{"podSelector": {}}]}, {"ports": [{"port": 53, "protocol": "UDP"}]}]
+    named = sight(cartservice={"egress": tested})
+    verdict = judge(WORLD, CLOSED, HEALTHY, named)
+    assert verdict.correct
+    assert verdict.safe
+    assert (
+        "cartservice -> default/any and 39 more: all TCP, UDP 1-52, UDP 54-65535, all SCTP"
+    ) in lost(named)
+    # what strangers lose is told from the other end
+    inside = sight(frontend={"ingress": [{"from": [{"podSelector": {}}]}]})
+    assert lost(inside) == ["default/any and 39 more -> frontend: all TCP, all UDP, all SCTP"]
+
+
+def test_nothing_is_told_of_what_no_healthy_policy_allows_or_the_fault_took() -> None:
+    opened = sight(adservice=ANYONE)
+    assert lost(HEALTHY, opened) == []  # put right
+    assert lost(HEALTHY, CLOSED) == []
+    assert lost(CLOSED) == []  # what breaks is judged
+    fault = sight(cartservice={"egress": []})
+    assert lost(sight(cartservice={"egress": [{"to": [{"podSelector": {}}]}]}), fault) == []
+
+
+def test_a_dropped_rule_for_a_second_port_or_another_namespace_is_told() -> None:
+    spec = next(one.spec for one in WORLD.policies if one.name == "adservice")
+    tested = cast("list[Any]", spec["ingress"])
+    space = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}}}
+    second = {
+        "from": [{"podSelector": {"matchLabels": {"app": "redis-cart"}}}],
+        "ports": [{"port": 81}],
+    }
+    further = [second, {"from": [space], "ports": [{"port": 82}]}]
+    healthy = tuple(
+        one
+        if one.name != "adservice"
+        else Policy(name=one.name, spec={**one.spec, "ingress": [*tested, *further]})
+        for one in WORLD.policies
+    )
+    world = WORLD.model_copy(update={"policies": healthy})
+    before = make_state(Sight(healthy, reach(world, healthy)))
+    assert lost(HEALTHY, before, world) == [
+        "default/any and 12 more -> adservice: TCP 82",
+        "redis-cart -> adservice: TCP 81",
+    ]
+
+
+def test_policies_too_large_to_compare_are_not_told_as_narrowed() -> None:
+    large = [
+        {"to": [{"ipBlock": {"cidr": f"10.{n // 250}.{n % 250}.0/24"}}]} for n in range(MAX_ENTRIES)
+    ]
+    assert lost(sight(cartservice={"egress": large})) == []
 
 
 def test_other_objects_are_not_to_be_touched():
