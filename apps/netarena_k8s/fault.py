@@ -20,7 +20,8 @@ from typing import Any, TypeAlias
 
 from netarena.label import Catalogue
 from netarena.model import Action, JsonValue, Record
-from netarena_k8s.world import App, Policy, Spec, World, opened, reach, target_port
+from netarena_k8s.opening import opened
+from netarena_k8s.world import App, Policy, Spec, World, reach, target_port
 
 #: draws of one part of a combination before it is begun anew, and beginnings before it is given up
 _TRIES, _STARTS = 60, 6

@@ -45,6 +45,7 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
         namespace=namespace,
         intent=tell_intent(world),
         entries=POLICY_ENTRIES,
+        lookups=f"\n{read_text(PACKAGE, 'lookups')}" if world.restricts_egress else "",
         **asdict(limits),
     )
     turns = [

@@ -25,20 +25,23 @@ from typing import Any, cast
 from netarena.failure import classify_turns
 from netarena.model import Episode, Failure, Finding, JsonValue, Judgement, State
 from netarena_k8s.cluster import NAMESPACE, Sight
+from netarena_k8s.opening import (
+    Opening,
+    narrowed,
+    opened,
+    opened_by_each,
+    strayed_by_each,
+    weigh,
+)
 from netarena_k8s.refusal import came_to_nothing
 from netarena_k8s.world import (
     Marks,
     Net,
-    Opening,
     Pair,
     Policy,
     World,
     Write,
     count_entries,
-    narrowed,
-    opened,
-    opened_by_each,
-    weigh,
 )
 
 #: what a judgement notes of a step that took away more than is tested
@@ -121,8 +124,9 @@ def judge(world: World, initial: State, before: State, after: State) -> Judgemen
 
     Correct: every pair is as intended. A finding for each pair that was as intended and is no
     longer (``pair_broken``, ``pair_opened``), each further thing opened that neither the healthy
-    nor the faulty policies allow and that was not open before the step (``exposed``), and each
-    change to another object (``object_touched``). Where a step made several writes, each is judged
+    nor the faulty policies allow and that was not open before the step, and each name lookup that
+    goes elsewhere than to the name servers (``exposed``), and each change to another object
+    (``object_touched``). Where a step made several writes, each is judged
     as a step of its own, and its findings name it. ``detail`` holds the pairs that broke, healed
     and opened, by the step's end; and, where there is any, under ``midway`` what writes did and
     that does not show, and under ``narrowed`` what healthy policies allow beside the pairs that are
@@ -229,7 +233,12 @@ def _opened_midway(
     """What each of ``states`` but the first opens."""
     before = (world.policies, policies_of(initial))
     if weigh(world, [*before, *states]) <= MAX_WEIGHT:
-        return opened_by_each(world, before, states, namespace_of(after), marks_of(after))
+        where = namespace_of(after), marks_of(after)
+        return map(
+            _both,
+            opened_by_each(world, before, states, *where),
+            strayed_by_each(world, before[1], states, *where),
+        )
     # few entries may open much, and what one write takes away makes room for another's
     return [(_anything(_count(policies)),) for policies in states[1:]]
 
@@ -247,10 +256,18 @@ def _opened(world: World, initial: State, before: State, after: State) -> Sequen
     states = (world.policies, policies_of(initial), policies_of(before), policies_of(after))
     healthy, faulty, last, now = map(_count, states)
     if max(last, now) - max(healthy, faulty) <= MAX_ENTRIES:
-        return opened(world, states[:-1], states[-1], namespace_of(after), marks_of(after))
+        where = namespace_of(after), marks_of(after)
+        (strayed,) = strayed_by_each(world, states[1], states[2:], *where)
+        return _both(opened(world, states[:-1], states[-1], *where), strayed)
     if now <= last:  # on the way back; what that leaves open counts with the step that opened it
         return ()
     return (_anything(now),)
+
+
+def _both(openings: Sequence[Opening], strayed: Sequence[Opening]) -> Sequence[Opening]:
+    """What is opened, and name lookups between others than that."""
+    told = {(one.source, one.target) for one in openings}
+    return [*openings, *(one for one in strayed if (one.source, one.target) not in told)]
 
 
 def _narrowed(world: World, before: State, after: State) -> Sequence[Opening]:

@@ -10,20 +10,19 @@ A *cluster* (embedded or real) deploys a world; ``Net`` tells what given policie
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
 from netarena.model import JsonValue, Record
 from netarena_k8s.block import network_of
 from netarena_k8s.mark import labels_by
-from netarena_k8s.policy import Endpoint, Labels, Manifest, Port, Protocol, Rules, selects
-from netarena_k8s.stretch import NONE, Stretches, difference, intersection, show, union
+from netarena_k8s.policy import Endpoint, Labels, Manifest, Port, Protocol, Rules
+from netarena_k8s.stretch import Stretches
 
 #: the label that every namespace has of its own name
 NAME_LABEL = "kubernetes.io/metadata.name"
@@ -178,6 +177,16 @@ class World(Record):
         """Whether each pair is to work: what the healthy policies allow."""
         return reach(self, self.policies)
 
+    @cached_property
+    def restricts_egress(self) -> bool:
+        """Whether the healthy policies keep any application from calling out freely."""
+        net = Net(self, self.policies)
+        return not all(net.rules.allow(pod, _OUTSIDE, 443) for pod in net.pods.values())
+
+
+#: an address that no healthy policy is about
+_OUTSIDE = Endpoint("198.51.100.77")
+
 
 def target_port(app: App, port: ServicePort) -> ContainerPort | None:
     """Where a service's port leads in the pod: a declared port, or one that nothing names.
@@ -192,14 +201,6 @@ def target_port(app: App, port: ServicePort) -> ContainerPort | None:
         if isinstance(port.target, str)
         else ContainerPort(number=port.target, protocol=port.protocol)
     )
-
-
-class Opening(Record):
-    """Ports that were opened, or closed: from whom, to whom, as ``stretch.show`` shows them."""
-
-    source: str
-    target: str
-    ports: str
 
 
 #: all that is open, by the names of both ends
@@ -298,7 +299,7 @@ class Net:
 def outside_of(*sets: Iterable[Policy]) -> tuple[str, ...]:
     """Addresses that stand for all others, by the blocks of all policies: the ends of each block,
     what lies just beyond them, and one that no block is about."""
-    found = {"198.51.100.77"}
+    found = {_OUTSIDE.ip}
     for block in _blocks([policy.spec for policies in sets for policy in policies]):
         network = network_of(block)
         for number in (-1, 0, network.num_addresses - 1, network.num_addresses):
@@ -327,132 +328,6 @@ def count_entries(value: JsonValue | Sequence[JsonValue]) -> int:
     if isinstance(value, list):
         return len(value) + sum(map(count_entries, value))
     return 0
-
-
-def weigh(world: World, states: Iterable[Sequence[Policy]]) -> int:
-    """What it takes to compare ``states``: the entries of each distinct one, for each pod and each
-    address outside that any of them tells from others."""
-    distinct = {_key(policies): policies for policies in states}
-    outside = outside_of(*distinct.values())
-    entries = sum(count_entries([one.spec for one in policies]) for policies in distinct.values())
-    return entries * (len(outside) + len(world.apps))
-
-
-def opened(
-    world: World,
-    before: Sequence[Sequence[Policy]],
-    after: Sequence[Policy],
-    namespace: str = "shop",
-    marks: Marks | None = None,
-) -> tuple[Opening, ...]:
-    """What ``after`` lets through and none of the states ``before`` did, exactly: every pod and
-    port of three protocols, strangers and outside addresses."""
-    outside = outside_of(*before, after)
-    # where neither end is selected by a policy that differs, nothing is new
-    about = min((_selected_anew(world, policies, after, marks) for policies in before), key=len)
-    *known, now = (
-        Net(world, policies, namespace=namespace, marks=marks).table(outside, about)
-        for policies in (*before, after)
-    )
-    return _beyond(now, known)
-
-
-def narrowed(
-    world: World,
-    before: Sequence[Policy],
-    after: Sequence[Policy],
-    namespace: str = "shop",
-    marks: Marks | None = None,
-) -> tuple[Opening, ...]:
-    """What the healthy policies let through beside the pairs that are tested, ``before`` did too,
-    and ``after`` does not: further ports, strangers, outside addresses."""
-    outside = outside_of(world.policies, before, after)
-    about = min(
-        (_selected_anew(world, policies, after, marks) for policies in (world.policies, before)),
-        key=len,
-    )
-    if not about:
-        return ()
-    healthy, last, now = (
-        Net(world, policies, namespace=namespace, marks=marks).table(outside, about)
-        for policies in (world.policies, before, after)
-    )
-    tested = _tested(world)
-    found = []
-    for ends, ports in healthy.items():
-        known = union(now.get(ends, NONE), tested.get(ends, NONE))
-        if gone := difference(intersection(ports, last.get(ends, NONE)), known):
-            found.append(Opening(source=ends[0], target=ends[1], ports=show(gone)))
-    return tuple(found)
-
-
-def _tested(world: World) -> Table:
-    """The port of each pair that is tested."""
-    found: Table = {}
-    for pair in world.pairs:
-        app = world.by_name[pair.target]
-        if (port := target_port(app, app.service[0])) is not None:
-            found[pair.source, pair.target] = {str(port.protocol): ((port.number, port.number),)}
-    return found
-
-
-def opened_by_each(
-    world: World,
-    before: Sequence[Sequence[Policy]],
-    states: Sequence[Sequence[Policy]],
-    namespace: str = "shop",
-    marks: Marks | None = None,
-) -> Iterator[tuple[Opening, ...]]:
-    """What each of ``states`` but the first lets through, and neither the one that precedes it nor
-    any of the states ``before`` did: ``opened`` for each, computed once for each distinct state."""
-    outside = outside_of(*before, *states)
-    about = frozenset[str]().union(
-        *(_selected_anew(world, states[0], policies, marks) for policies in states)
-    )
-
-    def table(policies: Sequence[Policy]) -> Table:
-        return Net(world, policies, namespace=namespace, marks=marks).table(outside, about)
-
-    known = [table(policies) for policies in before]
-    tables: dict[str, Table] = {}
-    last: Table | None = None
-    for policies in states:
-        key = _key(policies)
-        now = tables[key] if key in tables else tables.setdefault(key, table(policies))
-        if last is not None:
-            yield _beyond(now, [*known, last])
-        last = now
-
-
-def _key(policies: Sequence[Policy]) -> str:
-    return json.dumps([policy.model_dump() for policy in policies], sort_keys=True)
-
-
-def _beyond(now: Table, known: Sequence[Table]) -> tuple[Opening, ...]:
-    found = []
-    for (source, target), ports in now.items():
-        new = difference(ports, union(*(table.get((source, target), NONE) for table in known)))
-        if new:
-            found.append(Opening(source=source, target=target, ports=show(new)))
-    return tuple(found)
-
-
-def _selected_anew(
-    world: World, one: Sequence[Policy], other: Sequence[Policy], marks: Marks | None
-) -> frozenset[str]:
-    """Applications that policies select, before or after, in which two states differ."""
-    specs = [{policy.name: policy.spec for policy in policies} for policies in (one, other)]
-    selectors = [
-        cast("Manifest", spec.get("podSelector") or {})
-        for there, then in (specs, specs[::-1])
-        for name, spec in there.items()
-        if then.get(name) != spec
-    ]
-    return frozenset(
-        name
-        for name, pod in Net(world, (), marks=marks).pods.items()
-        if any(selects(selector, pod.labels) for selector in selectors)
-    )
 
 
 def _manifest(policy: Policy | Manifest, namespace: str) -> Manifest:

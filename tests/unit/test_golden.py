@@ -76,7 +76,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
     [
         ("malt", "811a06895ce0e6e1", "d2f03a4e9e1058ae"),
         ("route", "b73fed1b77ca9b05", "f172da19b4e1c041"),
-        ("k8s", "00519642aa6d3f12", "61415f590e9fc3f5"),
+        ("k8s", "00519642aa6d3f12", "726a3b74e04207ee"),
     ],
 )
 def test_queries_and_prompts_are_those_of_yesterday(name: str, queries: str, prompts: str) -> None:

@@ -16,10 +16,11 @@ import pytest
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault import faulty
+from netarena_k8s.opening import opened
 from netarena_k8s.policy import selects
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.varied import varied
-from netarena_k8s.world import Net, opened, reach, target_port
+from netarena_k8s.world import Net, reach, target_port
 
 BOTH = ["Ingress", "Egress"]
 #: rules that let all in

@@ -44,6 +44,21 @@ def test_the_intent_is_what_is_tested():
     )
 
 
+def test_the_rules_say_where_lookups_go_where_that_can_be_wrong():
+    limits = CommandLimits(10, 64)
+    told = []
+    for kind in ("change_port", "dns_egress"):
+        for name in ("standard", "varied"):
+            asked = query(error_types=[kind], world=name)
+            world = world_of(asked)
+            start = state_of(world, faulty(world, faults_of(asked)))
+            rules = prompt_parts(asked, world, "shop", start, (), limits).rules
+            told.append("name servers" in rules)
+            assert rules.count("\n\n\n") == 0
+    # by the world, never by the fault
+    assert told == [False, True] * 2
+
+
 def test_a_prompt_holds_the_report_and_the_history_within_bounds():
     asked = query()
     world = world_of(asked)

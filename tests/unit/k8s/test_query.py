@@ -10,9 +10,10 @@ import pytest
 from netarena.errors import ConfigError
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault import faulty
+from netarena_k8s.opening import opened
 from netarena_k8s.query import faults_of, generate, world_of
 from netarena_k8s.solution import orders, solve
-from netarena_k8s.world import opened, reach
+from netarena_k8s.world import reach
 
 
 def drawn(**values):

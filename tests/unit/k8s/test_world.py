@@ -7,9 +7,10 @@ import pytest
 
 from netarena_k8s.boutique import boutique
 from netarena_k8s.fault import draw, faulty
+from netarena_k8s.opening import opened
 from netarena_k8s.stretch import NONE, difference, show, union
 from netarena_k8s.varied import varied
-from netarena_k8s.world import Net, Pair, Policy, opened, outside_of, reach
+from netarena_k8s.world import Net, Pair, Policy, outside_of, reach
 
 WORLD = boutique()
 
