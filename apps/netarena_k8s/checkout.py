@@ -7,14 +7,18 @@ services, network policies, namespaces; what else a manifest may be (config maps
 ingresses, ...) has no part in who reaches whom and is passed over. What is intended follows from
 the policies, as everywhere.
 
-Whatever is wrong is one line that names the file, the document in it and the field.
+What a cluster takes is taken or, where nothing here could come of it (a service that selects
+nothing, pods on the host's network), passed over; what is, is counted and named in the log. What a
+cluster refuses is one line that names the file, the document in it and the field.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +32,7 @@ from netarena_k8s.apiserver.document import check_values, read_documents
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.apiserver.shape import MistypedError, shape
 from netarena_k8s.apiserver.validity import find_flaws
+from netarena_k8s.mark import labels_by
 from netarena_k8s.policy import Protocol
 from netarena_k8s.world import (
     NAME_LABEL,
@@ -41,6 +46,8 @@ from netarena_k8s.world import (
     target_port,
 )
 
+_log = logging.getLogger(__name__)
+
 KEY = "config.microservice_dir"
 #: a variable of the image's entry point: where it copied, by their paths, manifests some of which
 #: root alone may read
@@ -52,6 +59,8 @@ MAX_BYTES = 8 << 20
 MAX_VALUES = 200_000
 #: every pair of two applications is tested, and every step looks at all their ports
 MAX_APPS = 50
+#: of what is passed over, how many are named
+_MAX_NAMED = 10
 #: where microservices-demo has its manifests, and its policies (the first folder that is there)
 _RELEASE = "release/kubernetes-manifests.yaml"
 _POLICIES = ("network-policies", "kustomize/components/network-policies")
@@ -180,15 +189,21 @@ class _Document:
 
     @property
     def kind(self) -> str:
-        return str(self.manifest["kind"])
+        """Its kind; empty for what is no manifest."""
+        kind = self.manifest.get("kind")
+        return kind if isinstance(kind, str) else ""
 
-    def refuse(self, problem: str, field: str = "") -> NoReturn:
-        """Raises ConfigError."""
+    def tell(self, problem: str, field: str = "") -> str:
+        """Where it is and what is the matter with it, in one line."""
         metadata = self.manifest.get("metadata")
         name = metadata.get("name", "") if isinstance(metadata, Mapping) else ""
         what = f"{self.kind} {name}".strip()
-        said = f"{field}: {problem}" if field else problem
-        _refuse(f"{self.file}, document {self.number} ({what:.120}): {said}")
+        place = f"{self.file}, document {self.number}{f' ({what:.120})' if what else ''}"
+        return f"{place}: {field}: {problem}" if field else f"{place}: {problem}"
+
+    def refuse(self, problem: str, field: str = "") -> NoReturn:
+        """Raises ConfigError."""
+        _refuse(self.tell(problem, field))
 
     def read(self, part: type[_P]) -> _P:
         """Raises ConfigError for the first field that is not as it must be."""
@@ -197,6 +212,39 @@ class _Document:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             self.refuse(str(first["msg"])[:200], ".".join(map(str, first["loc"])))
+
+
+class _Passed:
+    """What is passed over: what could have had a part, and how many of each other kind."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+        self._kinds: Counter[str] = Counter()
+
+    def add(self, document: _Document, why: str, field: str = "") -> None:
+        self._told.append(document.tell(why, field))
+
+    def count(self, kind: str) -> None:
+        """One of a kind that has no part in who reaches whom."""
+        self._kinds[kind] += 1
+
+    def log(self, folder: str) -> None:
+        """Say it in a line, as a warning if any could have had a part."""
+        if not self._told and not self._kinds:
+            return
+        named = self._told[:_MAX_NAMED]
+        if (more := len(self._told) - len(named)) > 0:
+            named.append(f"{more} more")
+        if self._kinds:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self._kinds.items()))
+            named.append(f"without a part in who reaches whom: {kinds}")
+        _log.log(
+            logging.WARNING if self._told else logging.INFO,
+            "microservice_dir %s: %d documents are passed over: %s",
+            folder,
+            len(self._told) + self._kinds.total(),
+            "; ".join(named),
+        )
 
 
 def _refuse(problem: str) -> NoReturn:
@@ -220,7 +268,7 @@ def read_workloads(folder: str) -> dict[str, Mapping[str, Any]]:
     """The manifests of a folder's workloads as they are written, by name. Raises ConfigError."""
     known = read_checkout(folder).by_name
     place = _find(folder)
-    documents = _read_files(_choose(place), place)
+    documents = _read_files(_choose(place), place, _Passed())
     return {
         one.manifest["metadata"]["name"]: one.manifest
         for one in documents
@@ -291,12 +339,14 @@ def _walk(folder: Path) -> list[Path]:
 def _read(folder: str, files: tuple[tuple[str, int, int, int], ...]) -> World:
     if sum(size for _, _, size, _ in files) > MAX_BYTES:
         _refuse(f"manifests of more than {MAX_BYTES >> 20} MiB")
-    documents = _read_files([Path(name) for name, *_ in files], Path(folder))
+    passed = _Passed()
+    documents = _read_files([Path(name) for name, *_ in files], Path(folder), passed)
     namespace = _namespace(documents)
-    apps = _apps(documents)
-    apps, others = _serve(apps, documents)
+    apps = _apps(documents, passed)
+    apps, others = _serve(apps, documents, passed)
     policies = _policies(documents, namespace)
     _check_size(apps, policies)
+    passed.log(Path(folder).name)
     world = World(
         apps=tuple(apps.values()),
         policies=policies,
@@ -326,13 +376,19 @@ def _check_size(apps: Mapping[str, App], policies: Sequence[Policy]) -> None:
 # files
 
 
-def _read_files(paths: Sequence[Path], folder: Path) -> list[_Document]:
+def _read_files(paths: Sequence[Path], folder: Path, passed: _Passed) -> list[_Document]:
     """The manifests of all files. Raises ConfigError."""
     found: list[_Document] = []
     left = MAX_VALUES
     for path in paths:
         documents, values = _documents(path, folder, left)
-        found += documents
+        for one in documents:
+            if one.kind in _READ and isinstance(one.manifest.get("apiVersion"), str):
+                found.append(one)
+            elif len(lacking := _lacking(one.manifest)) == 1:
+                passed.add(one, f"no manifest, for it has no {lacking[0]}")
+            else:
+                passed.count(one.kind or "no manifest")
         left -= values
     return found
 
@@ -349,28 +405,32 @@ def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], in
         _refuse(f"{name}: no YAML: {error}")
     except OSError as error:
         _refuse_unread(name, error)
-    return list(_manifests(name, loaded)), values
-
-
-def _manifests(name: str, loaded: Sequence[Any]) -> Iterator[_Document]:
-    """Lists are what they hold, and what is no manifest is nothing."""
+    found: list[_Document] = []
     for number, one in enumerate(loaded, start=1):
-        if not isinstance(one, dict) or not {"kind", "apiVersion"} & one.keys():
-            continue
-        document = _Document(name, number, {"kind": "", **one})
-        for key in ("kind", "apiVersion"):
-            if not isinstance(one.get(key), str):
-                document.refuse("must be text", key)
-        if document.kind != "List":
-            yield document
-            continue
-        items = one.get("items") or []
-        if not isinstance(items, list):
-            document.refuse("must be a list", "items")
-        for item in items:
-            if not isinstance(item, dict) or not isinstance(item.get("kind"), str):
-                document.refuse("each must be an object with a kind", "items")
-            yield _Document(name, number, {"apiVersion": "", **item})
+        if isinstance(one, dict):
+            found += _manifests(_Document(name, number, one))
+    return found, values
+
+
+def _manifests(document: _Document) -> Iterator[_Document]:
+    """Lists are what they hold: of a typed one, items of its type that need not say so."""
+    own = document.kind.removesuffix(_LIST)
+    if own == document.kind or (own and own not in _READ):
+        yield document
+        return
+    items = document.manifest.get("items") or []
+    if not isinstance(items, list):
+        document.refuse("must be a list", "items")
+    said = {"kind": own, "apiVersion": document.manifest.get("apiVersion")} if own else _UNSAID
+    for item in items:
+        if not isinstance(item, dict) or not isinstance(item.get("kind", own or None), str):
+            document.refuse("each must be an object with a kind", "items")
+        yield from _manifests(_Document(document.file, document.number, {**said, **item}))
+
+
+def _lacking(manifest: Mapping[str, Any]) -> list[str]:
+    """What every manifest has and this one does not."""
+    return [key for key in ("kind", "apiVersion") if not isinstance(manifest.get(key), str)]
 
 
 # objects
@@ -395,16 +455,18 @@ def _own_labels(document: _Document) -> _Labels:
     return {key: value for key, value in labels.items() if key != NAME_LABEL}
 
 
-def _apps(documents: Sequence[_Document]) -> dict[str, App]:
+def _apps(documents: Sequence[_Document], passed: _Passed) -> dict[str, App]:
     """The workloads by name, without services."""
     found: dict[str, App] = {}
     for one in documents:
         if one.kind in {"Deployment", "StatefulSet", "DaemonSet"}:
-            app = _workload(one)
+            app = _workload(one, passed)
         elif one.kind == "Pod":
             pod = one.read(_Pod)
-            app = _app(one, pod.metadata.name, pod.metadata.labels, pod.spec)
+            app = _app(one, pod.metadata.name, pod.metadata.labels, pod.spec, passed)
         else:
+            continue
+        if app is None:
             continue
         if app.name in found:
             one.refuse("there is another workload of this name", "metadata.name")
@@ -412,19 +474,24 @@ def _apps(documents: Sequence[_Document]) -> dict[str, App]:
     return found
 
 
-def _workload(document: _Document) -> App:
+def _workload(document: _Document, passed: _Passed) -> App | None:
     read = document.read(_Workload)
     labels = read.spec.template.metadata.labels
     if not read.spec.selector.match_labels.items() <= labels.items():
         document.refuse("does not match the labels of the template", "spec.selector")
-    return _app(document, read.metadata.name, labels, read.spec.template.spec)
+    return _app(document, read.metadata.name, labels, read.spec.template.spec, passed)
 
 
-def _app(document: _Document, name: str, labels: _Labels, spec: _PodSpec) -> App:
+def _app(
+    document: _Document, name: str, labels: _Labels, spec: _PodSpec, passed: _Passed
+) -> App | None:
+    """An application; None where no policy can be about it."""
     if not labels:
-        document.refuse("its pods have no label: no policy can select them", "metadata.labels")
+        passed.add(document, "its pods have no label: no policy can tell them", "metadata.labels")
+        return None
     if spec.host_network:
-        document.refuse("no policy speaks of pods on the host's network", "hostNetwork")
+        passed.add(document, "no policy speaks of pods on the host's network", "hostNetwork")
+        return None
     first = spec.containers[0]
     ports = [port for container in spec.containers for port in container.ports]
     return App.model_validate(
@@ -444,13 +511,13 @@ def _app(document: _Document, name: str, labels: _Labels, spec: _PodSpec) -> App
 
 
 def _serve(
-    apps: Mapping[str, App], documents: Sequence[_Document]
+    apps: Mapping[str, App], documents: Sequence[_Document], passed: _Passed
 ) -> tuple[dict[str, App], tuple[Service, ...]]:
     """The workloads with the services that are tested, and the other services."""
     by_app: dict[str, list[Service]] = {}
     names: set[str] = set()
     for one in documents:
-        if one.kind == "Service" and (service := _service(one, apps)) is not None:
+        if one.kind == "Service" and (service := _service(one, apps, passed)):
             if service.name in names:
                 one.refuse("there is another service of this name", "metadata.name")
             names.add(service.name)
@@ -474,12 +541,13 @@ def _fitness(service: Service, app: str) -> tuple[bool, bool]:
     return service.name != app, service.type in {"NodePort", "LoadBalancer"}
 
 
-def _service(document: _Document, apps: Mapping[str, App]) -> Service | None:
-    """A service; None for one that leads to no pod by design."""
+def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> Service | None:
+    """A service; None for one that leads to no pod."""
     read = document.read(_Service)
     spec = read.spec
     headless = spec.cluster_ip == "None"
     if spec.type == "ExternalName" or not spec.selector or (headless and not spec.ports):
+        passed.count("Service without a selector")
         return None
     if spec.type not in _SERVICE_TYPES:
         document.refuse(
@@ -487,9 +555,10 @@ def _service(document: _Document, apps: Mapping[str, App]) -> Service | None:
         )
     if not spec.ports:
         document.refuse("a service has at least one", "spec.ports")
-    app = next((one for one in apps.values() if spec.selector.items() <= one.labels.items()), None)
+    app = next((one for one in apps.values() if spec.selector.items() <= _labels(one)), None)
     if app is None:
-        document.refuse("no workload of the manifests has these labels", "spec.selector")
+        passed.add(document, "no workload of the manifests has these labels", "spec.selector")
+        return None
     ports = tuple(
         ServicePort(
             port=one.port,
@@ -503,13 +572,19 @@ def _service(document: _Document, apps: Mapping[str, App]) -> Service | None:
     for number, port in enumerate(ports):
         if target_port(app, port) is None:
             problem = f"{port.target!r:.80} is no {port.protocol} port of {app.workload} {app.name}"
-            document.refuse(problem, f"spec.ports.{number}.targetPort")
+            passed.add(document, problem, f"spec.ports.{number}.targetPort")
+            return None
     return Service(
         name=read.metadata.name,
         app=app.name,
         ports=ports,
         type="Headless" if headless else _SERVICE_TYPES[spec.type],
     )
+
+
+def _labels(app: App) -> ItemsView[str, str]:
+    """Of its pods, also those that its controller gives them."""
+    return labels_by(app.workload, app.name, app.labels).items()
 
 
 def _policies(documents: Sequence[_Document], namespace: str) -> tuple[Policy, ...]:
@@ -524,6 +599,7 @@ def _policies(documents: Sequence[_Document], namespace: str) -> tuple[Policy, .
         if name in found:
             one.refuse("there is another policy of this name", "metadata.name")
         sent = {**one.manifest, "metadata": {"name": name}}
+        sent.pop("status", None)  # policies had one, which says nothing about what they allow
         try:
             shaped = shape(NETWORK_POLICIES, sent)
         except MistypedError as error:
@@ -559,6 +635,9 @@ def _values(expression: Mapping[str, Any]) -> Sequence[str]:
     return (expression.get("values") or ()) if expression.get("key") == NAME_LABEL else ()
 
 
+#: how the kind of a list ends, and what an item of an untyped one need not say
+_LIST = "List"
+_UNSAID: Mapping[str, Any] = {"apiVersion": ""}
 #: kinds that are read
 _READ = frozenset(
     {

@@ -12,13 +12,28 @@ MAX_DEPTH = 200
 
 
 class _Loader(yaml.CSafeLoader):
-    """Times are text, as JSON has them."""
+    """Times are text, as JSON has them, and so is a bare ``=``; a tag that JSON has no type for
+    says nothing."""
 
 
+_YAML = "tag:yaml.org,2002:"
 _Loader.yaml_implicit_resolvers = {
-    first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
+    first: [pair for pair in pairs if pair[0] not in {f"{_YAML}timestamp", f"{_YAML}value"}]
     for first, pairs in yaml.CSafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+def _make_plain(loader: _Loader, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    assert isinstance(node, yaml.ScalarNode)
+    return loader.construct_scalar(node)
+
+
+for _tag in (None, *(f"{_YAML}{name}" for name in ("timestamp", "binary", "set", "omap", "pairs"))):
+    _Loader.add_constructor(_tag, _make_plain)
 
 
 def read_documents(text: str | bytes, max_values: int, *, aliases: bool) -> list[Any]:

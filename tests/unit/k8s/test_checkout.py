@@ -266,23 +266,15 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
     [
         ("port: 5432, targetPort: 1", "port: 70000", ("app.yaml, document 6 (Service db): "
          "spec.ports.0.port: Input should be less than or equal to 65535")),
-        ("targetPort: http", "targetPort: https", ("document 5 (Service web): "
-         "spec.ports.0.targetPort: 'https' is no TCP port of Deployment web-v2")),
-        ("selector: {role: collector}, ports", "selector: {role: none}, ports",
-         "(Service statsd): spec.selector: no workload of the manifests has these labels"),
         ("matchLabels: {role: web}}\n  template", "matchLabels: {role: wob}}\n  template",
          "document 2 (Deployment web-v2): spec.selector: does not match"),
         ("{role: web, release: v2}", "{role: web, release: 2}", "metadata.labels.release"),
         ("metadata: {name: db}\n  spec:\n    serv", "metadata: {name: web-v2}\n  spec:\n    serv",
          "(StatefulSet web-v2): metadata.name: there is another workload"),
         ("metadata: {name: web-public}", "metadata: {name: web}", "there is another service"),
-        ("containers: [{name: postgres", "hostNetwork: true, containers: [{name: postgres",
-         "(StatefulSet db): hostNetwork: no policy speaks of pods on the host's network"),
-        ("labels: {role: job}", "labels: {}", "its pods have no label"),
         ("metadata: {name: web-v2, namespace: market}", "metadata: {name: w, namespace: mall}",
          "(Deployment w): namespace: 'mall' and 'market': an application has one"),
         ("type: NodePort", "type: Balancer", "spec.type: 'Balancer' is none of"),
-        ("kind: Service\nmetadata: {name: web}", "metadata: {name: web}", "kind: must be text"),
         ("kind: List\nitems:", "kind: List\nitems:\n- 7", "items: each must be an object"),
         ("kind: List\nitems:", "kind: List\nitems: 7\nx:", "items: must be a list"),
         ("kind: List", "kind: List\n  x: y", "app.yaml: no YAML: line 35"),
@@ -304,7 +296,6 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("replicas: 3\n", "replicas: .inf\n", "app.yaml: no YAML: 'inf' is no value of JSON"),
         ("replicas: 3\n", "replicas: {~: 1}\n", "'None' is no key: text is"),
         ("replicas: 3\n", f"replicas: {'[' * 500}{']' * 500}\n", "exceeded max depth"),
-        ("replicas: 3\n", "replicas: !!python/object:os.system x\n", "no YAML: line"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line_that_names_the_place(tmp_path, old, new, told):
@@ -316,6 +307,102 @@ def test_what_is_wrong_is_one_line_that_names_the_place(tmp_path, old, new, told
     assert str(caught.value).startswith("config.microservice_dir: ")
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+#: what a cluster takes and nothing comes of here: (old, new, what is told, how many)
+PASSED = [
+    ("targetPort: http", "targetPort: https", ("app.yaml, document 5 (Service web): "
+     "spec.ports.0.targetPort: 'https' is no TCP port of Deployment web-v2"), 1),
+    ("selector: {role: collector}, ports", "selector: {role: none}, ports",
+     "(Service statsd): spec.selector: no workload of the manifests has these labels", 1),
+    ("containers: [{name: postgres", "hostNetwork: true, containers: [{name: postgres",
+     "(StatefulSet db): hostNetwork: no policy speaks of pods on the host's network", 2),
+    ("labels: {role: job}", "labels: {}", "(Pod job): metadata.labels: its pods have no label", 1),
+    ("kind: Service\nmetadata: {name: web}", "metadata: {name: web}",
+     "document 5 (web): no manifest, for it has no kind", 1),
+    ("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
+     "kind: NetworkPolicy\nmetadata: {name: job}",
+     "(NetworkPolicy job): no manifest, for it has no apiVersion", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "told", "number"), PASSED)
+def test_what_nothing_comes_of_is_passed_over_and_named(tmp_path, caplog, old, new, told, number):
+    assert (APP + POLICIES).count(old) == 1
+    names = {"app_yaml": APP, "policies_yml": POLICIES}
+    folder = write(tmp_path, **{name: text.replace(old, new) for name, text in names.items()})
+    world = read_checkout(folder)
+    assert len(world.pairs) > 1
+    (line,) = caplog.messages
+    assert caplog.records[0].levelname == "WARNING"
+    assert f"{number + 3} documents are passed over: " in line
+    assert told in line
+    assert "\n" not in line
+
+
+def test_what_has_no_part_is_counted_by_kind(tmp_path, caplog):
+    caplog.set_level("INFO")
+    chart = "name: shop\nreplicas: 2\n"
+    folder = write(tmp_path, app_yaml=APP, policies_yml=POLICIES, values_yaml=chart)
+    read_checkout(folder)
+    assert [(one.levelname, one.message.partition(": ")[2]) for one in caplog.records] == [
+        ("INFO", ("4 documents are passed over: without a part in who reaches whom: 1 ConfigMap, "
+         "1 Service without a selector, 1 ServiceAccount, 1 no manifest")),
+    ]  # fmt: skip
+    caplog.clear()
+    many = "\n---\n".join(f"{{apiVersion: v2, name: chart{n}}}" for n in range(12))
+    write(tmp_path, Chart_yaml=many)
+    read_checkout(folder)
+    assert "16 documents are passed over" in caplog.text
+    assert "; 2 more; without a part" in caplog.text
+
+
+def test_what_a_cluster_takes_is_taken(tmp_path):
+    known = read_checkout(write(tmp_path / "plain", app_yaml=APP, policies_yml=POLICIES))
+    policies = POLICIES.split("---\n")
+    items = "".join(
+        f"- {textwrap.indent(one.strip(), '  ').strip()}\n".replace(
+            "apiVersion: networking.k8s.io/v1\n  kind: NetworkPolicy\n  ", ""
+        )
+        for one in policies[1:]
+    )
+    listed = f"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicyList\nitems:\n{items}"
+    dashboards = "apiVersion: 1\nproviders: [{name: grafana}]\n"
+    template = "Resources:\n  Queue: !Sub {a: !Ref b, c: !GetAtt [d, e], f: !!binary aGk=}\n"
+    taken = read_checkout(
+        write(
+            tmp_path / "taken",
+            app_yaml=APP.replace("replicas: 3", "replicas: !!python/object:os.system 3"),
+            closed_yaml=f"{policies[0]}status: {{}}\n",
+            policies_json=listed,
+            Chart_yaml="apiVersion: v2\nname: market\nversion: 1.0.0\noperator: =\n",
+            grafana_yaml=dashboards,
+            stack_yaml=template,
+            patch_yaml="kind: Deployment\nmetadata: {name: web-v2}\nspec: {replicas: 9}\n",
+        )
+    )
+    assert taken == known
+
+
+def test_a_service_may_select_by_labels_that_controllers_give(tmp_path):
+    services = """
+    ---
+    apiVersion: v1
+    kind: Service
+    metadata: {name: db-first}
+    spec: {selector: {statefulset.kubernetes.io/pod-name: db-0}, ports: [{port: 5432}]}
+    ---
+    apiVersion: v1
+    kind: Service
+    metadata: {name: db-second}
+    spec: {selector: {statefulset.kubernetes.io/pod-name: db-1}, ports: [{port: 5432}]}
+    """
+    text = APP + textwrap.dedent(services)
+    world = read_checkout(write(tmp_path, app_yaml=text, policies_yml=POLICIES))
+    assert [(one.name, one.app) for one in world.services] == [
+        ("web-public", "web-v2"),
+        ("db-first", "db"),
+    ]
 
 
 def test_a_copy_that_the_image_made_as_root_is_read_in_its_place(tmp_path, monkeypatch):
