@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, cast
 
-from netarena.model import Record
-from netarena_k8s.policy import Manifest, selects
+from netarena.model import JsonValue, Record
+from netarena_k8s.policy import EGRESS, INGRESS, Endpoint, Labels, Manifest, selects
 from netarena_k8s.stretch import NONE, Stretches, difference, intersection, show, union
 from netarena_k8s.world import (
     Marks,
@@ -78,7 +79,8 @@ def narrowed(
     marks: Marks | None = None,
 ) -> tuple[Opening, ...]:
     """What the healthy policies let through beside the pairs that are tested, ``before`` did too,
-    and ``after`` does not: further ports, strangers, outside addresses."""
+    and ``after`` does not: further ports, strangers, outside addresses, and whoever healthy
+    policies name and is not there."""
     outside = outside_of(world.policies, before, after)
     about = min(
         (_selected_anew(world, policies, after, marks) for policies in (world.policies, before)),
@@ -86,9 +88,11 @@ def narrowed(
     )
     if not about:
         return ()
+    absent = _absent(world, namespace, marks)
     healthy, last, now = (
-        Net(world, policies, namespace=namespace, marks=marks).table(outside, about)
+        {**net.table(outside, about), **_one_sided(net, about, absent)}
         for policies in (world.policies, before, after)
+        for net in [_net(world, policies, namespace, marks, absent)]
     )
     tested = _tested(world)
     found = []
@@ -97,6 +101,84 @@ def narrowed(
         if gone := difference(intersection(ports, last.get(ends, NONE)), known):
             found.append(Opening(source=ends[0], target=ends[1], ports=show(gone)))
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """A pod that some peer of the healthy policies is about, and no pod that there is."""
+
+    name: str
+    endpoint: Endpoint
+    #: of its namespace
+    space: Labels
+
+
+def _absent(world: World, namespace: str, marks: Marks | None) -> Sequence[_Absent]:
+    net = Net(world, world.policies, namespace=namespace, marks=marks)
+    there = [*net.pods.values(), *net.strangers.values(), *net.dns]
+    found: dict[str, _Absent] = {}
+    for peer in _peers([policy.spec for policy in world.policies]):
+        if any(net.rules.matches(peer, namespace, one) for one in there):
+            continue
+        elsewhere = peer.get("namespaceSelector")
+        pod, space = (_labels(peer.get("podSelector") or {}), _labels(elsewhere or {}))
+        name = f"pods {_list(pod)}" if pod else "any pod"
+        if elsewhere is not None:
+            name = f"{name} of namespaces {_list(space)}"
+        place = namespace if elsewhere is None else name
+        found[name] = _Absent(name, Endpoint("10.244.255.250", place, pod), space)
+    return list(found.values())
+
+
+def _peers(value: JsonValue | Sequence[JsonValue]) -> Iterator[Manifest]:
+    """All peers of rules that select pods."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if key in {"from", "to"} and isinstance(one, list):
+                yield from (
+                    peer for peer in one if isinstance(peer, dict) and "ipBlock" not in peer
+                )
+            else:
+                yield from _peers(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _peers(one)
+
+
+def _labels(selector: Manifest) -> Labels:
+    """Labels that a selector is about, if any are."""
+    found = dict(selector.get("matchLabels") or {})
+    for one in selector.get("matchExpressions") or ():
+        if one["operator"] in {"In", "Exists"}:
+            found.setdefault(one["key"], (one.get("values") or ["any"])[0])
+    return found
+
+
+def _list(labels: Labels) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def _net(
+    world: World,
+    policies: Sequence[Policy],
+    namespace: str,
+    marks: Marks | None,
+    absent: Sequence[_Absent],
+) -> Net:
+    spaces = {one.endpoint.namespace: one.space for one in absent}
+    return Net(world, policies, namespace=namespace, marks=marks, spaces=spaces)
+
+
+def _one_sided(net: Net, about: Iterable[str], absent: Sequence[_Absent]) -> Table:
+    """What the policies of applications let through to and from who is not there: what its own
+    policies would be nobody knows."""
+    found: Table = {}
+    for name in about:
+        pod = net.pods[name]
+        for one in absent:
+            found[one.name, name] = net.rules.lets(INGRESS, pod, one.endpoint, pod)
+            found[name, one.name] = net.rules.lets(EGRESS, pod, one.endpoint, one.endpoint)
+    return found
 
 
 def _tested(world: World) -> Table:

@@ -117,17 +117,18 @@ class Rules:
         """All ports of ``target`` to which ``source`` may begin to talk."""
         if source is target:
             return ALL
-        leaving = self._open(EGRESS, source, target, target)
-        return intersection(leaving, self._open(INGRESS, target, source, target))
+        leaving = self.lets(EGRESS, source, target, target)
+        return intersection(leaving, self.lets(INGRESS, target, source, target))
 
     def isolated(self, endpoint: Endpoint, direction: str) -> bool:
         """Whether some policy of ``direction`` selects the endpoint."""
         return self._rules(endpoint, direction) is not None
 
-    def _open(
+    def lets(
         self, direction: str, subject: Endpoint, peer: Endpoint, target: Endpoint
     ) -> Stretches:
-        """What the rules on ``subject`` let through to or from ``peer``, as ports of ``target``."""
+        """What the rules on ``subject`` let through to or from ``peer``, as ports of ``target``:
+        one side of what is open."""
         rules = self._rules(subject, direction)
         if rules is None:
             return ALL
@@ -179,10 +180,11 @@ class Rules:
             return True
         key = (id(peers), namespace, other)
         if key not in self._peers:
-            self._peers[key] = any(self._matches(peer, namespace, other) for peer in peers)
+            self._peers[key] = any(self.matches(peer, namespace, other) for peer in peers)
         return self._peers[key]
 
-    def _matches(self, peer: Manifest, namespace: str, other: Endpoint) -> bool:
+    def matches(self, peer: Manifest, namespace: str, other: Endpoint) -> bool:
+        """Whether a peer of a policy in ``namespace`` is about an endpoint."""
         block = peer.get("ipBlock")
         if block is not None:
             return in_block(block, other.ip)

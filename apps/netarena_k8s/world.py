@@ -213,7 +213,7 @@ class Net:
     Strangers are pods of other namespaces, one without labels and one with those of each
     application. They and outside addresses are named ``NAMESPACE/APP`` and by their address.
     ``name_servers`` are addresses, ``marks`` the labels where the world runs; none: those of the
-    embedded cluster.
+    embedded cluster. ``spaces`` are further namespaces and their labels.
     """
 
     def __init__(  # noqa: PLR0913 -- what is known of where a world runs
@@ -225,12 +225,16 @@ class Net:
         addresses: Mapping[str, str] | None = None,
         name_servers: Sequence[str] = (),
         marks: Marks | None = None,
+        spaces: Mapping[str, Labels] = MappingProxyType({}),
     ) -> None:
         self.world = world
         self.namespace = namespace
         marks = marks or world.marks
-        spaces = {**STRANGERS, namespace: {**marks.space, NAME_LABEL: namespace}}
-        self.rules = Rules([_manifest(one, namespace) for one in policies], spaces)
+        own = {**marks.space, NAME_LABEL: namespace}
+        self.rules = Rules(
+            [_manifest(one, namespace) for one in policies],
+            {**spaces, **STRANGERS, namespace: own},
+        )
         given = addresses or {}
         self.pods: dict[str, Endpoint] = {
             app.name: Endpoint(

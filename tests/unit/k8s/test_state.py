@@ -287,6 +287,32 @@ def test_a_dropped_rule_for_a_second_port_or_another_namespace_is_told() -> None
     ]
 
 
+def test_a_dropped_rule_for_who_is_not_there_is_told() -> None:
+    space = {"namespaceSelector": {"matchLabels": {"team": "watch"}}}
+    either = {"key": "app", "operator": "In", "values": ["till", "desk"]}
+    other = {"key": "app", "operator": "In", "values": ["shelf"]}
+    absent = {"podSelector": {"matchExpressions": [either]}}
+    nobody = {"podSelector": {"matchExpressions": [either, other]}}
+    rule = {"from": [space, absent, nobody], "ports": [{"port": 82}]}
+    healthy, closed = (
+        tuple(
+            one.model_copy(update={"spec": {**one.spec, "ingress": rules}})
+            if one.name == "paymentservice"
+            else one
+            for one in WORLD.policies
+        )
+        for rules in ([rule], [])
+    )
+    world = WORLD.model_copy(update={"policies": healthy})
+    before, after = (
+        make_state(Sight(policies, reach(world, policies))) for policies in (healthy, closed)
+    )
+    assert lost(after, before, world) == [
+        "any pod of namespaces team=watch and 1 more -> paymentservice: TCP 82"
+    ]
+    assert lost(before, before, world) == []
+
+
 def test_policies_too_large_to_compare_are_not_told_as_narrowed() -> None:
     large = [
         {"to": [{"ipBlock": {"cidr": f"10.{n // 250}.{n % 250}.0/24"}}]} for n in range(MAX_ENTRIES)
