@@ -51,7 +51,8 @@ def read_documents(text: str | bytes, max_values: int, *, aliases: bool) -> list
             if values > max_values:  # before they are made, which takes longer
                 raise _too_many(max_values)
         found = list(yaml.load_all(text, Loader=_Loader))
-    except (yaml.YAMLError, TypeError, RecursionError) as error:
+    # a text that is none of its tag's type is met as any of these
+    except (yaml.YAMLError, TypeError, LookupError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         told = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
         raise ValueError(f"line {mark.line + 1}: {told}" if mark else told) from None
@@ -93,4 +94,6 @@ def _key(key: Any) -> str:
         return str(key).lower()
     if isinstance(key, int):
         return str(key)
+    if isinstance(key, float) and math.isfinite(key):
+        return f"{key:g}"
     raise ValueError(f"{str(key)[:80]!r} is no key: text is")

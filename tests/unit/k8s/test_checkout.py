@@ -295,6 +295,8 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("replicas: 3\n", "replicas: &x [*x]\n", f"more than {MAX_VALUES} values"),
         ("replicas: 3\n", "replicas: .inf\n", "app.yaml: no YAML: 'inf' is no value of JSON"),
         ("replicas: 3\n", "replicas: {~: 1}\n", "'None' is no key: text is"),
+        ("replicas: 3\n", "replicas: !!bool x\n", "app.yaml: no YAML: 'x'"),
+        ("replicas: 3\n", "replicas: !!int ''\n", "app.yaml: no YAML: string index out of range"),
         ("replicas: 3\n", f"replicas: {'[' * 500}{']' * 500}\n", "exceeded max depth"),
     ],
 )  # fmt: skip
@@ -378,6 +380,7 @@ def test_what_a_cluster_takes_is_taken(tmp_path):
             Chart_yaml="apiVersion: v2\nname: market\nversion: 1.0.0\noperator: =\n",
             grafana_yaml=dashboards,
             stack_yaml=template,
+            values_yaml="1.5: .5\n",
             patch_yaml="kind: Deployment\nmetadata: {name: web-v2}\nspec: {replicas: 9}\n",
         )
     )
