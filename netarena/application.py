@@ -295,7 +295,8 @@ class Application(ABC):
                 yield query
 
     def explain(self, query: Query, episode: Episode) -> Episode:
-        """``episode`` with its failure; what is solved safely or invalid has none.
+        """``episode`` with what its judgements note, and with its failure; what is solved safely or
+        invalid has none.
 
         A rule that breaks costs no verdict: it is logged, and nothing is told.
         """
@@ -305,7 +306,9 @@ class Application(ABC):
                 failure = self.failure(query, episode)
             except Exception:
                 log.exception("telling where %s went wrong failed", query.id)
-        return episode.model_copy(update={"failure": failure})
+        judged = [step.judgement for step in episode.steps if step.judgement]
+        noted = dict.fromkeys(name for judgement in judged for name in judgement.noted)
+        return episode.model_copy(update={"failure": failure, "noted": tuple(noted)})
 
     def turns(self, config: Config) -> int:
         """How many replies an episode may take."""

@@ -293,6 +293,8 @@ class Episode(Record):
     evidence: tuple[JsonValue, ...] = ()
     #: null where it was solved safely, is invalid, or the application tells no failures apart
     failure: Failure | None = None
+    #: what its judgements note, each once
+    noted: tuple[str, ...] = ()
     #: the state that the agent met
     initial_state: State = None
     steps: tuple[Step, ...] = ()
@@ -334,9 +336,7 @@ class Episode(Record):
             world_s=self.world_s,
             queue_s=self.queue_s,
             usage=self.usage,
-            noted=frozenset(
-                name for step in self.steps if step.judgement for name in step.judgement.noted
-            ),
+            noted=self.noted,
         )
 
     def slim(self) -> Episode:
@@ -381,8 +381,7 @@ class Outline:
     world_s: float
     queue_s: float
     usage: Usage | None
-    #: of all its judgements
-    noted: frozenset[str] = frozenset()
+    noted: tuple[str, ...] = ()
 
     @property
     def ask(self) -> Ask:

@@ -303,9 +303,7 @@ def _outline(application: Application | None, record: Mapping[str, Any], number:
         world_s=0.0,
         queue_s=0.0,
         usage=usage,
-        noted=frozenset(name for name in application.notes if record.get(name))
-        if application
-        else frozenset(),
+        noted=tuple(name for name in application.notes if record.get(name)) if application else (),
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netarena.inference import wilson
-from netarena.model import AgentInfo, Episode, Judgement, Outcome, Outline, Query
+from netarena.model import AgentInfo, Episode, Outcome, Outline, Query
 from netarena.stats import (
     VERDICTS,
     agent_used_time,
@@ -77,10 +77,9 @@ def test_what_judgements_note_is_counted_by_graded_episodes():
     class Noting(Lamp):
         notes = ("dimmed", "warm")
 
-    noted = {"prompt": "", "judgement": Judgement(correct=False, noted=("dimmed",))}
     episodes = [
-        episode(0, steps=(noted, noted)),
-        episode(1, Outcome.INVALID, steps=(noted,)),
+        episode(0, noted=("dimmed",)),
+        episode(1, Outcome.INVALID, noted=("dimmed",)),
         episode(2),
     ]
     result = summarise(Noting(), CONFIG, 7, episodes)

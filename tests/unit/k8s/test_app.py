@@ -79,7 +79,8 @@ def test_a_record_and_an_outline_tell_what_was_taken_away_beside_the_pairs() -> 
     record = app.record(query, episode)
     assert record["narrowed"] == record["results"][1]["narrowed"] != []
     assert "narrowed" not in record["results"][0]
-    assert episode.outline().noted == episode.slim().outline().noted == {"narrowed"}
+    assert app.explain(query, episode).slim().outline().noted == ("narrowed",)
+    assert app.explain(query, episode.model_copy(update={"steps": ()})).noted == ()
 
 
 def test_an_audit_spreads_over_worlds_and_families_that_are_not_set() -> None:
