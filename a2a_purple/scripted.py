@@ -8,6 +8,7 @@ noop      polite text that holds no usable reply           doing nothing scores 
 random    plausible, well-formed, wrong replies            a guess scores next to nothing
 hostile   the application's attacks, one after another     nothing can be forged or broken
 blanket   per label, what did best on another seed         nothing can be had unseen
+eager     that all is right, at once (tickets)             a claim without looking is worth nothing
 ========  ===============================================  =============================
 
 They know of an episode what any agent knows: its context id. Being started with the seed and the
@@ -31,8 +32,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from netarena.agent import Brief, context_id
-from netarena.errors import AgentFailed, FailureReason
+from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, Query, Reply
+from netarena.ticket import Briefing
 
 #: tries of one episode that are looked up: the first, and what crashes and retries may add
 _ATTEMPTS = 10
@@ -148,13 +150,17 @@ class Heuristic(_Scripted):
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
-        brief.application.operator()  # refused now rather than when the first prompt comes
+        brief.application.operator(
+            brief.config.briefing
+        )  # refused now rather than when the first prompt comes
         self._operators: OrderedDict[str, Callable[[str], str]] = OrderedDict()
         self._lock = threading.Lock()
 
     def _answer(self, context: str, prompt: str) -> str:
         with self._lock:
-            operator = self._operators.pop(context, None) or self._brief.application.operator()
+            brief = self._brief
+            operator = self._operators.pop(context, None)
+            operator = operator or brief.application.operator(brief.config.briefing)
             self._operators[context] = operator
             if len(self._operators) > _CONVERSATIONS:
                 self._operators.popitem(last=False)
@@ -196,8 +202,25 @@ class Oracle(_Informed):
     """Sends the reference solution, from its start again when it was not enough."""
 
     def _reply(self, turn: Turn) -> str:
-        replies = self._brief.application.solve(turn.query)
+        application = self._brief.application
+        replies = list(application.solve(turn.query))
+        if self._brief.config.briefing is Briefing.TICKET:
+            replies.append(application.declare(application.causes(turn.query)))
         return replies[turn.number % len(replies)]
+
+
+class Eager(_Scripted):
+    """Declares at once that all is right."""
+
+    def __init__(self, brief: Brief) -> None:
+        """Raises ConfigError where nothing is to be declared."""
+        super().__init__(brief)
+        if brief.config.briefing is not Briefing.TICKET:
+            raise ConfigError("agent", "eager declares the end: it needs briefing=ticket")
+
+    def _answer(self, context: str, prompt: str) -> str:
+        del context, prompt
+        return self._brief.application.declare(())
 
 
 class Random(_Informed):
@@ -234,7 +257,10 @@ class Blanket(_Informed):
     def _reply(self, turn: Turn) -> str:
         label = turn.query.label
         if label not in self._replies:
-            self._replies[label] = self._brief.application.blanket(self._learn()[label])
+            learnt = list(self._brief.application.blanket(self._learn()[label]))
+            if self._brief.config.briefing is Briefing.TICKET:
+                learnt.append(self._brief.application.declare(()))
+            self._replies[label] = learnt
         replies = self._replies[label]
         return replies[turn.number % len(replies)]
 

@@ -23,11 +23,14 @@ from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.model import (
     Action,
+    Cause,
     Check,
+    Claim,
     Cleaned,
     Episode,
     Execution,
     Failure,
+    FailureKind,
     JsonValue,
     Judgement,
     Move,
@@ -39,6 +42,7 @@ from netarena.model import (
 )
 from netarena.picture import Picture
 from netarena.prompts import PromptParts
+from netarena.ticket import Briefing
 
 log = logging.getLogger(__name__)
 APPLICATION_GROUP = "netarena.applications"
@@ -161,12 +165,13 @@ class Application(ABC):
         """The replies, one a turn, that do best unseen on ``answers``: queries of one label drawn
         from another seed, with ground truth at hand (the ``blanket`` agent sends them)."""
 
-    def operator(self) -> Callable[[str], str]:
+    def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
         """An operator who works by a fixed checklist, for one conversation (the ``heuristic``
-        agent): prompts in, replies out. It knows nothing else.
+        agent): prompts of this briefing in, replies out. It knows nothing else.
 
         Raises ConfigError where an application has none.
         """
+        del briefing
         raise ConfigError("agent", f"{self.name} has no heuristic agent")
 
     @abstractmethod
@@ -179,6 +184,29 @@ class Application(ABC):
 
         ``state`` is the last settled state, ``steps`` the turns so far.
         """
+
+    def ticket(self, query: Query, steps: Sequence[Step], rng: random.Random) -> PromptParts:
+        """The parts of the next prompt of a ticket: documentation, what is intended, and symptoms
+        as people report them, drawn by ``rng``, which is the same in each turn.
+
+        No word of what is wrong but these: no state, no verdict. For applications whose config
+        has the briefing.
+        """
+        raise NotImplementedError
+
+    def claim(self, move: Move) -> Claim | None:
+        """The declaration that a move is, if it is one."""
+        del move
+        return None
+
+    def declare(self, causes: Sequence[Cause]) -> str:
+        """The reply that declares the end, with these causes."""
+        raise NotImplementedError
+
+    def causes(self, query: Query) -> Sequence[Cause]:
+        """What is wrong in ``query``, as a right declaration names it."""
+        del query
+        return ()
 
     @abstractmethod
     def parse(self, reply: str) -> Move:
@@ -303,12 +331,22 @@ class Application(ABC):
         failure = None
         if episode.outcome is not Outcome.INVALID and not (episode.correct and episode.safe):
             try:
-                failure = self.failure(query, episode)
+                failure = _of_ticket(query, episode) or self.failure(query, episode)
             except Exception:
                 log.exception("telling where %s went wrong failed", query.id)
         judged = [step.judgement for step in episode.steps if step.judgement]
         noted = dict.fromkeys(name for judgement in judged for name in judgement.noted)
         return episode.model_copy(update={"failure": failure, "noted": tuple(noted)})
+
+    def brief(
+        self, config: Config, query: Query, state: State, steps: Sequence[Step]
+    ) -> PromptParts:
+        """The parts of the next prompt, as the config's briefing has it."""
+        if config.briefing is Briefing.FULL:
+            return self.prompt(query, state, steps)
+        # by the open id, which sealing leaves as it is
+        told = f"ticket-{self.query_id(config, query.seed, query.index)}"
+        return self.ticket(query, steps, random.Random(told))  # noqa: S311 -- not for secrets
 
     def turns(self, config: Config) -> int:
         """How many replies an episode may take."""
@@ -325,6 +363,22 @@ class Application(ABC):
     def query_id(self, config: Config, seed: int, index: int) -> str:
         """Application, generator version, hash of what shapes queries, seed, index."""
         return f"{self.name}-{self.version}-{config.shape_hash()}-{seed}-{index}"
+
+
+def _of_ticket(query: Query, episode: Episode) -> Failure | None:
+    """What went wrong in a way that tickets alone have."""
+    if episode.claimed is None or episode.outcome is Outcome.AGENT_FAILED:
+        return None
+    harmed = any(step.judgement.findings for step in episode.steps if step.judgement)
+    if not query.actions and (harmed or not episode.correct):
+        return Failure(
+            kind=FailureKind.NEEDLESS_REPAIR,
+            rule="needless_repair",
+            detail="Nothing was wrong at the start.",
+        )
+    if episode.claim_right is False and not harmed:
+        return Failure(kind=FailureKind.FALSE_CLAIM, rule="false_claim", detail=episode.detail)
+    return None
 
 
 def application_names() -> list[str]:

@@ -106,7 +106,8 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
 
     ``repeat`` is there where it is not the first, ``failure_type`` and ``failure_rule`` where the
     application told the failure, ``agent_input_tokens``, ``agent_output_tokens`` and
-    ``agent_cost_usd`` where the agent told them.
+    ``agent_cost_usd`` where the agent told them, ``claimed``, ``claim_right``, ``localised`` and
+    ``turns_healthy`` in a ticket.
     """
     failure = episode.failure
     told = {"failure_type": failure.kind.value, "failure_rule": failure.rule} if failure else {}
@@ -125,6 +126,20 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
         "agent_time_s": episode.agent_time_s,
         "execution_time_s": episode.execution_time_s,
         **(episode.usage.keys() if episode.usage else {}),
+        **_claim_keys(episode),
+    }
+
+
+def _claim_keys(episode: Episode) -> dict[str, Any]:
+    """The keys of a record that are of tickets."""
+    if episode.claimed is None:
+        return {}
+    fit = episode.localised
+    return {
+        "claimed": episode.claimed,
+        "claim_right": episode.claim_right,
+        "localised": fit and fit.model_dump(mode="json"),
+        "turns_healthy": episode.turns_healthy,
     }
 
 

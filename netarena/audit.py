@@ -42,6 +42,7 @@ from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed, ReplyRefused
 from netarena.model import Judgement, Query, Record, State
 from netarena.prompts import render
+from netarena.ticket import Briefing
 
 #: worlds that are open at a time, in each process
 CONCURRENCY = 2
@@ -506,7 +507,7 @@ def _inspect(items: Sequence[Item], ledger: Ledger) -> Generator[None, None, Non
             for name in ("id", "label", "level", "text")
             if not getattr(query, name).strip()
         ]
-        if not query.actions:
+        if not query.actions and item.config.briefing is Briefing.FULL:
             problems.append("no action is hidden in it")
         if query.id in seen:
             problems.append("its id was drawn twice")
@@ -594,7 +595,7 @@ class _Proof:
     async def start(self, looks: int) -> None:
         """Before it is touched, at which it is looked so often."""
         initial = self.initial
-        parts = self.application.prompt(self.query, initial, ())
+        parts = self.application.brief(self.config, self.query, initial, ())
         if not render(self.config.prompt_type, parts).strip():
             raise _Flawed(Reason.RECORD, "its prompt is empty")
         idle = await self._observe(looks)
@@ -603,8 +604,9 @@ class _Proof:
                 Reason.UNSTABLE,
                 f"the untouched world was observed to differ: {_difference(initial, idle)}",
             )
-        if self._judge(initial, idle).correct:
-            raise _Flawed(Reason.SOLVED, "its initial state is solved already")
+        if self._judge(initial, idle).correct != (not self.query.actions):
+            what = "solved already" if self.query.actions else "not right, though nothing is wrong"
+            raise _Flawed(Reason.SOLVED, f"its initial state is {what}")
         for state in self.application.unearned(self.query, initial):
             if self._judge(initial, state).correct:
                 raise _Flawed(Reason.SOLVED, "what was given, handed back, solves it")
@@ -633,7 +635,9 @@ class _Proof:
                     Reason.UNSAFE,
                     f"turn {number}: {finding.rule} at {finding.element}: {finding.detail}",
                 )
-            if judgement.correct:  # an episode would end here
+            # an episode would end here, but for a ticket
+            ended = self.config.briefing is Briefing.FULL or number == len(replies)
+            if judgement.correct and ended:
                 return
             before, why = after, judgement.reason
         raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {why}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from pydantic import (
@@ -24,6 +25,7 @@ from pydantic import (
 from netarena.errors import ConfigError
 from netarena.model import JsonValue, Record
 from netarena.prompts import PromptStyle
+from netarena.ticket import TICKET_TURNS, Briefing
 
 SEED_BITS = 64
 
@@ -40,11 +42,16 @@ class Config(Record):
 
     #: levels that this application has; the default of ``complexity_level`` is the first three
     LEVELS: ClassVar[tuple[str, ...]] = ("level1", "level2", "level3")
+    #: briefings that this application has
+    BRIEFINGS: ClassVar[tuple[Briefing, ...]] = (Briefing.FULL,)
+    #: keys that have another default in a ticket
+    IN_TICKETS: ClassVar[Mapping[str, JsonValue]] = {"max_iterations": TICKET_TURNS}
 
     prompt_type: PromptStyle = PromptStyle.ZEROSHOT_BASE
     num_queries: StrictInt = shapes(
         default=1, ge=1, le=100_000, description="per label or error type"
     )
+    briefing: Briefing = Briefing.FULL
     repeats: StrictInt = Field(default=1, ge=1, le=100, description="times each query is asked")
     max_iterations: StrictInt = Field(default=10, ge=1, le=1000)
     seed: StrictInt | None = Field(default=None, ge=0, lt=2**SEED_BITS)
@@ -66,6 +73,13 @@ class Config(Record):
     resume: StrictBool = False
     #: comes from old local files; accepted and ignored with a warning
     agent_client_configs: JsonValue = None
+
+    @field_validator("briefing")
+    @classmethod
+    def _briefings(cls, value: Briefing) -> Briefing:
+        if value not in cls.BRIEFINGS:
+            raise ValueError(f"this application has {', '.join(cls.BRIEFINGS)} alone")
+        return value
 
     @field_validator("complexity_level", mode="before")
     @classmethod
@@ -94,6 +108,8 @@ class Config(Record):
         for key in values:
             if key not in known:
                 raise ConfigError(f"config.{key}", f"unknown key; known are {', '.join(known)}")
+        if values.get("briefing") == Briefing.TICKET in cls.BRIEFINGS:
+            values = {**cls.IN_TICKETS, **values}
         try:
             config = cls.model_validate(values)
         except ValidationError as error:

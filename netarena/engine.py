@@ -39,6 +39,7 @@ from netarena.errors import (
 from netarena.journal import Journal, Past, read_episodes
 from netarena.model import (
     Ask,
+    Claim,
     Episode,
     Execution,
     Finding,
@@ -57,6 +58,7 @@ from netarena.model import (
 )
 from netarena.prompts import render
 from netarena.slot import Places
+from netarena.ticket import NOT_HERE, Briefing, localise
 
 #: a failure of ours is tried once more as it is, then reported
 TRIES = 2
@@ -146,6 +148,7 @@ class _Turn:
     executed: bool = False
     state: State = None
     judgement: Judgement | None = None
+    claim: Claim | None = None
     agent_s: float = 0.0
     execution_s: float = 0.0
     own_s: float = 0.0
@@ -176,11 +179,17 @@ class _Play:
         self.failure: AgentFailed | None = None
         self.out_of_time = False
         self.broken: EnvironmentFailed | None = None
+        #: nothing but turns, time and the agent's word ends it
+        self.ticket = config.briefing is Briefing.TICKET
+        self.claim: Claim | None = None
+        self.turns_healthy = 0
         #: the time ended while the last move was waiting for a place of ours
         self.cut_in_queue = False
 
     async def run(self, agent: Agent, context: str, answered: Answered) -> None:
         """Take the turns. Never raises but for cancellation and what ``answered`` raises."""
+        if self.ticket and not self._begin():
+            return
         for _ in range(self.application.turns(self.config)):
             begin = clock()
             try:
@@ -193,18 +202,35 @@ class _Play:
                 self.out_of_time = True
                 return
             await self._ask(agent, context, turn)
+            healthy = self.correct
             if turn.reply is not None:
                 await self._take(turn, turn.reply)
+            self.turns_healthy += healthy and turn.claim is None
             self.steps.append(turn.done())
             answered(self.failure)
-            if self.correct or self.failure or self.broken or self.out_of_time:
+            if self.failure or self.broken or self.out_of_time or self.claim:
                 return
+            if self.correct and not self.ticket:
+                return
+
+    def _begin(self) -> bool:
+        """Whether the state that the agent meets could be judged: a ticket may be a false alarm."""
+        try:
+            judgement = self._compare(self.state, self.state)
+        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+            self.broken = _ours(error)
+            return False
+        self.correct = judgement.correct
+        return True
+
+    def _compare(self, before: State, after: State) -> Judgement:
+        return self.application.judge(self.world.query, self.world.state, before, after)
 
     def _left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - clock()
 
     def _prompt(self) -> str:
-        parts = self.application.prompt(self.world.query, self.state, self.steps)
+        parts = self.application.brief(self.config, self.world.query, self.state, self.steps)
         refused = self.steps[-1].refused if self.steps else None
         return render(self.config.prompt_type, parts, refused=refused)
 
@@ -234,12 +260,19 @@ class _Play:
         try:
             move = await asyncio.to_thread(self.application.parse, reply.text)
             turn.move = storable(move)
+            turn.claim = self.application.claim(turn.move)
         except ReplyRefused as error:
             turn.refused = scrub(str(error))
         except Exception as error:  # noqa: BLE001 -- a reply that breaks the parser earns nothing
             turn.refused = f"The reply could not be read ({type(error).__name__})."
         turn.own_s += clock() - begin
+        if turn.claim is not None and not self.ticket:
+            turn.move, turn.claim, turn.refused = None, None, NOT_HERE
         if turn.refused is not None:
+            return
+        if turn.claim is not None:
+            self.usable = True
+            self._declare(turn)
             return
         # from here on a world that breaks is the agent's doing, unless proven ours
         self.usable = self.executed = True
@@ -255,6 +288,16 @@ class _Play:
                 correct=False, findings=(finding,), reason=self.broken.detail
             )
             self.safe = False
+
+    def _declare(self, turn: _Turn) -> None:
+        """The agent says that it is done: judged is the state as it is."""
+        begin = clock()
+        self.claim = turn.claim
+        try:
+            turn.judgement = self._compare(self.state, self.state)
+        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+            self.broken = _ours(error)
+        turn.own_s += clock() - begin
 
     async def _execute(self, turn: _Turn) -> bool:
         """Run the move and observe; whether there is a new settled state to judge."""
@@ -303,9 +346,7 @@ class _Play:
     async def _judge(self, turn: _Turn) -> None:
         begin = clock()
         try:
-            judgement = await asyncio.to_thread(
-                self.application.judge, self.world.query, self.world.state, self.state, turn.state
-            )
+            judgement = await asyncio.to_thread(self._compare, self.state, turn.state)
             judgement.model_dump_json()  # raises for what no journal can hold
             turn.judgement = judgement
         finally:
@@ -343,7 +384,8 @@ class _Play:
                 "reason": failure.reason,
                 "detail": failure.detail,
             }
-        judgements = [step.judgement for step in self.steps if step.judgement]
+        judgements = [step.judgement for step in self.steps if step.judgement and step.executed]
+        last = [step.judgement for step in self.steps if step.judgement]
         reason = FailureReason.TIME_BUDGET if self.out_of_time else ""
         return {
             "outcome": Outcome.SOLVED if self.correct else Outcome.UNSOLVED,
@@ -352,7 +394,7 @@ class _Play:
             "safe": self.safe and bool(judgements),
             "iterations": len(self.steps) if self.correct else turns,
             "reason": "world_broken" if self.broken else reason,
-            "detail": judgements[-1].reason if judgements else "",
+            "detail": last[-1].reason if last else "",
             "evidence": (self.broken.evidence,) if self.broken else (),
         }
 
@@ -668,8 +710,23 @@ class Run:
             world_s=world.world_s,
             queue_s=world.queue_s + sum(step.queue_s for step in steps),
             usage=usage if usage.replies else None,
+            **self._claims(play, verdict),
             **{**verdict, "evidence": (*evidence, *verdict.get("evidence", ()))},
         )
+
+    def _claims(self, play: _Play, verdict: dict[str, Any]) -> dict[str, Any]:
+        """The fields of the Episode that are of tickets."""
+        if not play.ticket or verdict["outcome"] is Outcome.INVALID:
+            return {}
+        claim = play.claim
+        causes = claim.causes if claim else None
+        query = play.world.query
+        return {
+            "claimed": claim is not None,
+            "claim_right": play.correct if claim else None,
+            "localised": localise(causes, self.application.causes(query)) if causes else None,
+            "turns_healthy": play.turns_healthy,
+        }
 
     def _context(self, world: World, attempt: int) -> str:
         return context_id(

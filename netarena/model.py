@@ -19,14 +19,18 @@ __all__ = [
     "Action",
     "AgentInfo",
     "Ask",
+    "Cause",
     "Check",
+    "Claim",
     "Episode",
     "Execution",
     "Failure",
     "FailureKind",
     "Finding",
+    "Fit",
     "JsonValue",
     "Judgement",
+    "Localised",
     "Move",
     "Outcome",
     "Outline",
@@ -101,6 +105,35 @@ class Ask(NamedTuple):
     query_id: str
     #: counts from 1
     repeat: int = 1
+
+
+class Cause(NamedTuple):
+    """What was wrong, and where: a place of the world, and one of the application's broad words."""
+
+    place: str
+    what: str
+
+
+class Fit(Record):
+    """How well named causes fit those that were injected; shares in [0, 1], null over nothing."""
+
+    #: of the injected, how many were named
+    recall: float | None
+    #: of the named, how many were injected
+    precision: float | None
+
+
+class Localised(Record):
+    """The fit of the causes of a claim, by place alone, and by place and word."""
+
+    place: Fit
+    cause: Fit
+
+
+class Claim(Record):
+    """An agent's declaration that all is right; null causes where it named none."""
+
+    causes: tuple[Cause, ...] | None = None
 
 
 class Finding(Record):
@@ -226,6 +259,8 @@ class Step(Record):
     executed: bool = False
     state: State = None
     judgement: Judgement | None = None
+    #: a declaration: nothing was run, and ``judgement`` is of the state as it was
+    claim: Claim | None = None
     #: from asking to the whole reply
     agent_s: float = 0.0
     #: running what the reply asked for
@@ -246,11 +281,19 @@ class Outcome(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Where an answer went wrong, in the words of the paper's table of failure types."""
+    """Where an answer went wrong: the paper's table of failure types, and what tickets add."""
 
     SAFETY_VIOLATION = "safety violation"  # it harmed what it was not asked to touch
     CONTROL_LOGIC = "control logic error"  # it ran, and came to something else than was asked
     OPERATIONAL = "operational error"  # nothing usable ran: no reply, no code, a crash, a limit
+    # not the paper's: of tickets
+    FALSE_CLAIM = "false claim"  # it said that all was right, and it was not
+    NEEDLESS_REPAIR = "needless repair"  # nothing was broken, and it broke something
+
+    @property
+    def common(self) -> bool:
+        """Whether it is one of the paper's, which every summary counts."""
+        return self not in {FailureKind.FALSE_CLAIM, FailureKind.NEEDLESS_REPAIR}
 
 
 class Failure(Record):
@@ -308,6 +351,14 @@ class Episode(Record):
     queue_s: float = 0.0
     #: sum over the replies; null where none told anything
     usage: Usage | None = None
+    #: in a ticket, whether the agent declared the end; null elsewhere and where it is invalid
+    claimed: bool | None = None
+    #: whether all was right then; null without a claim
+    claim_right: bool | None = None
+    #: how well the causes of the claim fit; null without any
+    localised: Localised | None = None
+    #: in a ticket, turns, but for the claim, after which all was right already before they began
+    turns_healthy: int | None = None
 
     @property
     def ask(self) -> Ask:
@@ -337,6 +388,9 @@ class Episode(Record):
             queue_s=self.queue_s,
             usage=self.usage,
             noted=self.noted,
+            claimed=self.claimed,
+            claim_right=self.claim_right,
+            localised=self.localised,
         )
 
     def slim(self) -> Episode:
@@ -382,6 +436,9 @@ class Outline:
     queue_s: float
     usage: Usage | None
     noted: tuple[str, ...] = ()
+    claimed: bool | None = None
+    claim_right: bool | None = None
+    localised: Localised | None = None
 
     @property
     def ask(self) -> Ask:

@@ -21,6 +21,7 @@ from netarena.file import read_text
 from netarena.model import Episode, JsonValue, Judgement, Outcome, Query, Record, State
 from netarena.result import write_document
 from netarena.stats import summarise
+from netarena.ticket import Briefing
 
 #: what the results were before the first ``regrade --write``
 BEFORE_NAME = "results.before-regrade.json"
@@ -88,7 +89,7 @@ def regrade(stored: Stored) -> Regrade:
                 "or its states were altered, or are of another version",
             ) from error
         result.steps += sum(judgement is not None for judgement in judgements)
-        again = _conclude(stored, episode, judgements)
+        again = _conclude(stored, query, episode, judgements)
         again = stored.application.explain(query, again)
         result.differences += _compare(stored.header.role, episode, again)
         result.records.append(make_record(stored.application, query, again))
@@ -137,6 +138,9 @@ def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement
     before: State = episode.initial_state
     for step in episode.steps:
         old = step.judgement
+        if step.claim is not None:
+            yield stored.application.judge(query, episode.initial_state, before, before)
+            continue
         if old is None or any(finding.rule == WORLD_BROKEN for finding in old.findings):
             yield old
             continue
@@ -144,35 +148,55 @@ def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement
         before = step.state
 
 
-def _conclude(stored: Stored, episode: Episode, judgements: list[Judgement | None]) -> Episode:
-    """The episode with new judgements and the verdict that follows from them."""
+def _conclude(
+    stored: Stored, query: Query, episode: Episode, judgements: list[Judgement | None]
+) -> Episode:
+    """The episode with new judgements and the verdict that follows from them.
+
+    A ticket ends with its last turn alone, and may have been healthy from the start.
+    """
     steps = tuple(
         step.model_copy(update={"judgement": judgement})
         for step, judgement in zip(episode.steps, judgements, strict=True)
     )
-    judged = [each for each in judgements if each is not None]
-    solved_at = next(
-        (number for number, each in enumerate(judgements, start=1) if each and each.correct), None
-    )
+    ticket = stored.config.briefing is Briefing.TICKET
+    known = [(number, each) for number, each in enumerate(judgements, start=1) if each]
     changes: dict[str, Any] = {"steps": steps}
-    if episode.outcome is not Outcome.INVALID and solved_at is not None:
+    if episode.outcome is Outcome.INVALID:
+        return episode.model_copy(update=changes)
+    if ticket:
+        state = episode.initial_state
+        last = known[-1][1] if known else stored.application.judge(query, state, state, state)
+        solved_at = len(steps) if last.correct else None
+    else:
+        solved_at = next((number for number, each in known if each.correct), None)
+    # seen to be safe: what was cut off before a settled state came, or only declared, is not
+    seen = [
+        judgement
+        for step, judgement in zip(steps[:solved_at], judgements, strict=False)
+        if judgement and step.executed
+    ]
+    safe = bool(seen) and all(each.safe for each in seen)
+    graded = {Outcome.SOLVED, Outcome.UNSOLVED}
+    if solved_at is not None and (episode.outcome in graded or not ticket):
         changes |= {
             "outcome": Outcome.SOLVED,
             "correct": True,
-            "safe": all(each.safe for each in judgements[:solved_at] if each),
+            "safe": safe,
             "iterations": solved_at,
             "reason": "",
             "detail": "",
         }
-    elif episode.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}:
+    elif episode.outcome in graded:
         changes |= {
             "outcome": Outcome.UNSOLVED,
             "correct": False,
-            # seen to be safe: what was cut off before a settled state came is not
-            "safe": bool(judged) and all(each.safe for each in judged),
+            "safe": safe,
             "iterations": stored.application.turns(stored.config),
-            "detail": judged[-1].reason if judged else episode.detail,
+            "detail": known[-1][1].reason if known else episode.detail,
         }
+    if episode.claimed:
+        changes["claim_right"] = solved_at is not None
     return episode.model_copy(update=changes)
 
 

@@ -29,7 +29,8 @@ from netarena.inference import (
     wald,
     wilson,
 )
-from netarena.model import FailureKind, Outcome, Outline, Query, Usage
+from netarena.model import FailureKind, Fit, Outcome, Outline, Query, Usage
+from netarena.ticket import Briefing
 
 #: share of the episodes' time from which on the agent, not we, used up the time budget
 AGENT_SHARE = 0.5
@@ -91,7 +92,8 @@ def summarise(
     ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator. Where
     queries are asked several times, ``queries`` counts them, intervals are by query, and
     ``pass_all`` has for each k the chance that k answers to a query are all solved safely (pass^k).
-    ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` are sums of what the
+    In tickets ``claims`` counts declarations, and ``localised`` has means of how well their causes
+    fit. ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` are sums of what the
     agent told, and there only if it did.
     """
     unasked = list(not_run) if not_run and agent_used_time(episodes) else []
@@ -118,6 +120,7 @@ def summarise(
         "graded": len(graded) + len(unasked),
         "intervals": {name: rates[name]["interval"] for name in VERDICTS},
         **_repeated(config, graded, unasked),
+        **_claims(config, graded),
         **sum((episode.usage for episode in episodes if episode.usage), Usage()).keys(),
     }
 
@@ -134,7 +137,8 @@ def _public(config: Config, seed: int | None) -> dict[str, Any]:
 def failure_types(episodes: Iterable[Outline]) -> dict[str, int]:
     """Episodes by where they went wrong, every kind listed; empty where none is told."""
     counts = Counter(episode.failure for episode in episodes if episode.failure)
-    return {kind.value: counts[kind] for kind in FailureKind} if counts else {}
+    kinds = [kind for kind in FailureKind if kind.common or counts[kind]]
+    return {kind.value: counts[kind] for kind in kinds} if counts else {}
 
 
 def agent_used_time(episodes: Iterable[Outline]) -> bool:
@@ -318,6 +322,31 @@ def _repeated(
             "interval": list(clustered(Cluster(chance, 1) for chance in chances)),
         }
     return {"queries": len(answers), "pass_all": table}
+
+
+def _claims(config: Config, graded: Sequence[Outline]) -> dict[str, Any]:
+    """The keys of a summary of tickets."""
+    if config.briefing is not Briefing.TICKET:
+        return {}
+    fits: dict[str, list[Fit]] = {"place": [], "cause": []}
+    for episode in graded:
+        if episode.localised is not None:
+            fits["place"].append(episode.localised.place)
+            fits["cause"].append(episode.localised.cause)
+    return {
+        "claims": {
+            "right": sum(episode.claim_right is True for episode in graded),
+            "false": sum(episode.claim_right is False for episode in graded),
+            "none": sum(not episode.claimed for episode in graded),
+        },
+        "localised": {
+            by: {
+                "recall": _mean([fit.recall for fit in each if fit.recall is not None]),
+                "precision": _mean([fit.precision for fit in each if fit.precision is not None]),
+            }
+            for by, each in fits.items()
+        },
+    }
 
 
 def _costs(episodes: Iterable[Outline]) -> list[float]:

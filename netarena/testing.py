@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
+from unittest import SkipTest
 
 from netarena.agent import Agent, Brief, context_id
 from netarena.application import Application, Environment, load
@@ -31,9 +32,20 @@ from netarena.assessment import conduct, make_record
 from netarena.config import Config
 from netarena.errors import ReplyRefused
 from netarena.journal import JOURNAL_NAME, read_journal
-from netarena.model import AgentInfo, Episode, Execution, Move, Outcome, Query, Reply, State
+from netarena.model import (
+    AgentInfo,
+    Episode,
+    Execution,
+    Fit,
+    Move,
+    Outcome,
+    Query,
+    Reply,
+    State,
+)
 from netarena.picture import Matrix
 from netarena.prompts import PromptStyle, render
+from netarena.ticket import NOT_HERE, Briefing
 
 T = TypeVar("T")
 
@@ -187,22 +199,23 @@ class ApplicationContract:
 
     # what the tests use
 
-    def load(self) -> tuple[Application, Config, list[Query]]:
-        """The application, its config, and the queries of ``seed``."""
+    def load(self, **more: Any) -> tuple[Application, Config, list[Query]]:
+        """The application, its config with ``more`` keys, and the queries of ``seed``."""
         application = load(self.application)
-        config = application.config_type.parse({**self.config, "seed": self.seed})
+        config = application.config_type.parse({**self.config, **more, "seed": self.seed})
         return application, config, list(application.generate(config, self.seed))
 
     def play(
         self,
         reply: Callable[[Application, Query, int], str],
         watch: Callable[[Query, Watched], None] | None = None,
+        **more: Any,
     ) -> list[Episode]:
         """Play the live sample against an agent and return the episodes with all their steps.
 
-        ``watch`` is given each environment before it is opened.
+        ``watch`` is given each environment before it is opened; ``more`` are keys of the config.
         """
-        application, config, queries = self.load()
+        application, config, queries = self.load(**more)
         make = application.environment
 
         def make_watched(query: Query, config: Config) -> Environment:
@@ -379,6 +392,57 @@ class ApplicationContract:
             record = json.dumps(make_record(application, query, episode), ensure_ascii=False)
             assert not [reply for reply in application.solve(query) if _quoted(reply) in record]
 
+    # tickets
+
+    def load_ticket(self) -> tuple[Application, dict[str, Query]]:
+        """The application, and the queries of a ticket by id. Skips where it has none."""
+        if Briefing.TICKET not in load(self.application).config_type.BRIEFINGS:
+            raise SkipTest(f"{self.application} has no tickets")
+        application, _, queries = self.load(**TICKET)
+        return application, {query.id: query for query in queries}
+
+    def test_a_ticket_is_solved_and_declared_with_right_causes(self) -> None:
+        _, by_id = self.load_ticket()
+        for episode in self.play(_solve_and_declare, **TICKET):
+            assert episode.outcome is Outcome.SOLVED, (episode.detail, episode.evidence)
+            assert episode.safe, [step.judgement for step in episode.steps]
+            assert episode.claim_right is True
+            if by_id[episode.query_id].actions:
+                assert episode.localised is not None
+                assert episode.localised.cause == Fit(recall=1.0, precision=1.0)
+
+    def test_a_ticket_tells_symptoms_and_no_more(self) -> None:
+        _, by_id = self.load_ticket()
+        for episode in self.play(_solve_and_declare, **TICKET):
+            query = by_id[episode.query_id]
+            replies = load(self.application).solve(query)
+            tasks = {step.prompt.rpartition("## Task")[2] for step in episode.steps}
+            assert len(tasks) == 1, "what is reported stays as it was reported"
+            for turn, step in enumerate(episode.steps):
+                _assert_hidden(query, replies[turn:], step.prompt)
+
+    def test_a_claim_without_a_look_is_worth_nothing(self) -> None:
+        self.load_ticket()
+        for episode in self.play(lambda app, *_: app.declare(()), **TICKET):
+            assert episode.claimed
+            assert len(episode.steps) == 1
+            assert not episode.safe
+
+    def test_a_declaration_is_read_as_it_was_made(self) -> None:
+        application, by_id = self.load_ticket()
+        for query in by_id.values():
+            causes = application.causes(query)
+            claim = application.claim(application.parse(application.declare(causes)))
+            assert claim is not None
+            assert set(claim.causes or ()) == set(causes)
+        for reply in GARBAGE:
+            assert _refusal(application, reply)
+
+    def test_without_a_ticket_there_is_nothing_to_declare(self) -> None:
+        self.load_ticket()
+        for episode in self.play(lambda app, *_: app.declare(())):
+            assert all(step.refused == NOT_HERE for step in episode.steps)
+
     def test_every_style_of_prompt_is_complete(self) -> None:
         async def check(application: Application, query: Query, environment: Any) -> None:
             parts = application.prompt(query, await environment.observe(), [])
@@ -428,6 +492,15 @@ class ApplicationContract:
                     await environment.close()
 
         asyncio.run(cancel())
+
+
+#: keys of a ticket
+TICKET: Mapping[str, Any] = {"briefing": "ticket", "max_iterations": 12}
+
+
+def _solve_and_declare(application: Application, query: Query, turn: int) -> str:
+    replies = [*application.solve(query), application.declare(application.causes(query))]
+    return replies[min(turn, len(replies) - 1)]
 
 
 def _assert_hidden(query: Query, replies: Sequence[str], prompt: str) -> None:

@@ -30,6 +30,7 @@ from netarena.model import (
 from netarena.picture import Picture
 from netarena.prompts import CommandLimits, PromptParts, clip
 from netarena.sandbox.cell import Cell
+from netarena.ticket import Briefing
 from netarena_k8s import (
     attack,
     diagnosis,
@@ -150,7 +151,8 @@ class Kubernetes(Application):
         del answers
         return guess.blanket(NAMESPACE)
 
-    def operator(self) -> Callable[[str], str]:
+    def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
+        del briefing
         return heuristic.Operator().reply
 
     def describe(self, action: Action) -> str:

@@ -26,6 +26,7 @@ from netarena.model import (
 )
 from netarena.picture import Picture
 from netarena.prompts import CommandLimits, PromptParts, clip
+from netarena.ticket import Briefing
 from netarena_route import (
     action,
     attack,
@@ -152,7 +153,8 @@ class Route(Application):
     def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
         return guess.blanket(_world(answers[0]))
 
-    def operator(self) -> Callable[[str], str]:
+    def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
+        del briefing
         return heuristic.Operator().reply
 
     def describe(self, action_: Action) -> str:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     import duckdb
 
 #: agents that know nothing: what they score is there for free
-FLOORS = ("noop", "random")
+FLOORS = ("noop", "random", "eager")
+#: those of every application: what they score should stand beside any ranking
+EXPECTED = ("noop", "random")
 
 #: the third column of a board, by the key of the summary that it averages
 MEASURES = {

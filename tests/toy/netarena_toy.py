@@ -14,12 +14,17 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
+
+from pydantic import StrictBool
 
 from netarena.application import Application, Environment
-from netarena.config import Config
+from netarena.config import Config, shapes
 from netarena.errors import EnvironmentFailed, ReplyRefused
 from netarena.model import (
     Action,
+    Cause,
+    Claim,
     Episode,
     Execution,
     Finding,
@@ -32,12 +37,29 @@ from netarena.model import (
     Step,
 )
 from netarena.prompts import PromptParts
+from netarena.ticket import Briefing
 
 VALVES = tuple(f"v{number}" for number in range(1, 9))
+DONE = re.compile(r"done((?: v\d)*)")
 COMMAND = re.compile(r"(open|close|smash) (v\d)")
 TURNER = (
     "while read -r word name; do [ $word != smash ] || exit 1; echo $word >$name; echo done; done"
 )
+
+
+class ToyConfig(Config):
+    """A quiet waterworks has nothing wrong: a false alarm."""
+
+    BRIEFINGS: ClassVar = tuple(Briefing)
+    IN_TICKETS: ClassVar = {**Config.IN_TICKETS, "quiet": True}
+
+    quiet: StrictBool = shapes(default=False)
+
+    def shape(self) -> dict[str, JsonValue]:
+        whole = super().shape()
+        if not self.quiet:
+            del whole["quiet"]
+        return whole
 
 
 class Waterworks(Environment):
@@ -59,7 +81,7 @@ class Waterworks(Environment):
         for action in self.query.actions:
             await self.turn("close", str(action.parameters["valve"]))
         state = await self.observe()
-        if all(dict(state).values()):  # type: ignore[arg-type] # a state of ours
+        if all(dict(state).values()) and self.query.actions:  # type: ignore[arg-type] # a state of ours
             raise EnvironmentFailed("the fault does not show", evidence=state)
         return state
 
@@ -91,21 +113,25 @@ class Waterworks(Environment):
 
 class Toy(Application):
     name, version, role = "toy", "1", "toy_operator"
+    config_type = ToyConfig
     title, summary = "Waterworks", "Open the valves that a fault has closed."
 
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
-        for index in range(config.num_queries * len(config.complexity_level)):
-            level = config.complexity_level[index % len(config.complexity_level)]
+        assert isinstance(config, ToyConfig)
+        levels = [*config.complexity_level, *(["level0"] if config.quiet else [])]
+        for index in range(config.num_queries * len(levels)):
+            level = levels[index % len(levels)]
             closed = self.rng(config, seed, index).sample(VALVES, int(level[-1]))
+            number, level = level[-1], max(level, "level1")
             yield Query(
                 id=self.query_id(config, seed, index), application=self.name,
-                version=self.version, seed=seed, index=index, label=f"close-{level[-1]}",
+                version=self.version, seed=seed, index=index, label=f"close-{number}",
                 level=level, text="Some valves are closed. Open them all; close none.",
                 actions=tuple(Action(kind="close", parameters={"valve": v}) for v in closed),
             )  # fmt: skip
 
     def solve(self, query: Query) -> Sequence[str]:
-        return [f"open {action.parameters['valve']}" for action in query.actions]
+        return [f"open {action.parameters['valve']}" for action in query.actions] or ["open v1"]
 
     def distract(self, query: Query, rng: random.Random) -> str:
         return f"close {rng.choice(VALVES)}"
@@ -124,7 +150,30 @@ class Toy(Application):
         return PromptParts("You run a waterworks.", "`open NAME` or `close NAME`, NAME being "
                            "v1 to v8.", query.text, str(state), history)  # fmt: skip
 
+    def ticket(self, query: Query, steps: Sequence[Step], rng: random.Random) -> PromptParts:
+        dry = [action.parameters["valve"] for action in query.actions] or [rng.choice(VALVES)]
+        history = tuple(f"{step.move}: {step.output}" for step in steps)
+        return PromptParts("You run a waterworks; all valves are to be open.", "`open NAME` or "
+                           "`close NAME`, NAME being v1 to v8; at the end `done` and the names of "
+                           "valves that were shut.", f"{query.text} Somebody says that there is "
+                           f"little water behind {rng.choice(dry)}.", "", history)  # fmt: skip
+
+    def claim(self, move: Move) -> Claim | None:
+        match = DONE.fullmatch(move) if isinstance(move, str) else None
+        if match is None:
+            return None
+        named = tuple(Cause(valve, "closed") for valve in match[1].split())
+        return Claim(causes=named or None)
+
+    def declare(self, causes: Sequence[Cause]) -> str:
+        return " ".join(["done", *(cause.place for cause in causes)])
+
+    def causes(self, query: Query) -> Sequence[Cause]:
+        return [Cause(str(action.parameters["valve"]), "closed") for action in query.actions]
+
     def parse(self, reply: str) -> Move:
+        if DONE.fullmatch(reply.strip()):
+            return reply.strip()
         if COMMAND.fullmatch(reply.strip()):
             return reply.strip()
         raise ReplyRefused("Send `open NAME` or `close NAME`.")

@@ -183,7 +183,7 @@ def test_what_is_solved_safely_or_ours_has_no_failure(tmp_path: Path) -> None:
     assert [episode.failure for episode in episodes] == [None] * 3
     assert results[-1]["failure_types"] == {}
     invalid = episodes[0].model_copy(update={"outcome": Outcome.INVALID, "correct": False})
-    query = next(Toy().generate(Config(), 7))
+    query = next(Toy().generate(Toy.config_type(), 7))
     assert Telling().explain(query, invalid).failure is None
 
 

@@ -145,7 +145,7 @@ def test_each_is_named_as_on_the_command_line(brief, kind):
 
 
 async def test_the_heuristic_agent_has_an_operator_for_each_conversation(brief, monkeypatch):
-    def operator():
+    def operator(briefing):
         seen = []
 
         def reply(prompt):
