@@ -64,10 +64,11 @@ class Stored:
                 yield Episode.model_validate(event["episode"])
 
 
-def read_run(folder: Path) -> list[Stored]:
-    """Read a run's folder, or the folder of one of its participants; participants by role.
+def find_participants(folder: Path) -> tuple[Path, list[Path]]:
+    """Of a run's folder, or the folder of one of its participants: which one holds the queries, and
+    which ones a journal, by role.
 
-    Raises ConfigError when it holds no assessment, or its application is not installed.
+    Raises ConfigError when it holds no assessment.
     """
     if not folder.is_dir():
         raise ConfigError("directory", f"{folder} is not a directory")
@@ -82,11 +83,20 @@ def read_run(folder: Path) -> list[Stored]:
     homes = [home for home in (folder, folder.parent) if (home / QUERIES_NAME).is_file()]
     if not homes:
         raise ConfigError("directory", f"{folder} holds no {QUERIES_NAME}")
-    queries = tuple(load_queries(homes[0] / QUERIES_NAME))
+    return homes[0], places
+
+
+def read_run(folder: Path) -> list[Stored]:
+    """Read a run's folder, or the folder of one of its participants; participants by role.
+
+    Raises ConfigError when it holds no assessment, or its application is not installed.
+    """
+    home, places = find_participants(folder)
+    queries = tuple(load_queries(home / QUERIES_NAME))
     run = [_read_participant(place, queries) for place in places]
     if all(stored.header.secrecy is Secrecy.OPEN for stored in run):
         return run
-    whole = run if homes[0] == folder else read_run(homes[0])
+    whole = run if home == folder else read_run(home)
     left = any(stored.not_run for stored in whole)
     return [replace(stored, seed=None) for stored in run] if left else run
 

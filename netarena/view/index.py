@@ -1,0 +1,430 @@
+"""What journals hold, found by offsets: outlines in memory, whole episodes read when asked for.
+
+A journal may have gigabytes, and may still grow. What a list of episodes shows is parsed of each
+line once, and the line's place is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from netarena.application import Application, load
+from netarena.archive import find_participants
+from netarena.assessment import QUERIES_NAME
+from netarena.errors import ConfigError
+from netarena.file import open_regular
+from netarena.journal import JOURNAL_NAME, MOST_LINE_BYTES, Header, read_events
+from netarena.model import (
+    AgentInfo,
+    Ask,
+    Episode,
+    Failure,
+    Finding,
+    Judgement,
+    Outcome,
+    Outline,
+    Query,
+    Record,
+    Step,
+    Usage,
+    storable,
+)
+from netarena.report.story import Story, is_lost, tell, why
+
+log = logging.getLogger(__name__)
+#: characters of a reason that a list shows
+WHY_CHARS = 400
+#: how long journals are read before others get a turn, seconds
+_SLICE_S = 0.2
+#: between looks at journals that are read to their end, seconds
+_LOOK_EVERY_S = 1.0
+#: what may stand in the name of a page as it is
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+R = TypeVar("R", bound=Record)
+
+
+# the part of a journal's line that a list needs; the rest is parsed over, which is five times as
+# fast as making objects of it
+
+
+class _Judgement(BaseModel):
+    correct: bool
+    findings: tuple[Finding, ...] = ()
+
+
+class _Step(BaseModel):
+    refused: str | None = None
+    judgement: _Judgement | None = None
+
+
+class _Episode(BaseModel):
+    query_id: str
+    repeat: int = 1
+    index: int
+    label: str
+    level: str
+    role: str
+    agent: AgentInfo
+    outcome: Outcome
+    correct: bool = False
+    safe: bool = False
+    iterations: int = 0
+    reason: str = ""
+    detail: str = ""
+    failure: Failure | None = None
+    steps: tuple[_Step, ...] = ()
+    agent_time_s: float = 0.0
+    execution_time_s: float = 0.0
+    own_time_s: float = 0.0
+    world_s: float = 0.0
+    queue_s: float = 0.0
+    usage: Usage | None = None
+
+
+class _Line(BaseModel):
+    event: str
+    episode: _Episode | None = None
+    complete: bool = False
+
+
+class _QueryLine(BaseModel):
+    id: str
+
+
+class Place(NamedTuple):
+    """Of a line in its file, bytes."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A graded episode as a list shows it."""
+
+    run: Run
+    outline: Outline
+    #: among the episodes of its run, by grading, from 0
+    number: int
+    #: of its page, unique in its run
+    name: str
+    agent: str
+    why: str
+    lost: bool
+    place: Place
+
+    @property
+    def path(self) -> str:
+        """Of its page, relative to the site."""
+        return f"episode/{self.run.slug}/{self.name}.html"
+
+
+class Run:
+    """One participant of a stored assessment, whose journal is followed."""
+
+    def __init__(self, folder: Path, home: Path, slug: str) -> None:
+        """Raises ConfigError where ``folder`` holds no journal that says what was run."""
+        header = _read_header(folder)
+        self.folder = folder
+        self.slug = slug
+        self.title = folder.name if folder == home else f"{home.name}/{folder.name}"
+        self.header: Header = header
+        self.application: Application = load(header.application)
+        self.complete = False
+        #: lines that are no episodes of this version, and so have no page: number, from 1, and why
+        self.problems: list[str] = []
+        self._path = folder / JOURNAL_NAME
+        self._queries_path = home / QUERIES_NAME
+        self._queries: dict[str, Place] = {}
+        self._entries: dict[Ask, Entry] = {}
+        self._names: dict[str, Ask] = {}
+        #: up to where the journal is read, and which file that was
+        self._offset = 0
+        self._lines = 0
+        self._file = -1
+        self._lock = threading.Lock()
+
+    @property
+    def entries(self) -> list[Entry]:
+        """By grading; of an episode that is there twice, the last one."""
+        with self._lock:
+            return list(self._entries.values())
+
+    @property
+    def read_bytes(self) -> int:
+        """How much of the journal is read."""
+        return self._offset
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of it there is."""
+        try:
+            return self._path.stat().st_size
+        except OSError:
+            return self._offset
+
+    @property
+    def agent(self) -> str:
+        """Who answered, as far as known."""
+        with self._lock:
+            return next((entry.agent for entry in self._entries.values()), "")
+
+    @property
+    def asked(self) -> int:
+        """How many episodes the run will have; 0 where nobody knows."""
+        repeats = self.header.config.get("repeats", 1)
+        return len(self._queries) * (repeats if isinstance(repeats, int) else 1)
+
+    def find(self, name: str) -> Entry | None:
+        """The entry whose page has this name."""
+        with self._lock:
+            ask = self._names.get(name)
+            return self._entries.get(ask) if ask is not None else None
+
+    def answer(self, ask: Ask) -> Entry | None:
+        """The entry of this query and repeat."""
+        with self._lock:
+            return self._entries.get(ask)
+
+    def catch_up(self, limit_s: float = math.inf) -> bool:
+        """Read what the journal has beyond what was read, for so long; whether there was anything.
+
+        A torn last line is left for the next time. Raises OSError.
+        """
+        until = time.monotonic() + limit_s
+        with open_regular(self._path) as file:
+            self._begin(os.fstat(file.fileno()))
+            start = self._offset
+            file.seek(start)
+            while time.monotonic() < until:
+                line = file.readline(MOST_LINE_BYTES)
+                if not line.endswith(b"\n"):
+                    break
+                self._lines += 1
+                self._take(line, Place(self._offset, len(line)))
+                self._offset += len(line)
+        return self._offset != start
+
+    def tell(self, entry: Entry) -> Story:
+        """The whole story of an episode. Raises ConfigError where it is not there any more."""
+        episode = self.read(entry)
+        place = self._queries.get(episode.query_id)
+        if place is None:
+            raise ConfigError("query", f"{episode.query_id} is in no {QUERIES_NAME}")
+        query = _parse(Query, _read_at(self._queries_path, place), self._queries_path)
+        return tell(self.application, query, episode)
+
+    def read(self, entry: Entry) -> Episode:
+        """An episode with all that the journal has. Raises ConfigError as ``tell``."""
+        event = _read_at(self._path, entry.place)
+        episode = event.get("episode") if isinstance(event, dict) else None
+        return _parse(Episode, episode, self._path)
+
+    def _read_queries(self) -> None:
+        offset = 0
+        with open_regular(self._queries_path) as file:
+            while line := file.readline(MOST_LINE_BYTES):
+                with suppress(ValidationError):  # who reads it by its place says so
+                    query = _QueryLine.model_validate_json(line)
+                    self._queries.setdefault(query.id, Place(offset, len(line)))
+                offset += len(line)
+
+    def _begin(self, status: os.stat_result) -> None:
+        """A journal that another one took the place of, or that was cut, is read from its start."""
+        if status.st_ino == self._file and status.st_size >= self._offset:
+            return
+        with self._lock:
+            self._entries.clear()
+            self._names.clear()
+        self._queries.clear()
+        self._read_queries()
+        self.problems.clear()
+        self.complete = False
+        self._file, self._offset, self._lines = status.st_ino, 0, 0
+
+    def _take(self, line: bytes, place: Place) -> None:
+        try:
+            event = _read_event(line)
+        except ValueError:
+            self.problems.append(f"line {self._lines} of the journal is none of this version")
+            return
+        if event.event in {"assessment", "end"}:  # the first, also of what is resumed
+            self.complete = event.complete
+        if event.episode is None:
+            return
+        episode = _slim(event.episode)
+        with self._lock:
+            old = self._entries.get(episode.ask)
+            entry = Entry(
+                run=self,
+                outline=episode.outline(),
+                number=old.number if old else len(self._entries),
+                name=self._name(episode.ask),
+                agent=sys.intern(episode.agent.name),
+                why=why(episode)[:WHY_CHARS],
+                lost=is_lost(episode),
+                place=place,
+            )
+            self._entries[episode.ask] = entry
+            self._names[entry.name] = episode.ask
+
+    def _name(self, ask: Ask) -> str:
+        """Of a page: the query's id where a file may be called so, else where the query stands."""
+        name = ask.query_id
+        if not _PLAIN.fullmatch(name):
+            stands = list(self._queries).index(name) if name in self._queries else self._lines
+            name = f"~{stands}" if name in self._queries else f"~~{stands}"
+        return name if ask.repeat == 1 else f"{name}~{ask.repeat}"
+
+
+class Library:
+    """The runs that are shown, in the order in which they were named."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        """Each is a run, one of its participants, or holds runs. Raises ConfigError."""
+        self.runs: list[Run] = []
+        taken: set[str] = set()
+        for home, place in [found for folder in folders for found in _find(folder)]:
+            if any(run.folder.samefile(place) for run in self.runs):
+                continue
+            words = home.resolve().name if place == home else f"{home.resolve().name}-{place.name}"
+            plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-.")[:60] or "run"
+            slug, number = plain, 1
+            while slug.lower() in taken:
+                number += 1
+                slug = f"{plain}-{number}"
+            taken.add(slug.lower())
+            self.runs.append(Run(place, home, slug))
+        #: rises with each change
+        self.generation = 0
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Of all runs."""
+        return [entry for run in self.runs for entry in run.entries]
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Bytes of journals that are read, and that there are."""
+        read = sum(run.read_bytes for run in self.runs)
+        return read, max(read, sum(run.size_bytes for run in self.runs))
+
+    def run(self, slug: str) -> Run | None:
+        """By the name that it has in paths."""
+        return next((run for run in self.runs if run.slug == slug), None)
+
+    def catch_up(self, limit_s: float = math.inf) -> bool:
+        """Read on in each journal for so long at most; whether there was anything."""
+        new = False
+        for run in self.runs:
+            try:
+                new |= run.catch_up(limit_s)
+            except (OSError, ConfigError) as error:
+                log.warning("%s: %s", run.folder, error)
+        self.generation += new
+        return new
+
+    def __enter__(self) -> Self:
+        """Follow the journals, in a thread."""
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._follow, name="journals", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._stopped.is_set():
+            if not self.catch_up(_SLICE_S):
+                self._stopped.wait(_LOOK_EVERY_S)
+
+
+def _find(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """The home and the folder of each participant of the runs in ``folder``."""
+    try:
+        home, places = find_participants(folder)
+    except ConfigError:
+        below = [] if not folder.is_dir() else sorted(folder.glob(f"*/{QUERIES_NAME}"))
+        if not below:
+            raise
+        for path in below:
+            with suppress(ConfigError):  # a run that has not begun
+                home, places = find_participants(path.parent)
+                yield from ((home, place) for place in places)
+        return
+    yield from ((home, place) for place in places)
+
+
+def _read_header(folder: Path) -> Header:
+    for event in read_events(folder / JOURNAL_NAME):
+        try:
+            return Header.model_validate(event.get("header"))
+        except ValidationError:
+            break
+    raise ConfigError("directory", f"the journal in {folder} does not say what was run")
+
+
+def _read_event(line: bytes) -> _Line:
+    """Raises ValueError."""
+    try:
+        return _Line.model_validate_json(line)
+    except ValidationError:  # lone surrogates are no JSON for it
+        return _Line.model_validate(storable(_load(line)))
+
+
+def _slim(read: _Episode) -> Episode:
+    """As ``Episode.slim`` gives it."""
+    steps = [
+        Step.model_construct(
+            prompt="",
+            refused=step.refused,
+            judgement=step.judgement and Judgement.model_construct(**dict(step.judgement)),
+        )
+        for step in read.steps
+    ]
+    # the same few words stand in all entries
+    words = {"label": sys.intern(read.label), "level": sys.intern(read.level)}
+    return Episode.model_construct(**dict(read) | words | {"steps": tuple(steps)})
+
+
+def _read_at(path: Path, place: Place) -> Any:
+    try:
+        with open_regular(path) as file:
+            file.seek(place.offset)
+            return _load(file.read(place.size))
+    except (OSError, ValueError):
+        raise ConfigError(path.name, "is not what it was: load the page again") from None
+
+
+def _load(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def _parse(kind: type[R], value: Any, path: Path) -> R:
+    try:
+        return kind.model_validate(storable(value))
+    except ValueError:
+        raise ConfigError(path.name, f"holds no {kind.__name__.lower()} of this version") from None
