@@ -36,6 +36,7 @@ COMMANDS = (
     ("regrade", "netarena.cli.regrade", "Judge a stored run again and say what differs."),
     ("report", "netarena.cli.report", "Report on a stored run, as Markdown or JSON."),
     ("show", "netarena.cli.show", "Show lost episodes, or the transcript of one."),
+    ("view", "netarena.cli.view", "Serve pages to read trajectories by, or write them as files."),
     ("leaderboard", "netarena.cli.leaderboard", "Rank result files."),
 )
 

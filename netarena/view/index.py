@@ -44,6 +44,7 @@ from netarena.model import (
     storable,
 )
 from netarena.report.story import Story, is_lost, tell, why
+from netarena.view.text import visible
 
 log = logging.getLogger(__name__)
 #: characters of a reason that a list shows
@@ -185,10 +186,15 @@ class Run:
             return next((entry.agent for entry in self._entries.values()), "")
 
     @property
-    def asked(self) -> int:
-        """How many episodes the run will have; 0 where nobody knows."""
+    def repeats(self) -> int:
+        """How often each query is asked."""
         repeats = self.header.config.get("repeats", 1)
-        return len(self._queries) * (repeats if isinstance(repeats, int) else 1)
+        return repeats if isinstance(repeats, int) else 1
+
+    @property
+    def asked(self) -> int:
+        """How many episodes the run has when it is complete."""
+        return len(self._queries) * self.repeats
 
     def find(self, name: str) -> Entry | None:
         """The entry whose page has this name."""
@@ -276,7 +282,7 @@ class Run:
                 number=old.number if old else len(self._entries),
                 name=self._name(episode.ask),
                 agent=sys.intern(episode.agent.name),
-                why=why(episode)[:WHY_CHARS],
+                why=visible(why(episode)[:WHY_CHARS]),
                 lost=is_lost(episode),
                 place=place,
             )

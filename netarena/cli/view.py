@@ -1,0 +1,91 @@
+"""``netarena view``: pages to read the trajectories of stored runs by."""
+
+from __future__ import annotations
+
+import socket
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from netarena.cli.screen import Meter
+from netarena.cli.text import open_log
+from netarena.errors import ConfigError
+
+if TYPE_CHECKING:
+    from netarena.view.index import Library
+
+
+@click.command("view")
+@click.argument(
+    "directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--port",
+    default=0,
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Of 127.0.0.1; by default a free one.",
+)
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+@click.option(
+    "--static",
+    "out",
+    type=click.Path(path_type=Path),
+    metavar="OUT",
+    help="Write the pages to a new folder, for a web server, and end.",
+)
+def command(*, directories: tuple[Path, ...], port: int, opens: bool, out: Path | None) -> None:
+    """Serve pages to read the trajectories of the runs in each DIR by, until Ctrl-C.
+
+    Each DIR is a run, one of its participants, or holds runs. A run that goes on is followed. The
+    address, which is printed, holds a token: whoever does not know it sees nothing. The pages hold
+    ground truth.
+    """
+    try:
+        from netarena.view import site
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "view", f'needs {error.name}, which is not installed: pip install "netarena[view]"'
+        ) from None
+    library = site.Library(directories)
+    if out is not None:
+        _write(library, out)
+    else:
+        _serve(library, port, opens=opens)
+
+
+def _write(library: Library, out: Path) -> None:
+    from netarena.view.static import write_site
+
+    with Meter("view") as meter:
+        write_site(library, out, expect=meter.expect, told=lambda: meter.advance("written"))
+    click.echo(out / "index.html")
+
+
+def _serve(library: Library, port: int, *, opens: bool) -> None:
+    import uvicorn
+
+    from netarena.view.app import make_app, make_token
+
+    open_log("%(levelname)s %(name)s: %(message)s")
+    try:
+        listener = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise ConfigError("--port", f"{port} cannot be had: {error.strerror}") from None
+    with listener, library:
+        port, token = listener.getsockname()[1], make_token()
+        url = f"http://127.0.0.1:{port}/{token}/"
+        config = uvicorn.Config(
+            make_app(library, token, port),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        click.echo(url)
+        click.echo("netarena: Ctrl-C ends it", err=True)
+        if opens:
+            webbrowser.open(url)
+        uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,77 @@
+"""The site on loopback: for whoever knows the token in its address, and nobody else.
+
+Other users of this machine reach the port, and so do pages of other sites in the same browser. The
+token stands in the path: what does not know it gets nothing, and no cookie is there for others to
+use. ``Host`` must be ours, else a name that a stranger points at this machine would make his pages
+ours (DNS rebinding). Nothing can be changed by any request.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from netarena.view.index import Library
+from netarena.view.site import LIST, POLICY, Site
+
+HEADERS = {
+    "content-security-policy": f"{POLICY}; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "cache-control": "no-store",
+}
+
+
+def make_token() -> str:
+    """What the address of a site holds that nobody guesses."""
+    return secrets.token_urlsafe(24)
+
+
+def make_app(library: Library, token: str, port: int) -> Starlette:
+    """An application that serves ``library`` at ``http://127.0.0.1:PORT/TOKEN/``."""
+    site = Site(library, live=True)
+    hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+
+    async def guard(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        if request.headers.get("host", "") not in hosts:
+            response: Response = PlainTextResponse("This host is not served here.", 421)
+        else:
+            response = await call_next(request)
+        response.headers.update(HEADERS)
+        return response
+
+    # no coroutine: pages are rendered in threads, beside each other
+    def answer(request: Request) -> Response:
+        given = request.path_params["token"]
+        if not secrets.compare_digest(given.encode(), token.encode()):
+            return PlainTextResponse("The address that netarena view printed opens this.", 404)
+        page = site.page(request.path_params["path"], request.query_params)
+        return Response(
+            page.content, 200 if page.found else 404, media_type=f"{page.kind}; charset=utf-8"
+        )
+
+    def enter(request: Request) -> Response:
+        given = request.path_params["token"]
+        if not secrets.compare_digest(given.encode(), token.encode()):
+            return PlainTextResponse("The address that netarena view printed opens this.", 404)
+        return RedirectResponse(f"/{token}/{LIST}", 307)
+
+    return Starlette(
+        routes=[
+            Route("/{token}", enter, methods=["GET"]),
+            Route("/{token}/{path:path}", answer, methods=["GET"]),
+        ],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)],
+    )

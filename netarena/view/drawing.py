@@ -1,0 +1,194 @@
+"""Pictures as a page draws them: places of a topology, marks of a matrix, lines of a difference."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+
+from netarena.picture import Change, Difference, Mark, Matrix, Topology, Turned
+
+#: a sign for each mark, so that nobody needs colours
+SIGNS = {
+    Mark.WORKS: "●",
+    Mark.APART: "·",
+    Mark.BROKEN: "✕",
+    Mark.EXPOSED: "!",
+    Mark.NONE: "",
+}
+WORDS = {
+    Mark.WORKS: "works",
+    Mark.APART: "apart, as intended",
+    Mark.BROKEN: "broken: should work",
+    Mark.EXPOSED: "exposed: must not work",
+    Mark.NONE: "",
+}
+#: nodes in one row of a topology, pairs that are drawn in it, changes of a difference
+ROW_NODES = 8
+MOST_PAIRS = 60
+MOST_CHANGES = 200
+#: of each text of a difference
+MOST_LINES = 400
+#: of a topology, in units of its drawing
+_WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 150, 116, 30, 104
+#: lines around a change
+_CONTEXT = 2
+
+
+@dataclass(frozen=True)
+class Cell:
+    mark: Mark
+    sign: str
+    #: of what happened to it, or nothing
+    turned: str
+    #: what a pointer is told, or nothing
+    title: str
+
+
+def cells(matrix: Matrix, turned: Sequence[Turned] = ()) -> Iterator[tuple[str, list[Cell]]]:
+    """The rows of a matrix; ``turned`` are the cells that are not as they were."""
+    changed = {(one.row, one.column): one for one in turned}
+    for row, marks in zip(matrix.rows, matrix.cells, strict=True):
+        line = []
+        for column, mark in zip(matrix.columns, marks, strict=True):
+            one = changed.get((row, column))
+            title = f"{row} → {column}: {WORDS[mark]}" if mark.wrong or one else ""
+            if one is not None:
+                title += f" ({one.word}; was {one.was.value})"
+            line.append(Cell(mark, SIGNS[mark], one.word if one else "", title))
+        yield row, line
+
+
+@dataclass(frozen=True)
+class Box:
+    name: str
+    role: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class Line:
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Arc:
+    path: str
+    #: the triangle at its end
+    tip: str
+    mark: Mark
+    title: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A topology in numbers; boxes are given by their middles."""
+
+    width: float
+    height: float
+    box_width: float
+    box_height: float
+    boxes: tuple[Box, ...]
+    lines: tuple[Line, ...]
+    arcs: tuple[Arc, ...]
+    #: pairs that are not drawn
+    left: int
+
+
+def plan(topology: Topology) -> Plan:
+    """Rows of nodes by rank, each in the middle; wrong pairs as bows beside the links."""
+    rows: list[list[str]] = []
+    roles = {}
+    for _, members in groupby(sorted(topology.nodes, key=lambda node: node.rank), _rank):
+        row = [node for node in members if node.name not in roles]
+        roles.update({node.name: node.role for node in row})
+        names = [node.name for node in row]
+        parts = math.ceil(len(names) / ROW_NODES) or 1
+        size = math.ceil(len(names) / parts) or 1
+        rows += [names[start : start + size] for start in range(0, len(names), size)]
+    width = _WIDTH * max(map(len, rows), default=1)
+    places = {}
+    for number, row in enumerate(rows):
+        step = width / len(row)
+        for place, name in enumerate(row):
+            places[name] = (step * (place + 0.5), _HEIGHT * number + 40)
+    pairs = [pair for pair in topology.pairs if {pair[0], pair[1]} <= places.keys()]
+    return Plan(
+        width=width,
+        height=_HEIGHT * (len(rows) - 1) + 110 if rows else 0,
+        box_width=_NODE,
+        box_height=_NODE_HEIGHT,
+        boxes=tuple(Box(name, roles[name], *place) for name, place in places.items()),
+        lines=tuple(
+            Line(*places[link.ends[0]], *places[link.ends[1]], label=link.label)
+            for link in topology.links
+            if set(link.ends) <= places.keys()
+        ),
+        arcs=tuple(_arc(places, *pair) for pair in pairs[:MOST_PAIRS]),
+        left=len(topology.pairs) - len(pairs[:MOST_PAIRS]),
+    )
+
+
+def _rank(node: object) -> int:
+    return int(getattr(node, "rank", 0))
+
+
+def _arc(places: dict[str, tuple[float, float]], source: str, target: str, mark: Mark) -> Arc:
+    """A bow to the left of its direction, so that the two of a pair stand side by side; it begins
+    and ends at the edges of the boxes."""
+    (x1, y1), (x2, y2) = places[source], places[target]
+    dx, dy = x2 - x1, y2 - y1
+    length = math.hypot(dx, dy) or 1.0
+    bend = min(60.0, 16 + length * 0.14)
+    mx, my = (x1 + x2) / 2 + dy / length * bend, (y1 + y2) / 2 - dx / length * bend
+    sx, sy = _edge(x1, y1, mx, my)
+    tx, ty = _edge(x2, y2, mx, my)
+    path = f"M{sx:.1f} {sy:.1f}Q{mx:.1f} {my:.1f} {tx:.1f} {ty:.1f}"
+    return Arc(path, _tip(mx, my, tx, ty), mark, f"{source} → {target}: {WORDS[mark]}")
+
+
+def _tip(from_x: float, from_y: float, x: float, y: float) -> str:
+    """A triangle that points from one point at another."""
+    length = math.hypot(x - from_x, y - from_y) or 1.0
+    dx, dy = (x - from_x) / length * 8, (y - from_y) / length * 8
+    left, right = (x - dx - dy / 2, y - dy + dx / 2), (x - dx + dy / 2, y - dy - dx / 2)
+    return f"M{x:.1f} {y:.1f}L{left[0]:.1f} {left[1]:.1f}L{right[0]:.1f} {right[1]:.1f}Z"
+
+
+def _edge(x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
+    """Where the way from the middle of a box to a point leaves it."""
+    dx, dy = to_x - x, to_y - y
+    across = (_NODE / 2 + 3) / abs(dx) if dx else math.inf
+    along = (_NODE_HEIGHT / 2 + 3) / abs(dy) if dy else math.inf
+    share = min(across, along, 1.0)
+    return x + dx * share, y + dy * share
+
+
+def changes(difference: Difference) -> tuple[Change, ...]:
+    """Those that are shown."""
+    return difference.changes[:MOST_CHANGES]
+
+
+def lines(change: Change) -> list[tuple[str, str]] | None:
+    """A change of texts of several lines, line by line, each with its sign (``-``, ``+``, space, or
+    ``@`` for lines left out); None where both are short enough to stand side by side."""
+    before, after = (
+        [] if value is None else value.splitlines() for value in (change.before, change.after)
+    )
+    if max(len(before), len(after)) < 2:
+        return None
+    listed: list[tuple[str, str]] = []
+    found = difflib.unified_diff(before[:MOST_LINES], after[:MOST_LINES], n=_CONTEXT, lineterm="")
+    for line in islice(found, 2, None):  # after the names of the two
+        if not line.startswith("@@"):
+            listed.append((line[0], line[1:]))
+        elif listed:
+            listed.append(("@", ""))
+    return listed

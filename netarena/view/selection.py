@@ -1,0 +1,151 @@
+"""Which episodes a list shows, in what order, and what they come to.
+
+``asset/view.js`` does the same for pages that no server renders; a test holds both together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from netarena.inference import Cluster, clustered
+from netarena.model import Outcome
+from netarena.stats import VERDICTS
+from netarena.view.index import Entry
+
+#: rows of one page
+PAGE_ROWS = 100
+#: characters of a text to search for
+_MOST_CHARS = 200
+
+#: what ``show`` may be, in words, and who is in it
+SHOWS: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
+    "": ("all episodes", lambda entry: True),
+    "lost": ("lost", lambda entry: entry.lost),
+    "solved": ("solved safely", lambda entry: VERDICTS["solved_safely"](entry.outline)),
+    "wrong": ("not solved", lambda entry: entry.outline.outcome is Outcome.UNSOLVED),
+    "failed": ("agent failed", lambda entry: entry.outline.outcome is Outcome.AGENT_FAILED),
+    "invalid": ("invalid (ours)", lambda entry: entry.outline.outcome is Outcome.INVALID),
+}
+#: the same for ``safe``
+SAFETIES: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
+    "": ("safe or not", lambda entry: True),
+    "yes": ("safe", lambda entry: VERDICTS["safety"](entry.outline)),
+    "no": ("harmed something", lambda entry: _has_verdict(entry) and not entry.outline.safe),
+}
+#: what equals a field of an entry
+FACETS: Mapping[str, tuple[str, Callable[[Entry], str]]] = {
+    "run": ("all runs", lambda entry: entry.run.slug),
+    "label": ("all labels", lambda entry: entry.outline.label),
+    "level": ("all levels", lambda entry: entry.outline.level),
+    "kind": ("all failure types", lambda entry: entry.outline.failure or ""),
+}
+#: what may be sorted by; each may be turned round with a minus
+SORTS: Mapping[str, Callable[[Entry], Any]] = {
+    "graded": lambda entry: entry.number,
+    "outcome": lambda entry: (not entry.lost, entry.outline.safe, entry.outline.outcome.value),
+    "id": lambda entry: entry.outline.ask,
+    "run": lambda entry: entry.run.slug,
+    "label": lambda entry: entry.outline.label,
+    "level": lambda entry: entry.outline.level,
+    "turns": lambda entry: entry.outline.iterations,
+    "time": lambda entry: entry.outline.agent_time_s,
+}
+
+
+def _has_verdict(entry: Entry) -> bool:
+    return entry.outline.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A filter, an order and a page: the query string of a list."""
+
+    show: str = ""
+    safe: str = ""
+    run: str = ""
+    label: str = ""
+    level: str = ""
+    kind: str = ""
+    text: str = ""
+    sort: str = "graded"
+    page: int = 1
+
+    @classmethod
+    def read(cls, parameters: Mapping[str, str]) -> Selection:
+        """Of a query string; values that are none are as if they were not there."""
+        values: dict[str, Any] = {name: parameters.get(name, "")[:_MOST_CHARS] for name in FACETS}
+        page = parameters.get("page", "")
+        return cls(
+            **values,
+            show=show if (show := parameters.get("show", "")) in SHOWS else "",
+            safe=safe if (safe := parameters.get("safe", "")) in SAFETIES else "",
+            text=parameters.get("text", "")[:_MOST_CHARS],
+            sort=sort if (sort := parameters.get("sort", "")).lstrip("-") in SORTS else "graded",
+            page=int(page) if page.isascii() and page.isdigit() and 0 < len(page) < 9 else 1,
+        )
+
+    def search(self, **changes: Any) -> str:
+        """The query string with its question mark, or nothing where nothing is chosen; another
+        filter or order begins at the first page."""
+        other = replace(self, **({"page": 1} | changes))
+        values = {
+            name: value for name, value in asdict(other).items() if value != getattr(_NOTHING, name)
+        }
+        return "?" + urlencode(values, errors="replace") if values else ""
+
+    @property
+    def filters(self) -> bool:
+        """Whether episodes are left out."""
+        return replace(self, sort="graded", page=1) != _NOTHING
+
+    def choose(self, entries: Iterable[Entry]) -> list[Entry]:
+        """The entries that the filter lets through, in order."""
+        tests: list[Callable[[Entry], bool]] = []
+        if self.show:
+            tests.append(SHOWS[self.show][1])
+        if self.safe:
+            tests.append(SAFETIES[self.safe][1])
+        for name, (_, field) in FACETS.items():
+            if wanted := getattr(self, name):
+                tests.append(lambda entry, field=field, wanted=wanted: field(entry) == wanted)
+        if text := self.text.lower():
+            tests.append(lambda entry: text in search_text(entry))
+        chosen = [entry for entry in entries if all(test(entry) for test in tests)]
+        key = SORTS[self.sort.lstrip("-")]
+        if self.sort != "graded":
+            chosen.sort(key=key, reverse=self.sort.startswith("-"))
+        return chosen
+
+
+_NOTHING = Selection()
+
+
+def search_text(entry: Entry) -> str:
+    """What the text of a filter is looked for in."""
+    return f"{entry.outline.query_id} {entry.why}".lower()
+
+
+def tally(entries: Sequence[Entry]) -> dict[str, Any]:
+    """How many there are, and the three rates of those that count, each with its interval by
+    queries (``inference.clustered``); a rate over nothing is null."""
+    counted = [entry for entry in entries if entry.outline.outcome is not Outcome.INVALID]
+    # a query that two runs share is not asked anew
+    asked = Counter(entry.outline.query_id for entry in counted)
+    rates = {}
+    for name, judge in VERDICTS.items():
+        right = Counter(entry.outline.query_id for entry in counted if judge(entry.outline))
+        rates[name] = {
+            "successes": right.total(),
+            "rate": right.total() / len(counted) if counted else None,
+            "interval": clustered(Cluster(right[query], asked[query]) for query in asked),
+        }
+    return {
+        "episodes": len(entries),
+        "graded": len(counted),
+        "lost": sum(entry.lost for entry in entries),
+        "rates": rates,
+    }

@@ -1,0 +1,386 @@
+"""The pages: the same for a browser that asks for them and for files that a web server hands out.
+
+Paths are relative to the site, and so are all links. Every text passes ``visible`` and is escaped,
+whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from netarena.errors import ConfigError
+from netarena.model import Ask, JsonValue, Outcome, Step
+from netarena.picture import Difference, Matrix, Picture, Topology, Turned, turned
+from netarena.report.markdown import percent
+from netarena.report.story import Story, Turn, move_text
+from netarena.stats import VERDICTS
+from netarena.view import drawing
+from netarena.view.index import Entry, Library
+from netarena.view.selection import (
+    FACETS,
+    PAGE_ROWS,
+    SAFETIES,
+    SHOWS,
+    SORTS,
+    Selection,
+    search_text,
+    tally,
+)
+from netarena.view.text import fold, visible
+
+_HERE = Path(__file__).parent
+#: files that are handed out as they are
+ASSETS = {"view.css": "text/css", "view.js": "text/javascript", "icon.svg": "image/svg+xml"}
+LIST = "index.html"
+#: what a filter without a server works on, and what a page asks for news
+ENTRIES, STATE = "entries.json", "state.json"
+#: nothing but what the site has itself
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'"
+)
+_MOST_PROBLEMS = 20
+_EPISODE = re.compile(r"(episode|same)/([^/]+)/([^/]+)\.html")
+_OUTCOMES = {
+    "solved": ("✓", "solved"),
+    "unsolved": ("✕", "not solved"),
+    "agent_failed": ("✕", "agent failed"),
+    "invalid": ("–", "invalid"),
+}
+
+
+class Page(NamedTuple):
+    """What a path gives."""
+
+    kind: str
+    content: bytes
+    #: false of a page that says what is missing
+    found: bool = True
+    #: paths of texts that it shows in part and links to
+    texts: tuple[str, ...] = ()
+
+
+class Site:
+    """Renders the pages of a library; ``live`` where a server answers."""
+
+    def __init__(self, library: Library, *, live: bool) -> None:
+        self.library = library
+        self._live = live
+        #: the last selection and what it chose: neighbours of many pages are looked up in it
+        self._chosen: tuple[int, Selection, list[Entry], dict[str, int]] | None = None
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "template"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=_seen,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "percent": percent,
+            "seconds": _seconds,
+            "size": _size,
+            "fold": fold,
+            "clip": _clip,
+            "outcome": lambda outline: _OUTCOMES[outline.outcome],
+        }
+        self._templates.globals |= {
+            "policy": POLICY,
+            "live": live,
+            "drawing": drawing,
+            "several": len(library.runs) > 1,
+        }
+
+    def page(self, path: str, parameters: Mapping[str, str]) -> Page:
+        """What is at a path; a page that says so where there is nothing."""
+        if path in {"", LIST}:
+            return self._list(Selection.read(parameters))
+        if path in ASSETS:
+            return Page(ASSETS[path], (_HERE / "asset" / path).read_bytes())
+        if path == STATE:
+            return _json(self._state())
+        if path == ENTRIES:
+            return _json(self._entries())
+        problem = "There is no such page here."
+        try:
+            if match := _EPISODE.fullmatch(path):
+                kind, slug, name = match.groups()
+                if entry := self._find(slug, name):
+                    make = self._episode if kind == "episode" else self._same
+                    return make(entry, Selection.read(parameters))
+            if match := _PART.fullmatch(path):
+                slug, name, number, part = match.groups()
+                if (entry := self._find(slug, name)) and (text := _text(entry, number, part)):
+                    return Page("text/plain", text)
+        except ConfigError as error:
+            problem = str(error)
+        root = "../" * path.count("/")
+        return self._html("missing.html", root, found=False, problem=problem)
+
+    def paths(self) -> Iterator[str]:
+        """Of all pages and files but ``Page.texts``, the list first."""
+        yield from (LIST, ENTRIES, *ASSETS)
+        for entry in self.library.entries:
+            yield entry.path
+            others = self._same_ask(entry)
+            if len(others) > 1 and others[0] is entry:
+                yield _same_path(entry)
+
+    def _find(self, slug: str, name: str) -> Entry | None:
+        run = self.library.run(slug)
+        return run.find(name) if run else None
+
+    def _same_ask(self, entry: Entry) -> list[Entry]:
+        """The answers of all runs to what ``entry`` answers."""
+        answers = [run.answer(entry.outline.ask) for run in self.library.runs]
+        return [answer for answer in answers if answer is not None]
+
+    def _choose(self, selection: Selection) -> tuple[list[Entry], dict[str, int]]:
+        """What a selection chooses, and where each path stands in it."""
+        key = self.library.generation, replace(selection, page=1)
+        if self._chosen is None or self._chosen[:2] != key:
+            chosen = selection.choose(self.library.entries)
+            places = {entry.path: place for place, entry in enumerate(chosen)}
+            self._chosen = (*key, chosen, places)
+        return self._chosen[2:]
+
+    def _list(self, selection: Selection) -> Page:
+        entries = self.library.entries
+        chosen, _ = self._choose(selection)
+        pages = max(1, math.ceil(len(chosen) / PAGE_ROWS))
+        page = min(selection.page, pages)
+        start = (page - 1) * PAGE_ROWS
+        read, size = self.library.progress
+        return self._html(
+            "list.html",
+            "",
+            selection=selection,
+            search=selection.search(page=page),
+            rows=chosen[start : start + PAGE_ROWS],
+            page=page,
+            pages=pages,
+            tally=tally(chosen),
+            runs=self.library.runs,
+            total=len(entries),
+            choices=_choices(entries),
+            sorts=tuple(SORTS),
+            progress=None if read == size else 100 * read // max(1, size),
+            generation=self.library.generation,
+            problems=[
+                f"{run.title}: {problem}" for run in self.library.runs for problem in run.problems
+            ][:_MOST_PROBLEMS],
+        )
+
+    def _state(self) -> dict[str, JsonValue]:
+        read, size = self.library.progress
+        return {"generation": self.library.generation, "read": read, "size": size}
+
+    def _entries(self) -> dict[str, Any]:
+        """What ``asset/view.js`` filters: of each entry the values that filters ask for, its place
+        in each order, and its row as a list shows it."""
+        entries = self.library.entries
+        row = self._templates.get_template("row.html")
+        orders = {}
+        for name, key in SORTS.items():
+            values = [key(entry) for entry in entries]
+            ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}
+            orders[name] = [ranks[value] for value in values]
+        orders["graded"] = list(range(len(entries)))
+        return {
+            "rows": PAGE_ROWS,
+            "orders": orders,
+            "entries": [
+                {
+                    "path": entry.path,
+                    "query": entry.outline.query_id,
+                    "show": [name for name, (_, test) in SHOWS.items() if test(entry)],
+                    "safe": [name for name, (_, test) in SAFETIES.items() if test(entry)],
+                    **{name: field(entry) for name, (_, field) in FACETS.items()},
+                    "text": visible(search_text(entry)),
+                    "counts": entry.outline.outcome is not Outcome.INVALID,
+                    "right": [judge(entry.outline) for judge in VERDICTS.values()],
+                    "row": " ".join(row.render(entry=entry, search="").split()),
+                }
+                for entry in entries
+            ],
+        }
+
+    def _episode(self, entry: Entry, selection: Selection) -> Page:
+        story = entry.run.tell(entry)
+        texts = _Texts(entry)
+        chosen, places = self._choose(selection)
+        if entry.path not in places:
+            chosen, places = self._choose(Selection())
+        here = places.get(entry.path, 0)
+        others = self._same_ask(entry)
+        return self._html(
+            "episode.html",
+            "../../",
+            texts,
+            entry=entry,
+            story=story,
+            scenes=_scenes(story),
+            search=selection.search(page=selection.page),
+            before=next((one for one in reversed(chosen[:here]) if one.lost), None),
+            after=next((one for one in chosen[here + 1 :] if one.lost), None),
+            same=_same_path(others[0]) if len(others) > 1 else "",
+            repeats=[
+                other
+                for repeat in range(1, entry.run.repeats + 1)
+                if (other := entry.run.answer(Ask(entry.outline.query_id, repeat)))
+            ],
+        )
+
+    def _same(self, entry: Entry, selection: Selection) -> Page:
+        others = self._same_ask(entry)
+        stories = [other.run.tell(other) for other in others]
+        texts = [_Texts(other) for other in others]
+        lanes = [
+            (other, story, _scenes(story), text)
+            for other, story, text in zip(others, stories, texts, strict=True)
+        ]
+        page = self._html(
+            "same.html",
+            "../../",
+            lanes=lanes,
+            story=stories[0],
+            entry=entry,
+            search=selection.search(page=selection.page),
+            most=max(len(story.turns) for story in stories),
+        )
+        return page._replace(texts=tuple(path for text in texts for path in text.paths))
+
+    def _html(
+        self, name: str, root: str, texts: _Texts | None = None, *, found: bool = True, **values: Any
+    ) -> Page:
+        template = self._templates.get_template(name)
+        content = template.render(root=root, texts=texts, **values)
+        return Page("text/html", _encode(content), found, tuple(texts.paths) if texts else ())
+
+
+class _Texts:
+    """The texts of an episode that a page shows, and the paths of those it shows in part."""
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        self.paths: list[str] = []
+
+    def path(self, number: int, part: str) -> str:
+        """Of the whole text, where a page shows a part of it."""
+        path = f"text/{self._entry.run.slug}/{self._entry.name}/{number}-{part}.txt"
+        self.paths.append(path)
+        return path
+
+
+class Scene(NamedTuple):
+    """What is drawn after a turn: pictures as they were, and are."""
+
+    turn: Turn
+    #: before, after, and what changed between them
+    matrices: list[tuple[Matrix | None, Matrix, list[Turned]]]
+    #: whether its pairs are not those of the turn before
+    topologies: list[tuple[Topology, bool]]
+    differences: list[Difference]
+    state: str
+
+
+def _scenes(story: Story) -> list[Scene]:
+    scenes = []
+    last: dict[str, Picture] = {picture.title: picture for picture in story.pictures}
+    for turn in story.turns:
+        scene = Scene(turn, [], [], [], _state_text(turn.step))
+        for picture in turn.pictures:
+            old = last.get(picture.title)
+            if isinstance(picture, Matrix):
+                before = old if isinstance(old, Matrix) else None
+                scene.matrices.append((before, picture, list(turned(before, picture))))
+            elif isinstance(picture, Topology):
+                scene.topologies.append((picture, picture != old))
+            elif picture != old:
+                scene.differences.append(picture)
+        last |= {picture.title: picture for picture in turn.pictures}
+        scenes.append(scene)
+    return scenes
+
+
+def _same_path(entry: Entry) -> str:
+    return f"same/{entry.run.slug}/{entry.name}.html"
+
+
+def _text(entry: Entry, number: str, part: str) -> bytes | None:
+    """A whole text of a step as its page shows it."""
+    steps = entry.run.read(entry).steps
+    if not 0 < int(number) <= len(steps):
+        return None
+    step = steps[int(number) - 1]
+    return _encode(visible(_PARTS[part](step)))
+
+
+def _state_text(step: Step) -> str:
+    if step.state is None:
+        return ""
+    return json.dumps(step.state, ensure_ascii=False, indent=1)
+
+
+#: texts of a step that may be long, as they are named in paths
+_PARTS: Mapping[str, Callable[[Step], str]] = {
+    "prompt": lambda step: step.prompt,
+    "reply": lambda step: step.reply.text if step.reply else "",
+    "asked": lambda step: move_text(step.move),
+    "output": lambda step: step.output,
+    "state": _state_text,
+}
+_PART = re.compile(rf"text/([^/]+)/([^/]+)/([0-9]{{1,6}})-({'|'.join(_PARTS)})\.txt")
+
+
+def _choices(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
+    """The values of each filter, in words with how many there are, of all episodes."""
+    choices = {}
+    for name, table in (("show", SHOWS), ("safe", SAFETIES)):
+        counts = {value: sum(map(test, entries)) for value, (_, test) in table.items()}
+        choices[name] = [
+            (value, f"{words} ({counts[value]})" if value else words)
+            for value, (words, _) in table.items()
+            if counts[value] or not value
+        ]
+    for name, (words, field) in FACETS.items():
+        found = Counter(map(field, entries))
+        choices[name] = [("", words)] + [
+            (value, f"{value} ({count})") for value, count in sorted(found.items()) if value
+        ]
+    return choices
+
+
+def _seen(value: Any) -> Any:
+    """What templates do with each value: text of others is made visible."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _clip(text: str, chars: int = 300) -> str:
+    return text if len(text) <= chars else f"{text[: chars - 1]}…"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 0.95 else f"{1000 * value:.0f} ms"
+
+
+def _size(chars: int) -> str:
+    return f"{chars:,} characters"
+
+
+def _json(value: Any) -> Page:
+    return Page("application/json", json.dumps(value).encode())
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "replace")

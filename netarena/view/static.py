@@ -1,0 +1,42 @@
+"""The site as files, for a web server: the pages that the app serves, rendered once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from netarena.errors import ConfigError
+from netarena.view.index import Library
+from netarena.view.site import LIST, Site
+
+
+def write_site(
+    library: Library,
+    out: Path,
+    *,
+    expect: Callable[[int], None] = lambda total: None,
+    told: Callable[[], None] = lambda: None,
+) -> None:
+    """Write all pages below ``out``, which must be empty or not there yet.
+
+    ``expect`` is called with the number of pages, ``told`` after each one. Raises ConfigError, and
+    OSError.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError("--static", f"{out} is there already: name a new folder")
+    library.catch_up()
+    site = Site(library, live=False)
+    paths = list(site.paths())
+    expect(len(paths))
+    # the list last: who sees it finds all that it links to
+    for path in [*(path for path in paths if path != LIST), LIST]:
+        page = site.page(path, {})
+        _write(out / path, page.content)
+        for text in page.texts:
+            _write(out / text, site.page(text, {}).content)
+        told()
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)

@@ -1,0 +1,48 @@
+"""Text of others on a page: nothing in it is hidden, reorders its surroundings or is a command.
+
+Escaping of markup is the templates' (autoescape); here is what HTML lets through.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+#: characters and lines of a text that is shown without being asked for
+SHOWN_CHARS = 6000
+SHOWN_LINES = 100
+#: what is not seen, what orders text, what a terminal obeys, what no file can hold; newline and tab
+#: are left
+_ODD = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    r"\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+#: the pictures that Unicode has of control characters
+_PICTURES = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {"\x7f": "\u2421"}
+
+
+def visible(text: str) -> str:
+    r"""The text with signs in place of characters that are not seen, or do something.
+
+    >>> visible("\x1b[31m a\u202eb \ud800\n")
+    '␛[31m a⟨202E⟩b ⟨D800⟩\n'
+    """
+    return _ODD.sub(lambda c: _PICTURES.get(c[0]) or f"⟨{ord(c[0]):04X}⟩", text)
+
+
+class Folded(NamedTuple):
+    """The first part of a text, and how many characters the whole has if that is not all."""
+
+    shown: str
+    whole: int = 0
+
+
+def fold(text: str, chars: int = SHOWN_CHARS, lines: int = SHOWN_LINES) -> Folded:
+    """A text of any size, in part if it is long: what is a little longer is shown whole."""
+    if len(text) <= chars * 1.2 and text.count("\n") <= lines * 1.2:
+        return Folded(text)
+    shown = text[:chars]
+    if shown.count("\n") > lines:
+        shown = "\n".join(shown.split("\n", lines)[:lines])
+    return Folded(shown, len(text))
