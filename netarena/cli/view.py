@@ -44,12 +44,14 @@ def command(*, directories: tuple[Path, ...], port: int, opens: bool, out: Path 
     ground truth.
     """
     try:
-        from netarena.view import site
+        from netarena.view import site  # noqa: F401 -- what the extra brings is imported there
     except ModuleNotFoundError as error:
         raise ConfigError(
             "view", f'needs {error.name}, which is not installed: pip install "netarena[view]"'
         ) from None
-    library = site.Library(directories)
+    from netarena.view.index import Library
+
+    library = Library(directories)
     if out is not None:
         _write(library, out)
     else:

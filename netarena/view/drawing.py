@@ -32,13 +32,15 @@ MOST_CHANGES = 200
 #: of each text of a difference
 MOST_LINES = 400
 #: of a topology, in units of its drawing
-_WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 150, 116, 30, 104
+_WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 164, 124, 38, 112
 #: lines around a change
 _CONTEXT = 2
 
 
 @dataclass(frozen=True)
 class Cell:
+    """Of a matrix."""
+
     mark: Mark
     sign: str
     #: of what happened to it, or nothing
@@ -63,23 +65,30 @@ def cells(matrix: Matrix, turned: Sequence[Turned] = ()) -> Iterator[tuple[str, 
 
 @dataclass(frozen=True)
 class Box:
+    """A node; its place is that of its middle."""
+
     name: str
     role: str
+    #: of the link that leads to it
+    label: str
     x: float
     y: float
 
 
 @dataclass(frozen=True)
 class Line:
+    """A link, from middle to middle."""
+
     x1: float
     y1: float
     x2: float
     y2: float
-    label: str
 
 
 @dataclass(frozen=True)
 class Arc:
+    """A wrong pair, as paths of SVG."""
+
     path: str
     #: the triangle at its end
     tip: str
@@ -89,7 +98,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class Plan:
-    """A topology in numbers; boxes are given by their middles."""
+    """A topology in numbers."""
 
     width: float
     height: float
@@ -114,20 +123,25 @@ def plan(topology: Topology) -> Plan:
         size = math.ceil(len(names) / parts) or 1
         rows += [names[start : start + size] for start in range(0, len(names), size)]
     width = _WIDTH * max(map(len, rows), default=1)
-    places = {}
-    for number, row in enumerate(rows):
-        step = width / len(row)
-        for place, name in enumerate(row):
-            places[name] = (step * (place + 0.5), _HEIGHT * number + 40)
+    places: dict[str, tuple[float, float]] = {}
+    for number, line in enumerate(rows):
+        step = width / len(line)
+        for place, name in enumerate(line):
+            places[name] = (step * (place + 0.5), _HEIGHT * number + 40.0)
+    labels: dict[str, str] = {}
+    for link in topology.links:
+        labels.setdefault(link.ends[1], link.label)
     pairs = [pair for pair in topology.pairs if {pair[0], pair[1]} <= places.keys()]
     return Plan(
         width=width,
         height=_HEIGHT * (len(rows) - 1) + 110 if rows else 0,
         box_width=_NODE,
         box_height=_NODE_HEIGHT,
-        boxes=tuple(Box(name, roles[name], *place) for name, place in places.items()),
+        boxes=tuple(
+            Box(name, roles[name], labels.get(name, ""), *place) for name, place in places.items()
+        ),
         lines=tuple(
-            Line(*places[link.ends[0]], *places[link.ends[1]], label=link.label)
+            Line(*places[link.ends[0]], *places[link.ends[1]])
             for link in topology.links
             if set(link.ends) <= places.keys()
         ),

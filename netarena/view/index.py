@@ -192,6 +192,11 @@ class Run:
         return repeats if isinstance(repeats, int) else 1
 
     @property
+    def going(self) -> bool:
+        """Whether more is to come, or would be if the run were resumed."""
+        return not self.complete
+
+    @property
     def asked(self) -> int:
         """How many episodes the run has when it is complete."""
         return len(self._queries) * self.repeats
@@ -404,7 +409,7 @@ def _slim(read: _Episode) -> Episode:
         Step.model_construct(
             prompt="",
             refused=step.refused,
-            judgement=step.judgement and Judgement.model_construct(**dict(step.judgement)),
+            judgement=Judgement.model_construct(**dict(step.judgement)) if step.judgement else None,
         )
         for step in read.steps
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,9 +22,18 @@ PAGE_ROWS = 100
 #: characters of a text to search for
 _MOST_CHARS = 200
 
+
+def _anyone(_: Entry) -> bool:
+    return True
+
+
+def _has_verdict(entry: Entry) -> bool:
+    return entry.outline.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}
+
+
 #: what ``show`` may be, in words, and who is in it
 SHOWS: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
-    "": ("all episodes", lambda entry: True),
+    "": ("all episodes", _anyone),
     "lost": ("lost", lambda entry: entry.lost),
     "solved": ("solved safely", lambda entry: VERDICTS["solved_safely"](entry.outline)),
     "wrong": ("not solved", lambda entry: entry.outline.outcome is Outcome.UNSOLVED),
@@ -32,7 +42,7 @@ SHOWS: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
 }
 #: the same for ``safe``
 SAFETIES: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
-    "": ("safe or not", lambda entry: True),
+    "": ("safe or not", _anyone),
     "yes": ("safe", lambda entry: VERDICTS["safety"](entry.outline)),
     "no": ("harmed something", lambda entry: _has_verdict(entry) and not entry.outline.safe),
 }
@@ -54,10 +64,6 @@ SORTS: Mapping[str, Callable[[Entry], Any]] = {
     "turns": lambda entry: entry.outline.iterations,
     "time": lambda entry: entry.outline.agent_time_s,
 }
-
-
-def _has_verdict(entry: Entry) -> bool:
-    return entry.outline.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ class Selection:
             tests.append(SAFETIES[self.safe][1])
         for name, (_, field) in FACETS.items():
             if wanted := getattr(self, name):
-                tests.append(lambda entry, field=field, wanted=wanted: field(entry) == wanted)
+                tests.append(partial(_equals, field, wanted))
         if text := self.text.lower():
             tests.append(lambda entry: text in search_text(entry))
         chosen = [entry for entry in entries if all(test(entry) for test in tests)]
@@ -122,6 +128,10 @@ class Selection:
 
 
 _NOTHING = Selection()
+
+
+def _equals(field: Callable[[Entry], str], wanted: str, entry: Entry) -> bool:
+    return field(entry) == wanted
 
 
 def search_text(entry: Entry) -> str:

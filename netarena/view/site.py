@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from netarena.errors import ConfigError
-from netarena.model import Ask, JsonValue, Outcome, Step
+from netarena.model import Ask, JsonValue, Move, Outcome, Step
 from netarena.picture import Difference, Matrix, Picture, Topology, Turned, turned
 from netarena.report.markdown import percent
 from netarena.report.story import Story, Turn, move_text
@@ -261,7 +261,13 @@ class Site:
         return page._replace(texts=tuple(path for text in texts for path in text.paths))
 
     def _html(
-        self, name: str, root: str, texts: _Texts | None = None, *, found: bool = True, **values: Any
+        self,
+        name: str,
+        root: str,
+        texts: _Texts | None = None,
+        *,
+        found: bool = True,
+        **values: Any,
     ) -> Page:
         template = self._templates.get_template(name)
         content = template.render(root=root, texts=texts, **values)
@@ -292,13 +298,27 @@ class Scene(NamedTuple):
     topologies: list[tuple[Topology, bool]]
     differences: list[Difference]
     state: str
+    #: what was asked for, in a line
+    short: str
+    #: what was wrong before the turn
+    reason_before: str
+
+    @property
+    def news(self) -> bool:
+        """Whether a matrix or a topology is not as it was."""
+        changed = [bool(turned) for _, _, turned in self.matrices]
+        return any([*changed, *(new for _, new in self.topologies)])
 
 
 def _scenes(story: Story) -> list[Scene]:
     scenes = []
     last: dict[str, Picture] = {picture.title: picture for picture in story.pictures}
+    reason = ""
     for turn in story.turns:
-        scene = Scene(turn, [], [], [], _state_text(turn.step))
+        state, short = _state_text(turn.step), _short(turn.step.move)
+        scene = Scene(turn, [], [], [], state, short, reason)
+        if turn.step.judgement is not None:
+            reason = turn.step.judgement.reason
         for picture in turn.pictures:
             old = last.get(picture.title)
             if isinstance(picture, Matrix):
@@ -311,6 +331,12 @@ def _scenes(story: Story) -> list[Scene]:
         last |= {picture.title: picture for picture in turn.pictures}
         scenes.append(scene)
     return scenes
+
+
+def _short(move: Move) -> str:
+    values = move.values() if isinstance(move, dict) else [move]
+    words = [value for value in values if isinstance(value, str)]
+    return " ".join(" · ".join(words)[:400].split()) or move_text(move)[:400]
 
 
 def _same_path(entry: Entry) -> str:
@@ -353,10 +379,13 @@ def _choices(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
             for value, (words, _) in table.items()
             if counts[value] or not value
         ]
+    titles = {entry.run.slug: f"{entry.run.title} · {entry.agent}" for entry in entries}
     for name, (words, field) in FACETS.items():
         found = Counter(map(field, entries))
         choices[name] = [("", words)] + [
-            (value, f"{value} ({count})") for value, count in sorted(found.items()) if value
+            (value, f"{titles.get(value, value) if name == 'run' else value} ({count})")
+            for value, count in sorted(found.items())
+            if value
         ]
     return choices
 

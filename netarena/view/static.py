@@ -14,7 +14,7 @@ def write_site(
     library: Library,
     out: Path,
     *,
-    expect: Callable[[int], None] = lambda total: None,
+    expect: Callable[[int], None] = lambda _: None,
     told: Callable[[], None] = lambda: None,
 ) -> None:
     """Write all pages below ``out``, which must be empty or not there yet.
