@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 
 import yaml
 
@@ -93,7 +94,11 @@ def _changes(
 
 def _text(policy: Policy | None) -> str | None:
     """A policy's spec as people write it; equal specs give equal text."""
-    if policy is None:
-        return None
-    spec: JsonValue = json.loads(json.dumps(policy.model_dump(mode="json")["spec"]))
-    return str(yaml.safe_dump(spec, sort_keys=True, allow_unicode=True))
+    return None if policy is None else _yaml(json.dumps(policy.model_dump(mode="json")["spec"]))
+
+
+#: a shop has few policies, each in many states; writing YAML takes a millisecond
+@lru_cache(maxsize=1024)
+def _yaml(spec: str) -> str:
+    value: JsonValue = json.loads(spec)
+    return str(yaml.safe_dump(value, sort_keys=True, allow_unicode=True))
