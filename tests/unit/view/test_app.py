@@ -1,0 +1,189 @@
+"""The pages as a server gives them: to whom, with what headers, and with nothing alive in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from netarena.errors import ConfigError
+from netarena.view.app import make_app
+from netarena.view.index import Library
+from netarena.view.site import Site
+from netarena.view.static import write_site
+from tests.fake import gallery
+
+PORT, TOKEN = 8123, "a-token"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
+        gallery.mixed(folder / "one")
+        queries = [gallery.query(number) for number in range(2)]
+        gallery.write_run(folder / "two", queries, map(gallery.solved, queries))
+        library = Library([folder / "one", folder / "two"])
+        library.catch_up()
+        yield library
+
+
+@pytest.fixture(scope="module")
+def client(library: Library) -> TestClient:
+    return TestClient(
+        make_app(library, TOKEN, PORT), f"http://127.0.0.1:{PORT}", follow_redirects=False
+    )
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and where its links lead."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: dict[str, int] = {}
+        self.attributes: set[str] = set()
+        self.targets: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names[tag] = self.names.get(tag, 0) + 1
+        self.attributes |= {name for name, _ in attrs}
+        self.targets |= {str(value) for name, value in attrs if name in {"href", "src", "action"}}
+
+
+def test_who_has_the_token_and_names_this_host_is_let_in(client: TestClient) -> None:
+    good = client.get(f"/{TOKEN}/index.html")
+    assert good.status_code == 200
+    policy = good.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert good.headers["referrer-policy"] == "no-referrer"
+    for path in ("/", "/index.html", "/wrong/index.html", f"/{TOKEN}x/", "/é/state.json"):
+        answer = client.get(path)
+        assert answer.status_code == 404
+        assert "toy" not in answer.text
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert client.get(f"/{TOKEN}").headers["location"] == f"/{TOKEN}/index.html"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (f"127.0.0.1:{PORT}", 200), (f"localhost:{PORT}", 200), ("evil.example", 421),
+        (f"evil.example:{PORT}", 421), ("127.0.0.1:1", 421), ("127.0.0.1", 421), ("", 421),
+    ],
+)  # fmt: skip
+def test_another_host_is_refused(client: TestClient, host: str, status: int) -> None:
+    answer = client.get(f"/{TOKEN}/index.html", headers={"host": host})
+    assert answer.status_code == status
+    assert ("toy" in answer.text) == (status == 200)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(client: TestClient, method: str) -> None:
+    assert client.request(method, f"/{TOKEN}/index.html").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "episode/one/nothing.html", "episode/three/toy-1-abc-7-0.html", "view.py", "../app.py",
+        "..%2fapp.py", "template/list.html", "text/one/toy-1-abc-7-0/9-output.txt",
+        "text/one/toy-1-abc-7-0/0-output.txt", "text/one/toy-1-abc-7-0/1-secret.txt",
+    ],
+)  # fmt: skip
+def test_what_is_not_there(client: TestClient, path: str) -> None:
+    answer = client.get(f"/{TOKEN}/{path}")
+    assert answer.status_code == 404
+    assert "Not here" in answer.text or "netarena view printed" in answer.text
+
+
+def test_every_page_of_every_kind_of_episode(client: TestClient, library: Library) -> None:
+    for path in Site(library, live=True).paths():
+        assert client.get(f"/{TOKEN}/{path}").status_code == 200, path
+    found = client.get(f"/{TOKEN}/episode/one/toy-1-abc-7-1.html").text
+    for words in (
+        "v2 was open and is closed now.", "still wrong", "v1 is closed", "broke 2", "side by side",
+        "closed: v1", "safety violation", "pump · open v1", "wrong as before", "10.0.0.1/24",
+    ):  # fmt: skip
+        assert words in found, words
+
+
+def test_neighbours_are_the_lost_ones_of_the_selection(client: TestClient) -> None:
+    def neighbours(search: str) -> list[str]:
+        text = client.get(f"/{TOKEN}/episode/one/toy-1-abc-7-5.html{search}").text
+        return re.findall(r'data-go="\w+" href="\.\./\.\./([^"]*)" (?:hidden)?', text)
+
+    assert neighbours("") == ["episode/one/toy-1-abc-7-2.html", "episode/one/toy-1-abc-7-7.html"]
+    assert neighbours("?label=flood") == [
+        "episode/one/toy-1-abc-7-2.html?label=flood",
+        "episode/one/toy-1-abc-7-8.html?label=flood",
+    ]
+    # an episode that the selection leaves out has those of all
+    assert neighbours("?label=leak")[0] == "episode/one/toy-1-abc-7-2.html?label=leak"
+
+
+@pytest.mark.parametrize("page", ["index.html", "episode/one/~12.html", "same/one/~12.html"])
+def test_what_an_agent_wrote_stays_text(client: TestClient, library: Library, page: str) -> None:
+    text = client.get(f"/{TOKEN}/{page}").text
+    tame = client.get(f"/{TOKEN}/{page.replace('~12', 'toy-1-abc-7-1')}").text
+    assert "window.hacked" in text
+    assert "{{ 7*191 }}" in text
+    found, expected = Elements(text), Elements(tame)
+    assert found.names.keys() - {"p"} <= expected.names.keys() | {"ul", "li", "noscript"}
+    assert found.names.get("script") == found.names.get("style", 1) == 1
+    assert not {name for name in found.attributes if name.startswith("on") or name == "style"}
+    ours = re.compile(r"(\.\./)*(index|episode|same|text|view|icon|#|$)[\w./~?=&%#-]*")
+    assert all(ours.fullmatch(target) for target in found.targets), found.targets
+    for sign in "\x1b\x07\u202e\u200b\ufeff\U000e0041":
+        assert sign not in text
+    assert "␛[31m" in text
+
+
+def test_a_long_text_is_shown_in_part_and_had_whole(client: TestClient) -> None:
+    page = client.get(f"/{TOKEN}/episode/one/~12.html").text
+    assert len(page) < 400_000
+    (path,) = re.findall(r'href="\.\./\.\./(text/one/~12/2-output\.txt)" data-more', page)
+    assert f"show all {len(gallery.LONG + gallery.HOSTILE):,} characters" in page
+    whole = client.get(f"/{TOKEN}/{path}")
+    assert whole.headers["content-type"] == "text/plain; charset=utf-8"
+    assert whole.headers["x-content-type-options"] == "nosniff"
+    assert whole.text.startswith(gallery.LONG)
+    assert "\x1b" not in whole.text
+
+
+def test_the_files_are_the_pages(library: Library, tmp_path: Path) -> None:
+    told: list[int] = []
+    write_site(library, tmp_path / "site", expect=told.append, told=lambda: told.append(1))
+    assert sum(told[1:]) == told[0]
+    site = Site(library, live=False)
+    files = {str(path.relative_to(tmp_path / "site")): path.read_bytes()
+             for path in (tmp_path / "site").rglob("*") if path.is_file()}  # fmt: skip
+    assert files == {path: site.page(path, {}).content for path in files}
+    # every link of every page leads to a file
+    for path, content in files.items():
+        if path.endswith(".html"):
+            for target in Elements(content.decode()).targets:
+                name = re.sub(r"[?#].*", "", target)
+                place = (tmp_path / "site" / path).parent / name
+                assert name in {"", "../../"} or place.resolve().is_file(), (path, target)
+    with pytest.raises(ConfigError, match="name a new folder"):
+        write_site(library, tmp_path / "site")
+
+
+def test_an_application_without_pictures_is_shown_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Toy())
+    library = Library([gallery.mixed(tmp_path / "run", 2)])
+    library.catch_up()
+    page = Site(library, live=True).page("episode/run/toy-1-abc-7-1.html", {})
+    assert page.found
+    assert b"v2 was open and is closed now." in page.content
+    assert b"<figure" not in page.content

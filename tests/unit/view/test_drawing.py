@@ -1,0 +1,61 @@
+"""Topologies in numbers, and differences line by line."""
+
+from __future__ import annotations
+
+import time
+
+from netarena.picture import Change, Link, Mark, Node, Topology
+from netarena.view.drawing import MOST_PAIRS, ROW_NODES, lines, plan
+
+
+def test_nodes_stand_in_rows_that_are_not_too_wide() -> None:
+    hosts = [f"h{number}" for number in range(ROW_NODES * 2 + 1)]
+    topology = Topology(
+        title="",
+        nodes=(Node(name="r", rank=0), *(Node(name=name, rank=2) for name in hosts)),
+        links=tuple(Link(ends=("r", name), label=name.upper()) for name in (*hosts, "nobody")),
+        pairs=tuple((a, b, Mark.BROKEN) for a in hosts for b in hosts if a != b),
+    )
+    drawn = plan(topology)
+    rows: dict[float, list[float]] = {}
+    for box in drawn.boxes:
+        rows.setdefault(box.y, []).append(box.x)
+        assert 0 < box.x - drawn.box_width / 2
+        assert box.x + drawn.box_width / 2 < drawn.width
+        assert box.y + drawn.box_height / 2 < drawn.height
+    assert [len(row) for row in rows.values()] == [1, 6, 6, 5]
+    for row in rows.values():
+        steps = [after - before for before, after in zip(row, row[1:], strict=False)]
+        assert all(step >= drawn.box_width for step in steps)
+    assert len(drawn.lines) == len(hosts)
+    assert drawn.boxes[1].label == "H0"
+    assert (len(drawn.arcs), drawn.left) == (MOST_PAIRS, len(topology.pairs) - MOST_PAIRS)
+
+
+def test_odd_topologies_are_drawn() -> None:
+    assert plan(Topology(title="", nodes=(), links=())).boxes == ()
+    alone = Node(name="a", rank=-5)
+    pairs = (("a", "a", Mark.EXPOSED), ("a", "b", Mark.BROKEN))
+    drawn = plan(Topology(title="", nodes=(alone, alone), links=(), pairs=pairs))
+    assert len(drawn.boxes) == 1
+    assert (len(drawn.arcs), drawn.left) == (1, 1)
+
+
+def test_lines_of_a_difference() -> None:
+    before = "\n".join(f"line {number}" for number in range(30))
+    after = before.replace("line 2\n", "--- 2\n").replace("line 20\n", "")
+    found = lines(Change(element="x", before=before, after=after))
+    assert found == [
+        (" ", "line 0"), (" ", "line 1"), ("-", "line 2"), ("+", "--- 2"), (" ", "line 3"),
+        (" ", "line 4"), ("@", ""), (" ", "line 18"), (" ", "line 19"), ("-", "line 20"),
+        (" ", "line 21"), (" ", "line 22"),
+    ]  # fmt: skip
+    assert lines(Change(element="x", before="1", after=None)) is None
+    assert lines(Change(element="x", before=None, after="a\nb")) == [("+", "a"), ("+", "b")]
+
+
+def test_differing_texts_of_any_size_take_no_time() -> None:
+    before = "\n".join(f"{number % 7}" for number in range(100_000))
+    start = time.process_time()
+    assert lines(Change(element="x", before=before, after=before[::-1]))
+    assert time.process_time() - start < 5

@@ -1,0 +1,149 @@
+"""Journals that grow, are torn, cut, replaced, or hold what nobody can read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from netarena.errors import ConfigError
+from netarena.journal import JOURNAL_NAME, read_journal
+from netarena.report.story import why
+from netarena.view.index import Library
+from tests.fake import gallery
+
+pytestmark = pytest.mark.usefixtures("toy")
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
+
+
+def read(*folders: Path) -> Library:
+    library = Library(folders)
+    library.catch_up()
+    return library
+
+
+def test_outlines_are_those_of_the_whole_journal(tmp_path: Path) -> None:
+    folder = gallery.mixed(tmp_path / "run")
+    (run,) = read(folder).runs
+    whole = list(read_journal(folder / JOURNAL_NAME, slim=False).episodes.values())
+    assert [entry.outline.ask for entry in run.entries] == [episode.ask for episode in whole]
+    for entry, episode in zip(run.entries, whole, strict=True):
+        assert run.read(entry) == episode
+        # evidence is read with the page
+        assert entry.outline.evidence == ()
+        expected = episode.outline()
+        assert entry.outline.outcome is expected.outcome
+        assert (entry.outline.failure, entry.outline.agent_time_s) == (
+            expected.failure,
+            expected.agent_time_s,
+        )
+        assert entry.why == "" or entry.why[:20] == why(episode)[:20].replace("\x1b", "␛")
+    assert [run.find(entry.name) for entry in run.entries] == run.entries
+    assert (run.asked, run.complete, run.agent) == (13, False, "plumber")
+
+
+def test_a_journal_that_grows_is_read_on_from_where_it_was(tmp_path: Path) -> None:
+    queries = [gallery.query(number) for number in range(4)]
+    folder = gallery.write_run(tmp_path / "run", queries, [gallery.solved(queries[0])])
+    library = read(folder)
+    (run,) = library.runs
+    assert library.catch_up() is False
+    line = json.dumps(
+        {"event": "episode", "episode": json.loads(gallery.lost(queries[1]).model_dump_json())}
+    )
+    with (folder / JOURNAL_NAME).open("a") as journal:
+        journal.write(line[:100])
+    assert library.catch_up() is False  # torn
+    with (folder / JOURNAL_NAME).open("a") as journal:
+        journal.write(line[100:] + "\n")
+    before = library.generation
+    assert library.catch_up() is True
+    assert library.generation > before
+    assert [entry.lost for entry in run.entries] == [False, True]
+    assert library.progress[0] == library.progress[1]
+    # one that is graded once more takes its own place
+    gallery.add(folder, gallery.lost(queries[0]))
+    gallery.end_run(folder)
+    library.catch_up()
+    assert [entry.lost for entry in run.entries] == [True, True]
+    assert [entry.number for entry in run.entries] == [0, 1]
+    assert run.complete
+
+
+def test_a_journal_in_anothers_place_is_read_from_its_start(tmp_path: Path) -> None:
+    queries = [gallery.query(number) for number in range(4)]
+    folder = gallery.write_run(tmp_path / "run", queries, map(gallery.solved, queries))
+    library = read(folder)
+    other = gallery.write_run(tmp_path / "other", queries, [gallery.lost(queries[2])])
+    (other / JOURNAL_NAME).replace(folder / JOURNAL_NAME)
+    library.catch_up()
+    assert [entry.lost for entry in library.entries] == [True]
+    # a resumed run cuts what was torn
+    gallery.add(folder, gallery.solved(queries[3]))
+    library.catch_up()
+    text = (folder / JOURNAL_NAME).read_text().splitlines(keepends=True)
+    (folder / JOURNAL_NAME).write_text("".join(text[:1]))
+    library.catch_up()
+    assert library.entries == []
+
+
+def test_a_line_that_cannot_be_read_is_told_and_costs_nothing_else(tmp_path: Path) -> None:
+    queries = [gallery.query(number) for number in range(3)]
+    folder = gallery.write_run(tmp_path / "run", queries, [gallery.solved(queries[0])])
+    lone = json.loads(gallery.lost(queries[1]).model_dump_json())
+    lone["steps"][0]["output"] = lone["detail"] = "half \ud800 a character"
+    with (folder / JOURNAL_NAME).open("a") as journal:
+        journal.write('{"event": "episode", "episode": {}}\n')
+        journal.write("no JSON\n")
+        journal.write("[" * 100_000 + "\n")
+        journal.write(json.dumps({"event": "episode", "episode": lone}) + "\n")
+    gallery.add(folder, gallery.solved(queries[2]))
+    (run,) = read(folder).runs
+    assert [entry.outline.query_id for entry in run.entries] == [one.id for one in queries]
+    assert [problem.split(" ")[1] for problem in run.problems] == ["3", "4", "5"]
+    # lone surrogates are no text, the rest of the line is
+    assert run.tell(run.entries[1]).turns[0].step.output == "half ? a character"
+    (folder / JOURNAL_NAME).write_text("")
+    with pytest.raises(ConfigError, match="not what it was"):
+        run.tell(run.entries[0])
+
+
+def test_repeats_and_strange_ids_have_pages_of_their_own(tmp_path: Path) -> None:
+    queries = [
+        gallery.query(0),
+        gallery.query(1, id="../../etc/passwd"),
+        gallery.query(2, id="a b"),
+    ]
+    episodes = [gallery.solved(one, repeat=repeat) for one in queries for repeat in (1, 2)]
+    library = read(gallery.write_run(tmp_path / "run", queries, episodes, repeats=2))
+    assert [entry.path for entry in library.entries] == [
+        "episode/run/toy-1-abc-7-0.html", "episode/run/toy-1-abc-7-0~2.html",
+        "episode/run/~1.html", "episode/run/~1~2.html",
+        "episode/run/~2.html", "episode/run/~2~2.html",
+    ]  # fmt: skip
+    assert library.runs[0].asked == 6
+
+
+def test_a_folder_of_runs_and_runs_of_one_name(tmp_path: Path) -> None:
+    for name in ("a/run", "a/other", "b/run"):
+        gallery.mixed(tmp_path / name, 1)
+    (tmp_path / "a" / "empty").mkdir()
+    library = Library([tmp_path / "a", tmp_path / "b" / "run", tmp_path / "a" / "run"])
+    assert [run.slug for run in library.runs] == ["other", "run", "run-2"]
+    with pytest.raises(ConfigError, match="holds no journal"):
+        Library([tmp_path])
+    with pytest.raises(ConfigError, match="is not a directory"):
+        Library([tmp_path / "nowhere"])
+
+
+def test_a_thread_follows(tmp_path: Path) -> None:
+    library = Library([gallery.mixed(tmp_path / "run")])
+    with library:
+        while len(library.entries) < 13:
+            pass
+    assert library.generation >= 1

@@ -1,0 +1,81 @@
+"""Filters, orders and counts of a list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from netarena.inference import wilson
+from netarena.view.index import Entry, Library
+from netarena.view.selection import Selection, tally
+from tests.fake import gallery
+
+
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
+        library = Library([gallery.mixed(tmp_path_factory.mktemp("runs") / "run")])
+    library.catch_up()
+    return library.entries
+
+
+@pytest.mark.parametrize(
+    ("parameters", "numbers"),
+    [
+        ({}, range(13)),
+        ({"show": "lost"}, [1, 2, 5, 7, 8, 11, 12]),
+        ({"show": "solved"}, [0, 3, 6, 9]),
+        ({"show": "wrong"}, [1, 5, 7, 11, 12]),
+        ({"show": "failed"}, [2, 8]),
+        ({"show": "invalid"}, [4, 10]),
+        ({"safe": "yes"}, [0, 3, 6, 9]),
+        ({"safe": "no"}, [1, 5, 7, 11, 12]),
+        ({"show": "lost", "label": "drought"}, [1, 7]),
+        ({"level": "level2", "kind": "safety violation"}, [1, 5, 7, 11]),
+        ({"text": "THE PUMP"}, [4, 10]),
+        ({"text": "7-1"}, [1, 10, 11]),
+        ({"run": "nobody"}, []),
+        ({"sort": "-graded", "show": "invalid"}, [10, 4]),
+        ({"sort": "turns", "show": "invalid"}, [4, 10]),
+        ({"show": "nonsense", "page": "-1", "sort": "x"}, range(13)),
+    ],
+)
+def test_a_selection_chooses(entries: list[Entry], parameters, numbers) -> None:
+    assert [entry.number for entry in Selection.read(parameters).choose(entries)] == list(numbers)
+
+
+def test_orders(entries: list[Entry]) -> None:
+    def order(sort: str) -> list[int]:
+        return [entry.number for entry in Selection.read({"sort": sort}).choose(entries)]
+
+    assert order("outcome")[0] in {1, 2, 5}  # what is lost and harmed comes first
+    assert order("time") == list(range(13))  # all the same: by grading
+    assert order("-label") != order("label")
+    assert order("-graded") == list(reversed(range(13)))
+
+
+def test_a_search_says_what_is_not_by_default() -> None:
+    chosen = Selection.read({"show": "lost", "text": "a&b=c", "page": "3", "sort": "-time"})
+    assert chosen.search() == "?show=lost&text=a%26b%3Dc&sort=-time"
+    assert chosen.search(page=3) == "?show=lost&text=a%26b%3Dc&sort=-time&page=3"
+    assert Selection().search() == ""
+    assert chosen.filters
+    assert not Selection(sort="time").filters
+    # not even half a character stops it
+    assert Selection(text="\ud800").search() == "?text=%3F"
+    assert Selection.read({"page": "９" * 3}).page == 1
+
+
+def test_counts_and_rates(entries: list[Entry]) -> None:
+    counts = tally(entries)
+    assert (counts["episodes"], counts["graded"], counts["lost"]) == (13, 11, 7)
+    assert counts["rates"]["solved_safely"] == {
+        "successes": 4, "rate": 4 / 11, "interval": wilson(4, 11)
+    }  # fmt: skip
+    assert tally([])["rates"]["safety"]["rate"] is None
+    # two answers to each query are no more than one where they agree
+    assert tally([*entries, *entries])["rates"]["safety"]["interval"] == pytest.approx(
+        counts["rates"]["safety"]["interval"], abs=0.02
+    )
