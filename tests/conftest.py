@@ -137,6 +137,10 @@ def _lacks_mininet() -> str:
     return f"there is no {missing[0]} (apt-get install mininet)" if missing else ""
 
 
+def _lacks_chromium() -> str:
+    return "" if shutil.which("chromium") else "there is no chromium (apt-get install chromium)"
+
+
 #: of the cluster that tests may use; all other tests, and what they start, know of none
 _ASIDE = "NETARENA_TEST_KUBECONFIG"  # worker processes of xdist inherit it
 os.environ[_ASIDE] = os.environ.pop("KUBECONFIG", "") or os.environ.get(_ASIDE, "")
@@ -172,6 +176,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "mininet": _lacks_mininet,
     "bwrap": _lacks_bwrap,
     "cell": _lacks_cell,
+    "chromium": _lacks_chromium,
     "cluster": _lacks_cluster,
     "namespaces": _lacks_namespaces,
     "confinement": _lacks_confinement,

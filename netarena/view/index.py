@@ -52,7 +52,7 @@ WHY_CHARS = 400
 #: how long journals are read before others get a turn, seconds
 _SLICE_S = 0.2
 #: between looks at journals that are read to their end, seconds
-_LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.5
 #: what may stand in the name of a page as it is
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 

@@ -147,16 +147,20 @@ async function show_live(search) {
   if (turn !== asking) return;
   for (const part of all("[data-part]", page)) {
     const mine = document.getElementById(part.id);
-    if (mine && !mine.contains(document.activeElement)) mine.replaceWith(document.adoptNode(part));
+    // not below somebody who types or chooses
+    const busy = mine?.contains(document.activeElement) && document.activeElement.matches("input, select");
+    if (mine && !busy) mine.replaceWith(document.adoptNode(part));
   }
   document.body.dataset.generation = page.body.dataset.generation;
 }
 
 async function show(search, keep = false) {
-  const marked = here && here.querySelector("a")?.getAttribute("href").split("?")[0];
+  const path = (row) => one("a", row).getAttribute("href").split("?")[0];
+  const marked = keep && here ? path(here) : "", focused = here?.contains(document.activeElement);
   await (live ? show_live(search) : show_static(search));
   document.body.dataset.shown = search;
-  mark(keep && marked ? all("#rows tbody tr").find((row) => one("a", row).getAttribute("href").split("?")[0] === marked) : null, false);
+  mark(marked && all("#rows tbody tr").find((row) => path(row) === marked), false);
+  if (here && focused) one("a", here).focus({ preventScroll: true });
 }
 
 function go(search) {
@@ -326,7 +330,7 @@ if (kind === "list") {
   addEventListener("popstate", () => show(location.search));
   if (!live && location.search) show(location.search);
   if (location.hash === "#search") form.elements.text.focus();
-  if (live) setInterval(() => poll().catch(() => {}), 1500);
+  if (live) setInterval(() => poll().catch(() => {}), 1000);
 } else {
   follow_search().catch(() => {});
   if (location.hash) mark(document.getElementById(location.hash.slice(1)), false);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 from netarena.picture import Change, Link, Mark, Node, Topology
 from netarena.view.drawing import MOST_PAIRS, ROW_NODES, lines, plan
@@ -20,12 +21,12 @@ def test_nodes_stand_in_rows_that_are_not_too_wide() -> None:
     rows: dict[float, list[float]] = {}
     for box in drawn.boxes:
         rows.setdefault(box.y, []).append(box.x)
-        assert 0 < box.x - drawn.box_width / 2
+        assert box.x - drawn.box_width / 2 > 0
         assert box.x + drawn.box_width / 2 < drawn.width
         assert box.y + drawn.box_height / 2 < drawn.height
     assert [len(row) for row in rows.values()] == [1, 6, 6, 5]
     for row in rows.values():
-        steps = [after - before for before, after in zip(row, row[1:], strict=False)]
+        steps = [after - before for before, after in pairwise(row)]
         assert all(step >= drawn.box_width for step in steps)
     assert len(drawn.lines) == len(hosts)
     assert drawn.boxes[1].label == "H0"

@@ -1,0 +1,269 @@
+"""The viewer in a real browser: keys, widths, colours, hostile trajectories, files without a server
+of ours."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvicorn
+
+from netarena.view.app import make_app
+from netarena.view.index import Library
+from netarena.view.static import write_site
+from tests.fake import gallery
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.requires("chromium")
+
+PHONE = {"width": 400, "height": 800}
+WIDE = {"width": 1280, "height": 900}
+PATIENCE_MS = 10_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    gallery.mixed(folder / "one", 120)
+    queries = [gallery.query(number) for number in range(4)]
+    gallery.write_run(folder / "two", queries, map(gallery.solved, queries[:2]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def library(folder: Path) -> Iterator[Library]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
+        yield Library([folder])
+
+
+@pytest.fixture(scope="module")
+def live(library: Library) -> Iterator[str]:
+    """The address of the app."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, library:
+        port = listener.getsockname()[1]
+        server = uvicorn.Server(
+            uvicorn.Config(make_app(library, "token", port), log_level="warning")
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://127.0.0.1:{port}/token/"
+        server.should_exit = True
+        thread.join()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def files(library: Library, live: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a plain file server that has the same as files."""
+    out = tmp_path_factory.mktemp("static") / "site"
+    write_site(library, out)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(out))) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens pages; at the end none has run what is not ours, complained, or asked others."""
+    contexts: list[Any] = []
+    problems: list[str] = []
+
+    def open_(url: str, **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": WIDE, **options})
+        context.set_default_timeout(PATIENCE_MS)
+        contexts.append(context)
+        page = context.new_page()
+        host = url.split("/")[2]
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda line: problems.append(line.text))
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        page.on(
+            "request",
+            lambda request: host in request.url or problems.append(request.url),
+        )
+        page.goto(url)
+        return page
+
+    yield open_
+    for context in contexts:
+        for page in context.pages:
+            assert page.evaluate("window.hacked") is None
+        context.close()
+    assert problems == []
+
+
+def address(page: Page) -> str:
+    return page.url.split("/token/")[-1]
+
+
+def test_keys(open_page, live: str) -> None:
+    page = open_page(live)
+    press = page.keyboard.press
+    press("j")
+    press("j")
+    assert "toy-1-abc-7-1" in page.locator("tr.here").inner_text()
+    press("k")
+    press("n")
+    press("n")
+    press("p")
+    press("Enter")
+    page.wait_for_url("**/episode/one/toy-1-abc-7-1.html")
+    press("j")  # the world
+    press("j")
+    assert page.locator(".step.here h3").inner_text() == "Step 1"
+    assert address(page).endswith("#step-1")
+    press("n")
+    page.wait_for_url("**/toy-1-abc-7-2.html")
+    press("p")
+    page.wait_for_url("**/toy-1-abc-7-1.html")
+    press("?")
+    assert page.locator("#help").is_visible()
+    press("Escape")
+    page.locator("#help").wait_for(state="hidden")
+    press("/")
+    page.wait_for_url("**/index.html#search")
+    page.keyboard.type("j7-11")  # j moves nothing here
+    page.wait_for_url("**text=j7-11")
+    page.locator(".empty").wait_for()
+    press("Escape")
+    press("Escape")
+    page.wait_for_url("**/index.html")
+    assert page.locator("tbody tr").count() == 100
+
+
+def test_a_deep_link_marks_its_step_and_keeps_the_filter(open_page, live: str) -> None:
+    page = open_page(f"{live}episode/one/toy-1-abc-7-5.html?label=flood#step-2")
+    assert page.locator(".step.here h3").inner_text() == "Step 2"
+    page.keyboard.press("n")
+    page.wait_for_url("**/toy-1-abc-7-8.html?label=flood")
+    page.keyboard.press("Escape")
+    page.wait_for_url("**/index.html?label=flood")
+    assert page.locator("select[name=label]").input_value() == "flood"
+
+
+@pytest.mark.parametrize("path", ["", "episode/one/toy-1-abc-7-1.html", "episode/one/~120.html",
+                                  "same/one/toy-1-abc-7-1.html"])  # fmt: skip
+def test_a_phone_shows_all_without_scrolling_sideways(open_page, live: str, path: str) -> None:
+    page = open_page(live + path, viewport=PHONE, color_scheme="dark")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    # dark ground, bright letters
+    ground, ink = (
+        sum(map(int, page.evaluate(f"getComputedStyle(document.body).{name}")[4:-1].split(",")))
+        for name in ("backgroundColor", "color")
+    )
+    assert ground < 150
+    assert ink > 500
+
+
+def test_hostile_trajectories_do_nothing(open_page, live: str, files: str) -> None:
+    for url in (live, files):
+        page = open_page(f"{url}episode/one/~120.html")
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        assert page.locator("main").is_visible()  # no style of theirs
+        assert page.locator("main iframe, main img, main a[href^=javascript]").count() == 0
+        page.locator("body").dispatch_event("mouseover")
+        assert page.locator("#step-1 pre.asked").inner_text().startswith("</pre></title>")
+        page.goto(f"{url}index.html?text=script&sort=-time")
+        page.locator("tbody tr").first.wait_for()
+        assert "<script>window.hacked" in page.locator(".c-why").last.inner_text()
+
+
+def test_a_line_of_a_megabyte_does_not_freeze_the_page(open_page, live: str) -> None:
+    page = open_page(f"{live}episode/one/~120.html")
+    box = page.locator("#step-2 pre.output")
+    assert len(box.inner_text()) < 10_000
+    start = time.monotonic()
+    page.locator("#step-2 a[data-more]").first.click()
+    page.locator("#step-2 pre.output div").first.wait_for()
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    assert time.monotonic() - start < 5
+    assert len(box.evaluate("(box) => box.textContent")) > len(gallery.LONG)
+
+
+SEARCHES = (
+    "?show=lost", "?safe=no&sort=-id", "?text=the+pump", "?label=leak&level=level2&sort=turns",
+    "?run=one&sort=outcome&page=2", "?show=invalid", "?text=nothing", "?kind=safety+violation",
+    "?sort=-label&page=2",
+)  # fmt: skip
+
+
+def test_files_filter_as_the_server_does(open_page, live: str, files: str) -> None:
+    """Rows, counts, rates and links, of a filter that was chosen before and one that is now."""
+    server, page = open_page(f"{live}index.html"), open_page(f"{files}index.html")
+    read = """() => [
+      [...document.querySelectorAll("#rows tbody tr")].map((row) => row.innerText),
+      [...document.querySelectorAll("#rows tbody a, #rows th a, .pager a:not([hidden])")]
+        .map((link) => [link.getAttribute("href"), link.closest("th")?.ariaSort]),
+      document.querySelector("#tally").innerText,
+      [...document.querySelectorAll("#filters select, #filters input")].map((one) => one.value),
+      [...document.querySelectorAll("#tally rect")].map((bar) => bar.outerHTML),
+    ]"""
+    for search in SEARCHES:
+        shown = [
+            one.evaluate(f"async (search) => {{ await go(search); return ({read})(); }}", search)
+            for one in (server, page)
+        ]
+        for expected, found in zip(*shown, strict=True):
+            assert found == expected, search
+    page.goto(f"{files}index.html{SEARCHES[0]}")
+    page.wait_for_function("document.body.dataset.shown === '?show=lost'")
+    server.goto(f"{live}index.html{SEARCHES[0]}")
+    assert page.evaluate(read) == server.evaluate(read)
+
+
+def test_files_are_read_with_the_keyboard_too(open_page, files: str) -> None:
+    page = open_page(f"{files}index.html")
+    page.select_option("select[name=label]", "flood")
+    page.wait_for_url("**/index.html?label=flood")
+    page.locator("tbody tr").nth(40).wait_for(state="detached")
+    page.keyboard.press("n")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/toy-1-abc-7-2.html?label=flood")
+    page.locator("[data-go=after][href*='7-5.html?label']").wait_for()
+    page.keyboard.press("n")
+    page.wait_for_url("**/toy-1-abc-7-5.html?label=flood")
+    page.keyboard.press("Escape")
+    page.wait_for_url("**/index.html?label=flood")
+
+
+# the last one: it alone changes what is served
+def test_a_run_that_goes_on_is_followed(open_page, live: str, folder: Path) -> None:
+    page = open_page(f"{live}index.html?run=two")
+    page.keyboard.press("j")
+    assert page.locator("tbody tr").count() == 2
+    gallery.add(folder / "two", gallery.lost(gallery.query(2)))
+    page.locator("tbody tr").nth(2).wait_for()
+    assert page.locator("[data-slot=lost]").inner_text() == "1"
+    assert "3 of 4" in page.locator("#runs").inner_text()
+    # where the reader is stays marked
+    assert "toy-1-abc-7-0" in page.locator("tr.here").inner_text()
