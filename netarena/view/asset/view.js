@@ -159,6 +159,8 @@ async function show(search, keep = false) {
   const marked = keep && here ? path(here) : "", focused = here?.contains(document.activeElement);
   await (live ? show_live(search) : show_static(search));
   document.body.dataset.shown = search;
+  const words = one("#filters").elements.text;
+  if (words !== document.activeElement) words.value = read(search).text;
   mark(marked && all("#rows tbody tr").find((row) => path(row) === marked), false);
   if (here && focused) one("a", here).focus({ preventScroll: true });
 }
