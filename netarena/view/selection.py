@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from netarena.inference import Cluster, clustered
 from netarena.model import Outcome
-from netarena.stats import VERDICTS
+from netarena.stats import VERDICTS, rate_all
 from netarena.view.index import Entry
 
 #: rows of one page
@@ -140,22 +138,10 @@ def search_text(entry: Entry) -> str:
 
 
 def tally(entries: Sequence[Entry]) -> dict[str, Any]:
-    """How many there are, and the three rates of those that count, each with its interval by
-    queries (``inference.clustered``); a rate over nothing is null."""
-    counted = [entry for entry in entries if entry.outline.outcome is not Outcome.INVALID]
-    # a query that two runs share is not asked anew
-    asked = Counter(entry.outline.query_id for entry in counted)
-    rates = {}
-    for name, judge in VERDICTS.items():
-        right = Counter(entry.outline.query_id for entry in counted if judge(entry.outline))
-        rates[name] = {
-            "successes": right.total(),
-            "rate": right.total() / len(counted) if counted else None,
-            "interval": clustered(Cluster(right[query], asked[query]) for query in asked),
-        }
+    """How many there are, and ``rates`` of those that count, with their intervals by query."""
+    counted = [entry.outline for entry in entries if entry.outline.outcome is not Outcome.INVALID]
     return {
         "episodes": len(entries),
-        "graded": len(counted),
         "lost": sum(entry.lost for entry in entries),
-        "rates": rates,
+        "rates": rate_all(counted),
     }
