@@ -44,7 +44,7 @@ def command(*, directories: tuple[Path, ...], port: int, opens: bool, out: Path 
     ground truth.
     """
     try:
-        from netarena.view import site  # noqa: F401 -- what the extra brings is imported there
+        import netarena.view.site  # noqa: F401 -- imports what the extra brings
     except ModuleNotFoundError as error:
         raise ConfigError(
             "view", f'needs {error.name}, which is not installed: pip install "netarena[view]"'
@@ -67,9 +67,7 @@ def _write(library: Library, out: Path) -> None:
 
 
 def _serve(library: Library, port: int, *, opens: bool) -> None:
-    import uvicorn
-
-    from netarena.view.app import make_app, make_token
+    from netarena.view.app import make_app, make_token, serve_app
 
     open_log("%(levelname)s %(name)s: %(message)s")
     try:
@@ -79,15 +77,8 @@ def _serve(library: Library, port: int, *, opens: bool) -> None:
     with listener, library:
         port, token = listener.getsockname()[1], make_token()
         url = f"http://127.0.0.1:{port}/{token}/"
-        config = uvicorn.Config(
-            make_app(library, token, port),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-        )
         click.echo(url)
         click.echo("netarena: Ctrl-C ends it", err=True)
         if opens:
             webbrowser.open(url)
-        uvicorn.Server(config).run(sockets=[listener])
+        serve_app(make_app(library, token, port), listener)

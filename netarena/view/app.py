@@ -9,8 +9,11 @@ ours (DNS rebinding). Nothing can be changed by any request.
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Awaitable, Callable
+from types import FrameType
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -30,6 +33,15 @@ HEADERS = {
     "x-frame-options": "DENY",
     "cache-control": "no-store",
 }
+
+
+class _Server(uvicorn.Server):
+    """Ends when a signal says so, as a thing well done; asked twice, at once."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        del sig, frame
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
 
 def make_token() -> str:
@@ -75,3 +87,17 @@ def make_app(library: Library, token: str, port: int) -> Starlette:
         ],
         middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)],
     )
+
+
+def serve_app(app: Starlette, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        loop="asyncio",
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    _Server(config).run(sockets=[listener])

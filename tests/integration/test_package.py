@@ -146,6 +146,10 @@ def test_each_extra_works_on_its_own(environment, tmp_path, extra):
         assert 'pip install "netarena[malt]"' in said
         assert len(said.splitlines()) == 1
 
+    said = call(commands / "netarena", "view", "nowhere", cwd=tmp_path, status=2)
+    hint = "nowhere is not a directory" if extra in {"view", "all"} else '"netarena[view]"'
+    assert hint in said
+
     sample = tmp_path / "results.json"
     sample.write_text(json.dumps(SAMPLE))
     board = [commands / "netarena", "leaderboard", sample]
