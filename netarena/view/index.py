@@ -259,6 +259,7 @@ class Run:
         """A journal that another one took the place of, or that was cut, is read from its start."""
         if status.st_ino == self._file and status.st_size >= self._offset:
             return
+        self.header = _read_header(self.folder)
         with self._lock:
             self._entries.clear()
             self._names.clear()
@@ -323,6 +324,8 @@ class Library:
             self.runs.append(Run(place, home, slug))
         #: rises with each change
         self.generation = 0
+        #: what kept a run from being read, told once
+        self._problems: dict[str, str] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -347,8 +350,11 @@ class Library:
         for run in self.runs:
             try:
                 new |= run.catch_up(limit_s)
+                self._problems.pop(run.slug, None)
             except (OSError, ConfigError) as error:
-                log.warning("%s: %s", run.folder, error)
+                if self._problems.get(run.slug) != str(error):
+                    log.warning("%s: %s", run.folder, error)
+                self._problems[run.slug] = str(error)
         self.generation += new
         return new
 

@@ -148,11 +148,12 @@ class Site:
     def _choose(self, selection: Selection) -> tuple[list[Entry], dict[str, int]]:
         """What a selection chooses, and where each path stands in it."""
         key = self.library.generation, replace(selection, page=1)
-        if self._chosen is None or self._chosen[:2] != key:
+        kept = self._chosen  # another thread may put another one in its place
+        if kept is None or kept[:2] != key:
             chosen = selection.choose(self.library.entries)
             places = {entry.path: place for place, entry in enumerate(chosen)}
-            self._chosen = (*key, chosen, places)
-        return self._chosen[2:]
+            kept = self._chosen = (*key, chosen, places)
+        return kept[2:]
 
     def _list(self, selection: Selection) -> Page:
         entries = self.library.entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -77,12 +78,14 @@ def test_a_journal_that_grows_is_read_on_from_where_it_was(tmp_path: Path) -> No
 
 def test_a_journal_in_anothers_place_is_read_from_its_start(tmp_path: Path) -> None:
     queries = [gallery.query(number) for number in range(4)]
-    folder = gallery.write_run(tmp_path / "run", queries, map(gallery.solved, queries))
+    folder = gallery.write_run(tmp_path / "run", queries, [gallery.solved(queries[0])])
     library = read(folder)
-    other = gallery.write_run(tmp_path / "other", queries, [gallery.lost(queries[2])])
+    episodes = [gallery.lost(one, repeat=repeat) for one in queries[2:] for repeat in (1, 2)]
+    other = gallery.write_run(tmp_path / "other", queries, episodes, repeats=2)
     (other / JOURNAL_NAME).replace(folder / JOURNAL_NAME)
     library.catch_up()
-    assert [entry.lost for entry in library.entries] == [True]
+    assert [entry.lost for entry in library.entries] == [True] * 4
+    assert library.runs[0].asked == 8
     # a resumed run cuts what was torn
     gallery.add(folder, gallery.solved(queries[3]))
     library.catch_up()
@@ -129,6 +132,20 @@ def test_repeats_and_strange_ids_have_pages_of_their_own(tmp_path: Path) -> None
     assert library.runs[0].asked == 6
 
 
+def test_a_journal_that_is_gone_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = gallery.mixed(tmp_path / "run")
+    library = read(folder)
+    (folder / JOURNAL_NAME).rename(tmp_path / "aside")
+    assert not library.catch_up()
+    assert not library.catch_up()
+    assert len(library.entries) == 13
+    assert len(caplog.records) == 1
+    (tmp_path / "aside").rename(folder / JOURNAL_NAME)
+    assert not library.catch_up()
+
+
 def test_a_folder_of_runs_and_runs_of_one_name(tmp_path: Path) -> None:
     for name in ("a/run", "a/other", "b/run"):
         gallery.mixed(tmp_path / name, 1)
@@ -144,6 +161,8 @@ def test_a_folder_of_runs_and_runs_of_one_name(tmp_path: Path) -> None:
 def test_a_thread_follows(tmp_path: Path) -> None:
     library = Library([gallery.mixed(tmp_path / "run")])
     with library:
-        while len(library.entries) < 13:
-            pass
+        deadline = time.monotonic() + 20
+        while len(library.entries) < 13 and time.monotonic() < deadline:
+            time.sleep(0.005)
+    assert len(library.entries) == 13
     assert library.generation >= 1
