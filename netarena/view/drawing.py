@@ -134,7 +134,7 @@ def plan(topology: Topology) -> Plan:
     pairs = [pair for pair in topology.pairs if {pair[0], pair[1]} <= places.keys()]
     return Plan(
         width=width,
-        height=_HEIGHT * (len(rows) - 1) + 110 if rows else 0,
+        height=_HEIGHT * (len(rows) - 1) + 90 if rows else 0,
         box_width=_NODE,
         box_height=_NODE_HEIGHT,
         boxes=tuple(

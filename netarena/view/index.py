@@ -88,6 +88,7 @@ class _Episode(BaseModel):
     reason: str = ""
     detail: str = ""
     failure: Failure | None = None
+    noted: tuple[str, ...] = ()
     steps: tuple[_Step, ...] = ()
     agent_time_s: float = 0.0
     execution_time_s: float = 0.0
@@ -194,7 +195,7 @@ class Run:
     @property
     def going(self) -> bool:
         """Whether more is to come, or would be if the run were resumed."""
-        return not self.complete
+        return not self.complete and len(self.entries) < self.asked
 
     @property
     def asked(self) -> int:

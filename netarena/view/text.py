@@ -18,17 +18,22 @@ _ODD = re.compile(
     r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     r"\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-#: the pictures that Unicode has of control characters
-_PICTURES = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {"\x7f": "\u2421"}
+#: what well-known control characters are called; few fonts have pictures of them
+_NAMES = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0D: "CR", 0x1B: "ESC", 0x7F: "DEL"}
 
 
 def visible(text: str) -> str:
     r"""The text with signs in place of characters that are not seen, or do something.
 
     >>> visible("\x1b[31m a\u202eb \ud800\n")
-    '␛[31m a⟨202E⟩b ⟨D800⟩\n'
+    '⟨ESC⟩[31m a⟨202E⟩b ⟨D800⟩\n'
     """
-    return _ODD.sub(lambda c: _PICTURES.get(c[0]) or f"⟨{ord(c[0]):04X}⟩", text)
+    return _ODD.sub(_sign, text)
+
+
+def _sign(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"⟨{_NAMES.get(code) or f'{code:04X}'}⟩"
 
 
 class Folded(NamedTuple):

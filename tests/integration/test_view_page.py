@@ -175,11 +175,20 @@ def test_a_deep_link_marks_its_step_and_keeps_the_filter(open_page, live: str) -
     assert page.locator("select[name=label]").input_value() == "flood"
 
 
-@pytest.mark.parametrize("path", ["", "episode/one/toy-1-abc-7-1.html", "episode/one/~120.html",
-                                  "same/one/toy-1-abc-7-1.html"])  # fmt: skip
-def test_a_phone_shows_all_without_scrolling_sideways(open_page, live: str, path: str) -> None:
-    page = open_page(live + path, viewport=PHONE, color_scheme="dark")
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+PAGES = (
+    "index.html", "index.html?text=script", "index.html?text=nothing",
+    "episode/one/toy-1-abc-7-1.html", "episode/one/~120.html", "same/one/toy-1-abc-7-1.html",
+)  # fmt: skip
+
+
+def test_no_page_scrolls_sideways_and_each_is_dark_where_asked(open_page, live: str) -> None:
+    page = open_page(live, viewport=PHONE, color_scheme="dark")
+    for path in PAGES:
+        page.goto(live + path)
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        for size in (PHONE, WIDE):
+            page.set_viewport_size(size)
+            assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], path
     # dark ground, bright letters
     ground, ink = (
         sum(map(int, page.evaluate(f"getComputedStyle(document.body).{name}")[4:-1].split(",")))

@@ -143,7 +143,7 @@ def test_what_an_agent_wrote_stays_text(client: TestClient, library: Library, pa
     assert all(ours.fullmatch(target) for target in found.targets), found.targets
     for sign in "\x1b\x07\u202e\u200b\ufeff\U000e0041":
         assert sign not in text
-    assert "␛[31m" in text
+    assert "⟨ESC⟩[31m" in text
 
 
 def test_a_long_text_is_shown_in_part_and_had_whole(client: TestClient) -> None:

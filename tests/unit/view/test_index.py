@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from netarena.errors import ConfigError
 from netarena.journal import JOURNAL_NAME, read_journal
+from netarena.model import Episode, Outline
 from netarena.report.story import why
-from netarena.view.index import Library
+from netarena.view.index import Library, _Episode
 from tests.fake import gallery
 
 pytestmark = pytest.mark.usefixtures("toy")
@@ -36,16 +38,15 @@ def test_outlines_are_those_of_the_whole_journal(tmp_path: Path) -> None:
     for entry, episode in zip(run.entries, whole, strict=True):
         assert run.read(entry) == episode
         # evidence is read with the page
-        assert entry.outline.evidence == ()
-        expected = episode.outline()
-        assert entry.outline.outcome is expected.outcome
-        assert (entry.outline.failure, entry.outline.agent_time_s) == (
-            expected.failure,
-            expected.agent_time_s,
-        )
-        assert entry.why == "" or entry.why[:20] == why(episode)[:20].replace("\x1b", "␛")
+        assert entry.outline == replace(episode.outline(), evidence=())
+        assert entry.why == "" or entry.why[:20] == why(episode)[:20].replace("\x1b", "⟨ESC⟩")
     assert [run.find(entry.name) for entry in run.entries] == run.entries
     assert (run.asked, run.complete, run.agent) == (13, False, "plumber")
+
+
+def test_all_that_an_outline_has_is_read() -> None:
+    read_fields = _Episode.model_fields.keys() | {"evidence"}
+    assert {field.name for field in fields(Outline)} <= read_fields <= Episode.model_fields.keys()
 
 
 def test_a_journal_that_grows_is_read_on_from_where_it_was(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_every_character_that_is_not_seen_has_a_sign() -> None:
     assert all(unicodedata.bidirectional(chr(int(code, 16))) not in
                {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "BN"}
                for code in left), left  # fmt: skip
-    assert visible("a\r\nb\tc\x00") == "a␍\nb\tc␀"
+    assert visible("a\r\nb\tc\x00") == "a⟨CR⟩\nb\tc⟨NUL⟩"
 
 
 def test_what_is_long_is_folded() -> None:
