@@ -35,6 +35,7 @@ from netarena.model import (
     Failure,
     Finding,
     Judgement,
+    Localised,
     Outcome,
     Outline,
     Query,
@@ -89,6 +90,9 @@ class _Episode(BaseModel):
     detail: str = ""
     failure: Failure | None = None
     noted: tuple[str, ...] = ()
+    claimed: bool | None = None
+    claim_right: bool | None = None
+    localised: Localised | None = None
     steps: tuple[_Step, ...] = ()
     agent_time_s: float = 0.0
     execution_time_s: float = 0.0

@@ -15,11 +15,15 @@ from netarena.journal import JOURNAL_NAME, Header
 from netarena.model import (
     Action,
     AgentInfo,
+    Cause,
+    Claim,
     Episode,
     Failure,
     FailureKind,
     Finding,
+    Fit,
     Judgement,
+    Localised,
     Outcome,
     Query,
     Reply,
@@ -186,6 +190,24 @@ def silent(asked: Query, **values: Any) -> Episode:
             "detail": "no reply",
             "iterations": 1,
             "steps": (Step(prompt="?", reply=Reply(text="hm"), refused="Send a command."),),
+            **values,
+        },
+    )
+
+
+def declared(asked: Query, **values: Any) -> Episode:
+    """A ticket whose end the agent declared too early."""
+    told = Claim(causes=(Cause("v3", "rust"),))
+    right = Fit(recall=0.0, precision=0.0)
+    return lost(
+        asked,
+        **{
+            "safe": True,
+            "failure": Failure(kind=FailureKind.FALSE_CLAIM, rule="false_claim"),
+            "steps": (step([False, True, True]), step([False, True, True], claim=told)),
+            "claimed": True,
+            "claim_right": False,
+            "localised": Localised(place=right, cause=right),
             **values,
         },
     )

@@ -177,6 +177,16 @@ def test_the_files_are_the_pages(library: Library, tmp_path: Path) -> None:
         write_site(library, tmp_path / "site")
 
 
+def test_a_declaration_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
+    asked = gallery.query(0)
+    library = Library([gallery.write_run(tmp_path / "run", [asked], [gallery.declared(asked)])])
+    library.catch_up()
+    page = Site(library, live=True).page(library.entries[0].path, {}).content.decode()
+    for words in ("declared wrongly", "what was wrong: v3 (rust).", "0.0 % of them", "false claim"):
+        assert words in page, words
+
+
 def test_an_application_without_pictures_is_shown_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
