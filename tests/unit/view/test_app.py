@@ -197,3 +197,26 @@ def test_an_application_without_pictures_is_shown_unchanged(
     assert page.found
     assert b"v2 was open and is closed now." in page.content
     assert b"<figure" not in page.content
+
+
+def test_side_by_side_is_of_one_query_and_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
+    asked = gallery.query(0)
+    for name, answers in (("good", gallery.solved), ("bad", gallery.lost)):
+        episodes = [answers(asked, repeat=1), gallery.lost(asked, repeat=2)]
+        gallery.write_run(tmp_path / name, [asked], episodes, repeats=2)
+    gallery.write_run(tmp_path / "other", [asked], [gallery.solved(asked)])
+    library = Library([tmp_path / name for name in ("good", "bad", "other")])
+    library.catch_up()
+    site = Site(library, live=True)
+    assert [path for path in site.paths() if path.startswith("same")] == [
+        "same/good/toy-1-abc-7-0.html", "same/good/toy-1-abc-7-0~2.html"
+    ]  # fmt: skip
+    for path, titles in (("", ["good", "bad", "other"]), ("~2", ["good", "bad"])):
+        page = site.page(f"same/good/toy-1-abc-7-0{path}.html", {}).content.decode()
+        assert re.findall(r"<h2><a [^>]*>(\w+)</a>", page) == titles
+    page = site.page("episode/bad/toy-1-abc-7-0~2.html", {}).content.decode()
+    assert 'href="../../same/good/toy-1-abc-7-0~2.html"' in page
+    assert 'href="../../episode/bad/toy-1-abc-7-0.html">1</a>' in page
