@@ -78,6 +78,8 @@ class Site:
         self._live = live
         #: the last selection and what it chose: neighbours of many pages are looked up in it
         self._chosen: tuple[int, Selection, list[Entry], dict[str, int]] | None = None
+        #: the values of filters, of a generation
+        self._choices: tuple[int, dict[str, list[tuple[str, str]]]] | None = None
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "template"),
             autoescape=True,
@@ -156,6 +158,8 @@ class Site:
         return kept[2:]
 
     def _list(self, selection: Selection) -> Page:
+        # before what it counts: a page that is newer than it says asks once too often, not too rarely
+        generation = self.library.generation
         entries = self.library.entries
         chosen, _ = self._choose(selection)
         pages = max(1, math.ceil(len(chosen) / PAGE_ROWS))
@@ -173,14 +177,22 @@ class Site:
             tally=tally(chosen),
             runs=self.library.runs,
             total=len(entries),
-            choices=_choices(entries),
+            choices=self._choices_of(entries, generation),
             sorts=tuple(SORTS),
             progress=None if read == size else 100 * read // max(1, size),
-            generation=self.library.generation,
+            generation=generation,
             problems=[
                 f"{run.title}: {problem}" for run in self.library.runs for problem in run.problems
             ][:_MOST_PROBLEMS],
         )
+
+    def _choices_of(
+        self, entries: Sequence[Entry], generation: int
+    ) -> dict[str, list[tuple[str, str]]]:
+        kept = self._choices  # another thread may put another one in its place
+        if kept is None or kept[0] != generation:
+            kept = self._choices = generation, _choices(entries)
+        return kept[1]
 
     def _state(self) -> dict[str, JsonValue]:
         read, size = self.library.progress
