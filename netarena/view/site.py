@@ -158,7 +158,7 @@ class Site:
         return kept[2:]
 
     def _list(self, selection: Selection) -> Page:
-        # before what it counts: a page that is newer than it says asks once too often, not too rarely
+        # before the entries: a page that is newer than it says asks once too often, none too rarely
         generation = self.library.generation
         entries = self.library.entries
         chosen, _ = self._choose(selection)
