@@ -69,20 +69,16 @@ def make_app(library: Library, token: str, port: int) -> Starlette:
         given = request.path_params["token"]
         if not secrets.compare_digest(given.encode(), token.encode()):
             return PlainTextResponse("The address that netarena view printed opens this.", 404)
+        if "path" not in request.path_params:
+            return RedirectResponse(f"/{token}/{LIST}", 307)
         page = site.page(request.path_params["path"], request.query_params)
         return Response(
             page.content, 200 if page.found else 404, media_type=f"{page.kind}; charset=utf-8"
         )
 
-    def enter(request: Request) -> Response:
-        given = request.path_params["token"]
-        if not secrets.compare_digest(given.encode(), token.encode()):
-            return PlainTextResponse("The address that netarena view printed opens this.", 404)
-        return RedirectResponse(f"/{token}/{LIST}", 307)
-
     return Starlette(
         routes=[
-            Route("/{token}", enter, methods=["GET"]),
+            Route("/{token}", answer, methods=["GET"]),
             Route("/{token}/{path:path}", answer, methods=["GET"]),
         ],
         middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)],
