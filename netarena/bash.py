@@ -3,7 +3,9 @@
 This reads no more of the language than that takes: quotes, escapes, comments, substitutions,
 parentheses, here-documents, and operators that want more. What bash itself would refuse whole (a
 ``do`` without its ``done``) is left to it; what it would run although half is missing (a line
-ended by a backslash, a here-document without an end) is not.
+ended by a backslash, a here-document without an end) is not. Nor is what it would run although the
+rest stands in the next line and was meant to belong to it: a backslash with blanks behind it, the
+marks by which lines go on in other shells, a line that begins with an option.
 """
 
 from __future__ import annotations
@@ -24,6 +26,16 @@ _COMMENT = re.compile(r"#[^\n]*+")
 _BREAK = frozenset(" \t\n;|&(<>")
 _DOCUMENT = re.compile(r"<<(-?)[ \t]*+((?:\\.|'[^'\n]*+'|\"[^\"\n]*+\"|[^\s;&|<>()'\"\\])++)")
 _OPERATOR = re.compile(r"\|[|&]?|&&")
+#: behind a backslash: what was meant to be the end of its line
+_LOOSE_END = re.compile(r"[ \t]++(?=\n|\Z)|[ \t]{2,}+(?=#)")
+#: behind a backslash that ends its line: an empty line, or a comment, which ends the command
+_EMPTY = re.compile(r"\n[^\S\n]*+(?:\n|\Z)")
+_COMMENTED = re.compile(r"\n[ \t]*+#")
+#: behind a backtick: what PowerShell goes on from
+_LINE_END = re.compile(r"[ \t]*+\n")
+#: how no command begins, but the rest of one does: an option, also with the dashes that an editor
+#: makes of hyphens, or an operator
+_REST = re.compile(r"\s*+(?:[-\u2010-\u2015\u2212]{1,2}[A-Za-z]|\|&?[ \t]|&&|\|\|)")
 
 
 @dataclass
@@ -31,13 +43,16 @@ class Line:
     """One logical line: it ends where bash would begin to run it.
 
     ``why`` says what is missing, and is empty where nothing is. ``texts`` are the places of what
-    stands in quotes, comments and here-documents.
+    stands in quotes, comments and here-documents; ``comments`` those of them that are comments, and
+    ``documents`` those of here-documents, with the lines that end them.
     """
 
     start: int
     end: int
     why: str = ""
     texts: list[tuple[int, int]] = field(default_factory=list)
+    comments: list[tuple[int, int]] = field(default_factory=list)
+    documents: list[tuple[int, int]] = field(default_factory=list)
 
 
 def read_line(text: str, start: int = 0) -> Line:
@@ -58,7 +73,17 @@ def read_lines(text: str) -> list[Line]:
 
 def lacks(command: str) -> str:
     """What a command lacks to be whole, in words; empty where it lacks nothing."""
-    return next((line.why for line in read_lines(command) if line.why), "")
+    for number, line in enumerate(read_lines(command)):
+        if line.why:
+            return line.why
+        if number and is_rest(command, line.start):
+            return "the rest of a line stands in the one after it"
+    return ""
+
+
+def is_rest(text: str, place: int) -> bool:
+    """Whether what comes next begins as no command does, but the rest of one."""
+    return _REST.match(text, place) is not None
 
 
 class _Reader:
@@ -95,6 +120,8 @@ class _Reader:
             return f"{names.get(self._open[-1], 'a bracket')} is not closed"
         if self._documents:
             return f"the here-document has no line {self._documents[0][0]:.40}"
+        if self._is_caret(len(self._text)):
+            return "the line after the last ^ is missing"
         return f"nothing follows {self._operator}" if self._operator else ""
 
     def _step(self) -> bool:
@@ -110,7 +137,7 @@ class _Reader:
         sign = text[place]
         self._place += 1
         if sign == "\\":
-            self._escape(place)
+            self._escape(place, inner)
         elif sign == inner:
             self._close(sign)
         elif sign == '"' and inner != '"':
@@ -125,17 +152,41 @@ class _Reader:
             return self._structure(sign, place)
         return False
 
-    def _escape(self, place: int) -> None:
+    def _escape(self, place: int, inner: str) -> None:
         if self._place >= len(self._text):
             self._line.why = "the line after the last backslash is missing"
             return
+        if inner not in {'"', "}"} and _LOOSE_END.match(self._text, self._place):
+            self._line.why = "blanks stand between a backslash and its line's end"
+            return
         if self._text[self._place] == "\n":
-            rest = self._text[self._place + 1 :].partition("\n")[0]
-            if not self._open and not rest.strip():
+            if not self._open and _EMPTY.match(self._text, self._place):
                 self._line.why = "the line after a backslash is empty"
+            elif inner in {"", ")"} and not self._operator and self._is_commented(place):
+                self._line.why = "a comment stands in the line after a backslash"
         else:
             self._operator = ""
         self._place = self._escaped = place + 2
+
+    def _is_commented(self, place: int) -> bool:
+        """Whether a comment follows the backslash at ``place`` that ends its line."""
+        comment = _COMMENTED.match(self._text, place + 1)
+        return comment is not None and (
+            comment.end() - place > 3 or self._text[place - 1 : place] in _BREAK
+        )
+
+    def _is_caret(self, end: int) -> bool:
+        """Whether the line that ends at ``end`` goes on as those of cmd.exe do."""
+        text, texts = self._text, self._line.texts
+        place = end - 1
+        while place > self._line.start and text[place] in " \t":
+            place -= 1
+        return (
+            text[place - 1 : place + 1] in {" ^", "\t^"}
+            and place > self._line.start
+            and place > self._escaped
+            and not (texts and texts[-1][1] > place)
+        )
 
     def _close(self, sign: str) -> None:
         self._open.pop()
@@ -156,6 +207,8 @@ class _Reader:
         following = self._text[self._place : self._place + 1]
         if sign == "`":
             self._open.append("`")
+            if inner in {"", ")"} and _LINE_END.match(self._text, self._place):
+                self._line.why = "a line ends with an opening backtick"
         elif following == "'" and inner != '"':
             self._take(_ANSI.match(self._text, place), "a single quote is not closed")
         elif following == "$":
@@ -174,6 +227,7 @@ class _Reader:
             begins = place == self._line.start or self._text[place - 1] in _BREAK
             if begins and place != self._escaped:
                 self._take(_COMMENT.match(self._text, place), "", keep=True)
+                self._line.comments.append((place, self._place))
             else:
                 self._operator = ""
         elif sign in "|&":
@@ -202,12 +256,16 @@ class _Reader:
         self._place = begun.end()
 
     def _end_line(self) -> bool:
+        if self._is_caret(self._place - 1):
+            self._line.why = "a line ends with ^"
+            return False
         while self._documents:
             end = self._end_document(*self._documents[0])
             if end is None:
                 self._place = len(self._text)
                 return False
             self._line.texts.append((self._place, end.start()))
+            self._line.documents.append((self._place, end.end()))
             self._documents.pop(0)
             self._place = min(end.end() + 1, len(self._text))
             if not self._documents and not self._open and not self._operator:

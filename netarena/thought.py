@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Generic, TypeVar
@@ -102,21 +102,36 @@ def ends_of(text: str) -> list[tuple[int, int]]:
     return [mark.span() for mark in _CLOSING.finditer(text)]
 
 
-def is_kept(command: str, part: str) -> bool:
+def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
     """Whether each marker of ``part`` of a reply is in the ``command`` that it says, in a text.
 
     What bash would take for anything but a text is none of a command: ``</think>`` asks for a file.
+    Nothing says where a ``bare`` command ends but its line, so that comments are none of it, nor
+    what an apostrophe or a quote of an earlier line opens: there the thought ends.
     """
     marks = ends_of(command)
     if not marks or len(marks) < len(ends_of(part)):
         return False
-    texts = sorted(text for line in bash.read_lines(command) for text in line.texts)
+    lines = bash.read_lines(command)
+    texts = sorted(
+        text for line in lines for text in (_delimited(command, line) if bare else line.texts)
+    )
     #: how far the texts reach that begin so far or before
     reach = list(accumulate((end for _, end in texts), max))
     numbers = [bisect_right(texts, (begin, len(command))) for begin, _ in marks]
     return all(
         number and reach[number - 1] >= end for number, (_, end) in zip(numbers, marks, strict=True)
     )
+
+
+def _delimited(command: str, line: bash.Line) -> Iterator[tuple[int, int]]:
+    """Here-documents, and quotes within one line that no word runs into."""
+    documents = {begin for begin, _ in line.documents}
+    comments = set(line.comments)
+    for begin, end in line.texts:
+        loose = "\n" in command[begin:end] or command[max(0, begin - 1) : begin].isalnum()
+        if begin in documents or ((begin, end) not in comments and not loose):
+            yield begin, end
 
 
 def drop_thoughts(answer: str) -> str:

@@ -68,6 +68,47 @@ _PROSE = re.compile(
     r"because|since|which|what|how|why|to|of|with|without|instead|seems|looks|shows|needs|works|"
     r"gives|lets|allows|also|too)(?=[ \t\n,.;:!?]|\Z)|[\w)'\"][.!?:,]++\Z"
 )
+#: what ends a command within a line; how those begin that kubectl's output goes to, which sentences
+#: seldom do; and another one of kubectl's
+_BETWEEN = re.compile(r"\|[|&]?+|;|&&|(?<![<>])&(?!>)|\n")
+_PROGRAM = re.compile(
+    r"\s*+(?:(?:awk|base64|bash|break|cat|cd|column|continue|curl|cut|diff|do|done|echo|egrep|elif|"
+    r"else|esac|exit|export|false|fgrep|fi|for|grep|head|if|jq|kubectl|nl|nslookup|printf|python3?|"
+    r"rev|sed|seq|sh|sleep|sort|tac|tail|tee|then|timeout|tr|true|uniq|until|wc|wget|while|xargs|"
+    r"xxd|yq)(?![\w,.-])|[:!{}()\[\]./$_]|\w++=|\Z)"
+)
+_CALL = re.compile(r"\s*+(?:(?:do|then|else|time|!)[ \t]++)?kubectl\s")
+_SUBSTITUTED = re.compile(r"\$\([^()]*+\)|`[^`]*+`")
+_REDIRECTED = re.compile(r"(?<!\d)\d*+(?:&>>?|>[>|&]?|<<?<?-?|<&|<>)[ \t]*+[^\s]++")
+#: options that take no word after them
+_FLAG = re.compile(
+    r"-[AhiqRtw]|-it|--(?:all|all-namespaces|allow-missing-template-keys|cascade|dry-run|force|"
+    r"force-conflicts|help|ignore-not-found|interactive|list|local|now|overwrite|prune|quiet|record|"
+    r"recursive|resolve|rm|save-config|server-side|show-labels|show-managed-fields|stdin|tty|"
+    r"validate|wait|warnings-as-errors|watch|windows-line-endings)"
+)
+_OPTION = re.compile(r"--?[A-Za-z]")
+#: kinds of words; those in quotes, or of the shell's making, are no prose and not counted
+_WORDS = (
+    ("=", re.compile(r"[\w./-]+(?:=.*|-)")),
+    ("", re.compile(r"[\W_]*__.*|.*\$.*")),
+    ("/", re.compile(r"[A-Za-z][\w.-]*/[\w.:-]*\w")),
+    ("w", re.compile(r"[A-Za-z0-9](?:[\w.,:-]*\w)?")),
+)
+_ONE = "w{0,2}|/+"
+#: of verbs that write, which words a bare line has that is no prose. kubectl deletes (and edits and
+#: labels) any number of names, but nothing tells names from the words of a sentence
+_TAKES = {
+    verb: re.compile(words)
+    for verb, words in {
+        **dict.fromkeys(("patch", "edit", "scale", "autoscale", "expose", "delete"), _ONE),
+        **dict.fromkeys(("label", "annotate"), f"(?:{_ONE})=*"),
+        **dict.fromkeys(("apply", "replace"), ""),
+        "set": f"w(?:{_ONE})(?:=*|w)",
+        "rollout": f"(?:w(?:{_ONE}))?",
+        "create": "w{0,3}",
+    }.items()
+}
 #: at the end of a bare line: the rest stands in the lines after it
 _GOES_ON = re.compile(r"(?:^|[\s;])(?:do|then|else|\{)\Z|\n[ \t]*\n")
 _HALF = "the reply holds half a command"
@@ -232,16 +273,21 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
         line = bash.read_line(part[start : start + MAX_COMMAND_BYTES + 1])
         command = part[start : start + line.end].rstrip()
         plain = _blanked(command, line.texts)
-        if _PROSE.search(plain):
+        calls, others = _parts(command, line)
+        if any(map(_PROSE.search, [*calls, *others])):
             continue
         end = start + len(command)
-        keeps = is_kept(command, command)
+        keeps = is_kept(command, command, bare=True)
         if line.end > MAX_COMMAND_BYTES or (cut and start + line.end == len(part)):
             why = f"the command is too long; {MAX_COMMAND_BYTES} bytes are allowed"
             return Found("", start, end, keeps, why)
-        if line.why or _GOES_ON.search(plain.strip()):
+        if line.why or _GOES_ON.search(plain.strip()) or bash.is_rest(part, end):
             why = line.why or "it goes on in the lines after it"
             return Found("", start, end, keeps, f"{_HALF} ({why}): {_FORM}")
+        writes = [one for one in map(_writing, calls) if one is not None]
+        if writes and (others or not all(writes)):
+            why = f"the line may be a sentence, with words that kubectl takes none of: {_FORM}"
+            return Found("", start, end, keeps, why)
         try:
             return Found(_checked(command), start, end, keeps)
         except ReplyRefused as refused:
@@ -256,6 +302,41 @@ def _blanked(command: str, texts: list[tuple[int, int]]) -> str:
         pieces += [command[place:begin], "_" * (min(end, len(command)) - max(begin, place))]
         place = max(place, end)
     return "".join([*pieces, command[place:]])
+
+
+def _parts(command: str, line: bash.Line) -> tuple[list[str], list[str]]:
+    """What a bare line calls kubectl with, and what in it begins as no other program is called."""
+    texts = _blanked(command, line.texts)
+    pieces, place = [], 0
+    for begin, end in sorted([*line.comments, *line.documents]):
+        pieces.append(texts[place:begin])
+        place = max(place, end)
+    plain = "".join([*pieces, texts[place:]]).replace("\\\n", "  ")
+    first, *rest = _BETWEEN.split(_SUBSTITUTED.sub("__", plain))
+    return (
+        [first, *(one for one in rest if _CALL.match(one))],
+        [one for one in rest if not _CALL.match(one) and not _PROGRAM.match(one)],
+    )
+
+
+def _writing(call: str) -> bool | None:
+    """Whether a call that would write has the words that kubectl takes; null if it writes not."""
+    _, _, given = call.partition("kubectl")
+    words: list[str] = []
+    valued = False
+    for word in _REDIRECTED.sub(" ", given).split():
+        option = _OPTION.match(word) is not None
+        if not option and word == "--" and words[:1] == ["create"]:
+            break
+        if not option and not valued:
+            words.append(word)
+        short = not word.startswith("--") and len(word) > 2
+        valued = option and not short and "=" not in word and not _FLAG.fullmatch(word)
+    takes = _TAKES.get(words[0]) if words else None
+    if takes is None:
+        return None
+    kinds = (next((k for k, form in _WORDS if form.fullmatch(one)), "?") for one in words[1:])
+    return takes.fullmatch("".join(kinds)) is not None
 
 
 def _checked(command: str) -> str:

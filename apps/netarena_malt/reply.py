@@ -18,12 +18,13 @@ import re
 import textwrap
 import threading
 import warnings
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from netarena.errors import ReplyRefused
-from netarena.thought import Found, read_answer
+from netarena.thought import Found, ends_of, read_answer
 
 #: characters; the longest program that is run
 MAX_CODE_CHARS = 100_000
@@ -101,8 +102,9 @@ def _find(text: str, start: int, end: int) -> Found[str]:
         if tries == _MAX_TRIES:
             break
     bare = "\n".join(lines)
-    if len(bare) <= MAX_CODE_CHARS and _defines(bare):
-        return Found(bare, start, end)
+    tree = _parse(bare) if len(bare) <= MAX_CODE_CHARS else None
+    if tree is not None and _binds(tree.body):
+        return Found(bare, start, end, whole=_is_kept(bare, tree))
     raise ReplyRefused(f"no code block of the reply defines process_graph at top level: {_FORM}")
 
 
@@ -208,9 +210,30 @@ def _ends(block: _Block, closers: list[int]) -> Iterator[int]:
     yield from closers[after : after + _MAX_TRIES]
 
 
-def _defines(code: str) -> bool:
-    tree = _parse(code)
-    return tree is not None and _binds(tree.body)
+def _is_kept(bare: str, tree: ast.Module) -> bool:
+    """Whether each marker of a program without a fence stands in a text within one line.
+
+    Nothing says where such a program begins and ends: in a comment, or in a text that begins in an
+    earlier line, a marker ends the thought.
+    """
+    if not (count := len(ends_of(bare))):
+        return True
+    # the parser counts in bytes: they stand here for characters
+    raw = bare.encode().decode("latin-1")
+    lines = [0, *accumulate(len(line) + 1 for line in raw.split("\n"))]
+    texts = sorted(
+        (lines[node.lineno - 1] + node.col_offset, lines[node.lineno - 1] + node.end_col_offset)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant | ast.JoinedStr)
+        and node.lineno == node.end_lineno
+        and node.end_col_offset is not None
+    )
+    #: how far the texts reach that begin so far or before
+    reach = [0, *accumulate((end for _, end in texts), max)]
+    marks = ends_of(raw)
+    return len(marks) == count and all(
+        end < reach[bisect_right(texts, (begin, 0))] for begin, end in marks
+    )
 
 
 def _parse(code: str) -> ast.Module | None:

@@ -6,7 +6,8 @@ without guessing: keys in capitals or bare, single or curled quotes, line breaks
 that JSON would have escaped, a comma too many, closing brackets that are missing at the end of the
 text or of its fence, an object inside of another or in a text of another (a tool's arguments). A
 text that is not closed is none: half a command is another command. Where there is no such object,
-two lines ``Machine: NAME`` and ``Command: TEXT`` are one, if the second is a whole command.
+two lines ``Machine: NAME`` and ``Command: TEXT`` are one, if the second is a whole command and the
+line after it is not its rest.
 Thoughts are not read (``netarena.thought``). Whether the machine exists and the command says
 anything is the world's to tell.
 
@@ -53,6 +54,7 @@ _DECODER = json.JSONDecoder(strict=False)
 _LINE = re.compile(
     r"[\s>*_#`-]*+(machine|command)[*_`]*+\s*+:(?:\*\*|__)?+\s*+(.*+)", re.IGNORECASE
 )
+_BLANK = re.compile(r"[\s>]*+")
 _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
@@ -91,7 +93,10 @@ def _find(reply: str, start: int, end: int) -> Found[dict[str, str]]:
 def _move(machine: object, command: object) -> dict[str, str]:
     if not isinstance(machine, str) or not isinstance(command, str):
         raise ReplyRefused(f"machine and command must be texts: {_FORM}")
-    return {"machine": _checked(machine.strip(), "machine"), "command": _checked(command)}
+    move = {"machine": _checked(machine.strip(), "machine"), "command": _checked(command)}
+    if why := bash.lacks(command):
+        raise ReplyRefused(f"the reply holds half a command ({why}): {_FORM}")
+    return move
 
 
 def _last(found: Iterator[_Said]) -> _Said | None:
@@ -269,8 +274,18 @@ def _paired_lines(text: str) -> Iterator[_Said]:
                 found.keys() == _KEYS
                 and _NAME.fullmatch(found["machine"])
                 and _is_command(found["command"])
+                # its rest may stand below it
+                and not ("command" in second and bash.is_rest(text, _begin(text, end)))
             ):
-                yield _Said(found, begin, end, is_kept(found["command"], text[begin:end]))
+                kept = is_kept(found["command"], text[begin:end], bare=True)
+                yield _Said(found, begin, end, kept)
+
+
+def _begin(text: str, place: int) -> int:
+    """Where the next line begins that is not empty, without the mark of a quotation."""
+    blank = _BLANK.match(text, place)
+    assert blank is not None
+    return blank.end()
 
 
 def _is_command(line: str) -> bool:

@@ -33,6 +33,10 @@ WHOLE = [
     "(a; (b) ) #'",
     "a >| b >&2 2>&1 &>c",
     "printf '\\\n'",
+    "a '^'\nb -c ^x \\^ # ^\nd\\ e",
+    "a |\\\n # c\n b",
+    'a "\\ \n" `b`',
+    "a <<E\n--x ^\n| \\ \nE",
 ]  # fmt: skip
 #: what the last lines lack, in words
 HALF = {
@@ -60,6 +64,23 @@ HALF = {
     "a \\ #'": "single quote",
 }
 
+#: what bash runs without the rest, which was meant to belong to it
+TORN = {
+    "a \\ \n  --b": "blanks",
+    "a \\\t": "blanks",
+    "a $(b \\  # c\n)": "blanks",
+    "a \\\n  # b\n  --c": "comment",
+    "a;\\\n# b\n--c": "comment",
+    "a ^\n  --b": "ends with ^",
+    "a ^": "last ^",
+    "a `\n --b `\n --c": "opening backtick",
+    "a\n  --b": "the rest of a line",
+    "a\n\n# c\n-b": "the rest of a line",
+    "a\n  \u2014b": "the rest of a line",
+    "a\n| b": "the rest of a line",
+    "a\n  && b": "the rest of a line",
+}
+
 
 def bash_wants_more(text: str) -> bool:
     done = subprocess.run(
@@ -79,6 +100,11 @@ def test_a_whole_command_lacks_nothing(text):
 @pytest.mark.parametrize("text", HALF)
 def test_half_a_command_is_told(text):
     assert HALF[text] in lacks(text)
+
+
+@pytest.mark.parametrize("text", TORN)
+def test_a_command_whose_rest_would_not_be_run_with_it_is_half(text):
+    assert TORN[text] in lacks(text)
 
 
 @given(
@@ -118,6 +144,8 @@ def test_a_line_ends_where_bash_begins_to_run_it():
         "`" * 200_001,
         "${" * 100_000,
         "# \n" * 70_000,
+        "\\\n" * 100_000,
+        "( ^" + " \n" * 100_000,
     ],
     ids=lambda text: text[:4],
 )

@@ -14,6 +14,7 @@ from netarena_k8s.reply import MAX_COMMAND_BYTES, MAX_READ_CHARS, read_reply
 
 DRY = "kubectl patch netpol x -p '{}' \\\n  --dry-run=server"
 APPLY = "kubectl apply -f - <<E\nkind: x\nE"
+PATCH = 'kubectl patch networkpolicy adservice --type=merge -p \'{"spec":{"ingress":[]}}\''
 #: in a text, or in none
 NOTE = "kubectl annotate netpol x note='</think>'"
 
@@ -37,6 +38,31 @@ FOUND = {
     "kubectl patch x -p '{\"a\":\n1}'\n": "kubectl patch x -p '{\"a\":\n1}'",
     "kubectl \\\n  get pods": "kubectl \\\n  get pods",
     "kubectl is the tool I would use.\nkubectl get pods": "kubectl get pods",
+    # what follows a bare command is not its rest
+    f"{PATCH}\n---\nThat is all.": PATCH,
+    f"{PATCH}\n\n- It shuts it.": PATCH,
+    # words that stand behind it
+    **{
+        line: line
+        for line in (
+            "kubectl get networkpolicy cart || echo not found",
+            "kubectl get netpol cart; echo this is done",
+            "kubectl get pods | grep not",
+            f"{PATCH} 2>&1 | tail -n 1",
+            f"{PATCH} && kubectl get netpol adservice -o yaml",
+            "kubectl delete pod $(kubectl get pods -o name | grep not)",
+            "kubectl delete netpol a --grace-period 0 --force > /dev/null && echo ok",
+            "kubectl delete netpol/a netpol/b # both",
+            "kubectl -n x scale deploy a --replicas 2",
+            "kubectl label pod a b=c d- --overwrite",
+            "kubectl set image deploy/x c=i:1",
+            "kubectl create secret generic x --from-literal=a=b",
+            "kubectl rollout restart deploy x",
+            'kubectl patch netpol a --type merge -p "$(cat x)"',
+            "kubectl apply -f - <<'E' | cat\nthe x: is # it\nE",
+            "kubectl get pods -o name | while read p; do kubectl delete $p; done",
+        )
+    },
     # fences of any form
     '```bash title="x"\nkubectl get pods\n```': "kubectl get pods",
     "```{.bash .numberLines}\nkubectl get pods\n```": "kubectl get pods",
@@ -82,6 +108,11 @@ FOUND = {
     "```\nkubectl get pods\n```\n<think>```\nkubectl delete x\n```": "kubectl get pods",
     "```\nkubectl delete netpol a\n</think>\n```\nkubectl get b\n```": "kubectl get b",
     "```\nkubectl patch x -p '{\"a</think>\n```sh\nkubectl get -l 'b'\n```": "kubectl get -l 'b'",
+    # nothing but its line ends a bare command
+    f"{PATCH} # too risky</think>\nkubectl get b": "kubectl get b",
+    "kubectl delete netpol a? Don't!\n</think>\nI'll run\nkubectl get b": "kubectl get b",
+    "kubectl delete netpol a won't help</think>I'll look:\nkubectl get b": "kubectl get b",
+    'kubectl annotate ns a x="foo\n</think>\nI say "hello"\nkubectl get b': "kubectl get b",
 }
 
 
@@ -121,6 +152,15 @@ REFUSED = {
     "```\nkubectl apply -f - <<E\n```\nE\n```": "half a command",
     "```kubectl patch x \\```": "half a command",
     '```json\n{"command": "kubectl patch x \\\\"}\n```': "half a command",
+    f"{PATCH}\n  --dry-run=server": "half a command",
+    f"```\n{PATCH}\n  --dry-run=server\n```": "half a command",
+    f"{PATCH} \\ \n  --dry-run=server": "half a command .*blanks",
+    f"```\n{PATCH} \\ \n  --dry-run=server\n```": "half a command .*blanks",
+    f"```\n{PATCH} \\\n  # only try\n  --dry-run=server\n```": "half a command .*comment",
+    f"{PATCH} ^\n  --dry-run=server": r"half a command .*\^",
+    f"```\n{PATCH} ^\n  --dry-run=server\n```": r"half a command .*\^",
+    f"{PATCH}\n\n  --dry-run=server": "half a command",
+    f"{PATCH}\n  | cat": "half a command",
     "```bash\nkubectl get pods": "no end",
     "```bash\nkubectl get pods\n``": "no end",
     "```sh\nkubectl get a\n```sh\nkubectl get b\n```": "begins in an open one",
@@ -131,6 +171,17 @@ REFUSED = {
     "kubectl delete netpol everything.": "no command",
     "kubectl patch would help, then\nsee": "no command",
     "kubectl isn't it": "no command",
+    f"{PATCH} shuts everything, so no": "a sentence",
+    f"{PATCH} breaks adservice": "a sentence",
+    "kubectl delete networkpolicy x fixes everything here": "a sentence",
+    "kubectl delete networkpolicy x won't, I'd say": "a sentence",
+    "kubectl delete networkpolicy x - removes x policy": "a sentence",
+    "kubectl delete networkpolicy x -> removes x policy": "a sentence",
+    "kubectl delete networkpolicy a then kubectl apply b": "a sentence",
+    "kubectl delete networkpolicy x: removes x": "a sentence",
+    "kubectl apply changes": "a sentence",
+    "kubectl delete networkpolicy x; better leave": "a sentence",
+    "kubectl delete networkpolicy x; that would break y": "no command",
     # what would be run as something else
     "```console\n$ kubectl get pods\nNAME READY\n```": "beside a prompt",
     "kubectl patch x \\\n> --dry-run=server": "prompt '>'",
@@ -151,11 +202,12 @@ REFUSED = {
     "<think>kubectl delete netpol a</think>": "before the end of a thought",
     "```\nkubectl delete netpol a\n``` </thinking> Better not.": "before the end of a thought",
     "kubectl get pods </think>": "before the end of a thought",
+    f"Maybe:\n{PATCH} # too risky</think>\nI give up.": "before the end of a thought",
     "<think>```\nkubectl delete netpol a\n</think>\n```": "no end",
 }
 
 
-@pytest.mark.parametrize("reply", REFUSED, ids=lambda reply: reply[:40])
+@pytest.mark.parametrize("reply", REFUSED, ids=lambda reply: f"{reply[:20]}-{reply[-40:]}")
 def test_what_cannot_be_used_says_why(reply):
     with pytest.raises(ReplyRefused, match=REFUSED[reply]) as refused:
         read_reply(reply)
@@ -219,6 +271,8 @@ HOSTILE = {
     "opened": "<think></think>x" * 30_000 + "```\n" * 9,
     "markers": "```\n" + "'</think>'" * 20_000 + "\n```",
     "texts": "kubectl get " + "''" * 30_000 + " |\n" * 9,
+    "digits": "kubectl delete x y " + "1" * 60_000,
+    "comments": "kubectl get (" + "#'\n'</think>'\n" * 4_000,
 }
 
 

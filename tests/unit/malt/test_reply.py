@@ -32,6 +32,8 @@ HELPERS = f"import os\nimportant = 1\n\n\ndef helper():\n    return 2\n\n\n{CODE
 
 #: a program with markers in its texts and comments
 MARKED = f"x = '</think> <think>'  # </reasoning>\n{CODE}"
+#: in its texts alone
+QUOTED = f"é = '</think>', f'{{1}} </thinking>'; y = 'a' '</reasoning>'\n{CODE}"
 
 FOUND = {
     "tagged": (f"```python\n{CODE}```", CODE),
@@ -107,7 +109,12 @@ FOUND = {
     ),
     "bare, behind a thought": (f"<thinking>hm</thinking>{CODE}", CODE),
     "with markers in it": (f"```python\n{MARKED}```", MARKED),
-    "bare, with markers in it": (MARKED, MARKED),
+    "bare, with markers in its texts": (QUOTED, QUOTED),
+    "bare, behind a comment that ends a thought": (f"{OTHER}# no</think>\n{CODE}", f"\n{CODE}"),
+    "bare, behind a text that ends a thought": (
+        f"{OTHER}x = '''\n</think>\n{CODE}# '''",
+        f"\n{CODE}# '''",
+    ),
     "with markers in it, behind thoughts": (
         f"<think>```python\n{OTHER}```</think> So. </think>```python\n{MARKED}```",
         MARKED,
@@ -139,6 +146,10 @@ REFUSED = {
     "in a thought that is not closed": f"<think>```python\n{CODE}```",
     "before the end of a thought": f"```python\n{CODE}```\nNo.</reasoning>",
     "cut off by the end of a thought": f"```python\n{CODE}\n</think>\nI cannot do that.",
+    "bare, with the end of a thought in a comment": f"{CODE.rstrip()} # wrong</think>\n",
+    "bare, with the end of a thought in a docstring": CODE.replace(
+        "return", "'''\n    </think>\n    '''; return"
+    ),
     "half a surrogate pair": f"```python\n{CODE}# \ud800\n```",
 }
 

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from netarena import bash
 from netarena.errors import ReplyRefused
 from netarena_route import reply
 from netarena_route.reply import MAX_COMMAND_BYTES, read_reply
 
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=80)
+_COMMAND = _TEXT.filter(lambda text: not bash.lacks(text))
 
 
 _QUOTED = "{'machine': 'b', 'command': 'y'}"
@@ -56,7 +58,7 @@ _WRITTEN: dict[str, Callable[[dict[str, str]], str]] = {
 
 @given(
     machine=_TEXT,
-    command=_TEXT,
+    command=_COMMAND,
     form=st.sampled_from(_FORMS),
     written=st.sampled_from(sorted(_WRITTEN)),
 )
@@ -65,7 +67,7 @@ def test_any_object_is_read_back(machine: str, command: str, form: str, written:
     assert read_reply(text) == {"machine": machine.strip(), "command": command}
 
 
-@given(machine=_TEXT, command=_TEXT, curled=st.booleans())
+@given(machine=_TEXT, command=_COMMAND, curled=st.booleans())
 def test_other_quotes_are_read_back(machine: str, command: str, curled: bool) -> None:
     plain = {"machine": machine.strip(), "command": command}
     if curled:
@@ -77,7 +79,7 @@ def test_other_quotes_are_read_back(machine: str, command: str, curled: bool) ->
         assert read_reply(f"Next: {plain!r}.") == plain
 
 
-@given(machine=_TEXT, command=_TEXT, form=st.sampled_from(_FORMS[:4]), data=st.data())
+@given(machine=_TEXT, command=_COMMAND, form=st.sampled_from(_FORMS[:4]), data=st.data())
 def test_a_reply_that_is_cut_off_gives_the_whole_command_or_none(
     machine: str, command: str, form: str, data: st.DataObject
 ) -> None:
@@ -165,6 +167,7 @@ def test_no_prose_is_a_command(text: str) -> None:
         ('{"thought": "<think>no</think>", "machine": "a", "command": "ip a"}', "ip a"),
         ("Machine: b\nCommand: y\n</think>\nMachine: a\nCommand: ip a", "ip a"),
         ("Machine: a\nCommand: echo '</think>'", "echo '</think>'"),
+        ("Machine: a\nCommand: ip a\n- Why: to see", "ip a"),
     ],
 )
 def test_what_models_send_is_read(reply_: str, command: str) -> None:
@@ -202,7 +205,15 @@ def test_what_models_send_is_read(reply_: str, command: str) -> None:
         ("Machine: a\nCommand: nft -f - <<EOF\nflush ruleset\nEOF", "no object"),
         ("Machine: a\nCommand: ip a ||", "no object"),
         ('Machine: a\nCommand: echo "$(ip a"', "no object"),
+        ("Machine: a\nCommand: iptables -A FORWARD -j DROP\n  -s 10.0.0.1", "no object"),
+        ("> Machine: a\n> Command: iptables -A FORWARD -j DROP\n>  -s 10.0.0.1", "no object"),
+        ("Machine: a\nCommand: ip route flush ^\n table 7", "no object"),
+        (r'{"machine": "a", "command": "ip route del default \\"}', "half .*backslash"),
+        (r'{"machine": "a", "command": "iptables -A FORWARD -j DROP \\\n"}', "half .*backslash"),
+        (r'{"machine": "a", "command": "iptables -A FORWARD -j DROP\n -s 1.1.1.1"}', "half .*rest"),
+        (r'{"machine": "a", "command": "sh <<EOF\nip link set eth1 down"}', "half .*no line EOF"),
         # thoughts
+        ("Machine: a\nCommand: ip link set eth1 down # no</think>\nNo.", "end of a thought"),
         (f"<think>{_QUOTED}</think> I cannot do that.", "before the end of a thought"),
         (f"{_QUOTED}</thinking>", "before the end of a thought"),
         (f"<think>{_QUOTED}", "opened and never closed"),
