@@ -107,6 +107,9 @@ _PROTOCOL_ERRORS = (
     VersionNotSupportedError,
 )
 
+#: within a line; and at the end of one
+_BLANKS, _LINE_ENDS = " \t", ("\n", "\r")
+
 #: how the SDK begins what it says of an answer that is no JSON-RPC
 _NO_JSON_RPC = ("Invalid JSON-RPC", "JSON Decode Error")
 
@@ -374,6 +377,8 @@ class _Collector:
     state: int = TaskState.TASK_STATE_UNSPECIFIED
     #: artifacts by id, in order of first sight: of each part what joins it to the last, its text
     artifacts: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    #: of those to which chunks were appended
+    grown: set[str] = field(default_factory=set)
     message: str | None = None
     status: str = ""
     #: the agent's last message in the history of a completed task
@@ -422,8 +427,9 @@ class _Collector:
             known, self.artifacts, self.size = self.artifacts, {}, 0
             for artifact in task.artifacts:
                 self._note(artifact.metadata)
-                parts = _stored(_texts(artifact.parts), known.get(artifact.artifact_id, []))
-                self._put(artifact.artifact_id, parts)
+                name = artifact.artifact_id
+                seen = known.get(name, []) if name in self.grown else []
+                self._put(name, _stored(_texts(artifact.parts), seen))
         self._take_status(task.status)
         if self.state == TaskState.TASK_STATE_COMPLETED:
             said = (_text(one.parts) for one in reversed(task.history) if one.role == _AGENT)
@@ -435,6 +441,9 @@ class _Collector:
             gone = self.artifacts.get(artifact.artifact_id, [])
             self.size -= sum(map(_part_size, gone))
             gone.clear()
+            self.grown.discard(artifact.artifact_id)
+        else:
+            self.grown.add(artifact.artifact_id)
         self._put(artifact.artifact_id, _joined(_texts(artifact.parts)))
 
     def _put(self, artifact_id: str, parts: list[tuple[str, str]]) -> None:
@@ -476,26 +485,33 @@ def _texts(parts: Iterable[Part]) -> list[str]:
 
 
 def _joined(texts: Iterable[str]) -> list[tuple[str, str]]:
-    """Parts of one message, status or whole artifact, each with what joins it to the one before."""
-    return [("\n" if number else "", text) for number, text in enumerate(texts)]
+    """Parts of one message, status or whole artifact, each with what joins it to the one before:
+    a line end, where none stands already."""
+    given = list(texts)
+    joints = ("" if _is_parted(one, other) else "\n" for one, other in pairwise(given))
+    return list(zip(chain([""], joints), given, strict=False))
+
+
+def _is_parted(one: str, other: str) -> bool:
+    return one.endswith(_LINE_ENDS) or other.startswith(_LINE_ENDS)
 
 
 def _stored(texts: list[str], known: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Parts of an artifact in a task, of which ``known`` was seen as it came.
+    """Parts of an artifact in a task, of which ``known`` was seen to grow, if anything.
 
     Servers keep chunks as parts: what is more than was known was appended. Where nothing was
-    known, pieces of one text are told by the blanks at which they were cut, which parts that
-    stand for themselves do not begin or end with.
+    known, pieces of one text are told by the blanks within a line at which they were cut, which
+    parts that stand for themselves do not begin or end with.
     """
     if known and [text for _, text in known] == texts[: len(known)]:
         return [*known, *(("", text) for text in texts[len(known) :])]
-    if any(one[-1].isspace() or other[0].isspace() for one, other in pairwise(texts)):
+    if any(one[-1] in _BLANKS or other[0] in _BLANKS for one, other in pairwise(texts)):
         return [("", text) for text in texts]
     return _joined(texts)
 
 
 def _text(parts: Iterable[Part]) -> str:
-    text = "\n".join(_texts(parts))
+    text = "".join(chain.from_iterable(_joined(_texts(parts))))
     _check_size(_size(text))
     return text
 

@@ -247,6 +247,23 @@ PLACES = {
         [ended03(artifacts=[{"artifactId": "a", "parts": said03("a", "b", " c", "d")["parts"]}])],
         card03(), "ab cd",
     ),
+    "a task whose parts have line ends": (
+        [ended03(artifacts=[{"artifactId": "a",
+                             "parts": said03("a:\n", "b", "c", "\nd")["parts"]}])],
+        card03(), "a:\nb\nc\nd",
+    ),
+    "a message whose parts have line ends": ([said03("a:\n", "b", "c")], card03(), "a:\nb\nc"),
+    "a first chunk, then the task that holds it as a part": (
+        [task03("working"), chunk03("a.", append=False),
+         ended03(artifacts=[{"artifactId": "a", "parts": said03("a.", "b")["parts"]}])],
+        card03(), "a.\nb",
+    ),
+    "chunks sent again whole, then the task with one more part": (
+        [task03("working"), chunk03("x", append=False), chunk03("y", append=True),
+         chunk03("a.", append=False),
+         ended03(artifacts=[{"artifactId": "a", "parts": said03("a.", "b")["parts"]}])],
+        card03(), "a.\nb",
+    ),
     "a task that came in the middle of chunks": (
         [task03("working") | {"artifacts": [{"artifactId": "a", "parts": said03("a")["parts"]}]},
          chunk03("b", append=True), status03("completed", final=True)],
