@@ -312,11 +312,11 @@ def _check_file(
     None comes for each that is drawn and not in the file. The file of a run whose ids are sealed is
     as good as one that tells them.
     """
-    drawn = _Drawn(application, config, seed)
+    drawn, size = _Drawn(application, config, seed), application.size(config)
     seen: set[int] = set()
     for query in queries:
         original = yield from drawn.at(query.index, query.id)
-        if original is None and (index := _index_of(query.id, seed)) is not None:
+        if original is None and (index := _index_of(query.id, seed, size)) is not None:
             # the id may be right, and the index altered
             original = yield from drawn.at(index, query.id)
         if original is None:
@@ -335,11 +335,11 @@ def _check_file(
         yield original
 
 
-def _index_of(query_id: str, seed: int) -> int | None:
+def _index_of(query_id: str, seed: int, size: int) -> int | None:
     identity = read_id(query_id)
     if identity is None:
         return None
-    return find_index(query_id, seed) if identity.index is None else identity.index
+    return find_index(query_id, seed, size) if identity.index is None else identity.index
 
 
 class _Drawn:

@@ -66,10 +66,11 @@ def seal(query: Query) -> Query:
     return query.model_copy(update={"id": seal_id(query.id, query.seed)})
 
 
-def find_index(sealed: str, seed: int) -> int | None:
-    """The index that a sealed id of ``seed`` stands for; None where it is of another seed."""
+def find_index(sealed: str, seed: int, size: int) -> int | None:
+    """The index, of ``size`` ones, that a sealed id of ``seed`` stands for; None where it is of
+    another seed."""
     rest = sealed.rpartition("-")[0]
-    for index in range(MOST_TRIED):
+    for index in range(min(size, MOST_TRIED)):
         if seal_id(f"{rest}-{seed}-{index}", seed) == sealed:
             return index
     return None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
 from netarena.application import load
 from netarena.assessment import choose_queries
-from netarena.cli.option import config_options, read_pairs
+from netarena.cli.option import RUNS, config_options, read_pairs
 from netarena.cli.run import choose_query
 from netarena.cli.text import json_text
 from netarena.identity import Secrecy, seal
@@ -20,6 +21,12 @@ from netarena.identity import Secrecy, seal
 @click.option(
     "--query", "query_id", metavar="ID", help="This one query alone, by the id of a record."
 )
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help=f"The folder of a run that asked it, or one above, where it is not below {RUNS}.",
+)
 @click.option("--public", is_flag=True, help="Leave ground truth out.")
 def command(  # noqa: PLR0913 -- one argument per option
     *,
@@ -28,19 +35,25 @@ def command(  # noqa: PLR0913 -- one argument per option
     seed: int | None,
     pairs: tuple[str, ...],
     query_id: str | None,
+    out: Path | None,
     public: bool,
 ) -> None:
     """Print queries of APP as JSONL, each with its reference solution: the replies, one a turn."""
     app = load(application)
     values = read_pairs(pairs, num_queries=num_queries, seed=seed)
+    if out is not None:
+        values |= read_pairs((), output_dir=str(out))
     config, secrecy = app.config_type.parse(values), Secrecy.OPEN
     if query_id is not None:
         config, secrecy = choose_query(app, config, query_id)
     drawn, _ = choose_queries(app, config)
     queries = filter(None, drawn)
-    for query in map(seal, queries) if secrecy is Secrecy.SEALED else queries:
+    sealed = secrecy is Secrecy.SEALED
+    #: what a sealed id does not tell, nobody is told
+    hidden = app.hidden | {"seed", "index"} if sealed else app.hidden
+    for query in map(seal, queries) if sealed else queries:
         if public:
-            line = query.model_dump(mode="json", exclude=set(app.hidden))
+            line = query.model_dump(mode="json", exclude=set(hidden))
         else:
             line = query.model_dump(mode="json") | {"reference": list(app.solve(query))}
         sys.stdout.write(json_text(line) + "\n")

@@ -182,9 +182,10 @@ def place(application: Application, config: Config) -> tuple[Config, Path]:
 def choose_query(application: Application, config: Config, query_id: str) -> tuple[Config, Secrecy]:
     """The config under which the query of that id is the only one, and how its id is written.
 
-    It goes to a folder of its own. The keys that shape queries, and the seed of a sealed id, are
-    those of a run below ``netarena-runs`` or ``output_dir`` that asked it, where there is one,
-    else those given. Raises ConfigError where the id cannot come of them.
+    It goes to a folder of its own, never to that of a run which asked others. The keys that shape
+    queries, and the seed of a sealed id, are those of a run below ``netarena-runs`` or
+    ``output_dir`` that asked it, where there is one, else those given. Raises ConfigError where the
+    id cannot come of them.
     """
     expected = f"{application.name}-{application.version}"
     asked = read_id(query_id)
@@ -207,18 +208,33 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
             raise ConfigError("--query", f"{query_id} has the seed {seed}, not {found.seed}")
     else:
         secrecy = Secrecy.SEALED
-        found, seed, index = _unseal(query_id, shapes)
+        found, seed, index = _unseal(application, query_id, shapes)
     assert index is not None
     own: dict[str, Any] = {"seed": seed, "start_index": index, "end_index": index + 1}
-    if found.output_dir is None:
+    if found.output_dir is None or _asked_more(Path(found.output_dir), own):
         own["output_dir"] = str(Path(RUNS) / query_id)
     return found.model_copy(update=own), secrecy
 
 
-def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple[Config, int, int]:
+def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
+    """Whether ``folder`` is a run's that asked more than one query, or another one."""
+    try:
+        told = json.loads(read_text(folder / CONFIG_NAME))["config"]
+        return any(told.get(key) != value for key, value in own.items())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return True
+
+
+def _unseal(
+    application: Application, query_id: str, shapes: Sequence[tuple[Config, int | None]]
+) -> tuple[Config, int, int]:
     """The config, seed and index of a sealed id. Raises ConfigError where no seed fits."""
     for shape, seed in shapes:
-        if seed is not None and (index := find_index(query_id, seed)) is not None:
+        if seed is None:
+            continue
+        if (index := find_index(query_id, seed, application.size(shape))) is not None:
             return shape, seed, index
     raise ConfigError(
         "--query",

@@ -607,6 +607,26 @@ def test_query_finds_a_sealed_id_by_the_folder_s_config(fake, capsys):
     assert json.loads(capsys.readouterr().out)["results"][0]["id"] == first["id"]
     (fake / "netarena-runs").rename(fake / "gone")
     assert run_lamp("--query", first["id"], "--out", "elsewhere") == 0
+    capsys.readouterr()
+    # a run's own folder is read, and stays as it is
+    kept = {path: path.read_bytes() for path in (fake / "elsewhere" / "team" / "a").iterdir()}
+    for _ in range(2):
+        assert run_lamp("--query", first["id"], "--out", "elsewhere/team/a", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["results"][0]["id"] == first["id"]
+    assert kept == {
+        path: path.read_bytes() for path in (fake / "elsewhere" / "team" / "a").iterdir()
+    }
+    assert (fake / "netarena-runs" / first["id"] / "earlier-1").is_dir()
+    # a folder of this query's own is gone on in
+    assert (
+        run_lamp("--query", first["id"], "--out", f"netarena-runs/{first['id']}", "--resume") == 0
+    )
+    assert not (fake / "netarena-runs" / first["id"] / "earlier-2").exists()
+    (fake / "netarena-runs").rename(fake / "again")
+    assert main(["queries", "lamp", "--query", first["id"], "--out", "elsewhere", "--public"]) == 0
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines()[-1:])
+    assert line["id"] == first["id"]
+    assert not {"seed", "index", "actions", "reference"} & line.keys()
 
 
 @pytest.mark.parametrize("query_id", ["lamp-1-x", "lamp-2-00000000-1-1", "malt-1-00000000-1-1"])

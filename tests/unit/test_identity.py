@@ -34,8 +34,9 @@ def test_a_sealed_id_tells_what_was_drawn_but_neither_seed_nor_index(
     sealed = seal_id(shown, SEED)
     assert read_id(shown) == Identity("toy-1", config.shape_hash(), SEED, index)
     assert read_id(sealed) == Identity("toy-1", config.shape_hash())
-    assert find_index(sealed, SEED) == index
-    assert find_index(sealed, SEED - 1) is None
+    assert find_index(sealed, SEED, index + 1) == index
+    assert find_index(sealed, SEED, index) is None
+    assert find_index(sealed, SEED - 1, index + 1) is None
     assert seal_id(Toy().query_id(config, SEED - 1, index), SEED - 1) != sealed
 
 
