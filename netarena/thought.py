@@ -23,8 +23,10 @@ from netarena.errors import ReplyRefused
 T = TypeVar("T")
 
 _NAMES = "think|thinking|reasoning"
-_OPENING = re.compile(rf"<(?:{_NAMES})\s*+>", re.IGNORECASE)
-_CLOSING = re.compile(rf"</(?:{_NAMES})\s*+>", re.IGNORECASE)
+#: characters of the longest marker, and blanks that it may hold
+_MAX_MARKER, _MAX_BLANKS = 64, 48
+_OPENING = re.compile(rf"<(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>", re.IGNORECASE)
+_CLOSING = re.compile(rf"</(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>", re.IGNORECASE)
 _BLANK = re.compile(r"\s*+")
 #: how often what counts is looked for in one reply; thoughts that mislead the search are rare
 _MAX_TRIES = 6
@@ -33,10 +35,13 @@ _MAX_LOOKS = 64
 #: what the beginning of an opening marker looks like while it still grows
 _GROWING = re.compile(
     rf"<(?:{'|'.join(n[:i] for n in ('thinking', 'reasoning') for i in range(len(n)))}"
-    rf"|(?:{_NAMES})\s*+)?\Z",
+    rf"|(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+)?\Z",
     re.IGNORECASE,
 )
-_FENCE = re.compile(r"^[ \t]*(?:```|~~~)", re.MULTILINE)
+#: as k8s reads them: behind a word, in a list or a quotation too
+_FENCE = re.compile(r"`{3,}+|^[ \t>]*+(~{3,}+)", re.MULTILINE)
+#: in one line; an apostrophe within a word opens none
+_QUOTED = re.compile(r"\"[^\"\n]*+\"|(?<!\w)'[^'\n]*+'|(?<!`)`[^`\n]++`(?!`)")
 
 
 @dataclass(frozen=True)
@@ -137,50 +142,75 @@ def _delimited(command: str, line: bash.Line) -> Iterator[tuple[int, int]]:
 def drop_thoughts(answer: str) -> str:
     """An answer of whatever form without the thoughts that can be told without knowing its form.
 
-    Markers in texts and in closed code blocks stay. Empty where it is nothing but a thought.
+    Those are the ones that it begins with, and what stands before a marker that is neither in a
+    closed code block nor in quotes within its line. Empty where it is nothing but a thought.
     """
     closed = ends_of(answer)
     start = _skip_leading(answer, 0, closed)
     if _OPENING.match(answer, _blank_end(answer, start)):
         return ""
-    fences = [start + mark.start() for mark in _FENCE.finditer(answer[start:])]
+    held = sorted([*_blocks(answer, start), *(m.span() for m in _QUOTED.finditer(answer, start))])
+    #: how far they reach that begin so far or before
+    reach = [0, *accumulate((end for _, end in held), max)]
     for begin, end in reversed(closed[-_MAX_LOOKS:]):
         if begin < start:
             break
-        before = bisect_left(fences, begin)
-        in_block = before % 2 == 1 and before < len(fences)
-        line = answer[answer.rfind("\n", start, begin) + 1 : begin]
-        quoted = line.count('"') % 2 == 1 or (line[-1:] + answer[end : end + 1]) in {"''", "``"}
-        if not in_block and not quoted:
+        if end > reach[bisect_right(held, (begin, 0))]:
             return answer[end:]
     return answer[start:]
+
+
+def _blocks(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Where the code blocks are that are closed, those of one line too."""
+    opened: re.Match[str] | None = None
+    run = ""
+    for fence in _FENCE.finditer(text, start):
+        mark = fence[1] or fence[0]
+        if opened is None:
+            opened, run = fence, mark
+        elif mark[0] == run[0] and len(mark) >= len(run):
+            # a block ends alone in its line, or glued to the last one; where a word follows in
+            # another line, one of its kind begins in it
+            alone = not text[fence.end() : fence.end() + 1].strip()
+            if alone or text.find("\n", opened.end(), fence.start()) < 0:
+                yield opened.start(), fence.end()
+                opened = None
 
 
 class Sieve:
     """Passes on an answer that comes in pieces, but for thoughts that it begins with."""
 
     def __init__(self) -> None:
+        #: what may be the beginning of a marker
         self._held = ""
-        #: where the next look begins
-        self._place = 0
+        #: what stands before it
+        self._blanks: list[str] = []
+        self._thinking = False
         self._passing = False
 
     def take(self, piece: str) -> str:
         """The next piece; what is known of the answer by it."""
         if self._passing:
             return piece
-        self._held += piece
-        while opening := _OPENING.match(self._held, _blank_end(self._held)):
-            closing = _CLOSING.search(self._held, max(self._place, opening.end()))
-            if closing is None:
-                # a marker may have come in part
-                self._place = max(0, len(self._held) - 64)
+        text, place = self._held + piece, 0
+        while True:
+            if self._thinking:
+                closing = _CLOSING.search(text, place)
+                if closing is None:
+                    self._held = text[max(place, len(text) - _MAX_MARKER) :]
+                    return ""
+                self._thinking, place = False, closing.end()
+            begin = _blank_end(text, place)
+            self._blanks.append(text[place:begin])
+            if opening := _OPENING.match(text, begin):
+                self._blanks.clear()
+                self._thinking, place = True, opening.end()
+                continue
+            if begin == len(text) or _GROWING.match(text, begin):
+                self._held = text[begin:]
                 return ""
-            self._held, self._place = self._held[closing.end() :], 0
-        if _GROWING.match(self._held, _blank_end(self._held)) or not self._held.strip():
-            return ""
-        self._passing = True
-        return self._held
+            self._passing = True
+            return "".join([*self._blanks, text[begin:]])
 
 
 def _skip_leading(text: str, start: int, closed: list[tuple[int, int]]) -> int:

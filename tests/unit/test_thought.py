@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,7 +105,28 @@ DROPPED = {
     "<think>x</think>" + CODE: CODE,
     CODE: CODE,
     '{"command": "echo \'a </think> b\'"}': '{"command": "echo \'a </think> b\'"}',
-    "note='</think>'": "note='</think>'",
+    # an answer that holds a marker is not cut
+    **{
+        answer: answer
+        for answer in (
+            "note='</think>'",
+            "kubectl annotate pod x n='a </think> b'",
+            "It's so: kubectl annotate pod x n='a </think> b'",
+            "def process_graph(g):\n    s = 'a </think> b'\n    return g",
+            "Action: ```python\nx = 1  # </think> y\n```",
+            "- ```\n  kubectl x # </think> y\n  ```",
+            "> ```python\n> # </think> y\n> ```",
+            "> ~~~\n> # </think> y\n> ~~~",
+            "````\n```\n# </think> y\n````",
+            "Run ```kubectl x # </think> y``` so",
+            "```\nkubectl x # </think> y```",
+            "`</think>` ends it",
+        )
+    },
+    "I don't think it's it </think>a": "a",
+    'He said "no </think>a': "a",
+    "So ```\nb\n``` or ```c``` </think>```\na\n```": "```\na\n```",
+    "```\nb </think>a": "a",
 }
 
 
@@ -127,6 +150,26 @@ def test_a_sieve_passes_what_follows_the_first_thoughts(answer, data):
     assert passed == whole
     assert answer.endswith(passed)
     assert not passed.lstrip().startswith("<think>")
+
+
+@pytest.mark.parametrize(
+    ("begin", "fill", "passed"),
+    [
+        ("", " ", False),
+        ("<think", " ", True),
+        ("<think>", "x", False),
+        ("", "<think></think>", False),
+    ],
+)
+def test_what_a_sieve_holds_back_is_not_looked_through_anew(begin, fill, passed):
+    text = begin + fill * (2**18 // len(fill))
+    before = time.process_time()
+    sieve = Sieve()
+    told = "".join(sieve.take(text[place : place + 4]) for place in range(0, len(text), 4))
+    assert told == (text if passed else "")
+    # some 0.1 s; what is quadratic takes 20
+    assert time.process_time() - before < 5
+    assert Sieve().take("<think></think>" * 70_000 + "a") == "a"
 
 
 def test_a_long_thought_in_many_pieces_is_looked_through_once():
