@@ -26,6 +26,8 @@ _COMMENT = re.compile(r"#[^\n]*+")
 _BREAK = frozenset(" \t\n;|&(<>")
 _DOCUMENT = re.compile(r"<<(-?)[ \t]*+((?:\\.|'[^'\n]*+'|\"[^\"\n]*+\"|[^\s;&|<>()'\"\\])++)")
 _OPERATOR = re.compile(r"\|[|&]?|&&")
+#: arithmetic, in which ``<<`` moves bits
+_SUM = re.compile(r"\(\((?:[^()\n'\"`\\]|\([^()\n'\"`\\]*+\))*+\)\)")
 #: behind a backslash: what was meant to be the end of its line
 _LOOSE_END = re.compile(r"[ \t]++(?=\n|\Z)|[ \t]{2,}+(?=#)")
 #: behind a backslash that ends its line: an empty line, or a comment, which ends the command
@@ -238,7 +240,9 @@ class _Reader:
             self._document(place)
         else:
             self._operator = ""
-            if sign == "(":
+            if sign == "(" and (summed := _SUM.match(self._text, place)):
+                self._place = summed.end()
+            elif sign == "(":
                 self._open.append(")")
         return False
 

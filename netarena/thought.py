@@ -28,8 +28,9 @@ _MAX_MARKER, _MAX_BLANKS = 64, 48
 _OPENING = re.compile(rf"<(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>", re.IGNORECASE)
 _CLOSING = re.compile(rf"</(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>", re.IGNORECASE)
 _BLANK = re.compile(r"\s*+")
-#: how often what counts is looked for in one reply; thoughts that mislead the search are rare
-_MAX_TRIES = 6
+#: how often what counts is looked for in one reply: so often at least, so often at most, and in
+#: between as long as no more characters are read
+_LEAST_TRIES, _MOST_TRIES, _MOST_CHARS = 6, 64, 2**20
 #: markers at the end of an answer of unknown form that are looked at
 _MAX_LOOKS = 64
 #: what the beginning of an opening marker looks like while it still grows
@@ -69,7 +70,8 @@ def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
     closed = ends_of(reply)
     start, end = 0, len(reply)
     open_end = False
-    for left in reversed(range(_MAX_TRIES)):
+    tries = max(_LEAST_TRIES, min(_MOST_TRIES, _MOST_CHARS // (len(reply) + 1)))
+    for left in reversed(range(tries)):
         start = _skip_leading(reply, start, closed)
         found: Found[T] | None = None
         try:

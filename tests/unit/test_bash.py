@@ -36,6 +36,8 @@ WHOLE = [
     "a '^'\nb -c ^x \\^ # ^\nd\\ e",
     "a |\\\n # c\n b",
     'a "\\ \n" `b`',
+    "((x = 1 << 2)); for ((i=1; i < (1<<4); i++)); do a; done",
+    "( (a <<E\nx\nE\n); b)",
     "a <<E\n--x ^\n| \\ \nE",
 ]  # fmt: skip
 #: what the last lines lack, in words
@@ -145,6 +147,7 @@ def test_a_line_ends_where_bash_begins_to_run_it():
         "${" * 100_000,
         "# \n" * 70_000,
         "\\\n" * 100_000,
+        "((a(b)" * 40_000,
         "( ^" + " \n" * 100_000,
     ],
     ids=lambda text: text[:4],

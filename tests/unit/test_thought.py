@@ -45,6 +45,8 @@ def first_in_brackets(reply):
         ("[a]<reasoning>", "a"),
         ("</think>[a]", "a"),
         ("[x]</think>" * 20 + "[a]", "a"),
+        ("[x]</think>" * 20 + "[a </think>]", "a </think>"),
+        ("So <think>[x]</think>" * 20 + "[a </think>]", "a </think>"),
     ],
 )
 def test_what_counts_is_found_outside_of_thoughts(reply, value):
