@@ -30,7 +30,7 @@ _CLOSING = re.compile(rf"</(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>", re.IGNORECASE)
 _BLANK = re.compile(r"\s*+")
 #: how often what counts is looked for in one reply: so often at least, so often at most, and in
 #: between as long as no more characters are read
-_LEAST_TRIES, _MOST_TRIES, _MOST_CHARS = 6, 64, 2**20
+_LEAST_TRIES, _MOST_TRIES, _MOST_CHARS = 6, 32, 2**19
 #: markers at the end of an answer of unknown form that are looked at
 _MAX_LOOKS = 64
 #: what the beginning of an opening marker looks like while it still grows
