@@ -35,8 +35,9 @@ _EMPTY = re.compile(r"\n[^\S\n]*+(?:\n|\Z)")
 _COMMENTED = re.compile(r"\n[ \t]*+#")
 #: behind a backtick: what PowerShell goes on from
 _LINE_END = re.compile(r"[ \t]*+\n")
-#: how no command begins, but the rest of one does: an option, also with the dashes that an editor
-#: makes of hyphens, or an operator
+#: an option with the dashes that an editor makes of hyphens, which is taken for a name
+_DASH = re.compile(r"[ \t][\u2010-\u2015\u2212]{1,2}[A-Za-z]")
+#: how no command begins, but the rest of one does: an option, or an operator
 _REST = re.compile(r"\s*+(?:[-\u2010-\u2015\u2212]{1,2}[A-Za-z]|\|&?[ \t]|&&|\|\|)")
 
 
@@ -80,7 +81,20 @@ def lacks(command: str) -> str:
             return line.why
         if number and is_rest(command, line.start):
             return "the rest of a line stands in the one after it"
+        if _DASH.search(command, line.start, line.end) and _DASH.search(
+            blank(command, line.texts), line.start, line.end
+        ):
+            return "an option begins with a dash that is no hyphen"
     return ""
+
+
+def blank(text: str, places: list[tuple[int, int]]) -> str:
+    """Without what stands in these places, but as long."""
+    pieces, place = [], 0
+    for begin, end in sorted(places):
+        pieces += [text[place:begin], "_" * (min(end, len(text)) - max(begin, place))]
+        place = max(place, end)
+    return "".join([*pieces, text[place:]])
 
 
 def is_rest(text: str, place: int) -> bool:

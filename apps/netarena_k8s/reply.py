@@ -78,7 +78,7 @@ _PROGRAM = re.compile(
     r"xxd|yq)(?![\w,.-])|[:!{}()\[\]./$_]|\w++=|\Z)"
 )
 _CALL = re.compile(r"\s*+(?:(?:do|then|else|time|!)[ \t]++)?kubectl\s")
-_SUBSTITUTED = re.compile(r"\$\([^()]*+\)|`[^`]*+`")
+_SUBSTITUTED = re.compile(r"[$<>]\([^()]*+\)|`[^`]*+`")
 _REDIRECTED = re.compile(r"(?<!\d)\d*+(?:&>>?|>[>|&]?|<<?<?-?|<&|<>)[ \t]*+[^\s]++")
 #: options that take no word after them
 _FLAG = re.compile(
@@ -272,7 +272,7 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
         start = begin.end()
         line = bash.read_line(part[start : start + MAX_COMMAND_BYTES + 1])
         command = part[start : start + line.end].rstrip()
-        plain = _blanked(command, line.texts)
+        plain = bash.blank(command, line.texts)
         calls, others = _parts(command, line)
         if any(map(_PROSE.search, [*calls, *others])):
             continue
@@ -295,18 +295,9 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
     raise ReplyRefused(f"the reply holds no command: {_FORM}")
 
 
-def _blanked(command: str, texts: list[tuple[int, int]]) -> str:
-    """Without what stands in texts, but as long."""
-    pieces, place = [], 0
-    for begin, end in sorted(texts):
-        pieces += [command[place:begin], "_" * (min(end, len(command)) - max(begin, place))]
-        place = max(place, end)
-    return "".join([*pieces, command[place:]])
-
-
 def _parts(command: str, line: bash.Line) -> tuple[list[str], list[str]]:
     """What a bare line calls kubectl with, and what in it begins as no other program is called."""
-    texts = _blanked(command, line.texts)
+    texts = bash.blank(command, line.texts)
     pieces, place = [], 0
     for begin, end in sorted([*line.comments, *line.documents]):
         pieces.append(texts[place:begin])

@@ -33,6 +33,7 @@ WHOLE = [
     "(a; (b) ) #'",
     "a >| b >&2 2>&1 &>c",
     "printf '\\\n'",
+    "a ' \u2014b' # \u2014c",
     "a '^'\nb -c ^x \\^ # ^\nd\\ e",
     "a |\\\n # c\n b",
     'a "\\ \n" `b`',
@@ -79,6 +80,8 @@ TORN = {
     "a\n  --b": "the rest of a line",
     "a\n\n# c\n-b": "the rest of a line",
     "a\n  \u2014b": "the rest of a line",
+    "a \u2014b": "no hyphen",
+    "a 'b'\nc \u2013\u2013d": "no hyphen",
     "a\n| b": "the rest of a line",
     "a\n  && b": "the rest of a line",
 }
