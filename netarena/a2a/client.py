@@ -1,10 +1,11 @@
 """The agent under test, over A2A.
 
 It speaks protocol 1.0 or 0.3, whichever the agent's card names, to the URL that was given (the
-card's own URL is often the inside of a container). A reply is the first of these that holds text:
-a message; the task's artifacts; its status message; in the history of a completed task, the
-agent's last message. Data and files are no text. Whatever the agent does ends within the deadline,
-as a ``Reply`` or as ``AgentFailed`` with one of these reasons:
+card's own URL is often the inside of a container). Only where that URL takes no messages (404,
+405) is the origin that was given asked at the path of the card's interface. A reply is the first
+of these that holds text: a message; the task's artifacts; its status message; in the history of a
+completed task, the agent's last message. Data and files are no text. Whatever the agent does ends
+within the deadline, as a ``Reply`` or as ``AgentFailed`` with one of these reasons:
 
 ==============  =============================================================================
 ``endpoint``    not reachable, connection lost, an HTTP error
@@ -67,7 +68,7 @@ from netarena.a2a.network import Network, NetworkTransport
 from netarena.a2a.request import check_url
 from netarena.a2a.transport import BoundedTransport, StatusRefused, Unavailable
 from netarena.a2a.transport import deadline as exchange_deadline
-from netarena.errors import AgentFailed, FailureReason
+from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, JsonValue, Reply
 
 #: bytes (UTF-8) of text of one reply; some 250,000 tokens
@@ -98,6 +99,8 @@ _ENDED = frozenset(
 )
 _ANSWERED = frozenset({TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED})
 _AGENT = Role.ROLE_AGENT
+#: statuses of a URL at which nothing takes messages
+_NO_SUCH_PLACE = frozenset({httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED})
 #: JSON-RPC errors that say that the two do not speak the same protocol
 _PROTOCOL_ERRORS = (
     InvalidParamsError,
@@ -161,13 +164,19 @@ class A2AAgent:
         self._network = network or Network()
         self._inner = transport
         self._http: httpx.AsyncClient | None = None
-        self._client: Client | None = None
+        #: by URL, in the order in which they are asked; one alone once it took a message
+        self._clients: dict[str, Client] = {}
         #: what its card says, once it is open
         self.card: Card | None = None
 
     @property
     def info(self) -> AgentInfo:
         return AgentInfo(name=self._name, base_url=self._url)
+
+    @property
+    def asked_url(self) -> str:
+        """Where messages go: the URL that was given, until another one is known to take them."""
+        return next(iter(self._clients), self._url)
 
     async def open(self, *, timeout_s: float) -> None:
         """Fetch the card. Raises AgentFailed."""
@@ -195,12 +204,15 @@ class A2AAgent:
             ),
         )
         self._name = _clean(card.name, 200).strip() or self._name
-        config = ClientConfig(httpx_client=self._http, streaming=True)
-        self._client = ClientFactory(config).create(reachable_card(card, self._url))
+        factory = ClientFactory(ClientConfig(httpx_client=self._http, streaming=True))
+        self._clients = {
+            url: factory.create(reachable_card(card, url))
+            for url in (self._url, *_other_urls(card, self._url))
+        }
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         """Send one prompt and wait for the whole reply. Raises AgentFailed."""
-        if self._client is None:
+        if not self._clients:
             raise AgentFailed(FailureReason.ENDPOINT, "the agent was never reached")
         message = Message(
             role=Role.ROLE_USER,
@@ -209,13 +221,29 @@ class A2AAgent:
             context_id=context_id,
             parts=[Part(text=prompt)],
         )
-        client = self._client
-        return await _persist(lambda: _exchange(client, message), timeout_s)
+        return await _persist(lambda: self._send(message), timeout_s)
 
     async def aclose(self) -> None:
         if self._http is not None:
             await self._http.aclose()
-            self._http = self._client = None
+            self._http, self._clients = None, {}
+
+    async def _send(self, message: Message) -> Reply:
+        """Ask where messages are taken: the first URL that answers one is kept. Raises."""
+        refused: list[StatusRefused] = []
+        for url, client in list(self._clients.items()):
+            try:
+                reply = await _exchange(client, message)
+            except StatusRefused as error:
+                if error.status not in _NO_SUCH_PLACE:
+                    raise
+                refused.append(error)
+            else:
+                self._clients = {url: client}
+                return reply
+        first, *others = refused
+        also = ", also at the path that its card names" if others else ""
+        raise AgentFailed(first.reason, first.detail + also)
 
     async def _fetch_card(self) -> tuple[str, AgentCard]:
         http = cast("httpx.AsyncClient", self._http)
@@ -253,15 +281,53 @@ def _card_url(url: str, path: str) -> str:
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path))
 
 
+def _rpc_interfaces(card: AgentCard) -> list[AgentInterface]:
+    """Those of JSON-RPC, the modern ones first."""
+    spoken = [one for one in card.supported_interfaces if one.protocol_binding.upper() == "JSONRPC"]
+    return sorted(spoken, key=lambda one: not _is_modern(one))
+
+
+def _is_modern(interface: AgentInterface) -> bool:
+    return re.match(r"[1-9]", interface.protocol_version) is not None
+
+
+def _other_urls(card: AgentCard, url: str) -> list[str]:
+    """Where an agent may take messages that does not do so at ``url``.
+
+    The path of the card's interface, at the origin that was given and nowhere else: below the
+    prefix that was given, which a proxy may have taken off, then at the root.
+    """
+    paths = [_path(one.url) for one in _rpc_interfaces(card)[:1]]
+    given = urlsplit(url)
+    prefix = given.path.rstrip("/")
+    others = []
+    for path in filter(None, paths):
+        below = [] if f"{path}/".startswith(f"{prefix}/") else [prefix + path]
+        others += [urlunsplit(given._replace(path=each)) for each in (*below, path)]
+    return [other for other in others if other != url and _is_url(other)]
+
+
+def _path(url: str) -> str:
+    """Of a URL that a card names; empty where it is none, or has none."""
+    try:
+        path = urlsplit(url).path
+    except ValueError:
+        return ""
+    return path if path.startswith("/") else ""
+
+
+def _is_url(url: str) -> bool:
+    try:
+        check_url(url, "url")
+    except ConfigError:
+        return False
+    return True
+
+
 def reachable_card(card: AgentCard, url: str) -> AgentCard:
-    """What the client needs to know of a card, with the URL that was given."""
-    versions = [
-        interface.protocol_version
-        for interface in card.supported_interfaces
-        if interface.protocol_binding.upper() == "JSONRPC"
-    ]
+    """What the client needs to know of a card, with the URL that it is to use."""
     # a card that lists no JSON-RPC at all is tried by the line that most agents speak
-    modern = any(re.match(r"[1-9]", version) for version in versions)
+    modern = any(map(_is_modern, _rpc_interfaces(card)))
     interface = AgentInterface(
         url=url, protocol_binding="JSONRPC", protocol_version="1.0" if modern else "0.3"
     )
@@ -346,7 +412,7 @@ async def _follow(client: Client, collector: _Collector) -> None:
     while True:
         try:
             task = await client.get_task(GetTaskRequest(id=collector.task_id))
-        except A2AError as error:
+        except (A2AError, StatusRefused) as error:
             if collector.artifact_text():
                 return
             detail = f"the stream ended before the task did, which cannot be had: {_short(error)}"

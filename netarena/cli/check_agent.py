@@ -99,6 +99,7 @@ async def examine_agent(
             return
         took_s = time.monotonic() - begin
         yield _told("reply", ok=True, detail=f"{len(reply.text)} characters: {reply.text!r:.60}")
+        yield _judge_place(agent.asked_url, url)
         yield _told(
             "timing",
             ok=took_s <= SLOW_S,
@@ -141,6 +142,16 @@ def _judge_card(card: Card, url: str) -> list[Check]:
             remedy="harmless here; other clients go where the card says (--card-url)",
         ),
     ]
+
+
+def _judge_place(asked_url: str, url: str) -> Check:
+    """Where its messages went."""
+    return _told(
+        "endpoint",
+        ok=asked_url == url,
+        detail=f"messages go to {asked_url}",
+        remedy="harmless here: the given URL takes none, but the path that the card names does",
+    )
 
 
 async def _prompt(application: Application | None) -> tuple[str, str]:
@@ -222,7 +233,7 @@ def _told(name: str, *, ok: bool, detail: str, remedy: str = "") -> Check:
 def _failed(name: str, error: AgentFailed) -> Check:
     remedy = _REMEDIES.get(error.reason, "see its log")
     if name == "card" and "HTTP" in error.detail:
-        remedy = "serve the card at /.well-known/agent-card.json below this URL"
+        remedy = "give the URL below which /.well-known/agent-card.json is served"
     return Check(
         name=name,
         ok=False,

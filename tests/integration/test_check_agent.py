@@ -27,9 +27,11 @@ Behaviour = Callable[["Agent", dict[str, Any]], Awaitable[Response]]
 class Agent:
     """An agent of protocol 0.3 by hand, which does what ``behaviour`` says with each request."""
 
-    def __init__(self, behaviour: Behaviour, card: Response | None = None) -> None:
+    def __init__(self, behaviour: Behaviour, card: Response | None = None, path: str = "/") -> None:
         self.behaviour = behaviour
         self.given_card = card
+        #: where it takes messages, as its card says
+        self.path = path
         #: context ids that were met, requests that run, and all that came
         self.met: set[str] = set()
         self.running = self.asked = 0
@@ -37,7 +39,7 @@ class Agent:
         self.app = Starlette(
             routes=[
                 Route("/.well-known/agent-card.json", self.card),
-                Route("/", self.answer, methods=["POST"]),
+                Route(path, self.answer, methods=["POST"]),
             ]
         )
         # what serving() tells an application that it ends
@@ -52,7 +54,7 @@ class Agent:
                 "description": "d",
                 "version": "1",
                 "protocolVersion": "0.3.0",
-                "url": str(request.base_url),
+                "url": str(request.base_url).rstrip("/") + self.path,
                 "capabilities": {},
                 "defaultInputModes": ["text"],
                 "defaultOutputModes": ["text"],
@@ -220,3 +222,14 @@ def test_a_card_without_an_interface_that_is_spoken_is_told():
     check = examine(Agent(behave, JSONResponse({"name": "own"})))["protocol"]
     assert (check.ok, check.severity) == (False, Severity.RUN)
     assert "JSONRPC" in check.remedy
+
+
+@pytest.mark.parametrize("path", ["/", "/a2a/jsonrpc"])
+def test_where_messages_go_is_told(path):
+    checks = examine(Agent(behave, path=path))
+    assert not [
+        check for check in checks.values() if not check.ok and check.severity != Severity.NOTE
+    ]
+    check = checks["endpoint"]
+    assert check.detail.endswith(path)
+    assert (check.ok, check.severity) == (path == "/", Severity.NOTE)

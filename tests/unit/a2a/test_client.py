@@ -15,6 +15,7 @@ import pytest
 from peer import (
     Answering,
     Call,
+    Script,
     card03,
     card10,
     chunk03,
@@ -409,6 +410,140 @@ async def test_it_talks_to_the_url_that_was_given():
             "/proxy/agent?key=1",
         ]
         assert (agent.info.name, agent.info.base_url) == ("old", url)
+
+
+def taking(*places: str, card: dict, refusal: str = "404 Not Found") -> Script:
+    """An agent behind whatever answers: its card anywhere, messages at these paths alone."""
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "POST" and call.path not in places:
+            respond(writer, status=refusal)
+        else:
+            await replying(message03("42"), card=card)(call, writer)
+
+    return script
+
+
+async def posts(script: Script, given: str, *, turns: int) -> list[str]:
+    """The paths that messages went to; each turn is answered."""
+    async with raw_server(script) as server:
+        agent = A2AAgent(server.url.rstrip("/") + given)
+        await agent.open(timeout_s=5)
+        for _ in range(turns):
+            assert (await agent.ask("x", context_id="c", timeout_s=5)).text == "42"
+        asked = [call.path for call in server.asks]
+        assert agent.asked_url == server.url.rstrip("/") + asked[-1]
+        assert agent.info.base_url == server.url.rstrip("/") + given
+        await agent.aclose()
+        return asked
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "takes", "asked"),
+    [
+        # the samples of the official SDK: the card at the origin, messages elsewhere
+        ("/", "http://127.0.0.1:9999/a2a/jsonrpc", "/a2a/jsonrpc", ["/", "/a2a/jsonrpc"]),
+        ("/", "/a2a/jsonrpc", "/a2a/jsonrpc", ["/", "/a2a/jsonrpc"]),
+        ("/?key=1", "http://in:1/rpc?b=2", "/rpc?key=1", ["/?key=1", "/rpc?key=1"]),
+        # a proxy with a prefix, and a foreign path in the card: the given URL is what is meant
+        ("/agents/7", "http://in:1/foreign", "/agents/7", ["/agents/7"]),
+        ("/agents/7", "http://in:1/", "/agents/7", ["/agents/7"]),
+        # a proxy that takes its prefix off, one that says it in the card, one that leads elsewhere
+        ("/agents/7", "http://in:1/rpc", "/agents/7/rpc", ["/agents/7", "/agents/7/rpc"]),
+        ("/agents/7/", "http://p/agents/7/rpc", "/agents/7/rpc", ["/agents/7/", "/agents/7/rpc"]),
+        ("/agents/7", "http://p/rpc", "/rpc", ["/agents/7", "/agents/7/rpc", "/rpc"]),
+        # one slash
+        ("/agent", "http://in:1/agent/", "/agent/", ["/agent", "/agent/"]),
+        # never another origin, however the path is written
+        ("/", "http://in:1//127.0.0.1:1/x", "//127.0.0.1:1/x", ["/", "//127.0.0.1:1/x"]),
+    ],
+)
+@pytest.mark.parametrize("refusal", ["404 Not Found", "405 Method Not Allowed"])
+async def test_where_the_given_url_takes_no_messages_the_path_of_the_card_is_asked(
+    given, named, takes, asked, refusal
+):
+    script = taking(takes, card=card03(url=named), refusal=refusal)
+    # the second turn goes at once to where the first was answered
+    assert await posts(script, given, turns=2) == [*asked, asked[-1]]
+
+
+async def test_the_path_is_that_of_the_interface_that_is_spoken():
+    lines = [("0.3", "JSONRPC", "/old"), ("1.0", "GRPC", "/grpc"), ("1.0", "JSONRPC", "/new")]
+    interfaces = [
+        {"url": f"http://in:1{path}", "protocolBinding": binding, "protocolVersion": version}
+        for version, binding, path in lines
+    ]
+    async with raw_server(
+        taking(card=card10(supportedInterfaces=interfaces), refusal="405 No")
+    ) as server:
+        agent = A2AAgent(server.url)
+        await agent.open(timeout_s=5)
+        with pytest.raises(AgentFailed, match="HTTP 405, also at the path that its card names"):
+            await agent.ask("x", context_id="c", timeout_s=5)
+        await agent.aclose()
+        assert [call.path for call in server.asks] == ["/", "/new"]
+        assert agent.asked_url == server.url
+
+
+@pytest.mark.parametrize("status", ["500 Oops", "401 No", "307 There", "410 Gone"])
+async def test_no_other_status_leads_elsewhere(status):
+    card = card03(url="http://in:1/rpc")
+    error = await failure(taking("/rpc", card=card, refusal=status))
+    assert error.reason is FailureReason.ENDPOINT
+    assert f"HTTP {status[:3]}" in str(error)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        *(
+            "",
+            "nonsense",
+            "http://[",
+            "http://in:1",
+            "http://in:1/",
+            "127.0.0.1:9/x",
+            "mailto:/x y",
+        ),
+        *("http://in:1/a b", "http://in:1/\u00e4", "http://in:1/" + "x" * 100_000),
+    ],
+)
+async def test_a_card_that_names_no_other_path_leads_nowhere(named):
+    error = await failure(taking("/rpc", card=card03(url=named)))
+    assert (error.reason, error.detail) == (FailureReason.ENDPOINT, "HTTP 404")
+
+
+async def test_a_message_that_was_taken_is_sent_nowhere_else():
+    """Its task cannot be looked at: that is no word on where messages go."""
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "POST" and call.rpc["method"] == "tasks/get":
+            respond(writer, status="404 Not Found")
+        else:
+            card = card03(url="http://in:1/rpc", capabilities={"streaming": False})
+            await replying(task03("working"), card=card)(call, writer)
+
+    async with raw_server(script) as server:
+        agent = A2AAgent(server.url)
+        await agent.open(timeout_s=5)
+        with pytest.raises(AgentFailed, match="the stream ended before the task did"):
+            await agent.ask("x", context_id="c", timeout_s=5)
+        await agent.aclose()
+        assert [call.path for call in server.asks] == ["/", "/"]
+
+
+async def test_headers_follow_the_path_of_the_card_only_below_their_prefix():
+    async with raw_server(taking("/rpc", card=card03(url="http://in:1/rpc"))) as server:
+        credential = Credential(server.url + "agents", {"x-key": "secret"})
+        agent = A2AAgent(server.url + "agents/7", credential=credential)
+        await agent.open(timeout_s=5)
+        await agent.ask("x", context_id="c", timeout_s=5)
+        await agent.aclose()
+        assert [(call.path, "x-key" in call.headers) for call in server.asks] == [
+            ("/agents/7", True),
+            ("/agents/7/rpc", True),
+            ("/rpc", False),
+        ]
 
 
 async def test_an_old_card_is_found_at_its_old_place():
