@@ -75,6 +75,14 @@ def _choose_application(name: str | None) -> str:
     multiple=True,
     help="Of each call to the model, as temperature=0; repeatable.",
 )
+@click.option(
+    "--no-stream",
+    "streaming",
+    flag_value=False,
+    type=bool,
+    default=True,
+    help="Ask the model for whole answers, not piece by piece.",
+)
 @timeout_option(
     270.0, "For one reply of a model, retries included; green agents wait 280 s by default."
 )
@@ -127,6 +135,7 @@ def _serve(  # noqa: PLR0913 -- one argument per option
     strategy: str | None,
     api_base: str | None,
     parameters: tuple[str, ...],
+    streaming: bool,
     timeout_s: float,
     application: str | None,
     role: str | None,
@@ -151,6 +160,7 @@ def _serve(  # noqa: PLR0913 -- one argument per option
             strategy,
             api_base=api_base,
             parameters=read_pairs(parameters, option="--parameter"),
+            streaming=streaming,
             timeout_s=timeout_s,
         )
     else:
@@ -174,12 +184,13 @@ def _serve(  # noqa: PLR0913 -- one argument per option
 # imported late, all of it, so that --help and a wrong argument answer at once
 
 
-def _language_model(
+def _language_model(  # noqa: PLR0913 -- the same
     model: str,
     strategy: str,
     *,
     api_base: str | None,
     parameters: dict[str, Any],
+    streaming: bool,
     timeout_s: float,
 ) -> tuple[Agent, str]:
     """An LLM agent and its description. Raises ConfigError."""
@@ -187,7 +198,7 @@ def _language_model(
     from a2a_purple.llm import LanguageModel
     from a2a_purple.provider import Provider
 
-    provider = Provider(model, api_base=api_base, parameters=parameters)
+    provider = Provider(model, api_base=api_base, parameters=parameters, streaming=streaming)
     agent = LanguageModel(
         provider, KINDS[strategy](), name=f"netarena-{strategy}", timeout_s=timeout_s
     )

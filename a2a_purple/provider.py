@@ -6,16 +6,19 @@ its own here: prices and tokenizers are those of the package.
 An answer has no thoughts: what a model says to itself between ``<think>`` and ``</think>`` is taken
 out before anything is passed on, as far as it can be told without knowing the answer's form.
 
-What goes wrong ends in one of two ways:
+What goes wrong ends in one of these ways:
 
 =============================================  ====================================================
 the provider                                   then
 =============================================  ====================================================
-limits the rate (429)                          is asked again when it says so, else with backoff,
-                                               until the time is over
-breaks (5xx, a lost connection, a stream that  is asked again with backoff, ``MAX_BROKEN`` times
-is cut off, no choices, no text outside of
-thoughts, a tool call)
+limits the rate (429)                          is asked again when it says so, in a header or in
+                                               words, else with backoff, until the time is over
+is away (no connection, 408, 502, 503, 504,    is asked again with backoff, for ``PATIENCE_S``
+529) or loads its model
+breaks (other 5xx, a stream that is cut off,   is asked again with backoff, ``MAX_BROKEN`` times;
+no choices, no text outside of thoughts, a     without streaming once ``MAX_CUT`` streams were
+tool call)                                     cut off
+refuses the way of asking (``Way``)            is asked in another way at once, and so from then on
 refuses (key, model, quota, policy, context)   AgentFailed at once, with its words
 =============================================  ====================================================
 """
@@ -23,15 +26,22 @@ refuses (key, model, quota, policy, context)   AgentFailed at once, with its wor
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import re
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, TypedDict
+from weakref import WeakKeyDictionary
 
+import httpx
+
+from a2a_purple.dialect import translate
+from a2a_purple.wait import asked_wait_s
 from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line
 from netarena.thought import Sieve, drop_thoughts
 
@@ -39,6 +49,10 @@ from netarena.thought import Sieve, drop_thoughts
 MAX_BROKEN = 5
 #: waits between tries, seconds: doubled from the first to the last
 FIRST_WAIT_S, LAST_WAIT_S = 0.5, 30.0
+#: seconds that a provider is waited for that is away, and between tries meanwhile at most
+PATIENCE_S, AWAY_WAIT_S = 120.0, 5.0
+#: streams of one question that were cut off before it is asked without streaming
+MAX_CUT = 2
 #: bytes of one answer; a green agent takes no more
 MAX_TEXT = 2**20
 #: what a call's parameters must not set: they are ours
@@ -56,6 +70,25 @@ _ENVIRONMENT = {
 }
 #: a provider's word for a 429 that no waiting cures
 _SPENT = re.compile(r"insufficient_quota|exceeded your current quota|billing", re.IGNORECASE)
+#: statuses of a gateway, and of a provider with too much to do
+_AWAY = frozenset({408, 425, 502, 503, 504, 529})
+#: words for a model, or a server, that will be there soon, whatever the status
+_LOADING = re.compile(
+    r"\b(?:loading|being loaded|warming up|starting up|overloaded)\b|\bconnection error\b",
+    re.IGNORECASE,
+)
+#: a way of asking that is refused, in the words of those who refuse it
+_REFUSED_WAYS = {
+    "usage": re.compile(r"stream_options|include_usage", re.IGNORECASE),
+    "streaming": re.compile(r"\bstream(?:ing|ed)?\b(?!_)", re.IGNORECASE),
+    "system": re.compile(
+        r"\bsystem\b.{0,40}\b(?:role|message|prompt|instruction)|\broles?\b.{0,80}\balternat"
+        r"|\brole\b.{0,40}\bsystem\b|developer instruction",
+        re.IGNORECASE,
+    ),
+}
+#: what the words of a 500 must hold beside: some servers refuse by it, most are broken
+_REFUSAL = re.compile(r"support|implement|allow|permit|must|invalid|unknown", re.IGNORECASE)
 #: names of environment variables whose values no message may repeat
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _NO_TOOLS = "Answer in text: there are no tools to call."
@@ -94,20 +127,54 @@ class Answer:
     usage: Usage
 
 
-class _Broken(Exception):
+class _Trouble(Exception):
     """An answer that is none; asking again may help. ``wait_s`` is what the provider asked for."""
 
-    def __init__(self, why: str, *, wait_s: float = 0.0, limited: bool = False) -> None:
+    def __init__(self, why: str, *, wait_s: float | None = None) -> None:
         super().__init__(why)
         self.wait_s = wait_s
-        self.limited = limited
+
+
+class _Limited(_Trouble):
+    """It has no room now."""
+
+
+class _Away(_Trouble):
+    """It is not there now."""
+
+
+class _Broken(_Trouble):
+    """It answered, with nothing that is an answer."""
+
+
+class _CutOff(_Broken):
+    """It stopped in the midst of one."""
+
+
+class _WayRefused(_Trouble):
+    """It is to be asked in another way, at once."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a provider is asked; each of these some refuse."""
+
+    #: for an answer piece by piece
+    streaming: bool = True
+    #: for the tokens of a stream: without it most tell none
+    usage: bool = False
+    #: with messages of the role ``system``; else in one message of the user
+    system: bool = True
 
 
 @dataclass
 class _Stream:
-    """What came of an answer so far."""
+    """What came of an answer so far, which was asked for in a way."""
 
+    way: Way = field(default_factory=Way)
     pieces: list[str] = field(default_factory=list)
+    #: what the provider calls thoughts, apart from the text
+    reasoning: list[str] = field(default_factory=list)
     size: int = 0
     tools: bool = False
     finish: str | None = None
@@ -118,18 +185,28 @@ class _Stream:
 
     @property
     def answer(self) -> str:
-        """The text without thoughts."""
-        return drop_thoughts("".join(self.pieces))
+        """The text without thoughts; where that is all there is, what was taken for thoughts.
+
+        Servers that tell thoughts apart by their form take whole answers for them.
+        """
+        text = drop_thoughts("".join(self.pieces))
+        if text.strip() or self.tools or self.finish in {"length", "content_filter"}:
+            return text
+        return drop_thoughts("".join(self.reasoning))
 
     def take(self, chunk: Any) -> str:
-        """Take one chunk in; its text, but for thoughts that the answer begins with."""
+        """Take one chunk in, or a whole answer; its text, but for thoughts that it begins with."""
         self.usage = getattr(chunk, "usage", None) or self.usage
         text = ""
         for choice in chunk.choices or ():
-            delta = choice.delta
+            delta = getattr(choice, "delta", None) or choice.message
             self.tools = self.tools or bool(getattr(delta, "tool_calls", None))
             self.finish = choice.finish_reason or self.finish
             text += delta.content or ""
+            thought = getattr(delta, "reasoning_content", None) or ""
+            # no answer is longer than MAX_TEXT
+            if sum(map(len, self.reasoning)) + len(thought) <= MAX_TEXT:
+                self.reasoning.append(thought)
         self.size += len(text.encode("utf-8", "replace"))
         if self.size > MAX_TEXT:
             detail = f"the model's answer has more than {MAX_TEXT} bytes"
@@ -138,10 +215,24 @@ class _Stream:
         return self.sieve.take(text)
 
 
+def _as_asked(messages: Sequence[Message], way: Way) -> list[Message]:
+    """Messages whose roles alternate, as many models need them."""
+    told = [
+        message if way.system or message["role"] != "system" else Message(role="user", content=text)
+        for message in messages
+        for text in (message["content"],)
+    ]
+    return [
+        Message(role=role, content="\n\n".join(message["content"] for message in run))
+        for role, run in groupby(told, key=lambda message: message["role"])
+    ]
+
+
 class Provider:
     """A language model that can be asked.
 
-    ``parameters`` go into each call (``temperature``, ``max_tokens``, …). Raises ConfigError for
+    ``parameters`` go into each call (``temperature``, ``max_tokens``, …); with ``streaming`` it is
+    asked for answers piece by piece, as long as it gives them so. Raises ConfigError for
     a model that LiteLLM does not know how to reach, a key that the environment lacks, and
     parameters that are ours.
     """
@@ -152,6 +243,7 @@ class Provider:
         *,
         api_base: str | None = None,
         parameters: Mapping[str, Any] | None = None,
+        streaming: bool = True,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.model = model
@@ -164,9 +256,8 @@ class Provider:
         self._litellm = _import_litellm()
         self._call: dict[str, Any] = {**self._choose_access(api_base), **given}
         known = self._litellm.get_supported_openai_params(model) or ()
-        if "stream_options" in known:
-            # without it streams tell no tokens
-            self._call["stream_options"] = {"include_usage": True}
+        #: how it is asked by now
+        self._way = Way(streaming=streaming, usage="stream_options" in known)
 
     def _choose_access(self, api_base: str | None) -> dict[str, str]:
         litellm = self._litellm
@@ -198,11 +289,13 @@ class Provider:
         """
         clock = time.monotonic
         deadline = clock() + timeout_s
+        away_until: float | None = None
         usage = Usage(self.model)
-        wait_s, broken = FIRST_WAIT_S, 0
+        wait_s, broken, cut = FIRST_WAIT_S, 0, 0
         conversation = list(messages)
         while True:
-            stream = _Stream()
+            way = self._way if cut < MAX_CUT else replace(self._way, streaming=False)
+            stream = _Stream(way)
             usage.calls += 1
             try:
                 async with aclosing(self._ask(conversation, stream, deadline)) as pieces:
@@ -210,81 +303,123 @@ class Provider:
                         yield piece
                 self._check(stream)
                 self._account(usage, stream)
+                # what helped once is done from then on
+                self._way = replace(self._way, streaming=self._way.streaming and way.streaming)
                 yield Answer(stream.answer, usage)
                 return
-            except _Broken as error:
+            except _Trouble as error:
                 self._account(usage, stream)
                 failed = error
-            broken += not failed.limited
+            if any(stream.pieces):
+                yield None
+            if isinstance(failed, _WayRefused):
+                continue
+            broken += isinstance(failed, _Broken)
+            cut += isinstance(failed, _CutOff)
             if stream.tools and conversation[-1]["content"] != _NO_TOOLS:
                 conversation.append(Message(role="user", content=_NO_TOOLS))
             if broken >= MAX_BROKEN:
                 detail = f"the model gave no answer in {broken} tries: {failed}"
                 raise AgentFailed(FailureReason.TASK_FAILED, detail)
-            pause = max(failed.wait_s, wait_s * random.uniform(0.75, 1.25))  # noqa: S311 -- no secret
+            pause = wait_s * random.uniform(0.75, 1.25)  # noqa: S311 -- no secret
             wait_s = min(LAST_WAIT_S, wait_s * 2)
+            if isinstance(failed, _Away):
+                pause = min(pause, AWAY_WAIT_S)
+                away_until = away_until or clock() + PATIENCE_S
+            pause = max(failed.wait_s or 0.0, pause)
+            if isinstance(failed, _Away) and away_until and clock() + pause >= away_until:
+                detail = f"the provider was away for {PATIENCE_S:g} s: {failed}"
+                raise AgentFailed(FailureReason.TASK_FAILED, detail)
             if clock() + pause >= deadline:
                 detail = f"no answer of the model within {timeout_s:g} s: {failed}"
                 raise AgentFailed(FailureReason.TIMEOUT, detail)
-            if any(stream.pieces):
-                yield None
             await asyncio.sleep(pause)
 
     async def _ask(
         self, messages: Sequence[Message], stream: _Stream, deadline: float
     ) -> AsyncGenerator[str, None]:
-        """One try. Raises _Broken and AgentFailed."""
+        """One try. Raises _Trouble and AgentFailed."""
         left_s = deadline - time.monotonic()
         loop = asyncio.get_running_loop()
+        self._litellm.aclient_session = _session(loop)
         end = loop.time() + left_s
+        way = stream.way
+        options = {"stream_options": {"include_usage": True}} if way.streaming and way.usage else {}
         try:
             async with asyncio.timeout_at(end):
-                chunks = await self._litellm.acompletion(
+                answer = await self._litellm.acompletion(
                     model=self.model,
-                    messages=list(messages),
-                    stream=True,
+                    messages=_as_asked(messages, way),
+                    stream=way.streaming,
                     timeout=left_s,
                     # tries are counted here, where the deadline is known
                     num_retries=0,
                     max_retries=0,
+                    **options,
                     **self._call,
                 )
-            events = aiter(chunks)
+            if not way.streaming:
+                stream.whole = True
+                if text := stream.take(answer):
+                    yield text
+                return
+            events = aiter(answer)
             while True:
                 async with asyncio.timeout_at(end):
                     chunk = await anext(events, None)
                 if chunk is None:
                     # LiteLLM makes up a finish where the connection just ended; this it leaves
-                    stream.whole = getattr(chunks, "received_finish_reason", "unknown") is not None
+                    stream.whole = getattr(answer, "received_finish_reason", "unknown") is not None
                     return
                 if text := stream.take(chunk):
                     yield text
-        except (AgentFailed, asyncio.CancelledError, GeneratorExit):
+        except (AgentFailed, _Trouble, asyncio.CancelledError, GeneratorExit):
             raise
         except TimeoutError:
             raise AgentFailed(
                 FailureReason.TIMEOUT, "no whole answer of the model in time"
             ) from None
         except Exception as error:  # noqa: BLE001 -- sorted out there, never swallowed
-            raise self._sort(error) from None
+            raise self._sort(error, way, left_s) from None
 
-    def _sort(self, error: Exception) -> Exception:
-        """Whether asking again may help: ``_Broken``; or not: AgentFailed."""
+    def _avoid(self, way: Way, refused: str) -> None:
+        """Ask in another way than ``way`` from now on."""
+        if getattr(way, refused):
+            self._way = replace(self._way, **{refused: False})
+
+    def _sort(self, error: Exception, way: Way, left_s: float) -> Exception:
+        """Whether asking again may help: ``_Trouble``; or not: AgentFailed."""
         status = getattr(error, "status_code", None)
+        # LiteLLM leaves out what stands beside the message
+        said = f"{error} {json.dumps(getattr(error, 'body', None), default=str)}"
         words = self._redact(error)
-        if status == 429 and not _SPENT.search(str(error)):
-            return _Broken(words, wait_s=_retry_after(error), limited=True)
+        headers = getattr(getattr(error, "response", None), "headers", None)
+        headers = headers or getattr(error, "litellm_response_headers", None) or {}
+        wait_s = asked_wait_s(headers, said)
+        if status == 429:
+            # a quota that comes back in time is a rate
+            spent = _SPENT.search(said) and not (wait_s is not None and wait_s < left_s)
+            return self._final(words) if spent else _Limited(words, wait_s=wait_s)
+        if status in _AWAY or _LOADING.search(said):
+            return _Away(words, wait_s=wait_s)
         # LiteLLM gives what it cannot place the status 500 or none
-        refused = isinstance(status, int) and 400 <= status < 500 and status not in {408, 409, 425}
-        if refused:
-            return AgentFailed(FailureReason.TASK_FAILED, f"the provider refused: {words}")
-        return _Broken(words, wait_s=_retry_after(error))
+        refused = isinstance(status, int) and 400 <= status < 500 and status != 409
+        if refused or status == 501 or _REFUSAL.search(said):
+            for name, pattern in _REFUSED_WAYS.items():
+                if getattr(way, name) and pattern.search(said):
+                    self._avoid(way, name)
+                    return _WayRefused(words)
+        return self._final(words) if refused else _Broken(words, wait_s=wait_s)
+
+    @staticmethod
+    def _final(words: str) -> AgentFailed:
+        return AgentFailed(FailureReason.TASK_FAILED, f"the provider refused: {words}")
 
     def _check(self, stream: _Stream) -> None:
-        """Refuse an answer that says nothing. Raises _Broken and AgentFailed."""
+        """Refuse an answer that says nothing. Raises _Trouble and AgentFailed."""
         if stream.answer.strip():
             if not stream.whole:
-                raise _Broken("the answer was cut off")
+                raise _CutOff("the answer was cut off")
             return
         if stream.finish == "content_filter":
             raise AgentFailed(FailureReason.TASK_FAILED, "the provider's content filter refused")
@@ -332,11 +467,20 @@ def _import_litellm() -> Any:
     return litellm
 
 
-def _retry_after(error: Exception) -> float:
-    """Seconds that the provider asked to wait, at most ``LAST_WAIT_S``; 0 if it did not say."""
-    headers = getattr(getattr(error, "response", None), "headers", None)
-    headers = headers or getattr(error, "litellm_response_headers", None) or {}
-    try:
-        return min(LAST_WAIT_S, max(0.0, float(headers.get("retry-after", 0))))
-    except (TypeError, ValueError):
-        return 0.0
+#: one for each event loop, which its connections belong to
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
+
+
+def _session(loop: asyncio.AbstractEventLoop) -> httpx.AsyncClient:
+    """The HTTP client of providers that LiteLLM reaches by the client of OpenAI."""
+    if loop not in _sessions:
+        from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
+
+        _sessions[loop] = httpx.AsyncClient(
+            verify=get_ssl_configuration(),
+            # what is compressed cannot be looked into
+            headers={"accept-encoding": "identity"},
+            event_hooks={"response": [translate]},
+            follow_redirects=True,
+        )
+    return _sessions[loop]

@@ -92,6 +92,14 @@ def test_a_model_needs_the_extra(monkeypatch, capsys):
     assert 'pip install "netarena[purple]"' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("arguments", "streaming"), [([], True), (["--no-stream"], False)])
+def test_streaming_may_be_switched_off(arguments, streaming, served, monkeypatch):
+    given = []
+    monkeypatch.setattr("a2a_purple.provider.Provider", lambda model, **how: given.append(how))
+    assert main(["--model", "openai/m", *arguments]) == 0
+    assert [how["streaming"] for how in given] == [streaming]
+
+
 def test_a_model_is_served_with_its_strategy(served, monkeypatch):
     monkeypatch.setenv("MODEL_NAME", "openai/m")
     monkeypatch.setenv("MODEL_API_BASE", "http://localhost:1/v1")

@@ -1,0 +1,124 @@
+"""What servers of the OpenAI API send, in the form that clients of it read.
+
+LiteLLM and the client under it lose what is written otherwise: content as a list of parts, a stream
+that names no reason for its end before ``[DONE]``, a whole answer where a stream was asked for. A
+hook of the HTTP client rewrites these, and passes on everything else as it came.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any, cast
+
+import httpx
+
+#: bytes of a line of a stream, or of a whole answer, that is looked into
+MAX_LOOK = 8 * 2**20
+
+
+def text_of(content: Any) -> str:
+    """The text of a content, which may come as a list of parts; thoughts among them are none."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(map(text_of, content))
+    text = content.get("text") if isinstance(content, dict) else None
+    return text if isinstance(text, str) else ""
+
+
+async def translate(response: httpx.Response) -> None:
+    """A hook for responses of ``httpx.AsyncClient``."""
+    kind = response.headers.get("content-type", "").lower()
+    if (
+        not response.is_success
+        or response.headers.get("content-encoding", "identity") != "identity"
+    ):
+        return
+    body = cast("httpx.AsyncByteStream", response.stream)
+    if "event-stream" in kind:
+        response.stream = _Translated(body, _translate_events(body))
+    elif "json" in kind:
+        response.stream = _Translated(
+            body, _translate_whole(body, streaming=_asks_to_stream(response))
+        )
+
+
+class _Translated(httpx.AsyncByteStream):
+    def __init__(self, body: httpx.AsyncByteStream, pieces: AsyncIterator[bytes]) -> None:
+        self._body = body
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+def _asks_to_stream(response: httpx.Response) -> bool:
+    with suppress(ValueError, httpx.RequestNotRead):
+        asked = json.loads(response.request.content)
+        return isinstance(asked, dict) and asked.get("stream") is True
+    return False
+
+
+async def _translate_events(body: httpx.AsyncByteStream) -> AsyncIterator[bytes]:
+    rest = b""
+    ended = False
+    async for piece in body:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            data = line.removeprefix(b"data:").strip() if line.startswith(b"data:") else b""
+            if data == b"[DONE]" and not ended:
+                finish = {"index": 0, "delta": {}, "finish_reason": "stop"}
+                yield _event({"object": "chat.completion.chunk", "choices": [finish]})
+            chunk = _parse(data)
+            ended = ended or any(choice.get("finish_reason") for choice in _choices(chunk))
+            yield _event(chunk)[:-1] if _flatten(chunk) else line + b"\n"
+        if len(rest) > MAX_LOOK:
+            yield rest
+            rest = b""
+    yield rest
+
+
+async def _translate_whole(body: httpx.AsyncByteStream, *, streaming: bool) -> AsyncIterator[bytes]:
+    whole = b""
+    async for piece in body:
+        whole += piece
+        if len(whole) > MAX_LOOK:
+            yield whole
+            whole = b""
+    answer = _parse(whole)
+    changed = _flatten(answer)
+    if streaming and _choices(answer):
+        for choice in _choices(answer):
+            choice["delta"] = choice.pop("message", {})
+        yield _event(answer) + b"data: [DONE]\n\n"
+    else:
+        yield json.dumps(answer).encode() if changed else whole
+
+
+def _parse(data: bytes) -> Any:
+    with suppress(ValueError, RecursionError):
+        return json.loads(data)
+    return None
+
+
+def _event(chunk: Any) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def _choices(chunk: Any) -> list[dict[str, Any]]:
+    choices = chunk.get("choices") if isinstance(chunk, dict) else None
+    return [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
+
+
+def _flatten(chunk: Any) -> bool:
+    """Make text of content that comes in parts; whether there was any."""
+    said = [choice.get(place) for choice in _choices(chunk) for place in ("delta", "message")]
+    parted = [one for one in said if isinstance(one, dict) and isinstance(one.get("content"), list)]
+    for one in parted:
+        one["content"] = text_of(one["content"])
+    return bool(parted)

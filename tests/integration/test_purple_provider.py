@@ -1,0 +1,270 @@
+"""One answer of a model, by providers as they are found: each way of asking that some refuse."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from a2a_purple import provider as module
+from a2a_purple.provider import Answer, Message, Provider, Way
+from netarena.errors import AgentFailed, FailureReason
+from tests.fake.provider import Handler, Step, Stub, cut, openai_stub, refuse, say, tool_call
+
+pytestmark = [
+    pytest.mark.anyio,
+    # of LiteLLM's own code: here it runs in the process of the tests
+    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
+    pytest.mark.filterwarnings("ignore::UserWarning:pydantic.main"),
+]
+
+QUOTA = "You exceeded your current quota, please check your plan and billing details."
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+PARTS = [THINKING, {"type": "text", "text": "in "}, {"type": "text", "text": "parts"}]
+
+
+def unless(accepts: Any, refusal: Step, answer: Step) -> Step:
+    """The answer where the request is accepted, else the refusal."""
+    return lambda to: (answer if accepts(to.body) else refusal)(to)
+
+
+def done_alone(to: Handler) -> None:
+    to.start()
+    to.piece(content="that ")
+    to.piece(content="is all")
+    to.wfile.write(b"data: [DONE]\n\n")
+
+
+def never_done(to: Handler) -> None:
+    (cut("that is") if to.body.get("stream") else say("that is all"))(to)
+
+
+def whole(to: Handler, message: dict[str, Any]) -> None:
+    """JSON, whatever was asked for."""
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", **message}}
+    to.respond(200, {"id": "c", "object": "chat.completion", "created": 1, "choices": [choice]})
+
+
+def piecewise(**delta: Any) -> Step:
+    """A stream of one piece, or the whole answer: the same message."""
+
+    def step(to: Handler) -> None:
+        if not to.body.get("stream"):
+            whole(to, {"content": None, **delta})
+            return
+        to.start()
+        to.piece(**delta)
+        to.piece("stop")
+        to.end()
+
+    return step
+
+
+def alternate(body: dict[str, Any]) -> bool:
+    """As templates of Gemma and Mistral have it."""
+    roles = [message["role"] for message in body["messages"]]
+    return all(role == ("user", "assistant")[i % 2] for i, role in enumerate(roles))
+
+
+def streams(body: dict[str, Any]) -> bool:
+    return bool(body.get("stream"))
+
+
+ROLES = "Conversation roles must alternate user/assistant/user/assistant/..."
+#: how a provider behaves, and how it is asked in the end
+WAYS: dict[str, tuple[Step, Way]] = {
+    "no-options": (
+        unless(
+            lambda body: "stream_options" not in body,
+            refuse(400, "invalid", "Unrecognized request argument supplied: stream_options"),
+            say("hello"),
+        ),
+        Way(usage=False),
+    ),
+    "options-forbidden": (
+        unless(
+            lambda body: "stream_options" not in body,
+            refuse(422, "invalid", "body.stream_options: Extra inputs are not permitted"),
+            say("hello"),
+        ),
+        Way(usage=False),
+    ),
+    "no-streams": (
+        unless(
+            lambda body: not streams(body),
+            refuse(400, "invalid", "Streaming is not supported by this model"),
+            say("hello"),
+        ),
+        Way(streaming=False, usage=True),
+    ),
+    "unverified": (
+        unless(
+            lambda body: not streams(body),
+            refuse(400, "unsupported_value", "Your organization must be verified to stream this"),
+            say("hello"),
+        ),
+        Way(streaming=False, usage=True),
+    ),
+    "not-implemented": (
+        unless(
+            lambda body: not streams(body),
+            refuse(501, "not_implemented", "stream=true is not implemented"),
+            say("hello"),
+        ),
+        Way(streaming=False, usage=True),
+    ),
+    "roles": (unless(alternate, refuse(400, "bad", ROLES), say("hello")), Way(True, True, False)),
+    "no-system": (
+        unless(alternate, refuse(500, "jinja", "System role not supported"), say("hello")),
+        Way(True, True, False),
+    ),
+}
+SCRIPT: dict[str, list[Step]] = {
+    **{name: [step] for name, (step, _) in WAYS.items()},
+    "named": [refuse(429, "quota", f"{QUOTA} Please retry in 0.1s."), say("hello")],
+    "named-in-json": [
+        lambda to: to.respond(429, {"error": {"message": QUOTA, "retryDelay": "0.1s"}}),
+        say("hello"),
+    ],
+    "tomorrow": [refuse(429, "quota", f"{QUOTA} Please retry in 12h34m16s.")],
+    "spent": [refuse(429, "insufficient_quota", QUOTA)],
+    "done-alone": [done_alone],
+    "json": [lambda to: whole(to, {"content": "hello"})],
+    "json-in-parts": [lambda to: whole(to, {"content": PARTS})],
+    "never-done": [never_done],
+    "parts": [piecewise(content=PARTS)],
+    "reasoning": [piecewise(reasoning_content="all of it")],
+    "reasoning-by-another-name": [piecewise(reasoning="all of it")],
+    "both": [piecewise(reasoning_content="hm", content="said")],
+    "loading": [*[refuse(503, "unavailable_error", "Loading model")] * 7, say("hello")],
+    "loading-by-another-status": [
+        *[refuse(404, "bad", "The model m is currently loading")] * 7,
+        say("hello"),
+    ],
+    "gone": [refuse(503, "unavailable_error", "Loading model")],
+    "tools": [say(tool_call("run", {})), say("in words")],
+}
+
+
+@pytest.fixture(scope="module")
+def stub() -> Iterator[Stub]:
+    with openai_stub(SCRIPT) as stub:
+        yield stub
+
+
+@pytest.fixture(autouse=True)
+def _brief_waits(monkeypatch):
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(module, "AWAY_WAIT_S", 0.01)
+
+
+def provider(stub: Stub, **how: Any) -> Provider:
+    return Provider("openai/m", api_base=stub.url, environ={}, **how)
+
+
+async def ask(
+    asked: Provider, case: str, *before: Message, timeout_s: float = 30
+) -> tuple[str, Answer]:
+    """The text that came in pieces, and the answer."""
+    pieces: list[str] = []
+    messages = [*before, Message(role="user", content=f"case: {case}")]
+    async for piece in asked.stream(messages, timeout_s=timeout_s):
+        if isinstance(piece, Answer):
+            return "".join(pieces), piece
+        pieces = [] if piece is None else [*pieces, piece]
+    raise AssertionError("a stream ends with the answer")
+
+
+@pytest.mark.parametrize("case", WAYS)
+async def test_what_refuses_a_way_of_asking_is_asked_in_another_from_then_on(stub, case):
+    asked = provider(stub)
+    system = Message(role="system", content="be brief")
+    pieces, answer = await ask(asked, case, system)
+    assert pieces.strip() == answer.text.strip() == "hello"
+    assert asked._way == WAYS[case][1]
+    tries = answer.usage.calls
+    assert tries == 2
+    _, again = await ask(asked, case, system)
+    assert again.usage.calls == 1
+    assert "be brief" in str(stub.asked[-1]["messages"])
+
+
+async def test_a_refusal_of_something_else_changes_nothing(stub):
+    asked = provider(stub)
+    with pytest.raises(AgentFailed, match=r"the provider refused: .*quota"):
+        await ask(asked, "spent")
+    assert asked._way == Way(usage=True)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize(
+    ("case", "text", "calls"),
+    [
+        ("named", "hello", 2),
+        ("named-in-json", "hello", 2),
+        ("json", "hello", 1),
+        ("json-in-parts", "in parts", 1),
+        ("parts", "in parts", 1),
+        ("reasoning", "all of it", 1),
+        ("reasoning-by-another-name", "all of it", 1),
+        ("both", "said", 1),
+        ("loading", "hello", 8),
+        ("loading-by-another-status", "hello", 8),
+        ("tools", "in words", 2),
+    ],
+)
+async def test_answers_of_all_forms_are_answers(stub, case, text, calls, streaming):
+    stub.calls.clear()
+    _, answer = await ask(provider(stub, streaming=streaming), case)
+    assert (answer.text.strip(), answer.usage.calls) == (text, calls)
+
+
+async def test_a_stream_may_end_by_its_last_line_alone(stub):
+    pieces, answer = await ask(provider(stub), "done-alone")
+    assert (pieces, answer.text, answer.usage.calls) == ("that is all", "that is all", 1)
+
+
+async def test_streams_that_are_always_cut_off_give_way_to_whole_answers(stub):
+    asked = provider(stub)
+    pieces, answer = await ask(asked, "never-done")
+    assert (pieces, answer.text, answer.usage.calls) == ("that is all", "that is all", 3)
+    assert not asked._way.streaming
+
+
+async def test_streaming_may_be_switched_off(stub):
+    _, answer = await ask(provider(stub, streaming=False), "json")
+    assert answer.text == "hello"
+    assert not stub.asked[-1].get("stream")
+    assert "stream_options" not in stub.asked[-1]
+
+
+async def test_roles_alternate_also_when_a_model_is_told_that_there_are_no_tools(stub):
+    stub.calls.clear()
+    await ask(provider(stub), "tools")
+    (message,) = stub.asked[-1]["messages"]
+    assert message["content"].startswith("case: tools\n\n")
+    assert json.dumps(stub.asked[-1]).count("no tools") == 1
+
+
+async def test_patience_with_a_provider_that_is_away_ends(stub, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_S", 0.1)
+    with pytest.raises(AgentFailed, match=r"was away for 0.1 s: .*Loading model") as caught:
+        await ask(provider(stub), "gone")
+    assert caught.value.reason is FailureReason.TASK_FAILED
+
+
+async def test_a_quota_that_comes_back_after_the_time_for_a_reply_is_spent(stub):
+    with pytest.raises(AgentFailed, match=r"the provider refused: .*12h34m16s"):
+        await ask(provider(stub), "tomorrow")
+
+
+async def test_a_provider_that_does_not_listen_is_away(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_S", 0.1)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        base = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
+        with pytest.raises(AgentFailed, match=r"was away for 0.1 s: .*Connection error"):
+            await ask(Provider("openai/m", api_base=base, environ={}), "named")
