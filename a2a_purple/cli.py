@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from netarena.cli.option import SEED, address_options, read_pairs, timeout_option
+from netarena.cli.text import open_streams
 from netarena.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def command(**options: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    open_streams()
     given = None if arguments is None else list(arguments)
     try:
         command.main(args=given, prog_name="netarena-purple", standalone_mode=False)

@@ -25,10 +25,11 @@ import asyncio
 import json
 import math
 import multiprocessing
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
@@ -445,7 +446,7 @@ async def _share_out(
     async def lane() -> None:
         ours, theirs = context.Pipe()
         worker = context.Process(target=_work, args=(fresh, concurrency, theirs), daemon=True)
-        with theirs:
+        with theirs, _safe_path():
             worker.start()
         try:
             for batch in batches:
@@ -460,6 +461,20 @@ async def _share_out(
                 group.create_task(lane())
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Who is spawned meanwhile takes no file of the current folder for a module."""
+    known = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if known is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = known
 
 
 def _exchange(connection: Connection, batch: Sequence[Item]) -> list[Checked]:

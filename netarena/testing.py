@@ -45,6 +45,7 @@ from netarena.model import (
 )
 from netarena.picture import Matrix
 from netarena.prompts import PromptStyle, render
+from netarena.sandbox.child import module_path
 from netarena.ticket import NOT_HERE, Briefing
 
 T = TypeVar("T")
@@ -273,8 +274,8 @@ class ApplicationContract:
         arguments = [self.application, json.dumps(dict(self.config)), str(self.seed)]
         for hash_seed in ("0", "4242"):
             drawn = subprocess.run(
-                [sys.executable, "-c", _DRAW, *arguments],
-                env={**os.environ, "PYTHONHASHSEED": hash_seed},
+                [sys.executable, "-P", "-c", _DRAW, *arguments],
+                env={**os.environ, "PYTHONPATH": module_path(), "PYTHONHASHSEED": hash_seed},
                 capture_output=True,
                 check=True,
                 text=True,

@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import socket
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any, Self, TypeAlias
 from netarena.aio import finish
 from netarena.errors import EnvironmentFailed, one_line
 from netarena.sandbox.caller import Caller
-from netarena.sandbox.child import Child
+from netarena.sandbox.child import Child, program
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
 from netarena_k8s.world import Net, Policy, World, Write
 
@@ -167,7 +166,7 @@ class Embedded(Cluster):
         known = {name: os.environ[name] for name in _KEPT if name in os.environ}
         path = os.pathsep.join([*folders, *filter(None, [known.get("PYTHONPATH")])])
         self._child = Child(
-            lambda control: [sys.executable, "-m", "netarena_k8s.apiserver.process", control],
+            lambda control: program("netarena_k8s.apiserver.process", control),
             environment={**known, "PYTHONPATH": path, **_ALLOCATOR},
             kind=socket.SOCK_STREAM,
         )

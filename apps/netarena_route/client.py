@@ -18,13 +18,12 @@ import asyncio
 import contextlib
 import json
 import socket
-import sys
 from collections.abc import Iterable
 from typing import Any, Protocol, Self
 
 from netarena.errors import EnvironmentFailed, one_line
 from netarena.model import JsonValue, Record
-from netarena.sandbox.child import End, Forker, try_out
+from netarena.sandbox.child import End, Forker, program, try_out
 from netarena_route.netlink import neighbour_table
 from netarena_route.world import World
 
@@ -299,4 +298,4 @@ def lacking() -> str:
 
 def command(*arguments: str) -> list[str]:
     """The line that starts the warm process."""
-    return [sys.executable, "-m", "netarena_route.zygote", *arguments]
+    return program("netarena_route.zygote", *arguments)

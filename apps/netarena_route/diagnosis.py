@@ -13,7 +13,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +23,7 @@ from netarena.errors import ConfigError, NetArenaError, one_line
 from netarena.label import JOINT
 from netarena.model import Check, Severity
 from netarena.sandbox import shell
+from netarena.sandbox.child import program
 from netarena.sandbox.namespace import Unavailable, current_network, isolate, leave_network
 from netarena_route.config import RouteConfig
 from netarena_route.fault import PAPER_KINDS
@@ -220,13 +220,12 @@ def _neighbours(config: RouteConfig) -> int:
 @cache
 def _failures() -> Mapping[str, str]:
     """Need -> why it is not met. Tried once per process, in a process without threads."""
-    program = (sys.executable, "-P", "-m", __name__)
     paths = os.pathsep.join(
         str(Path(package).parents[1]) for package in (__file__, errors.__file__)
     )
     try:
         done = subprocess.run(
-            program,
+            program(__name__),
             capture_output=True,
             timeout=_TRY_S,
             check=False,

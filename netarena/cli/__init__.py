@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from netarena.cli.text import open_streams
 from netarena.errors import ConfigError, NetArenaError
 
 #: sub-commands in the order of the help: name, module, what it does
@@ -112,7 +113,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    _open_streams()
+    open_streams()
     try:
         given = None if arguments is None else list(arguments)
         status = cli.main(args=given, prog_name="netarena", standalone_mode=False)
@@ -137,14 +138,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = f"{error.filename}: " if error.filename is not None else ""
         return _fail(1, f"{name}{error.strerror or type(error).__name__}")
     return status if isinstance(status, int) else 0
-
-
-def _open_streams() -> None:
-    """Stand in for streams that were closed: writing results fails, the rest is not missed."""
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _drop_output() -> None:

@@ -98,8 +98,9 @@ async def examine_agent(
             yield _failed("reply", error)
             return
         took_s = time.monotonic() - begin
-        yield _told("reply", ok=True, detail=f"{len(reply.text)} characters: {reply.text!r:.60}")
-        yield _judge_place(agent.asked_url, url)
+        # where the given URL takes no messages, the path that the card names does
+        came = f"{len(reply.text)} characters from {agent.asked_url}"
+        yield _told("reply", ok=True, detail=f"{came}: {reply.text!r:.60}")
         yield _told(
             "timing",
             ok=took_s <= SLOW_S,
@@ -142,16 +143,6 @@ def _judge_card(card: Card, url: str) -> list[Check]:
             remedy="harmless here; other clients go where the card says (--card-url)",
         ),
     ]
-
-
-def _judge_place(asked_url: str, url: str) -> Check:
-    """Where its messages went."""
-    return _told(
-        "endpoint",
-        ok=asked_url == url,
-        detail=f"messages go to {asked_url}",
-        remedy="harmless here: the given URL takes none, but the path that the card names does",
-    )
 
 
 async def _prompt(application: Application | None) -> tuple[str, str]:

@@ -94,7 +94,7 @@ async def running(
             name, f"something listens at {url} already: stop it, or take another port"
         )
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _LEASH, *command),
+        *(sys.executable, "-I", "-c", _LEASH, *command),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=PIPE,
         stderr=STDOUT,

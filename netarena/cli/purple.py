@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from netarena.application import Application
 from netarena.config import Config
 from netarena.errors import ConfigError
+from netarena.sandbox.child import program
 
 #: until it can be reached, and until it has ended, seconds
 START_S, STOP_S = 30.0, 5.0
@@ -38,11 +38,7 @@ _NOT_ASKED = frozenset(
 def purple_command(name: str, application: Application, config: Config) -> list[str]:
     """The command line that serves ``name`` on a free port of loopback."""
     return [
-        sys.executable,
-        # modules of the current folder must not take the place of installed ones
-        "-P",
-        "-m",
-        "a2a_purple.cli",
+        *program("a2a_purple.cli"),
         *("--strategy", name),
         *("--application", application.name),
         *("--role", application.role),

@@ -1,12 +1,18 @@
-"""Text of others on our terminal: JSON and log lines that do nothing to it."""
+"""Text on somebody's terminal or pipe: it does nothing to it, and can be written there."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
+import os
 import re
+import sys
+from io import TextIOWrapper
 
 _ODD = re.compile(r"[^ -~\n]")
+#: signs of ours, where an output's encoding has none
+_SIGNS = {"–": "-", "−": "-", "…": "...", "×": "x", "·": "-", "→": "->", "≤": "<=", "≥": ">="}
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
@@ -15,10 +21,47 @@ def json_text(value: object, *, indent: int | None = None) -> str:
     return escape(json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False))
 
 
+def open_streams() -> None:
+    """Get standard output and error ready, whatever they are.
+
+    Those that were closed are stood in for: writing results fails, the rest is not missed. What an
+    encoding lacks is written in other signs.
+    """
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    codecs.register_error(__name__, _spell)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=__name__)
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that an encoding lacks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    spelt = (_SIGNS.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking)
+    return "".join(spelt), error.end
+
+
 def escape(document: str) -> str:
     """JSON with escapes in place of all characters that a terminal obeys, or does not show: agents
-    and files choose them. It stands for the same value."""
-    return _ODD.sub(lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], document)
+    and files choose them; and of those that standard output cannot encode. It stands for the same
+    value."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return _ODD.sub(
+        lambda c: c[0] if _is_shown(c[0], encoding) else json.dumps(c[0])[1:-1], document
+    )
+
+
+def _is_shown(character: str, encoding: str) -> bool:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return character.isprintable()
 
 
 class PlainFormatter(logging.Formatter):

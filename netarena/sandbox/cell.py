@@ -44,7 +44,7 @@ from netarena.aio import finish
 from netarena.errors import EnvironmentFailed, NetArenaError, one_line
 from netarena.sandbox import confinement, namespace, shell
 from netarena.sandbox.caller import Caller
-from netarena.sandbox.child import Forker, surroundings, try_out
+from netarena.sandbox.child import Forker, program, surroundings, try_out
 from netarena.sandbox.folder import OwnFolder
 from netarena.sandbox.keep import Keep, pack, unpack
 from netarena.sandbox.relay import Relay
@@ -105,7 +105,7 @@ class Cell:
         self._home: OwnFolder | None = None
         self._forker = Forker(
             "no commands",
-            lambda control: [sys.executable, "-m", _MODULE, control, walls or ""],
+            lambda control: program(_MODULE, control, walls or ""),
             start_s=_START_S,
             stop_s=_STOP_S,
             environment=surroundings(),
@@ -279,7 +279,7 @@ def examine() -> Standing:
     if closed := _closed(Path(tempfile.gettempdir())):
         return Standing(closed)
     try:
-        said = try_out([sys.executable, "-m", _MODULE], _START_S)
+        said = try_out(program(_MODULE), _START_S)
     except EnvironmentFailed as failed:
         return Standing(failed.detail)
     return Standing(**json.loads(said))

@@ -25,12 +25,13 @@ import os
 import socket
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netarena.errors import EnvironmentFailed, one_line
 
-__all__ = ["Child", "Forker", "surroundings", "try_out"]
+__all__ = ["Child", "Forker", "module_path", "program", "surroundings", "try_out"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,11 +43,42 @@ _BUSY_S = 0.001
 Line = Callable[[str], Sequence[str]]
 
 
+#: folders of the interpreter's own modules
+_STANDARD = frozenset(map(sysconfig.get_path, ("stdlib", "platstdlib")))
+
+
+def program(module: str, *arguments: str) -> list[str]:
+    """The line that starts a module as a program of ours.
+
+    Files of the folder that it is started in are none of its modules.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def module_path() -> str:
+    """PYTHONPATH of a program of ours, which finds what this process finds.
+
+    The interpreter's own modules come first, and last what lies in the current folder, which is
+    there by ``python -m``: a user's token.py is not the standard library's.
+    """
+    folders = [folder for folder in dict.fromkeys(sys.path) if folder]
+    here = ""
+    with contextlib.suppress(OSError):  # it may be gone
+        here = os.getcwd()  # noqa: PTH109 -- sys.path holds texts
+    return os.pathsep.join(sorted(folders, key=lambda one: (not _is_standard(one), one == here)))
+
+
+def _is_standard(folder: str) -> bool:
+    name = os.path.basename(folder)  # noqa: PTH119 -- the same
+    zipped = name.startswith("python") and name.endswith(".zip")
+    return folder in _STANDARD or name == "lib-dynload" or zipped
+
+
 def surroundings() -> dict[str, str]:
     """The environment of a program of ours: where programs and modules are, no secret."""
     return {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONPATH": module_path(),
         "LC_ALL": "C.UTF-8",
         # where /tmp cannot be written to, as in a container with a read-only root
         **{name: os.environ[name] for name in ("TMPDIR",) if name in os.environ},

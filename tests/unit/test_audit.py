@@ -149,7 +149,10 @@ def test_the_table_goes_into_a_page_between_its_marks(tmp_path, monkeypatch, cap
     assert "one line <!-- audit lamp -->" in capsys.readouterr().err
 
 
-def test_worker_processes_find_what_one_process_finds():
+def test_worker_processes_find_what_one_process_finds(tmp_path, monkeypatch):
+    # a user's file of this name in the current folder is no module of theirs
+    (tmp_path / "types.py").write_text("raise SystemExit('of the current folder')")
+    monkeypatch.chdir(tmp_path)
     seen: list[str] = []
 
     async def share() -> Audit:

@@ -16,7 +16,6 @@ import contextlib
 import json
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -25,7 +24,7 @@ from typing import Any
 
 from netarena.errors import EnvironmentFailed, one_line
 from netarena.sandbox.caller import Caller
-from netarena.sandbox.child import Child, surroundings, try_out
+from netarena.sandbox.child import Child, program, surroundings, try_out
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
 from netarena_k8s.policy import Endpoint, Labels
 from netarena_k8s.world import (
@@ -147,7 +146,7 @@ def lacking() -> str:
     if shutil.which("nft", path=surroundings()["PATH"]) is None:
         return "nftables is not installed"
     try:
-        return one_line(try_out([sys.executable, "-m", _MODULE], _START_S))
+        return one_line(try_out(program(_MODULE), _START_S))
     except EnvironmentFailed as error:
         return str(error)
 
@@ -209,9 +208,7 @@ class Plane:
                 return answer
 
     async def _start(self) -> None:
-        self._child = Child(
-            lambda end: [sys.executable, "-m", _MODULE, end], kind=socket.SOCK_STREAM
-        )
+        self._child = Child(lambda end: program(_MODULE, end), kind=socket.SOCK_STREAM)
         try:
             self._reader, self._writer = await asyncio.open_unix_connection(
                 sock=self._child.control, limit=_ANSWER_BYTES

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from netarena.errors import EnvironmentFailed
-from netarena.sandbox.child import Child, End, Forker, try_out
+from netarena.sandbox.child import Child, End, Forker, module_path, program, try_out
 
 pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[3]
 
 #: what each program begins with
 SETUP = """
@@ -45,10 +47,10 @@ while True:
 )
 
 
-def forker(program: str, *, start_s: float = 60.0, feed: bytes = b"fed") -> Forker:
+def forker(play: str, *, start_s: float = 60.0, feed: bytes = b"fed") -> Forker:
     return Forker(
         "no plays",
-        lambda control: [sys.executable, "-S", "-c", program, control],
+        lambda control: [sys.executable, "-S", "-c", play, control],
         start_s=start_s,
         stop_s=60.0,
         feed=lambda: feed,
@@ -246,3 +248,40 @@ def test_what_a_program_says_of_the_machine() -> None:
         try_out([sys.executable, "-c", "1 / 0"], 60.0)
     with pytest.raises(EnvironmentFailed, match=r"no answer after 0\.01 s"):
         try_out([sys.executable, "-c", "import time; time.sleep(999)"], 0.01)
+
+
+# where its modules are
+
+
+def test_a_file_of_the_current_folder_is_no_module_of_ours(tmp_path, monkeypatch):
+    for name in ("this", "token", "types", "random"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the current folder')")
+    monkeypatch.chdir(tmp_path)
+    # as ``python -m netarena`` has it
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert "Zen" in try_out(program("this"), 60)
+
+
+def test_what_this_process_finds_is_found_the_interpreters_own_first(tmp_path, monkeypatch):
+    here, other = tmp_path / "here", tmp_path / "other"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    standard = [folder for folder in sys.path if Path(folder, "token.py").exists()]
+    monkeypatch.setattr(sys, "path", ["", str(here), str(other), str(other), *standard])
+    assert module_path().split(os.pathsep) == [*standard, str(other), str(here)]
+    here.rmdir()  # the current folder may be gone
+    assert str(other) in module_path()
+
+
+def test_every_program_of_ours_is_started_so():
+    lines = [
+        (path.name, line.strip())
+        for folder in ("netarena", "a2a_purple", "apps")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "sys.executable" in line
+    ]
+    assert len(lines) >= 4
+    # one only tries how long a line may be: nothing of it is run
+    unsafe = [where for where in lines if '"-P"' not in where[1] and '"-I"' not in where[1]]
+    assert [name for name, line in unsafe] == ["protection.py"]
