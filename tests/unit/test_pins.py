@@ -1,13 +1,16 @@
 """The pinned packages of ``requirements``."""
 
 import re
+import tomllib
 from importlib.metadata import distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
-PINS = Path(__file__).parents[2] / "requirements" / "dev.txt"
+ROOT = Path(__file__).parents[2]
+PINS = ROOT / "requirements" / "dev.txt"
 
 
 def test_a_package_wanted_with_extras_is_pinned_with_them() -> None:
@@ -23,3 +26,22 @@ def test_a_package_wanted_with_extras_is_pinned_with_them() -> None:
     ]
     assert wanted, "no installed package wants another with extras"
     assert [name for name, extras in wanted if not extras <= pins[canonicalize_name(name)]] == []
+
+
+def test_what_is_asked_for_is_bound_near_its_pin() -> None:
+    """pip before 24 tries version after version down to the lower bound, and does not end."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"]]
+    for name, extra in project["optional-dependencies"].items():
+        lines += extra if name != "all" else []
+    needs = [Requirement(line) for line in lines]
+    found = re.findall(r"^([^=\s\[]+)(?:\[\S*\])?==(\S+)", PINS.read_text(), re.MULTILINE)
+    pins = {canonicalize_name(name): Version(version) for name, version in found}
+    for need in needs:
+        bounds = {one.operator: Version(one.version) for one in need.specifier}
+        assert bounds.keys() == {">=", "<"}, need
+        pin = pins[canonicalize_name(need.name)]
+        assert need.specifier.contains(pin, prereleases=True), need
+        assert pin.major - bounds[">="].major <= 1 + 4 * (need.name == "setuptools"), need
+    # an installer finds out slowly what the newest of two others disagree on
+    assert "python-dateutil" in {need.name for need in needs}
