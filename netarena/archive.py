@@ -53,11 +53,12 @@ class Stored:
         for a line that is no event.
         """
         path = self.folder / JOURNAL_NAME
-        last = {
-            read_ask(event["episode"]): number
-            for number, event in enumerate(read_events(path))
-            if event["event"] == "episode"
-        }
+        last: dict[Ask, int] = {}
+        for number, event in enumerate(read_events(path)):
+            if event["event"] == "episode":
+                last[read_ask(event["episode"])] = number
+            elif event["event"] == "anew":
+                last.clear()
         for number, event in enumerate(read_events(path)):
             # one that was graded since the first look is left for the next report
             if event["event"] == "episode" and last.get(read_ask(event["episode"])) == number:

@@ -30,7 +30,7 @@ from netarena.application import Application
 from netarena.config import SEED_BITS, Config
 from netarena.deck import Deck
 from netarena.engine import Run, clock
-from netarena.errors import AgentFailed, AssessmentFailed, ConfigError
+from netarena.errors import AgentFailed, AgentSilent, AssessmentFailed, ConfigError
 from netarena.file import read_lines, read_text
 from netarena.identity import Secrecy, find_index, read_id, seal, seal_id
 from netarena.journal import JOURNAL_NAME, Header, Journal, Past, lock_folder, read_journal
@@ -493,6 +493,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     reporter: Reporter | None = None,
     fallback_seed: int | None = None,
     ids: Mapping[str, str] | None = None,
+    origin: Mapping[str, Any] | None = None,
     secrecy: Secrecy = Secrecy.OPEN,
 ) -> dict[str, dict[str, Any]]:
     """Run every query of ``config`` against each agent; ``application`` is entered already.
@@ -500,7 +501,8 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     ``slots`` bounds live worlds over all calls that share it, fairly. The agents are closed at
     the end.
     ``ids`` are the participants' names in ``results.json``, by role; without it a URL or the
-    agent's own name. ``secrecy`` is about who reads records while the run goes on.
+    agent's own name. ``origin`` says how the agent is had, for who resumes the run (``config.json``
+    keeps it). ``secrecy`` is about who reads records while the run goes on.
     Returns the summaries by role; records are in the result files alone. Raises ConfigError before
     any agent is asked, and AssessmentFailed when an agent was never there or no query could be
     graded: what was graded is then in the journal, and other participants' results are written.
@@ -515,6 +517,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
             pump=_Pump(reporter or _Silent()),
             fallback_seed=fallback_seed,
             ids=ids or {},
+            origin=origin,
             secrecy=secrecy,
         )
     finally:
@@ -532,6 +535,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     pump: _Pump,
     fallback_seed: int | None,
     ids: Mapping[str, str],
+    origin: Mapping[str, Any] | None,
     secrecy: Secrecy,
 ) -> dict[str, dict[str, Any]]:
     deadline = None if config.time_budget_s is None else clock() + config.time_budget_s
@@ -570,6 +574,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     config,
                     agents=agents,
                     names=names,
+                    origin=origin,
                     secrecy=secrecy,
                     out=out,
                     held=held,
@@ -671,6 +676,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     *,
     agents: Mapping[str, Agent],
     names: Mapping[str, str],
+    origin: Mapping[str, Any] | None,
     secrecy: Secrecy,
     out: Path,
     held: ExitStack,
@@ -686,7 +692,8 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         "secrecy": secrecy,
     }
     # the config last: where it is, a run can be resumed
-    write_json(out / CONFIG_NAME, {**header, "participants": dict(names)})
+    had = {"agent": dict(origin)} if origin else {}
+    write_json(out / CONFIG_NAME, {**header, "participants": dict(names), **had})
     parts = []
     for role, agent in agents.items():
         folder = out / role if len(agents) > 1 else out
@@ -697,6 +704,10 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
             journal.append("assessment", header=own.model_dump(mode="json"))
         elif not past.header.same_run(own):
             raise ConfigError("output_dir", f"{JOURNAL_NAME} there belongs to another run")
+        elif past.silent:
+            # whatever kept the agent from answering may be mended
+            journal.append("anew")
+            past.drop()
         spool = held.enter_context(Spool(folder))
         parts.append(_Part(role, names[role], agent, folder, journal, past, spool))
     return parts
@@ -750,7 +761,8 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         part.journal.append("end", complete=not graded.not_run)
     except AssessmentFailed as error:
         with suppress(AssessmentFailed):  # a full disk may be the very reason
-            part.journal.append("end", complete=False, failed=str(error))
+            silent = {"silent": True} if isinstance(error, AgentSilent) else {}
+            part.journal.append("end", complete=False, failed=str(error), **silent)
         return error
     finally:
         places.share.leave(places)

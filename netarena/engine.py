@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from netarena.agent import Agent, context_id
@@ -31,11 +32,13 @@ from netarena.config import Config
 from netarena.deck import Card, Deck
 from netarena.errors import (
     AgentFailed,
+    AgentSilent,
     AssessmentFailed,
     EnvironmentFailed,
     FailureReason,
     ReplyRefused,
 )
+from netarena.failure import Losses
 from netarena.journal import Journal, Past, read_episodes
 from netarena.model import (
     Ask,
@@ -448,12 +451,15 @@ class Run:
         self._absent = 0
         self._absent_after = ABSENT_AFTER
         self._reached = False
+        # nor does one that was there and never said a word
+        self._answers = False
+        self._losses = Losses()
 
     async def grade(self, deck: Deck, deadline: float | None) -> Graded:
         """Grade what the journal does not hold yet; stop asking at ``deadline`` (monotonic, s).
 
-        Raises AssessmentFailed when the agent cannot be reached from the start, or when no query
-        could be graded.
+        Raises AgentSilent when the agent cannot be reached from the start, or answered in no
+        episode, and AssessmentFailed when no query could be graded.
         """
         self.deadline = deadline
         self._deck = deck
@@ -464,14 +470,15 @@ class Run:
             for card in order_queries(deck.cards, self.seed)
         ]
         past = self.past.episodes
-        stored = read_episodes(self.journal.path) if past else iter(())
+        stored = (
+            islice(read_episodes(self.journal.path), self.past.dropped, None) if past else iter(())
+        )
         by_ask = {card.ask: card for card in ordered} if past else {}
         # one by one, in a thread: reading costs time, and who is told of them keeps pace
         while episode := await asyncio.to_thread(next, stored, None):
             if episode.ask in by_ask:
                 self._reached = self._reached or episode.outcome is not Outcome.INVALID
-                self._graded.episodes.append(episode.outline())
-                await self.report(deck.read(by_ask[episode.ask]), episode)
+                await self._count(deck.read(by_ask[episode.ask]), episode)
         self._todo.extend(card for card in ordered if card.ask not in past)
         self._absent_after = min(ABSENT_AFTER, len(self._todo))
         lanes = min(self.config.concurrency, len(self._todo))
@@ -493,6 +500,8 @@ class Run:
             first = next(iter(self._graded.episodes), None)
             why = f"the first failed so: {first.detail}" if first else "the time ended before"
             raise AssessmentFailed(f"no query could be graded; {why}")
+        if not self._answers:
+            raise self._never_answered()
         return self._graded
 
     async def _lane(self) -> None:
@@ -748,10 +757,17 @@ class Run:
         if not self._reached and self._absent >= self._absent_after:
             raise self._never_there(failure.detail)
 
-    def _never_there(self, detail: str) -> AssessmentFailed:
-        return AssessmentFailed(
+    def _never_there(self, detail: str) -> AgentSilent:
+        return AgentSilent(
             f"the agent {self.agent.info.name} could not be reached: "
             f"{FailureReason.ENDPOINT}: {detail}"
+        )
+
+    def _never_answered(self) -> AgentSilent:
+        times, reason, words = self._losses.commonest()
+        return AgentSilent(
+            f"the agent {self.agent.info.name} answered in none of {self._losses.episodes} "
+            f"episodes; {times} ended so: {reason}: {words}"
         )
 
     async def _commit(self, query: Query, episode: Episode) -> None:
@@ -771,5 +787,12 @@ class Run:
         for query, episode in graded:
             # to the end, even when cancelled: the file must not be closed under the thread
             await finish(asyncio.to_thread(self.journal.episode, episode))
-            self._graded.episodes.append(episode.outline())
-            await self.report(query, episode)
+            await self._count(query, episode)
+
+    async def _count(self, query: Query, episode: Episode) -> None:
+        """Take a verdict that the journal holds into what the run came to, and report it."""
+        self._answers = self._answers or episode.answered
+        if episode.outcome is Outcome.AGENT_FAILED:
+            self._losses.add(episode.reason, episode.detail)
+        self._graded.episodes.append(episode.outline())
+        await self.report(query, episode)

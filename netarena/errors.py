@@ -73,6 +73,10 @@ class FailureReason(StrEnum):
     TIME_BUDGET = "time_budget"  # the assessment ended before there was a usable reply
 
 
+#: the detail of a ``MALFORMED`` that is silence: a reply without a word
+NO_TEXT = "the reply holds no text"
+
+
 class AgentFailed(NetArenaError):
     """The agent gave no answer that we could read."""
 
@@ -99,3 +103,7 @@ class EnvironmentFailed(NetArenaError):
 
 class AssessmentFailed(NetArenaError):
     """An assessment that yields no summary: the agent was never there, or nothing was graded."""
+
+
+class AgentSilent(AssessmentFailed):
+    """An assessment whose agent answered in no episode: it makes no row, and may be asked anew."""

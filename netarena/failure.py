@@ -18,9 +18,42 @@ Applications of one turn have rules of their own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
+from netarena.errors import one_line
 from netarena.model import Episode, Failure, FailureKind, Outcome, State, Step
+
+#: different words of one reason that are counted apart; foreign text has no end
+_MOST_WORDS = 100
+#: characters of such words that are kept
+_MOST_CHARS = 500
+
+
+class Losses:
+    """Why episodes were lost, and what was said most often of the commonest reason."""
+
+    def __init__(self) -> None:
+        self.episodes = 0
+        self._words: dict[str, Counter[str]] = {}
+
+    def add(self, reason: str, detail: str) -> None:
+        """One more was lost for this reason, with these words, which are foreign text."""
+        self.episodes += 1
+        words = self._words.setdefault(reason, Counter())
+        short = one_line(detail, _MOST_CHARS)
+        # what comes after so many is counted with the first: it says as much
+        words[short if short in words or len(words) < _MOST_WORDS else next(iter(words))] += 1
+
+    def commonest(self) -> tuple[int, str, str]:
+        """How many episodes the commonest reason cost, the reason, and its commonest words.
+
+        The first of equals counts. Without any loss 0 and no words.
+        """
+        if not self._words:
+            return 0, "", ""
+        reason, words = max(self._words.items(), key=lambda item: item[1].total())
+        return words.total(), reason, words.most_common(1)[0][0]
 
 
 def classify_turns(

@@ -6,7 +6,9 @@ One line per event, each written whole by one system call before anything is rep
 - ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
 - ``retry``: a try failed through our fault, with its evidence
 - ``episode``: a graded episode, with all its steps
-- ``end``: the assessment ran to its end; ``complete`` says whether every query was graded
+- ``end``: the assessment ran to its end; ``complete`` says whether every query was graded,
+  ``silent`` that the agent answered in no episode
+- ``anew``: an assessment whose agent was silent goes on: all before it counts no more
 
 A process that is killed in the middle of a line leaves a torn last line: it is cut off when the
 journal is opened again, and ignored by readers.
@@ -73,6 +75,18 @@ class Past:
     #: how many of those ended through our fault
     retries: Counter[Ask] = field(default_factory=Counter)
     complete: bool = False
+    #: the last end was that of an agent that answered in no episode
+    silent: bool = False
+    #: episodes that the journal holds, and how many of the first count no more
+    held: int = 0
+    dropped: int = 0
+
+    def drop(self) -> None:
+        """Begin anew: nothing was graded so far, and no try was interrupted."""
+        self.dropped = self.held
+        self.episodes.clear()
+        self.retries = self.starts.copy()
+        self.silent = False
 
     def interrupted(self, ask: Ask) -> int:
         """How many tries that led to no verdict a killed process left half done."""
@@ -112,9 +126,13 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
                 past.retries[ask] += bool(event.get("asked"))
             case "episode":
                 episode = _parse(path, event, "episode", Episode)
+                past.held += 1
                 past.episodes[episode.ask] = episode.slim() if slim else episode
             case "end":
                 past.complete = bool(event.get("complete"))
+                past.silent = bool(event.get("silent"))
+            case "anew":
+                past.drop()
     return past
 
 
@@ -127,7 +145,7 @@ def read_ask(values: Mapping[str, Any]) -> Ask:
 def read_episodes(path: Path) -> Iterator[Episode]:
     """The graded episodes of a journal one by one, whole, in the order of grading.
 
-    Raises ConfigError when the file is not a journal.
+    Those that were dropped are among them. Raises ConfigError when the file is not a journal.
     """
     for event in read_events(path):
         if event["event"] == "episode":

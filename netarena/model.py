@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from netarena.errors import NO_TEXT, FailureReason
+
 __all__ = [
     "Action",
     "AgentInfo",
@@ -364,6 +366,14 @@ class Episode(Record):
     def ask(self) -> Ask:
         """What the episode is the answer to."""
         return Ask(self.query_id, self.repeat)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the agent said anything, readable or not: rubbish is an answer, silence none."""
+        if any(step.reply is not None for step in self.steps):
+            return True
+        rubbish = self.reason in {FailureReason.TOO_LARGE, FailureReason.MALFORMED}
+        return rubbish and self.detail != NO_TEXT
 
     def outline(self) -> Outline:
         """What a summary is made of."""

@@ -118,6 +118,12 @@ class Scenario:
         """The text of the assessment's message, with each participant's URL by role."""
         return json.dumps({"participants": dict(endpoints), "config": dict(self.config)})
 
+    def ids(self) -> dict[str, str]:
+        """By role the ids that a platform knows participants by, of those that have one."""
+        return {
+            party.role: party.agentbeats_id for party in self.participants if party.agentbeats_id
+        }
+
     def endpoints(self) -> dict[str, str]:
         """Each participant's URL. Raises ConfigError for one that has none."""
         urls = {}
@@ -180,6 +186,7 @@ def compose(scenario: Scenario, *, image: str | None = None) -> dict[str, Any]:
         services["green-agent"]["privileged"] = True
     for party in scenario.participants:
         services[_service(party.role)] = _container(party, image)
+    named = [word for role, known in scenario.ids().items() for word in ("--id", f"{role}={known}")]
     services["assessment"] = {
         "image": services["green-agent"]["image"],
         "entrypoint": ["netarena", "request"],
@@ -189,6 +196,7 @@ def compose(scenario: Scenario, *, image: str | None = None) -> dict[str, Any]:
             scenario.request(urls).replace("$", "$$"),
             "--out",
             "/output",
+            *(word.replace("$", "$$") for word in named),
         ],
         # the folder belongs to whoever made it
         "user": "${UID:-0}",

@@ -5,19 +5,44 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
+from netarena.assessment import CONFIG_NAME
 from netarena.cli import Stopped
 
 T = TypeVar("T")
 _SIGNAL_STATUS = 128
 
 
-def run_until_stopped(work: Callable[[], Coroutine[Any, Any, T]], *, hint: str = "") -> T:
+def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]:
+    """The hint of a run in ``folder`` that ``command`` resumes; none before there is a run."""
+
+    def seen() -> tuple[int, int] | None:
+        try:
+            found = (folder / CONFIG_NAME).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    before = seen()
+
+    def hint() -> str:
+        # what was there before is an earlier run, unless it is this one
+        if not resumed and seen() in {before, None}:
+            return ""
+        return f"what was graded is kept; {command} continues"
+
+    return hint
+
+
+def run_until_stopped(
+    work: Callable[[], Coroutine[Any, Any, T]], *, hint: Callable[[], str] = str
+) -> T:
     """Run ``work()``; SIGINT, SIGTERM and SIGHUP cancel it, and its clean-up is waited for.
 
     A SIGHUP that is ignored stays so (nohup). Raises Stopped with the status that shells give to
-    the signal.
+    the signal, and the hint of that moment.
     """
     caught: list[signal.Signals] = []
 
@@ -37,8 +62,8 @@ def run_until_stopped(work: Callable[[], Coroutine[Any, Any, T]], *, hint: str =
     try:
         return asyncio.run(guarded())
     except KeyboardInterrupt:
-        raise Stopped(_SIGNAL_STATUS + signal.SIGINT, hint) from None
+        raise Stopped(_SIGNAL_STATUS + signal.SIGINT, hint()) from None
     except asyncio.CancelledError:
         if not caught:
             raise
-        raise Stopped(_SIGNAL_STATUS + caught[0], hint) from None
+        raise Stopped(_SIGNAL_STATUS + caught[0], hint()) from None

@@ -79,6 +79,17 @@ def timeout_option(default_s: float, about: str) -> Callable[[F], F]:
     )
 
 
+def wait_option(command: F) -> F:
+    """``--wait``, as ``wait_s``: None where it is not given."""
+    return click.option(
+        "--wait",
+        "wait_s",
+        type=click.FloatRange(0, min_open=True),
+        metavar="SECONDS",
+        help="How long an agent may take to come up.  [default: 20 at a URL, 120 for a command]",
+    )(command)
+
+
 def json_option(what: str) -> Callable[[F], F]:
     """``--json``, as ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON only.")

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from netarena.cli.wait import tell, telling
 from netarena.errors import ConfigError
 
 #: until an agent's card is served, and from SIGTERM to SIGKILL, seconds
@@ -52,10 +53,10 @@ def split_command(command: str, option: str) -> list[str]:
     return words
 
 
-async def wait_for_card(url: str, timeout_s: float = 10.0) -> bool:
-    """Whether an agent card can be had at ``url`` within ``timeout_s``."""
+async def wait_for_card(url: str, timeout_s: float) -> bool:
+    """Whether an agent card can be had at ``url`` within ``timeout_s``; tells for whom it waits."""
     try:
-        async with asyncio.timeout(timeout_s):
+        async with telling(f"the agent card at {url}", tell), asyncio.timeout(timeout_s):
             while True:
                 if await serves_card(url):
                     return True
@@ -131,7 +132,7 @@ async def _taken(url: str) -> bool:
 async def _wait_for_card(process: Process, url: str, start_s: float) -> str:
     """Why the program does not serve a card, empty when it does."""
     try:
-        async with asyncio.timeout(start_s):
+        async with telling(f"the agent card at {url}", tell), asyncio.timeout(start_s):
             while not await serves_card(url):
                 if process.returncode is not None:
                     return f"the command ended with status {process.returncode}"

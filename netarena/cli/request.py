@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import RUNS, json_option
 from netarena.cli.screen import Meter, bounded, show_table
 from netarena.cli.text import json_text
-from netarena.errors import AssessmentFailed
+from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.markdown import number, percent
 from netarena.result import write_json
 
@@ -30,21 +31,41 @@ from netarena.result import write_json
     show_default=True,
     help="Where results.json goes; with several participants a folder for each below it.",
 )
+@click.option(
+    "--id",
+    "ids",
+    multiple=True,
+    metavar="ROLE=ID",
+    help="What results.json calls a participant instead of its URL.",
+)
 @json_option("the content of results.json")
-def command(*, url: str, text: str, out: Path, as_json: bool) -> None:
+def command(*, url: str, text: str, out: Path, ids: tuple[str, ...], as_json: bool) -> None:
     """Ask the green agent at URL for the assessment that REQUEST describes.
 
     REQUEST is the message's JSON: {"participants": {"<role>": "<url>"}, "config": {...}}.
     """
     check_url(url, "URL")
     request = EvalRequest.parse(text)
+    named = request.participants | _read_ids(ids, request.participants)
     assessed = run_until_stopped(lambda: ask(url, text))
-    documents = keep(assessed, request.participants, out)
+    documents = keep(assessed, named, out)
     if as_json:
         print_documents(documents)
         return
     show_documents(documents)
     click.echo(f"{out}")
+
+
+def _read_ids(pairs: tuple[str, ...], roles: Collection[str]) -> dict[str, str]:
+    """Ids by role. Raises ConfigError."""
+    ids = {}
+    for pair in pairs:
+        role, _, known = pair.partition("=")
+        if role not in roles or not known:
+            told = ", ".join(roles)
+            raise ConfigError("--id", f"must be ROLE=ID with a ROLE of {told}, not {pair!r}")
+        ids[role] = known
+    return ids
 
 
 async def ask(url: str, text: str) -> Assessed:

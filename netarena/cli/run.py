@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from netarena.agent import Agent, Brief, agent_names, load_agent
+from netarena.agent import Agent, Brief, load_agent
 from netarena.application import Application, load
 from netarena.archive import read_run
 from netarena.assessment import (
@@ -23,13 +23,16 @@ from netarena.assessment import (
     conduct,
     read_queries,
 )
+from netarena.cli.choice import Choice, choose, resume_choice
 from netarena.cli.conversation import Watched, show_verdict
-from netarena.cli.interrupt import run_until_stopped
-from netarena.cli.option import RUNS, config_options, json_option, read_pairs
-from netarena.cli.program import free_port, running, split_command
+from netarena.cli.interrupt import resumable, run_until_stopped
+from netarena.cli.loss import tell_losses
+from netarena.cli.option import RUNS, config_options, json_option, read_pairs, wait_option
+from netarena.cli.program import START_S, free_port, running, split_command
 from netarena.cli.scenario import run_scenario
 from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.cli.text import escape, open_log
+from netarena.cli.wait import WAIT_S, Awaited, knock
 from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
 from netarena.file import read_text
@@ -70,6 +73,8 @@ from netarena.slot import Slots
 )
 @click.option("--concurrency", type=click.IntRange(1), metavar="K", help="Episodes at a time.")
 @click.option("--resume", is_flag=True, help="Continue a run that was stopped or killed.")
+@click.option("--name", "called", metavar="NAME", help="What the agent is called in the results.")
+@wait_option
 @json_option("the content of results.json")
 def command(  # noqa: PLR0913 -- one argument per option
     *,
@@ -85,6 +90,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     out: Path | None,
     concurrency: int | None,
     resume: bool,
+    called: str | None,
+    wait_s: float | None,
     as_json: bool,
 ) -> None:
     """Examine an agent on APP and show how it did; or all that SCENARIO.toml names.
@@ -100,9 +107,11 @@ def command(  # noqa: PLR0913 -- one argument per option
         resume=True if resume else None,
     )
     if application.endswith(".toml"):
-        if agent_name or agent_cmd or over_a2a or query_id:
+        if agent_name or agent_cmd or over_a2a or query_id or called:
             raise ConfigError("scenario", "says itself which agents take part: no --agent with it")
-        run_scenario(Path(application), values, out=out, verbose=verbose, as_json=as_json)
+        run_scenario(
+            Path(application), values, out=out, verbose=verbose, as_json=as_json, wait_s=wait_s
+        )
         return
     app = load(application)
     if out is not None:
@@ -115,39 +124,54 @@ def command(  # noqa: PLR0913 -- one argument per option
         config, secrecy = choose_query(app, config, query_id)
     config, folder = place(app, config)
     assert config.seed is not None
-    program = None if agent_cmd is None else split_command(agent_cmd, "--agent-cmd")
-    if program and (over_a2a or agent_name):
-        raise ConfigError("--agent-cmd", "leaves no choice of --agent, and needs no --over-a2a")
-    name = agent_name or "oracle"
-    _check_agent(name, over_a2a=over_a2a)
+    choice = Choice(agent_name, agent_cmd, over_a2a)
+    earlier = None
+    if config.resume:
+        choice, earlier = resume_choice(choice, app.role, folder)
+    choice = choose(choice, "oracle")
+    choice.check()
+    called = _read_name(called) or earlier
+    # a resumed run's keys need not be given again
+    asked = _asked(app, config, folder)
+    program = None if choice.command is None else split_command(choice.command, "--agent-cmd")
+    title = str(choice.agent) if program is None else shlex.join(program)
+    if program or choice.over_a2a:
+        called = called or title
+    # whoever gives an agent no longer than that to answer waits no longer for it
+    patience_s = min(WAIT_S, asked.agent_timeout_s) if wait_s is None else wait_s
 
     async def examine() -> None:
-        slots = Slots(max(MAX_EPISODES, 2 * config.concurrency))
+        slots = Slots(max(MAX_EPISODES, 2 * asked.concurrency))
         chosen = (
-            choose_agent(name, app, _asked(app, config, folder), over_a2a=over_a2a)
+            choose_agent(title, app, asked, over_a2a=choice.over_a2a)
             if program is None
-            else start_agent(program, app.role)
+            else start_agent(program, app.role, START_S if wait_s is None else wait_s)
         )
-        title = name if program is None else shlex.join(program)
+        if choice.url is not None:
+            await knock(choice.url, patience_s)
         async with app, chosen as agent:
-            with Meter(f"{app.name}, {title}", bar=not verbose) as meter:
+            with Meter(f"{app.name}, {called or title}", bar=not verbose) as meter:
+                awaited = Awaited(agent, meter.tell)
                 await conduct(
                     app,
                     config,
-                    {app.role: Watched(agent) if verbose else agent},
+                    {app.role: Watched(awaited) if verbose else awaited},
                     out=folder,
                     slots=slots,
                     reporter=MeterReporter(meter, show_verdict if verbose else None),
-                    ids={app.role: title} if over_a2a or program else None,
+                    ids={app.role: called} if called else None,
+                    origin=choice.stored(),
                     secrecy=secrecy,
                 )
 
-    again = f"the same command with --out {folder} --resume"
-    run_until_stopped(examine, hint=f"what was graded is kept; {again} continues")
+    command = shlex.join(["netarena", "run", app.name, "--out", str(folder), "--resume"])
+    run_until_stopped(examine, hint=resumable(folder, command, resumed=config.resume))
+    report = make_report(from_run(read_run(folder)))
+    tell_losses(report, folder)
     if as_json:
         click.echo(escape((folder / RESULTS_NAME).read_text(encoding="utf-8")), nl=False)
         return
-    for participant in make_report(from_run(read_run(folder)))["participants"]:
+    for participant in report["participants"]:
         show_result(participant)
     click.echo(f"{folder / RESULTS_NAME}")
 
@@ -271,27 +295,25 @@ def _stored_seed(folder: Path) -> int | None:
 
 
 def _asked(application: Application, config: Config, folder: Path) -> Config:
-    """What a named agent must know of the queries: a resumed run's keys need not be given again."""
+    """What a run needs to know before it begins: a resumed one's keys need not be given again."""
     if not config.resume:
         return config
     try:
         stored = json.loads(read_text(folder / CONFIG_NAME))
         shape = dict(stored["shape"])
+        limits = {key: stored["config"][key] for key in ("agent_timeout_s", "concurrency")}
     except (OSError, ValueError, KeyError, TypeError):
         return config  # ``conduct`` says why
     given = config.model_dump(mode="json", include=config.model_fields_set)
-    asked = application.config_type.parse({**shape, **given})
+    asked = application.config_type.parse({**limits, **shape, **given})
     return asked.model_copy(update={"seed": config.seed})
 
 
-def _check_agent(name: str, *, over_a2a: bool) -> None:
-    """Refuse what cannot be asked before any world is built. Raises ConfigError."""
-    if "://" in name:
-        if over_a2a:
-            raise ConfigError("--over-a2a", "is for named agents: a URL is talked to over A2A")
-    elif name not in agent_names():
-        known = ", ".join(agent_names()) or "none is installed"
-        raise ConfigError("--agent", f"{name!r} is neither a URL nor one of {known}")
+def _read_name(called: str | None) -> str | None:
+    """What ``--name`` gave. Raises ConfigError for what no table can show."""
+    if called is not None and not (called.strip() and called.isprintable() and len(called) <= 200):
+        raise ConfigError("--name", "must be one line of at most 200 characters, and not empty")
+    return called
 
 
 @asynccontextmanager
@@ -315,17 +337,19 @@ async def choose_agent(
 
 
 @asynccontextmanager
-async def start_agent(command: list[str], role: str) -> AsyncIterator[Agent]:
+async def start_agent(
+    command: list[str], role: str, start_s: float = START_S
+) -> AsyncIterator[Agent]:
     """The agent that ``command`` serves, at a free port in the place of ``{port}``.
 
-    Raises ConfigError when it does not come up.
+    Raises ConfigError when it does not come up within ``start_s``.
     """
     port = free_port()
     words = [word.replace("{port}", str(port)) for word in command]
     if words == command:
         raise ConfigError("--agent-cmd", "must say {port} where the agent's port belongs")
     url = f"http://127.0.0.1:{port}/"
-    async with running(words, url, name="--agent-cmd"):
+    async with running(words, url, name="--agent-cmd", start_s=start_s):
         yield connect(url, role, os.environ)
 
 

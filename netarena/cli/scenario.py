@@ -18,11 +18,13 @@ from netarena.archive import read_run
 from netarena.assessment import MAX_EPISODES, RESULTS_NAME, conduct
 from netarena.cli.comparison import show_comparison
 from netarena.cli.conversation import Watched, show_verdict
-from netarena.cli.interrupt import run_until_stopped
+from netarena.cli.interrupt import resumable, run_until_stopped
+from netarena.cli.loss import tell_losses, tell_lost_records
 from netarena.cli.option import RUNS
-from netarena.cli.program import running, split_command, wait_for_card
+from netarena.cli.program import START_S, running, split_command, wait_for_card
 from netarena.cli.request import ask, keep, print_documents, show_documents
 from netarena.cli.screen import Meter, MeterReporter, show_result
+from netarena.cli.wait import WAIT_S, Awaited
 from netarena.errors import ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run
@@ -30,11 +32,18 @@ from netarena.scenario import Scenario, read_scenario
 from netarena.slot import Slots
 
 
-def run_scenario(
-    path: Path, values: dict[str, Any], *, out: Path | None, verbose: bool, as_json: bool
+def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
+    path: Path,
+    values: dict[str, Any],
+    *,
+    out: Path | None,
+    verbose: bool,
+    as_json: bool,
+    wait_s: float | None = None,
 ) -> None:
     """Run a scenario file; ``values`` are config keys that win over the file's.
 
+    ``wait_s`` is how long an agent may take to come up (``--wait``).
     Raises ConfigError and AssessmentFailed; whatever was started has been stopped then.
     """
     scenario = read_scenario(path)
@@ -42,7 +51,7 @@ def run_scenario(
     endpoints = scenario.endpoints()
     folder = out or Path(RUNS) / scenario.name
     if scenario.application is not None:
-        _examine(scenario, endpoints, folder, verbose=verbose, as_json=as_json)
+        _examine(scenario, endpoints, folder, verbose=verbose, as_json=as_json, wait_s=wait_s)
         return
     if verbose or "resume" in values:
         raise ConfigError(
@@ -52,12 +61,14 @@ def run_scenario(
     if scenario.green.endpoint is None:
         raise ConfigError("green_agent.endpoint", "must be there (and cmd), or application")
     green = scenario.green.endpoint
+    named = endpoints | scenario.ids()
 
     async def request() -> list[dict[str, Any]]:
-        async with started(scenario):
-            return keep(await ask(green, scenario.request(endpoints)), endpoints, folder)
+        async with started(scenario, wait_s):
+            return keep(await ask(green, scenario.request(endpoints)), named, folder)
 
     documents = run_until_stopped(request)
+    tell_lost_records(documents)
     if as_json:
         print_documents(documents)
         return
@@ -66,8 +77,11 @@ def run_scenario(
 
 
 @asynccontextmanager
-async def started(scenario: Scenario) -> AsyncIterator[None]:
-    """Everybody's card is served while the context lasts; those with a command are started here."""
+async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncIterator[None]:
+    """Everybody's card is served while the context lasts; those with a command are started here.
+
+    Raises ConfigError for one that is not there within ``wait_s``.
+    """
     parties = [party for party in (*scenario.participants, scenario.green) if party.endpoint]
     commands = [
         (party, split_command(party.cmd, f"{party.role}.cmd"), party.environ(os.environ))
@@ -76,13 +90,19 @@ async def started(scenario: Scenario) -> AsyncIterator[None]:
     ]
     async with AsyncExitStack() as stack:
         programs = [
-            running(words, str(party.endpoint), name=f"{party.role}.cmd", environ=environ)
+            running(
+                words,
+                str(party.endpoint),
+                name=f"{party.role}.cmd",
+                environ=environ,
+                start_s=START_S if wait_s is None else wait_s,
+            )
             for party, words, environ in commands
         ]
         for program in programs:
             await stack.enter_async_context(program)
         for party in parties:
-            if not party.cmd and not await wait_for_card(str(party.endpoint)):
+            if not party.cmd and not await wait_for_card(str(party.endpoint), wait_s or WAIT_S):
                 raise ConfigError(
                     f"{party.role}.endpoint",
                     f"no agent card at {party.endpoint}: start the agent, or give its cmd",
@@ -90,8 +110,14 @@ async def started(scenario: Scenario) -> AsyncIterator[None]:
         yield
 
 
-def _examine(
-    scenario: Scenario, endpoints: dict[str, str], folder: Path, *, verbose: bool, as_json: bool
+def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
+    scenario: Scenario,
+    endpoints: dict[str, str],
+    folder: Path,
+    *,
+    verbose: bool,
+    as_json: bool,
+    wait_s: float | None,
 ) -> None:
     """Examine the participants in this process, with a journal."""
     from netarena.cli.run import connect, place
@@ -102,26 +128,36 @@ def _examine(
 
     async def examine() -> None:
         slots = Slots(max(MAX_EPISODES, 2 * config.concurrency))
-        async with app, started(scenario):
-            agents: dict[str, Agent] = {
-                role: connect(url, role, os.environ) for role, url in endpoints.items()
-            }
-            if verbose:
-                agents = {role: Watched(agent) for role, agent in agents.items()}
+        async with app, started(scenario, wait_s):
             with Meter(scenario.name, bar=not verbose) as meter:
+                agents: dict[str, Agent] = {
+                    role: Awaited(connect(url, role, os.environ), meter.tell)
+                    for role, url in endpoints.items()
+                }
+                if verbose:
+                    agents = {role: Watched(agent) for role, agent in agents.items()}
                 reporter = MeterReporter(meter, show_verdict if verbose else None)
-                await conduct(app, config, agents, out=folder, slots=slots, reporter=reporter)
+                await conduct(
+                    app,
+                    config,
+                    agents,
+                    out=folder,
+                    slots=slots,
+                    reporter=reporter,
+                    ids=scenario.ids(),
+                )
 
     again = f"the same command with --out {folder} --resume"
-    run_until_stopped(examine, hint=f"what was graded is kept; {again} continues")
+    run_until_stopped(examine, hint=resumable(folder, again, resumed=config.resume))
     folders = [folder / role for role in endpoints] if len(endpoints) > 1 else [folder]
+    report = make_report(from_run(read_run(folder)))
+    tell_losses(report, folder)
     if as_json:
         documents = [
             json.loads((place / RESULTS_NAME).read_text(encoding="utf-8")) for place in folders
         ]
         print_documents(documents)
         return
-    report = make_report(from_run(read_run(folder)))
     for participant in report["participants"]:
         show_result(participant)
     show_comparison(report)

@@ -61,6 +61,8 @@ def _folder(tmp_path, monkeypatch):
 
 def test_services_are_started_examined_and_stopped(tmp_path, capsys):
     file = File(tmp_path, "oracle")
+    text = file.path.read_text()
+    file.path.write_text(text.replace('role = "toy', 'agentbeats_id = "019c"\nrole = "toy'))
     assert main(["run", str(file.path), "--json"]) == 0
     out, err = capsys.readouterr()
     document = json.loads(out)
@@ -68,7 +70,7 @@ def test_services_are_started_examined_and_stopped(tmp_path, capsys):
     *records, summary = document["results"]
     assert len(records) == 3
     assert summary["avg_solved_safely"] == 1.0
-    assert document["participants"]["toy_operator"].startswith("http://127.0.0.1:")
+    assert document["participants"] == {"toy_operator": "019c"}
     assert "3/3" in err
     assert file.left() == []
     # a second run keeps the first
@@ -151,6 +153,6 @@ def test_an_agent_that_nobody_started_is_named(tmp_path, capsys):
     )
     assert main(["request", f"http://127.0.0.1:{port}", '{"participants": {"r": "http://x"}}']) == 1
     assert "the green agent cannot be reached" in capsys.readouterr().err
-    assert main(["run", "x.toml"]) == 2
+    assert main(["run", "x.toml", "--wait", "1"]) == 2
     err = capsys.readouterr().err
     assert f"r.endpoint: no agent card at http://127.0.0.1:{port}: start the agent" in err

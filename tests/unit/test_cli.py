@@ -30,6 +30,7 @@ from netarena.cli.conversation import Watched
 from netarena.cli.option import read_pairs
 from netarena.cli.program import running
 from netarena.cli.text import PlainFormatter, json_text
+from netarena.cli.wait import knock
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.identity import Secrecy, seal_id
 from netarena.model import AgentInfo, Check, Reply, Severity
@@ -142,6 +143,14 @@ def test_no_command_shows_the_help(capsys):
         (["run", "lamp", "--set", "lamps"], "--set: must be KEY=VALUE, not 'lamps'"),
         (["run", "lamp", "--set", "=3"], "--set: must be KEY=VALUE"),
         (["run", "lamp", "--set", "complexity_level=level9"], "'level9' is not one of level1"),
+        (
+            ["request", "http://127.0.0.1:9/", '{"participants": {"r": "http://x/"}}']
+            + ["--id", "s=7"],
+            "--id: must be ROLE=ID with a ROLE of r, not 's=7'",
+        ),
+        (["run", "lamp", "--name", " "], "--name: must be one line of at most 200 characters"),
+        (["run", "lamp", "--name", "a\nb"], "--name: must be one line of at most 200 characters"),
+        (["run", "lamp", "--wait", "0"], "--wait"),
         (["run", "lamp", "--resume"], "--resume: needs --out DIR or --seed S"),
         (["run", "lamp", "--set", "benchmark_path=/"], "benchmark_path"),
         (["run", "lamp", "--resume", "--out", "new"], "--resume: there is no run in new"),
@@ -381,6 +390,174 @@ def test_resume_refuses_another_config(fake, capsys):
     assert run_lamp("--out", "run", "--resume", "--seed", "8") == 2
     assert "seed 7, not 8" in capsys.readouterr().err
     assert run_lamp("--out", "run", "--resume", "--set", "lamps=7") == 2
+
+
+def answers(monkeypatch, *replies) -> None:
+    """Named agents give these replies, the last one again and again; errors are raised."""
+    waiting = list(replies)
+
+    class Scripted:
+        info = AgentInfo(name="scripted")
+
+        async def open(self, *, timeout_s):
+            pass
+
+        async def ask(self, prompt, *, context_id, timeout_s):
+            reply = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+            if isinstance(reply, Exception):
+                raise reply
+            return Reply(text=reply)
+
+        async def aclose(self):
+            pass
+
+    monkeypatch.setattr(
+        importlib.import_module("netarena.cli.run"), "load_agent", lambda name, brief: Scripted()
+    )
+
+
+NO_KEY = AgentFailed(FailureReason.TASK_FAILED, "no\x1b[31m key")
+
+
+def test_an_agent_that_never_worked_has_status_1_and_its_words(fake, capsys, monkeypatch):
+    answers(monkeypatch, NO_KEY)
+    assert run_lamp("--out", "run", "--json") == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1] == (
+        "netarena: error: the agent scripted answered in none of 2 episodes; 2 ended so: "
+        "task_failed: no\\x1b[31m key"
+    )
+    assert not (fake / "run" / "results.json").exists()
+    assert main(["show", "run"]) == 0
+    assert "no key" in capsys.readouterr().out.replace("\ufffd[31m", "")
+
+
+@pytest.mark.parametrize(
+    ("replies", "words"),
+    [
+        (
+            ["hm", "hm", "hm", NO_KEY],
+            "2 of 2 episodes were lost, 2 of them so: task_failed: no\\x1b[31m key",
+        ),
+        (["hm"], "no_usable_reply: every reply of the episode was refused: "),
+    ],
+    ids=["a failed task", "refused replies"],
+)
+def test_a_run_says_why_most_episodes_were_lost(fake, capsys, monkeypatch, replies, words):
+    answers(monkeypatch, *replies)
+    assert run_lamp("--out", "run", "--set", "concurrency=1", "--json") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["results"][-1]["graded"] == 2
+    last = err.splitlines()[-1]
+    assert words in last
+    assert last.endswith("(netarena show run lists them)")
+
+
+def test_a_run_without_losses_says_nothing_of_them(fake, capsys):
+    assert run_lamp() == 0
+    assert "lost" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("usual_signals")
+def test_before_there_is_a_run_nothing_is_to_be_resumed(fake, number, capsys):
+    assert run_lamp("--out", "run") == 0  # an earlier one is none
+    before = sorted(fake.rglob("*"))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/"
+        command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", url]
+        with subprocess.Popen(
+            [*command, "--out", "run"], stderr=subprocess.PIPE, text=True
+        ) as process:
+            told = process.stderr.readline()
+            process.send_signal(number)
+            rest = process.stderr.read()
+    assert told.startswith(f"netarena: waiting for an agent at {url} (")
+    assert rest == "netarena: stopped\n"
+    assert process.returncode == 128 + number
+    assert sorted(fake.rglob("*")) == before
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{}/", "http://no-such-host.invalid:{}/x"])
+def test_a_wrong_url_is_told_soon(fake, capsys, url):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = url.format(nobody.getsockname()[1])
+        assert main(["run", "lamp", "--agent", url, "--wait", "0.3"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    start = f"netarena: error: the agent at {url} could not be reached for 0.3 s: "
+    assert last.startswith(start)
+    assert last.endswith("; start it, or wait longer for it (--wait)")
+    assert list(fake.iterdir()) == []
+
+
+def test_an_agent_that_comes_late_is_waited_for(fake):
+    async def come_late() -> list[str]:
+        told: list[str] = []
+        waits = asyncio.Event()
+
+        def tell(text: str) -> None:
+            told.append(text)
+            waits.set()
+
+        with socket.socket() as spare:
+            spare.bind(("127.0.0.1", 0))
+            port = spare.getsockname()[1]
+        knocking = asyncio.create_task(knock(f"http://127.0.0.1:{port}/", 20, tell))
+        await waits.wait()
+        server = await asyncio.start_server(lambda _, w: w.close(), "127.0.0.1", port)
+        async with server:
+            await knocking
+        return told
+
+    (line,) = asyncio.run(come_late())
+    assert line.startswith("waiting for an agent at http://127.0.0.1:")
+
+
+def participants(folder: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(Path(folder, "results.json").read_text())["participants"]
+    return found
+
+
+def test_a_resumed_run_need_be_told_nothing_again(fake, capsys):
+    assert main(["run", "lamp", "--agent", "idler", "--seed", "7"]) == 0
+    folder = "netarena-runs/lamp-7"
+    assert main(["run", "lamp", "--resume", "--seed", "7"]) == 0
+    assert participants(folder) == {"lamp_operator": "idler"}
+    # an older run says it by its participants alone
+    path = fake / folder / "config.json"
+    config = json.loads(path.read_text())
+    del config["agent"]
+    path.write_text(json.dumps(config))
+    assert main(["run", "lamp", "--resume", "--out", folder]) == 0
+    assert participants(folder) == {"lamp_operator": "idler"}
+    path.write_text(path.read_text().replace("idler", "gone"))
+    capsys.readouterr()
+    assert main(["run", "lamp", "--resume", "--out", folder]) == 2
+    assert "does not say how its agent is had: give --agent" in capsys.readouterr().err
+
+
+def test_a_resumed_run_has_its_agent_again_by_name(fake, capsys):
+    seed = str(time.monotonic_ns())
+    command = ["--agent-cmd", own_agent(seed), "--name", "my agent"]
+    assert main(["run", "lamp", *command, "--seed", seed, "--out", "run"]) == 0
+    assert participants("run") == {"lamp_operator": "my agent"}
+    journal = fake / "run" / "journal.jsonl"
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:3]))
+    assert main(["run", "lamp", "--out", "run", "--resume"]) == 0
+    document = json.loads((fake / "run" / "results.json").read_text())
+    assert document["participants"] == {"lamp_operator": "my agent"}
+    assert document["results"][-1]["avg_solved_safely"] == 1.0
+    assert serving(seed) == []
+    # another agent is another participant, unless it is said to be the same
+    capsys.readouterr()
+    again = ["run", "lamp", "--out", "run", "--resume"]
+    assert main([*again, "--agent", "sweeper"]) == 2
+    assert "participants" in capsys.readouterr().err
+    assert main([*again, "--name", "other"]) == 2
+    assert main([*again, "--agent", "sweeper", "--name", "my agent"]) == 0
 
 
 def serving(seed: str) -> list[str]:

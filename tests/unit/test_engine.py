@@ -13,7 +13,8 @@ from stage import Fragile, Scripted, assess, fail_at, never, open_all
 from netarena.assessment import conduct
 from netarena.config import Config
 from netarena.engine import order_queries
-from netarena.errors import AgentFailed, AssessmentFailed, FailureReason
+from netarena.errors import NO_TEXT, AgentFailed, AgentSilent, AssessmentFailed, FailureReason
+from netarena.journal import read_journal
 from netarena.model import Episode, Failure, FailureKind, Outcome, Query, scrub
 from netarena.slot import Slots
 
@@ -69,12 +70,74 @@ def test_turns_of_an_episode_share_a_context_and_episodes_do_not(tmp_path: Path)
 def test_silence_crash_and_rubbish_count_against_the_agent(
     answer: object, reason: FailureReason, tmp_path: Path
 ) -> None:
-    results, episodes = assess(Toy(), Scripted(answer), tmp_path, agent_timeout_s=0.2)
+    agent = Scripted(answer)
+    # an agent that never says a word makes no row at all
+    said = Scripted(lambda p, t: "?" if len(set(agent.contexts)) == 1 else answer(p, t))
+    said.contexts = agent.contexts
+    results, (_, *episodes) = assess(Toy(), said, tmp_path, agent_timeout_s=0.2, concurrency=1)
+    assert len(episodes) == 2
     for episode in episodes:
         assert episode.outcome is Outcome.AGENT_FAILED
         assert episode.reason == reason
         assert (episode.correct, episode.safe, episode.iterations) == (False, False, 10)
     assert results[-1]["avg_correctness"] == results[-1]["avg_safety"] == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda p, t: RuntimeError("no key"), "task_failed: RuntimeError: no key"),
+        (lambda p, t: forever(), "timeout: no whole reply within"),
+        (lambda p, t: AgentFailed(FailureReason.MALFORMED, NO_TEXT), f"malformed: {NO_TEXT}"),
+    ],
+    ids=["crash", "silence", "no text"],
+)
+def test_an_agent_that_never_answered_makes_no_row_and_is_asked_anew(
+    answer: object, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AgentSilent, match=f"answered in none of 3 episodes; 3 ended so: {why}"):
+        assess(Toy(), Scripted(answer), tmp_path, agent_timeout_s=0.2)
+    assert not (tmp_path / "results.json").exists()
+    # what it said can be looked up until it is asked anew, and counts no more then
+    path = tmp_path / "journal.jsonl"
+    assert len(read_journal(path).episodes) == 3
+    again = Scripted(open_all)
+    results, episodes = assess(Toy(), again, tmp_path, resume=True)
+    assert results[-1]["outcomes"]["solved"] == len(results) - 1 == len(episodes) == 3
+    assert [episode.interrupted for episode in episodes] == [0, 0, 0]
+    # and stays so
+    idle = Scripted(open_all)
+    once_more, _ = assess(Toy(), idle, tmp_path, resume=True)
+    assert (once_more[:-1], idle.contexts) == (results[:-1], [])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "nothing of use",
+        AgentFailed(FailureReason.TOO_LARGE, "x"),
+        AgentFailed(FailureReason.MALFORMED, "x"),
+    ],
+    ids=["words", "too many words", "rubbish"],
+)
+def test_a_single_answer_makes_a_row(answer: object, tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: AgentFailed(FailureReason.TASK_FAILED, "no key"))
+    silent, agent.answer = (
+        agent.answer,
+        lambda p, t: answer if len(agent.contexts) == 3 else silent(p, t),
+    )
+    results, episodes = assess(Toy(), agent, tmp_path, concurrency=1)
+    assert results[-1]["outcomes"]["agent_failed"] == len(episodes) == 3
+
+
+def test_an_agent_that_answered_once_keeps_its_row_when_it_is_resumed(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path, concurrency=1)
+    path = tmp_path / "journal.jsonl"
+    # killed after the first episode
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+    broken = Scripted(lambda p, t: RuntimeError("no key"))
+    results, _ = assess(Toy(), broken, tmp_path, resume=True)
+    assert (results[-1]["outcomes"]["solved"], results[-1]["graded"]) == (1, 3)
 
 
 def test_an_agent_that_fails_after_a_good_start_has_failed(tmp_path: Path) -> None:

@@ -117,6 +117,15 @@ def test_a_compose_file_waits_for_health_and_holds_no_secret(tmp_path):
     assert "privileged" not in services["green-agent"]
 
 
+def test_results_of_a_compose_file_name_agents_by_the_platform_s_ids(tmp_path):
+    party = '[[participants]]\nimage = "p"\nagentbeats_id = "{}"\nname = "{}"\n'
+    scenario = read(tmp_path, GREEN + party.format("019c$1", "first") + party.format("", "other"))
+    assert scenario.ids() == {"first": "019c$1"}
+    _, request, *options = compose(scenario)["services"]["assessment"]["command"]
+    assert set(json.loads(request)["participants"]) == {"first", "other"}
+    assert options == ["--out", "/output", "--id", "first=019c$$1"]
+
+
 def test_mounts_are_those_of_the_agent_that_names_them(tmp_path):
     mounts = 'volumes = ["${HOME}/.kube:/kube:ro", "./pay$:/data/pay", "runs:/netarena-runs:rw"]\n'
     services = compose(read(tmp_path, GREEN + mounts + PURPLE))["services"]

@@ -1,0 +1,85 @@
+"""Which agent a run examines, how it is had, and what it is called: nothing that a resumed run
+need be told again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from netarena.a2a.request import check_url
+from netarena.agent import agent_names
+from netarena.assessment import CONFIG_NAME
+from netarena.errors import ConfigError
+from netarena.file import read_text
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An agent, as options of ``run`` choose it; none of them is no choice."""
+
+    #: a named one, or the URL of one
+    agent: str | None = None
+    #: that starts one (``--agent-cmd``)
+    command: str | None = None
+    over_a2a: bool = False
+
+    @property
+    def url(self) -> str | None:
+        """Where it is, if the choice says so."""
+        return self.agent if self.agent is not None and "://" in self.agent else None
+
+    def check(self) -> None:
+        """Refuse what cannot be asked before any world is built. Raises ConfigError."""
+        if self.command is not None:
+            if self.over_a2a or self.agent:
+                raise ConfigError(
+                    "--agent-cmd", "leaves no choice of --agent, and needs no --over-a2a"
+                )
+        elif self.url is not None:
+            check_url(self.url, "--agent")
+            if self.over_a2a:
+                raise ConfigError("--over-a2a", "is for named agents: a URL is talked to over A2A")
+        elif self.agent not in agent_names():
+            known = ", ".join(agent_names()) or "none is installed"
+            raise ConfigError("--agent", f"{self.agent!r} is neither a URL nor one of {known}")
+
+    def stored(self) -> dict[str, Any]:
+        """For the run's config."""
+        return asdict(self)
+
+
+def choose(given: Choice, default: str) -> Choice:
+    """What was given, or the agent of that name."""
+    if given.agent is None and given.command is None:
+        return replace(given, agent=default)
+    return given
+
+
+def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str | None]:
+    """The choice of the run in ``folder`` where none is given, and what the agent is called there.
+
+    The name is None where another agent is given: it has its own. Raises ConfigError where the run
+    does not say how its agent is had.
+    """
+    kept, called = _read_choice(role, folder)
+    if given.agent is not None or given.command is not None:
+        return given, called if given == kept else None
+    if kept is None:
+        raise ConfigError(
+            "--resume", f"the run in {folder} does not say how its agent is had: give --agent"
+        )
+    return replace(kept, over_a2a=kept.over_a2a or given.over_a2a), called
+
+
+def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:
+    try:
+        stored = json.loads(read_text(folder / CONFIG_NAME))
+        called = stored["participants"][role]
+        told = stored.get("agent")
+        choice = Choice(**told) if told else Choice(agent=called)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None  # ``conduct`` says why, where it is no run
+    known = choice.command is not None or choice.url is not None or choice.agent in agent_names()
+    return choice if known else None, called
