@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import (
@@ -29,6 +31,8 @@ from netarena.ticket import TICKET_TURNS, Briefing
 
 SEED_BITS = 64
 
+log = logging.getLogger(__name__)
+
 
 def shapes(**kwargs: Any) -> Any:
     """A pydantic field whose value decides which queries are drawn."""
@@ -46,6 +50,9 @@ class Config(Record):
     BRIEFINGS: ClassVar[tuple[Briefing, ...]] = (Briefing.FULL,)
     #: keys that have another default in a ticket
     IN_TICKETS: ClassVar[Mapping[str, JsonValue]] = {"max_iterations": TICKET_TURNS}
+    #: folders that images of the reference have, by the key that names them: where there is none,
+    #: the key is as if it were not given
+    BUILT_IN: ClassVar[Mapping[str, str]] = {}
 
     prompt_type: PromptStyle = PromptStyle.ZEROSHOT_BASE
     num_queries: StrictInt = shapes(
@@ -111,7 +118,7 @@ class Config(Record):
         if values.get("briefing") == Briefing.TICKET in cls.BRIEFINGS:
             values = {**cls.IN_TICKETS, **values}
         try:
-            config = cls.model_validate(values)
+            config = cls.model_validate(cls.without_absent(values))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in ("config", *first["loc"]))
@@ -124,6 +131,26 @@ class Config(Record):
         ):
             raise ConfigError("config.end_index", "must be greater than start_index (exclusive)")
         return config
+
+    @classmethod
+    def without_absent(
+        cls,
+        values: Mapping[str, Any],
+        find: Callable[[str, str], Path] = lambda _, told: Path(told),
+    ) -> dict[str, Any]:
+        """``values`` with null for each folder of ``BUILT_IN`` that is not there, which is logged.
+
+        ``find`` says where a key's folder is looked for.
+        """
+        settled = dict(values)
+        for key, known in cls.BUILT_IN.items():
+            told = settled.get(key)
+            if isinstance(told, str) and told.rstrip("/") == known:
+                path = find(key, told)
+                settled[key] = str(path) if path.is_dir() else None
+                if settled[key] is None:
+                    log.warning("config.%s: no %s here: what ships takes its place", key, known)
+        return settled
 
     def input_paths(self) -> dict[str, str]:
         """The keys that name files or folders to read, with their values."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -17,6 +18,8 @@ EMBEDDED: Final = "embedded"
 
 class KubernetesConfig(Config):
     """Keys of k8s; see the outside contract's table."""
+
+    BUILT_IN: ClassVar[Mapping[str, str]] = {"microservice_dir": "/microservices-demo"}
 
     #: kinds of fault, ``+`` joins a combination; none: the paper's kinds and their pairs
     error_types: tuple[str, ...] | None = shapes(default=None)

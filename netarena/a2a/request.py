@@ -227,6 +227,7 @@ def read_config(
     if isinstance(values.get("output_file"), str):
         # whatever folder it names, it is written into the task's own
         values["output_file"] = Path(values["output_file"]).name
+    values = kind.without_absent(values, lambda key, told: place.input_path(told, f"config.{key}"))
     config = kind.parse(values)
     if config.output_file in RESERVED_NAMES:
         raise ConfigError("config.output_file", f"must not be one of {', '.join(RESERVED_NAMES)}")

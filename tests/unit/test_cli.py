@@ -144,8 +144,7 @@ def test_no_command_shows_the_help(capsys):
         (["run", "lamp", "--set", "=3"], "--set: must be KEY=VALUE"),
         (["run", "lamp", "--set", "complexity_level=level9"], "'level9' is not one of level1"),
         (
-            ["request", "http://127.0.0.1:9/", '{"participants": {"r": "http://x/"}}']
-            + ["--id", "s=7"],
+            ["request", "http://x/", '{"participants": {"r": "http://x/"}}', "--id", "s=7"],
             "--id: must be ROLE=ID with a ROLE of r, not 's=7'",
         ),
         (["run", "lamp", "--name", " "], "--name: must be one line of at most 200 characters"),

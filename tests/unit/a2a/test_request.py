@@ -5,6 +5,7 @@ import hmac
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -193,6 +194,28 @@ def test_input_is_read_below_the_root_and_the_data_folder(place):
     for base in (place.root, place.data):
         path = str(base / "q.jsonl")
         assert read_config(PathConfig, parse(benchmark_path=path), place).benchmark_path == path
+
+
+def test_the_folder_of_the_reference_s_image_is_what_ships_where_it_is_not(place, caplog):
+    class BuiltIn(PathConfig):
+        BUILT_IN: ClassVar = {"microservice_dir": "/demo-of-nobody"}
+
+    for told in ("/demo-of-nobody", "/demo-of-nobody/"):
+        caplog.clear()
+        read = read_config(BuiltIn, parse(microservice_dir=told), place)
+        assert read.microservice_dir is None
+        (line,) = caplog.messages
+        assert (
+            line == "config.microservice_dir: no /demo-of-nobody here: what ships takes its place"
+        )
+    caplog.clear()
+    # another folder that is not there is a mistake, which its reader tells
+    read = read_config(BuiltIn, parse(microservice_dir="/other"), place)
+    assert read.microservice_dir == str(place.root / "other")
+    (place.root / "demo-of-nobody").mkdir()
+    read = read_config(BuiltIn, parse(microservice_dir="/demo-of-nobody"), place)
+    assert read.microservice_dir == str(place.root / "demo-of-nobody")
+    assert caplog.messages == []
 
 
 class ModelConfig(Config):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from netarena.model import AgentInfo, Episode, FailureKind, Outcome, Step
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
@@ -81,6 +83,25 @@ def test_a_record_and_an_outline_tell_what_was_taken_away_beside_the_pairs() -> 
     assert "narrowed" not in record["results"][0]
     assert app.explain(query, episode).slim().outline().noted == ("narrowed",)
     assert app.explain(query, episode.model_copy(update={"steps": ()})).noted == ()
+
+
+def test_the_public_scenarios_of_the_reference_are_those_of_the_boutique(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    public = {
+        "prompt_type": "zeroshot_base",
+        "num_queries": 1,
+        "max_iterations": 10,
+        "benchmark_path": "./error_config.json",
+        "output_dir": "./output",
+        "regenerate_config": True,
+    }
+    told = KubernetesConfig.parse({**public, "microservice_dir": "/microservices-demo"})
+    assert "no /microservices-demo here: what ships takes its place" in caplog.text
+    assert (told.microservice_dir, told.shape()) == (None, KubernetesConfig.parse(public).shape())
+    # what varies replaces nothing then
+    varied = {"world": "varied", "microservice_dir": "/microservices-demo"}
+    assert KubernetesConfig.parse(varied).microservice_dir is None
 
 
 def test_an_audit_spreads_over_worlds_and_families_that_are_not_set() -> None:
