@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,35 @@ NARROWER = (
 )
 _RIGHTS = f"start the container by {PRIVILEGED}, or with fewer rights by {NARROWER}"
 _NAMESPACES, _BUBBLEWRAP, _MININET = "namespaces", "bubblewrap", "mininet"
+#: how the shell ends its line on a program that is not there
+_NO_PROGRAM = ": command not found"
+_PROGRAMS, _TOOLS = "programs", "agents' tools"
+#: Debian's packages (requirements/route.debian), each with the programs of it that are looked for
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "bind9-dnsutils": ("dig",),
+    "bridge-utils": ("brctl",),
+    "bubblewrap": ("bwrap",),
+    "conntrack": ("conntrack",),
+    "curl": ("curl",),
+    "ethtool": ("ethtool",),
+    "iproute2": ("ip", "tc"),
+    "iptables": ("iptables",),
+    "iputils-arping": ("arping",),
+    "iputils-ping": ("ping",),
+    "jq": ("jq",),
+    "mininet": ("mnexec",),
+    "mtr-tiny": ("mtr",),
+    "net-tools": ("ifconfig",),
+    "netcat-openbsd": ("nc",),
+    "nftables": ("nft",),
+    "procps": ("ps", "sysctl"),
+    "tcpdump": ("tcpdump",),
+    "traceroute": ("traceroute",),
+}
+#: one line to paste
+INSTALL = f"apt-get update && apt-get install --yes {' '.join(PACKAGES)}"
+#: without these there is no network; the others are for some configs (``_NEEDS``), or for agents
+_ESSENTIAL = frozenset({"bwrap", "ip", "iptables", "sysctl", "tc"})
 _TRY_S = 60.0
 #: of networks that differ in size by what is drawn
 _DRAWN = 4
@@ -80,7 +110,7 @@ _NEEDS = (
             "iptables -A OUTPUT -p tcp --sport 23 -j REJECT",
             "iptables -A FORWARD -s 192.0.2.0/24 -j ACCEPT",
         ),
-        "apt-get install iptables; use a kernel with nf_tables or ip_tables",
+        "use a kernel with nf_tables or ip_tables",
     ),
     _Need(
         "queues",
@@ -115,7 +145,7 @@ _NEEDS = (
             _NFT.format("netdev", "hook ingress device t0"),
             "nft add rule netdev t c ip protocol icmp drop",
         ),
-        "apt-get install nftables; use a kernel with nf_tables",
+        "use a kernel with nf_tables",
         "error_types",
         "extended",
     ),
@@ -123,7 +153,7 @@ _NEEDS = (
     _Need(
         _MININET,
         ("mnexec -c true",),
-        'apt-get install mininet; pip install "netarena[route]"; or set emulator to netns',
+        'pip install "netarena[route]", or set emulator to netns',
         "emulator",
         "mininet",
     ),
@@ -136,12 +166,17 @@ def diagnose() -> list[Check]:
     checks = [
         _check(_NAMESPACES, failed, "episodes live in namespaces of their own", _RIGHTS),
     ]
-    if checks[0].ok:
-        remedy = f"apt-get install bubblewrap; {_RIGHTS}"
-        checks.append(_check(_BUBBLEWRAP, failed, "commands of agents are sandboxed", remedy))
-        for need in _NEEDS:
+    if _PROGRAMS in failed:
+        checks.append(_check(_PROGRAMS, failed, "", INSTALL))
+    elif checks[0].ok:
+        checks.append(_check(_BUBBLEWRAP, failed, "commands of agents are sandboxed", _RIGHTS))
+        # without the sandbox none of these was tried
+        for need in _NEEDS if checks[-1].ok else ():
             severity = Severity.RUN if not need.key else Severity.NOTE
-            checks.append(_check(need.name, failed, "works", need.remedy, severity))
+            remedy = _remedy(need, failed.get(need.name, ""))
+            checks.append(_check(need.name, failed, "works", remedy, severity))
+    if _TOOLS in failed and _PROGRAMS not in failed:
+        checks.append(_check(_TOOLS, failed, "", INSTALL, Severity.NOTE))
     table = neighbour_table()
     sizes = ", ".join(
         f"{table.most // neighbours} at ({size},{size})"
@@ -164,13 +199,15 @@ def diagnose() -> list[Check]:
 def check(config: RouteConfig) -> None:
     """Refuse what this machine lacks for ``config``: ConfigError says what, and what helps."""
     failed = _failures()
-    for name in (_NAMESPACES, _BUBBLEWRAP):
+    for name, remedy in ((_PROGRAMS, INSTALL), (_NAMESPACES, _RIGHTS), (_BUBBLEWRAP, _RIGHTS)):
         if name in failed:
-            raise ConfigError("", f"this machine cannot run routing: {failed[name]}; {_RIGHTS}")
+            raise ConfigError("", f"this machine cannot run routing: {failed[name]}; {remedy}")
     for need in _NEEDS:
         if need.name in failed and _asks_for(config, need):
             raise ConfigError(
-                need.key, f"{need.name} does not work here: {failed[need.name]}; {need.remedy}"
+                need.key,
+                f"{need.name} does not work here: {failed[need.name]}; "
+                f"{_remedy(need, failed[need.name])}",
             )
     each = _neighbours(config)
     most = neighbour_table().most
@@ -193,6 +230,11 @@ def _check(
     ok = name not in failed
     detail = works if ok else failed[name]
     return Check(name=name, ok=ok, severity=severity, detail=detail, remedy="" if ok else remedy)
+
+
+def _remedy(need: _Need, why: str) -> str:
+    """What helps against the failure of a need: its own, or the program that is not there."""
+    return INSTALL if why.endswith(_NO_PROGRAM) else need.remedy
 
 
 def _asks_for(config: RouteConfig, need: _Need) -> bool:
@@ -235,6 +277,19 @@ def _failures() -> Mapping[str, str]:
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return {_NAMESPACES: f"it cannot be tried: {one_line(str(error), 200)}"}
     return found
+
+
+def _absent() -> dict[str, str]:
+    """Programs that are not installed, where commands look for them."""
+    places = shell.ENVIRONMENT["PATH"]
+    programs = [program for package in PACKAGES.values() for program in package]
+    absent = [program for program in programs if shutil.which(program, path=places) is None]
+    optional = {word for need in _NEEDS for command in need.commands for word in command.split()}
+    parts = {
+        _PROGRAMS: [program for program in absent if program in _ESSENTIAL],
+        _TOOLS: [program for program in absent if program not in _ESSENTIAL | optional],
+    }
+    return {name: f"not installed: {', '.join(found)}" for name, found in parts.items() if found}
 
 
 def _try_all() -> dict[str, str]:
@@ -289,4 +344,4 @@ def _try_inside() -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_try_all()))  # noqa: T201 -- to the process that asked
+    print(json.dumps({**_absent(), **_try_all()}))  # noqa: T201 -- to the process that asked

@@ -103,9 +103,10 @@ def command(  # noqa: PLR0913 -- one argument per option
         raise
     _tell(result, as_json=as_json)
     if markdown is not None:
-        head, rows = _tabulate(result)
-        lines = table(list(map(clean, head)), [list(map(clean, row)) for row in rows])
-        _insert(markdown, app.name, [f"{_title(result)}.", "", *lines])
+        lines = [f"{_title(result)}."]
+        for head, rows in _tabulate(result):
+            lines += ["", *table(list(map(clean, head)), [list(map(clean, row)) for row in rows])]
+        _insert(markdown, app.name, lines)
     return 1 if result.invalid else 0
 
 
@@ -137,10 +138,22 @@ def _title(result: Audit) -> str:
     )
 
 
-def _tabulate(result: Audit) -> tuple[list[str], list[list[object]]]:
-    """Head and rows: per label the queries checked, by variant if there are several, and flaws."""
+def _tabulate(result: Audit) -> list[tuple[list[str], list[list[object]]]]:
+    """Heads and rows: per label the queries checked, by variant if there are several, and flaws.
+
+    Variants that differ in several keys have letters, and a table that says what they stand for.
+    """
     reasons = list(result.reasons())
     variants = list(result.drawn) if len(result.drawn) > 1 else []
+    titles, tables = variants, []
+    if any(", " in variant for variant in variants):
+        titles = [_letters(number) for number in range(len(variants))]
+        counts = result.variants
+        told: list[list[object]] = [
+            [title, variant, counts[variant]]
+            for title, variant in zip(titles, variants, strict=True)
+        ]
+        tables.append((["variant", "keys", "queries"], told))
     rows: list[list[object]] = []
     for label, drawn in result.labels.items():
         flaws = [flaw for flaw in result.flaws if flaw.label == label]
@@ -153,12 +166,20 @@ def _tabulate(result: Audit) -> tuple[list[str], list[list[object]]]:
                 *(sum(flaw.reason.value == reason for flaw in flaws) for reason in reasons),
             ]
         )
-    return ["label", *variants, "queries", "invalid", *reasons], rows
+    return [*tables, (["label", *titles, "queries", "invalid", *reasons], rows)]
+
+
+def _letters(number: int) -> str:
+    """A, B, …, Z, AA, AB, … as spreadsheets have them."""
+    before, last = divmod(number, 26)
+    return (_letters(before - 1) if before else "") + chr(ord("A") + last)
 
 
 def _show(result: Audit) -> None:
-    head, rows = _tabulate(result)
-    show_table(head, rows, title=_title(result))
+    title = _title(result)
+    for head, rows in _tabulate(result):
+        show_table(head, rows, title=title)
+        title = ""
     if result.flaws:
         show_table(
             ("query", "reason", "detail"),

@@ -18,9 +18,12 @@ from netarena.cli.screen import show_table
 from netarena.cli.text import json_text
 from netarena.errors import ConfigError
 from netarena.model import Check, Severity
+from netarena.report.markdown import plain
 
 #: a journal of some thousand episodes with all their texts, bytes
 _ROOM = 2**30
+#: characters of a remedy in the table; longer ones stand below it
+_LONGEST_REMEDY = 80
 _WORDS = {
     Severity.SANDBOX: "serving is refused",
     Severity.RUN: "cannot run",
@@ -61,14 +64,27 @@ def show_checks(
     ``words`` say what a check prevents that is more than a note.
     """
     said = _WORDS if words is None else {**dict.fromkeys(_WORDS, words), Severity.NOTE: "note"}
+    # a line that is to be pasted is not broken by a column
+    remedies = {check.remedy: "" for _, check in checks if len(check.remedy) > _LONGEST_REMEDY}
+    remedies.update({remedy: f"[{number}]" for number, remedy in enumerate(remedies, start=1)})
     rows = [
-        (part, check.name, "ok" if check.ok else said[check.severity], check.detail, check.remedy)
+        (
+            part,
+            check.name,
+            "ok" if check.ok else said[check.severity],
+            check.detail,
+            remedies.get(check.remedy, check.remedy),
+        )
         for part, check in checks
     ]
     head = ("part", "check", "", "found", "remedy")
     first = 1 if title else 0
     styles = [_style(check) for _, check in checks]
     show_table(head[first:], [row[first:] for row in rows], title=title, styles=styles)
+    for remedy, number in remedies.items():
+        click.echo(f"{number} {plain(remedy)}")
+    if remedies:
+        click.echo()
 
 
 def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:

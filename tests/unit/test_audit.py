@@ -14,6 +14,7 @@ import pytest
 from netarena.application import Application, Environment
 from netarena.audit import Audit, _answer, _difference, audit, draw
 from netarena.cli import main, screen
+from netarena.cli.audit import _letters, _tabulate
 from netarena.config import Config, shapes
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Execution, Judgement, Move, Query, State
@@ -147,6 +148,25 @@ def test_the_table_goes_into_a_page_between_its_marks(tmp_path, monkeypatch, cap
     page.write_text(before + "no end of it")
     assert main(arguments) == 2
     assert "one line <!-- audit lamp -->" in capsys.readouterr().err
+
+
+def test_variants_of_several_keys_are_told_once():
+    names = [f"lamps={n}, world={world}" for n in (3, 5) for world in ("standard", "varied")]
+    drawn = {name: {"one": number} for number, name in enumerate(names, start=1)}
+    found = Audit(
+        application="lamp", version="1", seed=7, drawn=drawn, levels={}, retried=0, flaws=()
+    )
+    (head, legend), (labels, rows) = _tabulate(found)
+    assert head == ["variant", "keys", "queries"]
+    assert legend == [
+        ["A", names[0], 1],
+        ["B", names[1], 2],
+        ["C", names[2], 3],
+        ["D", names[3], 4],
+    ]
+    assert labels == ["label", "A", "B", "C", "D", "queries", "invalid"]
+    assert rows == [["one", 1, 2, 3, 4, 10, 0]]
+    assert [_letters(number) for number in (0, 25, 26, 52)] == ["A", "Z", "AA", "BA"]
 
 
 def test_worker_processes_find_what_one_process_finds(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import re
 import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +20,14 @@ from netarena.sandbox.namespace import Unavailable
 from netarena.sandbox.shell import Result
 from netarena_route import diagnosis
 from netarena_route.config import RouteConfig
-from netarena_route.diagnosis import check, diagnose
+from netarena_route.diagnosis import INSTALL, PACKAGES, check, diagnose
 from netarena_route.fault import PAPER_KINDS, one_of_each
 from netarena_route.netlink import NeighbourTable, Netlink
 from netarena_route.path import Plan
 from netarena_route.world import standard, varied
 
 Lack = Callable[..., None]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(name="lack")
@@ -97,6 +99,55 @@ def test_what_a_machine_lacks_is_refused_to_those_who_ask_for_it(
     (found,) = (check for check in diagnose() if not check.ok)
     assert found.detail == "not here"
     assert found.remedy
+
+
+def test_programs_that_are_not_installed_are_told_with_one_line_to_paste(lack: Lack) -> None:
+    lack(programs="not installed: ip, tc", bubblewrap="no", mininet="no")
+    _, programs, table = diagnose()
+    # nothing is called ok that could not be tried
+    assert (programs.name, programs.ok, programs.severity) == ("programs", False, Severity.RUN)
+    assert programs.remedy == INSTALL
+    assert table.name == "neighbour table"
+    with pytest.raises(ConfigError, match="not installed: ip, tc; apt-get update && apt-get inst"):
+        check(RouteConfig())
+    # nor where the sandbox does not work
+    lack(bubblewrap="no sandbox: no rights")
+    assert [each.name for each in diagnose()] == ["namespaces", "bubblewrap", "neighbour table"]
+
+
+@pytest.mark.parametrize(
+    ("why", "remedy"),
+    [
+        ("nft add table: bash: line 1: nft: command not found", INSTALL),
+        ("nft add table: Operation not supported", "use a kernel with nf_tables"),
+    ],
+)
+def test_a_remedy_is_one_for_what_failed(why: str, remedy: str, lack: Lack) -> None:
+    lack(nft=why)
+    (found,) = (each for each in diagnose() if not each.ok)
+    assert found.remedy == remedy
+    with pytest.raises(ConfigError) as caught:
+        check(RouteConfig(world="varied", num_switches=3))
+    assert str(caught.value).endswith(f"; {remedy}")
+
+
+def test_agents_tools_are_a_note(lack: Lack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, path: None if name in {"jq", "ip"} else name)
+    assert diagnosis._absent() == {
+        "programs": "not installed: ip",
+        "agents' tools": "not installed: jq",
+    }
+    lack(**{"agents' tools": "not installed: jq"})
+    (found,) = (each for each in diagnose() if not each.ok)
+    assert (found.severity, found.remedy) == (Severity.NOTE, INSTALL)
+    check(RouteConfig())
+
+
+def test_the_packages_are_those_of_the_image_and_of_the_pages() -> None:
+    packages = (ROOT / "requirements" / "route.debian").read_text().split()
+    assert list(PACKAGES) == packages
+    for page in ("README.md", "docs/route.md"):
+        assert f"\n{INSTALL}\n" in (ROOT / page).read_text(), page
 
 
 def test_networks_beyond_the_neighbour_table_are_refused_with_numbers(lack: Lack) -> None:
