@@ -270,6 +270,11 @@ class Application(ABC):
         """What this machine can and cannot do for this application (``netarena doctor``)."""
         return ()
 
+    def diagnose_elsewhere(self) -> Sequence[Check]:
+        """The same of other machines, a cluster for example: it may take long, and a service that
+        is asked for its card does not wait for it."""
+        return ()
+
     def check(self, config: Config) -> None:
         """Refuse a config that this machine cannot run: ConfigError says why and what helps."""
 

@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import Thread
 from typing import Any, Protocol
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -41,7 +42,7 @@ from netarena.assessment import conduct as conduct_assessment
 from netarena.config import Config
 from netarena.errors import AssessmentFailed, ConfigError, without_folders
 from netarena.identity import Secrecy
-from netarena.model import JsonValue, Severity
+from netarena.model import Check, JsonValue, Severity
 from netarena.slot import Slots
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
@@ -169,7 +170,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     for check in application.diagnose():
         if check.ok:
             continue
-        log.warning("%s: %s. %s", check.name, check.detail, check.remedy)
+        _warn(check)
         if check.severity is Severity.SANDBOX and not allow_unsandboxed:
             raise ConfigError(
                 "sandbox",
@@ -197,7 +198,19 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     )
     if ready is not None:
         ready(url_of(listener))
+    # what is elsewhere may not answer for long
+    Thread(target=_look_elsewhere, args=(application,), name="elsewhere", daemon=True).start()
     run_app(app, listener)
+
+
+def _look_elsewhere(application: Application) -> None:
+    for check in application.diagnose_elsewhere():
+        if not check.ok:
+            _warn(check)
+
+
+def _warn(check: Check) -> None:
+    log.warning("%s: %s. %s", check.name, check.detail, check.remedy)
 
 
 class AssessmentExecutor(AgentExecutor):

@@ -152,6 +152,7 @@ def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
         detail=f"{application.title}, generator version {application.version}",
     )
     yield from application.diagnose()
+    yield from application.diagnose_elsewhere()
 
 
 def _failed(name: str, detail: str, remedy: str, severity: Severity = Severity.RUN) -> Check:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from threading import Event
+
 import pytest
 from netarena_toy import Toy
 from peer import Answering
@@ -38,6 +41,31 @@ def test_the_operators_word_reaches_the_application(served, tmp_path):
     serve(application, port=0, out=tmp_path, allow_unsandboxed=True)
     assert application.unsandboxed
     assert len(served) == 1
+
+
+def test_what_is_elsewhere_is_looked_for_when_it_listens(monkeypatch, tmp_path, caplog):
+    listens, looked = Event(), Event()
+
+    class Far(Toy):
+        def diagnose_elsewhere(self):
+            # a cluster that is dead: nobody waits for it
+            assert listens.wait(20)
+            looked.set()
+            return [Check(name="far", ok=False, severity=Severity.RUN, detail="d", remedy="r")]
+
+    def run_app(app, listener):
+        listens.set()
+        assert looked.wait(20)
+        listener.close()
+
+    monkeypatch.setattr(netarena.a2a.server, "run_app", run_app)
+    told = []
+    serve(Far(), port=0, out=tmp_path, ready=told.append)
+    assert len(told) == 1
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.name == "elsewhere":
+            thread.join(20)
+    assert "far: d. r" in caplog.messages
 
 
 @pytest.mark.parametrize("url", ["not a url", "ftp://x/", "http://", "http://a:99999/", ""])
