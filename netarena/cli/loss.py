@@ -17,28 +17,27 @@ def tell_losses(report: Mapping[str, Any], folder: Path) -> None:
     several = len(report["participants"]) > 1
     for participant in report["participants"]:
         if lost := participant["lost"]:
-            reason = lost["reason"]
-            words = lost["words"]
             _tell(
-                participant["role"] if several else "",
+                f"{participant['role']}: " if several else "",
                 (lost["episodes"], participant["summary"]["graded"], lost["times"]),
-                words if words.startswith(reason) else f"{reason}: {words}",
-                f"netarena show {folder} lists them",
+                lost["words"] or lost["reason"],
+                f" (netarena show {folder} lists them)",
             )
 
 
 def tell_lost_records(documents: Iterable[Mapping[str, Any]]) -> None:
-    """Of each participant of result files, whose records know the rule alone."""
+    """Of each participant of result files, by their records."""
     for document in documents:
         *records, summary = document["results"]
         losses = Losses()
         for record in filter(_is_lost, records):
-            losses.add(str(record.get("failure_rule") or record.get("outcome")), "")
-        times, reason, _ = losses.commonest()
+            reason = record.get("failure_rule") or record["outcome"]
+            losses.add(str(reason), str(record.get("why", "")))
+        times, reason, words = losses.commonest()
         if times:
-            role = ", ".join(document["participants"])
+            whose = ", ".join(document["participants"])
             graded = summary.get("graded", len(records)) if isinstance(summary, dict) else 0
-            _tell(role, (losses.episodes, graded, times), reason, "")
+            _tell(f"{whose}: ", (losses.episodes, graded, times), words or reason)
 
 
 def _is_lost(record: object) -> bool:
@@ -46,8 +45,7 @@ def _is_lost(record: object) -> bool:
     return isinstance(record, dict) and record.get("outcome") in {"agent_failed", "unsolved"}
 
 
-def _tell(role: str, counts: tuple[int, int, int], why: str, hint: str) -> None:
+def _tell(whose: str, counts: tuple[int, int, int], why: str, hint: str = "") -> None:
     lost, graded, times = counts
-    line = f"{lost} of {graded} episodes were lost, {times} of them so: {why}"
-    whose = f"{role}: " if role else ""
-    click.echo(plain(f"netarena: {whose}{line}{f' ({hint})' if hint else ''}"), err=True)
+    line = f"{lost} of {graded} episodes were lost, {times} of them so: {why}{hint}"
+    click.echo(plain(f"netarena: {whose}{line}"), err=True)
