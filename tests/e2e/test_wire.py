@@ -284,6 +284,36 @@ async def test_an_agent_that_was_never_there_fails_the_task(tmp_path):
     assert not task.artifacts
 
 
+def lack_key(prompt: str) -> str:
+    raise AgentFailed(FailureReason.TASK_FAILED, "no MODEL_NAME")
+
+
+async def test_an_agent_whose_every_call_fails_makes_no_row(tmp_path):
+    async with (
+        green(tmp_path) as server,
+        purple(lack_key) as broken,
+        purple(solve) as able,
+        client10(server.line, streaming=False) as client,
+    ):
+        alone, beside = [
+            [event async for event in client.send_message(message10(text))][-1].task
+            for text in (
+                request(broken),
+                json.dumps({"participants": {"able": able, "broken": broken}, "config": {}}),
+            )
+        ]
+    said = "answered in none of 3 episodes; 3 ended so: task_failed: "
+    for task in (alone, beside):
+        assert said in task.status.message.parts[0].text
+        assert "no MODEL_NAME" in task.status.message.parts[0].text
+    # clients keep no artifact of a failed task, and there is no summary in it
+    assert alone.status.state == TaskState.TASK_STATE_FAILED
+    assert all("avg_correctness" not in result for result in results10(alone))
+    assert beside.status.state == TaskState.TASK_STATE_COMPLETED
+    summaries = [result for result in results10(beside) if "avg_correctness" in result]
+    assert [summary["outcomes"]["solved"] for summary in summaries] == [3]
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])

@@ -265,6 +265,17 @@ class TestImage:
             state = json.loads(docker("inspect", "--format", "{{json .State}}", identity))
             assert (state["ExitCode"], state["OOMKilled"]) == (0, False), docker("logs", identity)
 
+    def test_a_folder_that_docker_makes_and_another_port_work_as_written(
+        self, image: Image, built: Callable[[Image], Image], tmp_path: Path
+    ) -> None:
+        built(image)
+        runs = tmp_path / "runs"
+        mount = ("--volume", f"{runs}:/netarena-runs")
+        with healthy(image, *mount, arguments=("--port", "9999")) as identity:
+            assert docker("exec", identity, "stat", "-c", "%u", "/proc/1") == str(image.user)
+            docker("exec", "--user", image.user, identity, "touch", "/netarena-runs/task")
+            assert runs.stat().st_uid == 0  # whose it was stays
+
     def test_hostile_agents_gain_nothing_and_leave_it_unharmed(
         self, image: Image, built: Callable[[Image], Image]
     ) -> None:

@@ -27,6 +27,7 @@ from netarena.assessment import conduct
 from netarena.cli import COMMANDS, main
 from netarena.cli.check_agent import examine_agent
 from netarena.cli.conversation import Watched
+from netarena.cli.loss import tell_lost_records
 from netarena.cli.option import read_pairs
 from netarena.cli.program import running
 from netarena.cli.text import PlainFormatter, json_text
@@ -451,6 +452,25 @@ def test_a_run_says_why_most_episodes_were_lost(fake, capsys, monkeypatch, repli
     last = err.splitlines()[-1]
     assert words in last
     assert last.endswith("(netarena show run lists them)")
+
+
+def test_result_files_say_why_most_of_their_episodes_were_lost(capsys):
+    rows = [
+        {"outcome": "agent_failed", "failure_rule": "agent_failed", "why": f"timeout: {number} s"}
+        for number in range(3)
+    ]
+    rows += [{"outcome": "unsolved", "failure_rule": "not_repaired"}] * 2
+    tell_lost_records(
+        [
+            {"participants": {"a": "u"}, "results": [*rows, {"outcome": "solved"}, {"graded": 6}]},
+            {"participants": {"b": "u"}, "results": [*rows[3:], "of another", {}]},
+            {"participants": {"c": "u"}, "results": [{"outcome": "solved"}, {"graded": 1}]},
+        ]
+    )
+    assert capsys.readouterr().err.splitlines() == [
+        "netarena: a: 5 of 6 episodes were lost, 3 of them so: timeout: 0 s",
+        "netarena: b: 2 of 3 episodes were lost, 2 of them so: not_repaired",
+    ]
 
 
 def test_a_run_without_losses_says_nothing_of_them(fake, capsys):
