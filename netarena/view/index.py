@@ -282,6 +282,10 @@ class Run:
             return
         if event.event in {"assessment", "end"}:  # the first, also of what is resumed
             self.complete = event.complete
+        if event.event == "anew":  # what came before counts no more
+            with self._lock:
+                self._entries.clear()
+                self._names.clear()
         if event.episode is None:
             return
         episode = _slim(event.episode)

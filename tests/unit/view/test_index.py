@@ -77,6 +77,19 @@ def test_a_journal_that_grows_is_read_on_from_where_it_was(tmp_path: Path) -> No
     assert run.complete
 
 
+def test_what_came_before_a_run_began_anew_is_no_more_shown(tmp_path: Path) -> None:
+    queries = [gallery.query(number) for number in range(2)]
+    folder = gallery.write_run(tmp_path / "run", queries, [gallery.lost(queries[0])])
+    library = read(folder)
+    with (folder / JOURNAL_NAME).open("a") as journal:
+        journal.write('{"event": "anew"}\n')
+    gallery.add(folder, gallery.solved(queries[1]))
+    library.catch_up()
+    (run,) = library.runs
+    assert [entry.outline.query_id for entry in run.entries] == [queries[1].id]
+    assert list(read_journal(folder / JOURNAL_NAME).episodes) == [run.entries[0].outline.ask]
+
+
 def test_a_journal_in_anothers_place_is_read_from_its_start(tmp_path: Path) -> None:
     queries = [gallery.query(number) for number in range(4)]
     folder = gallery.write_run(tmp_path / "run", queries, [gallery.solved(queries[0])])
