@@ -83,7 +83,7 @@ def test_participants_meet_the_same_queries_and_are_compared(tmp_path, capsys):
     file = File(tmp_path, "oracle", "noop", green=False)
     assert main(["run", str(file.path), "--out", "both", "--num-queries", "1"]) == 0
     out = capsys.readouterr().out
-    assert "compared on the same queries" in out
+    assert "compared" in out
     ids = [
         [record.get("id") for record in json.loads(path.read_text())["results"]]
         for path in sorted(Path("both").glob("*/results.json"))
