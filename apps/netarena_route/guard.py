@@ -60,6 +60,12 @@ _TIMEOUT_S = 20.0
 _NONE = -2  # no generation of rules
 
 
+#: of a command, at once: so many, and two for each machine that it may ping, of which so many count
+_PROCESSES, _SWEPT = 64, 128
+#: beside those of its network and its own: who waits outside of the namespaces, bubblewrap and the
+#: clock within
+_ATTENDANTS = 3
+
 T = TypeVar("T")
 
 
@@ -67,6 +73,19 @@ def most_neighbours(endpoints: int) -> int:
     """How many neighbours, answering or not, one machine of so many may have in the kernel's
     table; the prompt tells it."""
     return 2 * endpoints + _SPARE_NEIGHBOURS
+
+
+def most_processes(endpoints: int) -> int:
+    """How many processes of one command may run at once in a network of so many machines, beside
+    the shell itself: a ping of each at once, from subshells. The prompt tells it."""
+    return _PROCESSES + 2 * min(endpoints, _SWEPT)
+
+
+def process_limit(endpoints: int) -> int:
+    """The same as a limit of the kernel, which counts all of the user namespace: an idle shell of
+    each machine, with Mininet. For process 1 of a namespace, while no command runs."""
+    running = sum(1 for _ in Path("/proc").glob("[0-9]*"))
+    return running + _ATTENDANTS + 1 + most_processes(endpoints)
 
 
 class Guard:

@@ -23,9 +23,10 @@ from typing import Any, BinaryIO
 
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import shell
+from netarena.sandbox.namespace import network_files
 from netarena.sandbox.shell import entered
 from netarena_route import mn, netns
-from netarena_route.guard import Guard
+from netarena_route.guard import Guard, process_limit
 from netarena_route.netlink import (
     Netlink,
     Queue,
@@ -44,6 +45,7 @@ from netarena_route.netlink import (
 )
 from netarena_route.prober import Echo, Prober, Pulse, Round, open_socket
 from netarena_route.snapshot import Snapshot
+from netarena_route.tool import hide_consoles, room
 from netarena_route.wiring import configure, run_shell
 from netarena_route.world import World
 
@@ -79,6 +81,8 @@ class Worker:
         self._netlinks: dict[str, Netlink] = {}
         self._flushers: list[int] = []
         self._counters: list[int] = []
+        #: process 1 of namespaces of its own: what it mounts is seen by its commands alone
+        self._alone = os.getpid() == 1
         #: of the machines in which commands of agents ran
         self._guards: dict[str, Guard] = {}
         #: what was ended in them since the last command, which the next one is told
@@ -141,6 +145,8 @@ class Worker:
         self._world = World.model_validate(world)
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, _OPEN_FILES), hard))
+        if self._alone:
+            hide_consoles()
         self._spaces = EMULATORS[emulator](self._world)
         for space in self._spaces.values():
             self._stack.callback(os.close, space)
@@ -165,14 +171,21 @@ class Worker:
     def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
         """Run what an agent sent, in the sandbox; an unknown machine is a KeyError."""
         space = self._spaces[machine]
-        guard = self._guards[machine] = Guard(space, len(self._world.endpoints))
-        result = shell.run(
-            command,
-            netns=space,
-            hostname=machine,
-            limits=replace(shell.Limits(), wall_s=timeout_s),
-            watch=lambda pid: guard.watch(pid) or self._revive(),
-        )
+        machines = len(self._world.endpoints)
+        guard = self._guards[machine] = Guard(space, machines)
+        with contextlib.ExitStack() as stack:
+            network = None
+            if self._alone:
+                with entered(space):
+                    network = stack.enter_context(network_files())
+            result = shell.run(
+                command,
+                netns=space,
+                hostname=machine,
+                limits=replace(shell.Limits(), wall_s=timeout_s, processes=process_limit(machines)),
+                watch=lambda pid: guard.watch(pid) or self._revive(),
+                room=room(network),
+            )
         self._note(self._revive())
         self._note(guard.calm())
         notes, self._notes = self._notes, []
@@ -377,10 +390,9 @@ class Worker:
                     return f"{names[source]} {verb} {names[target]}"
         return "no pair differs"
 
-    @staticmethod
-    def _reap() -> None:
+    def _reap(self) -> None:
         """Bury what a command left to process 1: zombies count as processes."""
-        if os.getpid() == 1:
+        if self._alone:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass

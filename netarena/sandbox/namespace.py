@@ -11,7 +11,10 @@ import fcntl
 import os
 import signal
 import socket
+import stat
 import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,6 +24,7 @@ NOBODY = 65534
 
 _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER = 0x00020000, 0x04000000, 0x08000000, 0x10000000
 _NEWPID, _NEWNET = 0x20000000, 0x40000000
+_MS_RDONLY, _MNT_DETACH = 1, 2
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _CAPABILITY_VERSION = 0x20080522
@@ -134,6 +138,44 @@ def raise_loopback() -> None:
     set_flags, up = 0x8914, 1
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asked:
         fcntl.ioctl(asked, set_flags, struct.pack("16sh14x", b"lo", up))
+
+
+@contextmanager
+def network_files() -> Iterator[Path | None]:
+    """/sys is the kernel's view of the calling thread's network namespace while the block runs,
+    and its path is given; None where the kernel lets nobody mount one.
+
+    For a process in a user and a mount namespace of its own. Afterwards another network may be the
+    thread's.
+    """
+    safe = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    if _libc.mount(b"sysfs", b"/sys", b"sysfs", safe, None):
+        yield None
+        return
+    try:
+        yield Path("/sys")
+    finally:
+        _check(_libc.umount2(b"/sys", _MNT_DETACH), "umount /sys")
+
+
+def hide(folder: Path, names: Iterable[str]) -> None:
+    """Have ``folder`` show without what has one of these names, to this mount namespace.
+
+    For root of a user namespace of its own, whose mounts these are. Raises OSError where the
+    kernel has no overlays for such, or there is no room for what says which are gone.
+    """
+    room = Path("/mnt")
+    mount_memory(room, 1 << 20, 1 << 8)
+    try:
+        gone = room / "gone"
+        gone.mkdir()
+        for name in names:
+            os.mknod(gone / name, stat.S_IFCHR, os.makedev(0, 0))
+        options = f"lowerdir={gone}:{folder},userxattr".encode()
+        flags = _MS_NOSUID | _MS_NODEV
+        _check(_libc.mount(b"overlay", bytes(folder), b"overlay", flags, options), "mount overlay")
+    finally:
+        _check(_libc.umount2(bytes(room), _MNT_DETACH), f"umount {room}")
 
 
 def mount_memory(folder: Path, most_bytes: int, most_files: int) -> None:

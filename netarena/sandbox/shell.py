@@ -116,6 +116,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
 }
 #: The C library falls back to calls that the filter can look into.
 ABSENT = {"clone3": (435, 435)}
+#: Does nothing and says that it did: root of a user namespace may not leave groups, has none, and
+#: programs that drop rights end where they cannot.
+FEIGNED = {"setgroups": (116, 159)}
 #: cgroup, uts, ipc, user, pid and net namespaces, and mounts
 _CLONE_NAMESPACES = 0x7E020000
 #: unix, inet, inet6, netlink, packet
@@ -184,6 +187,10 @@ class Room:
     files: Mapping[str, str] = field(default_factory=dict)
     #: name below ``/usr/local/bin``, where it is found first -> the program, read-only
     programs: Mapping[str, Path] = field(default_factory=dict)
+    #: absolute path in /etc or /usr/local -> the text that is there, read-only, a program or not
+    texts: Mapping[str, str] = field(default_factory=dict)
+    #: absolute path -> the folder that is shown there, read-only
+    views: Mapping[str, Path] = field(default_factory=dict)
     #: absolute path -> the folder that is there, which the command may write
     folders: Mapping[str, Path] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -348,6 +355,7 @@ def _set_namespace(descriptor: int) -> None:
 def _filter() -> bytes:
     verdicts = [(numbers, protection.refusal()) for numbers in REFUSED.values()]
     verdicts += [(numbers, protection.refusal(errno.ENOSYS)) for numbers in ABSENT.values()]
+    verdicts += [(numbers, protection.refusal(0)) for numbers in FEIGNED.values()]
     return protection.compose(platform.machine(), verdicts, GUARDED.values(), protection.ALLOW)
 
 
@@ -366,8 +374,10 @@ def _system_folders() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _arguments(*, networked: bool, capable: bool, hostname: str, room: Room) -> list[str]:
-    """Of bubblewrap, but for descriptors and the command."""
+def _arguments(
+    *, networked: bool, capable: bool, hostname: str, room: Room, texts: Mapping[str, int]
+) -> list[str]:
+    """Of bubblewrap, but for descriptors and the command; ``texts`` are those of the room, open."""
     line = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
     # no process of bubblewrap's own within reach, and one fewer
     line.append("--as-pid-1")
@@ -381,6 +391,8 @@ def _arguments(*, networked: bool, capable: bool, hostname: str, room: Room) -> 
     line += _system_folders()
     for name, program in room.programs.items():
         line += ["--ro-bind", str(program), f"/usr/local/bin/{name}"]
+    for path, content in texts.items():
+        line += ["--perms", "0555", "--ro-bind-data", str(content), path]
     line += ["--remount-ro", "/usr/local"]
     # of /proc/sys only the network's may be written: others of them are the machine's
     line += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
@@ -393,6 +405,8 @@ def _arguments(*, networked: bool, capable: bool, hostname: str, room: Room) -> 
         line += ["--size", str(most), "--tmpfs", path]
     for path, folder in room.folders.items():
         line += ["--bind", str(folder), path]
+    for path, folder in room.views.items():
+        line += ["--ro-bind", str(folder), path]
     # without sizes of their own, these could fill the memory
     return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _SCRATCH]
 
@@ -470,7 +484,14 @@ class _Sandbox:
         os.write(written, _filter())
         os.close(written)
         line = [shutil.which("bwrap") or ""]
-        line += _arguments(networked=self._networked, capable=capable, hostname=hostname, room=room)
+        texts = {path: self._file(text) for path, text in room.texts.items()}
+        line += _arguments(
+            networked=self._networked,
+            capable=capable,
+            hostname=hostname,
+            room=room,
+            texts=texts,
+        )
         contents = [self._file(text) for text in room.files.values()]
         for name, content in zip(room.files, contents, strict=True):
             line += ["--perms", "0444", "--ro-bind-data", str(content), f"{_SCRATCH}/{name}"]
@@ -484,7 +505,7 @@ class _Sandbox:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=(told, self._gate, program, *contents),
+                pass_fds=(told, self._gate, program, *contents, *texts.values()),
                 cwd="/",
                 env=ENVIRONMENT,  # not ours: the command can read what its ancestor began with
                 **user,
@@ -492,7 +513,7 @@ class _Sandbox:
         except OSError as error:
             raise EnvironmentFailed(f"no sandbox: {error}", proven_ours=True) from None
         self._stack.callback(self._bury)
-        for end in (output, told, program, *contents):
+        for end in (output, told, program, *contents, *texts.values()):
             _close(end)
         os.set_blocking(self._output, False)
         self._child = self._number(about)
@@ -670,10 +691,12 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 def overuse(processes: Iterable[Path], limits: Limits) -> str:
     """Which bound processes pass, by their folders below a /proc; empty if none.
 
-    Together they may hold so much memory, where shared pages count for each; each may use so much
-    CPU time. The kernel's limit on that counts ticks, by which it runs ahead, and tells no reason.
+    Together they may hold so much memory, of which pages of files do not count, and those that
+    they share count for each; each may use so much CPU time. The kernel's limit on that counts
+    ticks, by which it runs ahead, and tells no reason.
     """
     pages = 0
+    processes = list(processes)
     for process in processes:
         with contextlib.suppress(OSError, ValueError, IndexError):
             # after the name, which may hold anything
@@ -681,9 +704,26 @@ def overuse(processes: Iterable[Path], limits: Limits) -> str:
             if int(told[11]) + int(told[12]) > limits.cpu_s * _TICKS_PER_S:
                 return f"a process used more than {limits.cpu_s:g} s of CPU time"
             pages += int(told[21])
-    if pages * resource.getpagesize() > limits.memory_bytes:
+    # what programs and libraries share with all others is the most of what small ones hold: a
+    # look at that, which takes longer, only where it matters
+    if (
+        pages * resource.getpagesize() > limits.memory_bytes
+        and sum(map(_own_bytes, processes)) > limits.memory_bytes
+    ):
         return f"it holds more than {limits.memory_bytes >> 20} MiB of memory"
     return ""
+
+
+_OWN = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
+
+
+def _own_bytes(process: Path) -> int:
+    """Of a process's memory, what no file is behind: none where it has ended."""
+    try:
+        told = (process / "status").read_bytes()
+    except OSError:
+        return 0
+    return sum(int(kib) for kib in _OWN.findall(told)) << 10
 
 
 def _close(descriptor: int) -> None:

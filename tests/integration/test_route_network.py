@@ -21,13 +21,15 @@ from netarena.errors import EnvironmentFailed
 from netarena.sandbox.child import surroundings
 from netarena.sandbox.namespace import leave_network
 from netarena.sandbox.shell import entered
-from netarena_route import client, prober, worker, world
+from netarena_route import client, prober, tcpdump, worker, world
 from netarena_route.action import Command
 from netarena_route.client import Warm, command
 from netarena_route.fault import expected, one_of_each
+from netarena_route.guard import most_processes
 from netarena_route.netlink import neighbour_table
 from netarena_route.path import Plan
 from netarena_route.prober import Prober
+from netarena_route.tool import CONSOLES
 from netarena_route.worker import Worker
 from netarena_route.world import standard, varied
 
@@ -587,6 +589,86 @@ def test_what_an_agent_sends_runs_in_the_sandbox(apart):
 async def warm():
     async with Warm() as one:
         yield one
+
+
+@pytest.mark.parametrize(
+    "emulator", ["netns", pytest.param("mininet", marks=pytest.mark.requires("mininet"))]
+)
+async def test_a_command_has_the_processes_that_the_prompt_tells(warm, emulator):
+    network = make()
+    most = most_processes(len(network.endpoints))
+    net = await warm.begin(network, emulator)
+    try:
+        await net.build()
+        idle = f"for i in $(seq {most}); do sleep 0.5 & done; wait; echo all"
+        said = await net.run(network.router.name, idle, 10)
+    finally:
+        await net.close()
+
+    assert said.output == "all\n"
+
+
+def test_what_tcpdump_reads_is_captured_without_a_ring(apart, tmp_path):
+    """The real one's part is played by a program that tells what it was given."""
+    net = apart(make())
+    reader = tmp_path / "tcpdump"
+    reader.write_text(
+        f"#!{sys.executable}\n"
+        "import struct, sys\n"
+        "file = sys.stdin.buffer\n"
+        "print(sys.argv[1:], struct.unpack('=IHHiIII', file.read(24)), flush=True)\n"
+        "while head := file.read(16):\n"
+        "    *_, size, whole = struct.unpack('=IIII', head)\n"
+        "    print(size, whole, file.read(size)[23], flush=True)\n"
+    )
+    reader.chmod(0o755)
+    text = Path(tcpdump.__file__).read_text()
+    real = next(line for line in text.splitlines() if line.startswith("REAL = "))
+    program = tmp_path / "program.py"
+    program.write_text(text.replace(real, f"REAL = {str(reader)!r}"))
+    port = f"{net.name('r0')}-eth1"
+    words = f"{sys.executable} -IS {program}"
+    script = (
+        f"{words} -lni {port} -s 60 --direction=in icmp > {tmp_path}/told & C=$!; "
+        f"until [ -s {tmp_path}/told ]; do sleep 0.01; done; "
+        f"ping -c 2 -i 0.1 192.168.1.100 > {tmp_path}/pings; "
+        f"until [ $(grep -c ' 1$' {tmp_path}/told) -ge 2 ]; do sleep 0.01; done; kill $C; wait $C; "
+        f"{words} -D > {tmp_path}/links; {words} -ni nowhere 2> {tmp_path}/wrong || true"
+    )
+
+    net.do("r0", script)
+
+    first, *packets = (tmp_path / "told").read_text().splitlines()
+    header = (0xA1B2C3D4, 2, 4, 0, 0, 60, 1)
+    assert first == f"{['-Z', 'root', '-r', '-', '-l', '-n', 'icmp']} {header}"
+    # of pings the replies alone, cut; the real one sorts out what else is heard
+    assert [packet for packet in packets if packet.endswith(" 1")] == ["60 98 1"] * 2
+    assert f".{port}\n" in (tmp_path / "links").read_text()
+    assert (tmp_path / "wrong").read_text() == "tcpdump: nowhere: No such device exists\n"
+
+
+async def test_a_machine_shows_its_own_links_and_no_console_of_what_does_not_run(warm):
+    network = make()
+    net = await warm.begin(network, "netns")
+    try:
+        await net.build()
+        port = network.router.interfaces[0].name
+        shown = await net.run(
+            network.router.name,
+            f"ls /sys/class/net; ip link set {port} mtu 1400; cat /sys/class/net/{port}/mtu; "
+            f"echo 9 > /sys/class/net/{port}/mtu; ls /sys /sys/devices/virtual; "
+            f"command -v {' '.join(CONSOLES)}; setpriv --clear-groups echo dropped",
+            10,
+        )
+    finally:
+        await net.close()
+
+    names = ["lo", *(interface.name for interface in network.router.interfaces)]
+    lines = shown.output.splitlines()
+    assert lines[: len(names) + 1] == [*names, "1400"]
+    assert "Read-only file system" in lines[len(names) + 1]
+    rest = ["/sys:", "class", "devices", "", "/sys/devices/virtual:", "net", "dropped"]
+    assert lines[len(names) + 2 :] == rest
 
 
 #: everything that an agent can see, but for numbers that the kernel gives to links

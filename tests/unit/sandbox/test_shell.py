@@ -27,7 +27,11 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_tables_agree_with_the_kernels_headers(machine: str) -> None:
-    table = {**shell.REFUSED, **{name: guard.numbers for name, guard in shell.GUARDED.items()}}
+    table = {
+        **shell.REFUSED,
+        **shell.FEIGNED,
+        **{name: guard.numbers for name, guard in shell.GUARDED.items()},
+    }
     seccomp.check_numbers(
         machine, {name: number[COLUMN[machine]] for name, number in table.items()}
     )
@@ -37,11 +41,14 @@ def test_what_no_diagnosis_needs_is_refused_and_the_rest_is_not(machine: str) ->
     program = shell._filter()
     named = {number[COLUMN[machine]] for number in shell.REFUSED.values()}
     guarded = {guard.numbers[COLUMN[machine]] for guard in shell.GUARDED.values()}
+    feigned = {number[COLUMN[machine]] for number in shell.FEIGNED.values()}
     for number in range(600):
         if number in named:
             assert decide(program, machine, number) == refused(), number
         elif number == 435:  # clone3: the C library falls back to clone
             assert decide(program, machine, number) == refused(38)
+        elif number in feigned:  # does nothing, and has done it
+            assert decide(program, machine, number) == refused(0)
         elif number not in guarded:
             assert decide(program, machine, number) == ALLOW, number
     for other in set(ARCHITECTURE.values()) - {ARCHITECTURE[machine]}:
@@ -267,3 +274,21 @@ def test_the_root_of_the_machine_becomes_another_user(monkeypatch: pytest.Monkey
     assert shell._harmless_user()["user"] >= 60_000
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert shell._harmless_user() == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("File", ""), ("Anon", "64 MiB of memory"), ("Shmem", "64 MiB of memory")]
+)
+def test_what_files_are_behind_is_no_memory_of_a_command(
+    tmp_path: Path, kind: str, told: str
+) -> None:
+    processes = []
+    for number in range(40):  # as many small programs, each with the libraries of all
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        processes.append(folder)
+        (folder / "stat").write_text("7 (a b) " + "0 " * 21 + f"{2 << 20 >> 12} 0\n")
+        (folder / "status").write_text(f"VmRSS:\t 2048 kB\nRss{kind}:\t 2048 kB\n")
+
+    assert told in shell.overuse(iter(processes), Limits(memory_bytes=64 << 20))
+    assert shell.overuse(processes[:20], Limits(memory_bytes=64 << 20)) == ""
