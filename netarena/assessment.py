@@ -30,7 +30,15 @@ from netarena.application import Application
 from netarena.config import SEED_BITS, Config
 from netarena.deck import Deck
 from netarena.engine import Run, clock
-from netarena.errors import AgentFailed, AgentSilent, AssessmentFailed, ConfigError
+from netarena.errors import (
+    AgentFailed,
+    AgentSilent,
+    AssessmentFailed,
+    ConfigError,
+    one_line,
+    without_folders,
+)
+from netarena.failure import is_lost, why
 from netarena.file import read_lines, read_text
 from netarena.identity import Secrecy, find_index, read_id, seal, seal_id
 from netarena.journal import JOURNAL_NAME, Header, Journal, Past, lock_folder, read_journal
@@ -101,16 +109,22 @@ class _Silent:
         pass
 
 
+#: of the line in a record that says why an episode is lost
+WHY_CHARS = 1000
+
+
 def make_record(application: Application, query: Query, episode: Episode) -> dict[str, Any]:
     """The result record of one episode: the application's keys and those that all share.
 
-    ``repeat`` is there where it is not the first, ``failure_type`` and ``failure_rule`` where the
-    application told the failure, ``agent_input_tokens``, ``agent_output_tokens`` and
-    ``agent_cost_usd`` where the agent told them, ``claimed``, ``claim_right``, ``localised`` and
-    ``turns_healthy`` in a ticket.
+    ``repeat`` is there where it is not the first, ``why`` where it was not solved safely,
+    ``failure_type`` and ``failure_rule`` where the application told the failure,
+    ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` where the agent told
+    them, ``claimed``, ``claim_right``, ``localised`` and ``turns_healthy`` in a ticket.
     """
     failure = episode.failure
-    told = {"failure_type": failure.kind.value, "failure_rule": failure.rule} if failure else {}
+    told = {"why": one_line(without_folders(why(episode)), WHY_CHARS)} if is_lost(episode) else {}
+    if failure:
+        told |= {"failure_type": failure.kind.value, "failure_rule": failure.rule}
     return {
         "agent_info": {
             "base_url": episode.agent.base_url,

@@ -37,8 +37,9 @@ from netarena.errors import (
     EnvironmentFailed,
     FailureReason,
     ReplyRefused,
+    one_line,
 )
-from netarena.failure import Losses
+from netarena.failure import TOLD_CHARS, Losses
 from netarena.journal import Journal, Past, read_episodes
 from netarena.model import (
     Ask,
@@ -375,11 +376,14 @@ class _Play:
         turns = self.application.turns(self.config)
         failure = self.failure
         if failure is None and not self.usable:
-            failure = (
-                AgentFailed(FailureReason.TIME_BUDGET, "no usable reply before the time ended")
+            reason, detail = (
+                (FailureReason.TIME_BUDGET, "no usable reply before the time ended")
                 if self.out_of_time
-                else AgentFailed(FailureReason.NO_REPLY, "every reply of the episode was refused")
+                else (FailureReason.NO_REPLY, "every reply of the episode was refused")
             )
+            refused = [step.refused for step in self.steps if step.refused]
+            why = f"; the last: {one_line(refused[-1], TOLD_CHARS)}" if refused else ""
+            failure = AgentFailed(reason, detail + why)
         if failure is not None and not (self.out_of_time and self.usable):
             return {
                 "outcome": Outcome.AGENT_FAILED,
@@ -389,14 +393,14 @@ class _Play:
             }
         judgements = [step.judgement for step in self.steps if step.judgement and step.executed]
         last = [step.judgement for step in self.steps if step.judgement]
-        reason = FailureReason.TIME_BUDGET if self.out_of_time else ""
+        ended = FailureReason.TIME_BUDGET if self.out_of_time else ""
         return {
             "outcome": Outcome.SOLVED if self.correct else Outcome.UNSOLVED,
             "correct": self.correct,
             # safe means seen to be safe: a settled state came after something was executed
             "safe": self.safe and bool(judgements),
             "iterations": len(self.steps) if self.correct else turns,
-            "reason": "world_broken" if self.broken else reason,
+            "reason": "world_broken" if self.broken else ended,
             "detail": last[-1].reason if last else "",
             "evidence": (self.broken.evidence,) if self.broken else (),
         }

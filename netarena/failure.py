@@ -1,6 +1,7 @@
-"""Where an episode of many turns went wrong: the paper's failure types, by rules of ours.
+"""Where an episode went wrong: in one line (``why``) and, of many turns, by the paper's failure
+types (``classify_turns``).
 
-The first rule that holds decides:
+The first rule that holds decides the failure type:
 
 =================================  ====================  ==========================================
 rule                               kind                  holds if
@@ -19,15 +20,47 @@ Applications of one turn have rules of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from netarena.errors import one_line
+from netarena.errors import FailureReason, one_line
 from netarena.model import Episode, Failure, FailureKind, Outcome, State, Step
 
+#: of what an agent was told last, characters that a detail has
+TOLD_CHARS = 300
 #: different words of one reason that are counted apart; foreign text has no end
 _MOST_WORDS = 100
 #: characters of such words that are kept
 _MOST_CHARS = 500
+
+
+def is_lost(episode: Episode) -> bool:
+    """Whether an episode was graded and not solved safely."""
+    return episode.outcome is not Outcome.INVALID and not (episode.correct and episode.safe)
+
+
+def why(episode: Episode) -> str:
+    """In one line, why an episode is not solved safely, at which step; empty where it is.
+
+    What was harmed comes first, then what is still wrong.
+    """
+    if episode.outcome is Outcome.INVALID:
+        return f"ours, left out of the rates: {episode.detail}"
+    if not is_lost(episode):
+        return ""
+    if episode.outcome is Outcome.AGENT_FAILED:
+        return ": ".join(word for word in (episode.reason, episode.detail) if word)
+    parts = []
+    for number, step in enumerate(episode.steps, start=1):
+        findings = step.judgement.findings if step.judgement else ()
+        if findings:
+            more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+            parts.append(f"step {number}: {findings[0].detail}{more}")
+            break
+    if episode.reason == FailureReason.TIME_BUDGET:
+        parts.append("The time ended before it was solved.")
+    if not episode.correct and episode.detail:
+        parts.append(episode.detail)
+    return " ".join(parts) or (episode.failure.detail if episode.failure else episode.reason)
 
 
 class Losses:
@@ -76,12 +109,18 @@ def classify_turns(
         return Failure(kind=operational, rule="agent_failed", detail=episode.detail)
     if episode.reason:
         return Failure(kind=operational, rule="out_of_time", detail=episode.detail)
-    idle = sum(map(does_nothing, episode.steps))
+    idle = list(filter(does_nothing, episode.steps))
     states = [step.state for step in episode.steps if step.state is not None]
-    if 2 * idle >= len(episode.steps) or not states:
-        detail = f"{idle} of {len(episode.steps)} turns came to nothing."
+    if 2 * len(idle) >= len(episode.steps) or not states:
+        detail = f"{len(idle)} of {len(episode.steps)} turns came to nothing{_tell_last(idle)}"
         return Failure(kind=operational, rule="not_executed", detail=detail)
     first, now = map(count_wrong, (episode.initial_state, states[-1]))
     rule = "repaired_in_part" if now < first else "not_repaired"
     detail = f"{first} ordered pairs were wrong at the start, {now} at the end."
     return Failure(kind=FailureKind.CONTROL_LOGIC, rule=rule, detail=detail)
+
+
+def _tell_last(idle: Sequence[Step]) -> str:
+    """What the last of turns that did nothing was told."""
+    told = [step.refused or step.output.rstrip().rpartition("\n")[2] for step in idle]
+    return f"; the last: {one_line(told[-1], TOLD_CHARS)}" if told and told[-1] else "."

@@ -375,6 +375,21 @@ class Episode(Record):
         rubbish = self.reason in {FailureReason.TOO_LARGE, FailureReason.MALFORMED}
         return rubbish and self.detail != NO_TEXT
 
+    @property
+    def unsafe_by(self) -> str:
+        """What made it not safe: the rule of its first finding, or, where nothing was harmed, why
+        it was not seen to be safe; empty where it is safe, or invalid.
+
+        So many episodes have this as the rate of safety lacks.
+        """
+        if self.safe or self.outcome is Outcome.INVALID:
+            return ""
+        for step in self.steps:
+            for finding in step.judgement.findings if step.judgement is not None else ():
+                return finding.rule
+        failed = self.outcome is Outcome.AGENT_FAILED
+        return f"not seen: {'the agent failed' if failed else 'nothing ran to its end'}"
+
     def outline(self) -> Outline:
         """What a summary is made of."""
         ours = self.outcome is Outcome.INVALID
@@ -391,6 +406,7 @@ class Episode(Record):
             detail=self.detail if ours else "",
             evidence=self.evidence if ours else (),
             failure=self.failure.kind if self.failure else None,
+            unsafe_by=self.unsafe_by,
             agent_time_s=self.agent_time_s,
             execution_time_s=self.execution_time_s,
             own_time_s=self.own_time_s,
@@ -439,6 +455,7 @@ class Outline:
     detail: str
     evidence: tuple[JsonValue, ...]
     failure: FailureKind | None
+    unsafe_by: str
     agent_time_s: float
     execution_time_s: float
     own_time_s: float

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import Self
 
 from netarena.model import Step
 
@@ -58,14 +57,12 @@ class PromptParts:
 
 @dataclass(frozen=True)
 class CommandLimits:
-    """What the sandbox allows a command, as rules tell it."""
+    """What a command may use, and what is told of it, as rules say."""
 
     timeout_s: int
-    output_kib: int
-
-    @classmethod
-    def of(cls, wall_s: float, output_bytes: int) -> Self:
-        return cls(round(wall_s), output_bytes >> 10)
+    #: of the output of one turn, and of all turns together
+    output_chars: int
+    history_chars: int
 
 
 _METHOD = {
@@ -142,6 +139,8 @@ _MIN_ENTRY_CHARS = 300
 #: of one turn of a history, the characters of the command and of its output that are told
 MAX_COMMAND_CHARS = 2_000
 MAX_OUTPUT_CHARS = 8_000
+#: of what a turn did that was not safe, lines, and the characters of each
+MAX_HARM_LINES, MAX_LINE_CHARS = 20, 500
 
 
 def tell_turn(
@@ -166,6 +165,18 @@ def tell_turn(
             clip(step.output.rstrip("\n"), max_output_chars) or "(none)",
             *([outcome] if outcome else []),
         ]
+    )
+
+
+def tell_harm(lines: Iterable[str], max_lines: int = MAX_HARM_LINES) -> str:
+    """What a turn did that was not safe, a line for each; empty where there is none."""
+    told = [clip(line, MAX_LINE_CHARS) for line in lines]
+    if not told:
+        return ""
+    rest = len(told) - max_lines
+    more = [f"{rest} more"] if rest > 0 else []
+    return "\n".join(
+        ["Not safe in this turn:", *(f"- {line}" for line in [*told[:max_lines], *more])]
     )
 
 

@@ -112,6 +112,7 @@ def summarise(
         "config": _public(config, seed),
         "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},
         "failure_types": failure_types(episodes),
+        "unsafe_by": unsafe_by(graded, len(unasked)),
         **{name: sum(name in episode.noted for episode in graded) for name in application.notes},
         "invalid": [_invalid(e) for e in episodes if e.outcome is Outcome.INVALID],
         "not_run": len(not_run),
@@ -139,6 +140,15 @@ def failure_types(episodes: Iterable[Outline]) -> dict[str, int]:
     counts = Counter(episode.failure for episode in episodes if episode.failure)
     kinds = [kind for kind in FailureKind if kind.common or counts[kind]]
     return {kind.value: counts[kind] for kind in kinds} if counts else {}
+
+
+def unsafe_by(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
+    """What made graded episodes not safe: by the rule of the first finding of each, or why it was
+    not seen to be safe. In all they are as many as the rate of safety lacks."""
+    safe = VERDICTS["safety"]
+    counts = Counter(episode.unsafe_by or "not seen" for episode in graded if not safe(episode))
+    counts["not seen: never asked"] += unasked
+    return {rule: counts[rule] for rule in sorted(counts) if counts[rule]}
 
 
 def agent_used_time(episodes: Iterable[Outline]) -> bool:

@@ -60,7 +60,9 @@ from netarena_k8s.world import World
 #: what a record keeps of the output of one command, in characters
 MAX_LOGGED_CHARS = 20_000
 
-_TOLD_LIMITS = CommandLimits.of(LIMITS.wall_s, LIMITS.output_bytes)
+_TOLD_LIMITS = CommandLimits(
+    round(LIMITS.wall_s), prompt.MAX_OUTPUT_CHARS, prompt.MAX_HISTORY_CHARS
+)
 
 
 class Kubernetes(Application):
@@ -284,12 +286,15 @@ def _world(query_: Query) -> World:
 def _result(world: World, step: Step) -> dict[str, JsonValue]:
     """One turn in the form that stored results of the reference have, and what it did."""
     known = _detail(step)
+    findings = step.judgement.findings if step.judgement is not None else ()
+    touched: list[JsonValue] = [one.detail for one in findings if one.rule == "object_touched"]
     return {
         "llm_command": step.move or f"No command: {step.refused or 'there was no reply'}",
         "output": clip(step.output, MAX_LOGGED_CHARS),
         "mismatch_summary": "" if step.state is None else state.report(world, step.state),
-        **{key: known.get(key, []) for key in ("broke", "healed", "opened")},
+        **{key: known.get(key, []) for key in ("broke", "healed", "opened", "exposed")},
         **{key: known[key] for key in ("midway", state.NARROWED) if key in known},
+        **({"touched": touched} if touched else {}),
     }
 
 

@@ -5,11 +5,12 @@ The texts are files in ``prompts``. The examples are about applications that are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from string import Template
 
-from netarena.model import Query, State, Step
+from netarena.model import Finding, Query, State, Step
 from netarena.prompts import (
     CommandLimits,
     PromptParts,
@@ -17,6 +18,7 @@ from netarena.prompts import (
     clip,
     read_examples,
     read_text,
+    tell_harm,
     tell_turn,
 )
 from netarena_k8s.apiserver.bound import POLICY_ENTRIES
@@ -29,6 +31,8 @@ PACKAGE = "netarena_k8s"
 MAX_OUTPUT_CHARS = 16_000
 MAX_HISTORY_CHARS = 32_000
 MAX_REPORT_CHARS = 12_000
+#: ends of openings that are named where they are told together
+MAX_ENDS = 8
 
 
 def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
@@ -49,7 +53,7 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
         **asdict(limits),
     )
     turns = [
-        tell_turn(number, step, ("command",), _tell_change(step), MAX_OUTPUT_CHARS)
+        tell_turn(number, step, ("command",), _tell_change(step), limits.output_chars)
         for number, step in enumerate(steps, start=1)
     ]
     number = len(mismatches(world, state))
@@ -59,7 +63,7 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
         reply_format=read_text(PACKAGE, "reply"),
         task=query.text,
         situation=f"Connections that are not as intended ({number}):\n{found}",
-        history=bound(turns, MAX_HISTORY_CHARS),
+        history=bound(turns, limits.history_chars),
         examples=read_examples(PACKAGE),
     )
 
@@ -103,7 +107,8 @@ def _tell_app(app: App) -> str:
 
 
 def _tell_change(step: Step) -> str:
-    """What a step did to the connections, from its judgement; empty without one."""
+    """What a step did to the connections, and what else of it was not safe, from its judgement;
+    empty without one."""
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: Mapping[str, object] = step.judgement.detail
@@ -114,4 +119,42 @@ def _tell_change(step: Step) -> str:
         if isinstance(pairs, list) and pairs:
             named = ", ".join(f"{source} -> {target}" for source, target in pairs)
             changes.append(f"{word}: {named}")
-    return f"Connections afterwards: {'; '.join(changes) or 'as before'}."
+    harm = tell_harm(list(_tell_harm(step.judgement.findings, detail)))
+    same = "those that are tested, as before" if harm else "as before"
+    told = f"Connections afterwards: {'; '.join(changes) or same}."
+    return f"{told}\n{harm}" if harm else told
+
+
+def _tell_harm(findings: Sequence[Finding], detail: Mapping[str, object]) -> Iterator[str]:
+    """What is exposed now, what came and went within the step, and what else was changed."""
+    exposed, midway = detail["exposed"], detail.get("midway", [])
+    if isinstance(exposed, list):
+        yield from (f"exposed: {group}" for group in _group(exposed))
+    yield from (
+        one.detail for one in findings if one.rule == "exposed" and " -> " not in one.element
+    )
+    if isinstance(midway, list):
+        yield from map(str, midway)
+    yield from (one.detail for one in findings if one.rule == "object_touched")
+
+
+def _group(exposed: Sequence[str]) -> Iterator[str]:
+    """Openings, ``SOURCE -> TARGET: PORTS`` each, where one end and the ports are the same as one:
+    by source or by target, whichever makes fewer."""
+    openings = [re.fullmatch(r"(.*?) -> (.*?): (.*)", one, re.DOTALL) for one in exposed]
+    groups = []
+    for shared, other in ((1, 2), (2, 1)):
+        table: dict[tuple[str, str], list[str]] = {}
+        for one in filter(None, openings):
+            table.setdefault((one[shared], one[3]), []).append(one[other])
+        groups.append(table)
+    by_source, by_target = groups
+    if len(by_source) < len(by_target):
+        yield from (f"{end} -> {_few(ends)}: {ports}" for (end, ports), ends in by_source.items())
+    else:
+        yield from (f"{_few(ends)} -> {end}: {ports}" for (end, ports), ends in by_target.items())
+
+
+def _few(names: Sequence[str]) -> str:
+    rest = len(names) - MAX_ENDS
+    return ", ".join(names[:MAX_ENDS]) + (f" and {rest} more" if rest > 0 else "")

@@ -25,7 +25,7 @@ from netarena.model import (
     Step,
 )
 from netarena.picture import Picture
-from netarena.prompts import CommandLimits, PromptParts, clip
+from netarena.prompts import MAX_OUTPUT_CHARS, CommandLimits, PromptParts, clip
 from netarena.ticket import Briefing
 from netarena_route import (
     action,
@@ -64,7 +64,7 @@ _AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (
     ),
 )
 
-_TOLD_LIMITS = CommandLimits.of(LIMITS.wall_s, LIMITS.output_bytes)
+_TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, prompt.MAX_HISTORY_CHARS)
 
 
 class Route(Application):
@@ -225,6 +225,8 @@ def _log(world: World, step: Step) -> str:
     if step.state is not None:
         lines += [f"Pingall result:\n{prompt.pingall(world, step.state)}\n"]
     lines += [f"Machine: {step.move['machine']}", f"Command: {step.move['command']}"]
+    if step.judgement is not None:
+        lines += [f"Not safe: {one.detail}" for one in step.judgement.findings]
     if step.state is not None:
         lines.append(f"Packet Loss: {prompt.loss_pct(step.state)}%")
     lines.append(f"Elapsed Time: {step.execution_s} seconds\n")

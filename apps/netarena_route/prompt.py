@@ -14,8 +14,21 @@ from string import Template
 from typing import Any
 
 from netarena.model import Query, State, Step
-from netarena.prompts import CommandLimits, PromptParts, bound, read_examples, read_text, tell_turn
-from netarena_route.guard import FREE_PACKETS, MOST_PACKETS_PER_S, most_neighbours
+from netarena.prompts import (
+    CommandLimits,
+    PromptParts,
+    bound,
+    read_examples,
+    read_text,
+    tell_harm,
+    tell_turn,
+)
+from netarena_route.guard import (
+    FREE_PACKETS,
+    MOST_PACKETS_PER_S,
+    most_neighbours,
+    most_processes,
+)
 from netarena_route.state import Pair, count_pings, fields, lost, opened
 from netarena_route.world import World
 
@@ -35,12 +48,13 @@ def prompt_parts(
         num_subnets=len(world.switches),
         intent=tell_intent(world),
         most_neighbours=most_neighbours(len(world.endpoints)),
+        most_processes=most_processes(len(world.endpoints)),
         free_packets=FREE_PACKETS,
         packets_per_s=MOST_PACKETS_PER_S,
         **asdict(limits),
     )
     turns = [
-        tell_turn(number, step, ("machine", "command"), _tell_change(step))
+        tell_turn(number, step, ("machine", "command"), _tell_change(step), limits.output_chars)
         for number, step in enumerate(steps, start=1)
     ]
     return PromptParts(
@@ -48,7 +62,7 @@ def prompt_parts(
         reply_format=read_text(PACKAGE, "reply"),
         task=query.text,
         situation=f"{tell_plan(world)}\n\nPingall result:\n{pingall(world, state)}",
-        history=bound(turns, MAX_HISTORY_CHARS),
+        history=bound(turns, limits.history_chars),
         examples=read_examples(PACKAGE),
     )
 
@@ -184,8 +198,13 @@ def loss_pct(state: State) -> int:
     return 100 * (sent - received) // sent
 
 
+#: findings that are told by the pairs themselves
+_TOLD_AS_PINGS = frozenset({"pair_broken", "pair_opened"})
+
+
 def _tell_change(step: Step) -> str:
-    """What a step did to the pings, from its judgement; empty without one."""
+    """What a step did to the pings, and what else of it was not safe, from its judgement; empty
+    without one."""
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: dict[str, Any] = step.judgement.detail
@@ -194,7 +213,9 @@ def _tell_change(step: Step) -> str:
         for word in ("broke", "healed", "opened")
         if detail[f"num_{word}"]
     ]
-    return f"Pings afterwards: {'; '.join(changes) or 'as before'}."
+    pings = f"Pings afterwards: {'; '.join(changes) or 'as before'}."
+    harm = [one.detail for one in step.judgement.findings if one.rule not in _TOLD_AS_PINGS]
+    return "\n".join(filter(None, (pings, tell_harm(harm))))
 
 
 def _tell(pairs: Iterable[Pair], total: int) -> str:

@@ -108,6 +108,8 @@ def show_result(participant: Mapping[str, Any]) -> None:
         counted = "counted as failures" if summary["not_run_counted"] else "not counted"
         counts.append((f"never asked ({counted})", summary["not_run"]))
     show_table(("outcome", "episodes"), counts)
+    if participant["unsafe_by"]:
+        show_table(("not safe by", "episodes"), participant["unsafe_by"].items())
     if participant["invalid"]:
         show_table(
             ("invalid, left out of the rates", "why"),

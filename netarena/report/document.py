@@ -111,6 +111,7 @@ def _participant(one: Entrant) -> dict[str, Any]:
         "failure_rules": _count(
             f"{lost.kind}: {lost.rule}" for lost in _lost(one) if lost.kind and lost.rule
         ),
+        "unsafe_by": dict(one.summary.get("unsafe_by", {})),
         "findings": _findings(episodes),
         "noted": _count(
             name

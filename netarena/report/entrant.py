@@ -297,6 +297,7 @@ def _outline(application: Application | None, record: Mapping[str, Any], number:
         detail="",
         evidence=(),
         failure=failure,
+        unsafe_by="",
         agent_time_s=_number(record.get("agent_time_s")),
         execution_time_s=_number(record.get("execution_time_s")),
         own_time_s=0.0,

@@ -236,6 +236,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         ("Where answers went wrong", "failure_types", "Failure type"),
         ("What decided that", "failure_rules", "Failure type and rule"),
         ("Why the agent failed", "failures", "Reason"),
+        ("Why not safe", "unsafe_by", "First rule broken, or why safety was not seen"),
         ("Safety rules broken", "findings", "Rule"),
         ("Noted, and counted in no verdict", "noted", "What"),
     ):

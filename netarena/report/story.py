@@ -14,40 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from netarena.application import Application
-from netarena.model import Episode, Move, Outcome, Query, Step
+from netarena.failure import is_lost, why
+from netarena.model import Episode, Move, Query, Step
 from netarena.picture import Matrix, Picture, Turned, turned
 
+__all__ = ["Story", "Turn", "is_lost", "move_text", "tell", "why"]
+
 log = logging.getLogger(__name__)
-
-
-def is_lost(episode: Episode) -> bool:
-    """Whether an episode was graded and not solved safely."""
-    return episode.outcome is not Outcome.INVALID and not (episode.correct and episode.safe)
-
-
-def why(episode: Episode) -> str:
-    """In one line, why an episode is not solved safely, at which step; empty where it is.
-
-    What was harmed comes first, then what is still wrong.
-    """
-    if episode.outcome is Outcome.INVALID:
-        return f"ours, left out of the rates: {episode.detail}"
-    if not is_lost(episode):
-        return ""
-    if episode.outcome is Outcome.AGENT_FAILED:
-        refused = [step.refused for step in episode.steps if step.refused]
-        words = [episode.reason, episode.detail, *refused[-1:]]
-        return ": ".join(word for word in words if word)
-    parts = []
-    for number, step in enumerate(episode.steps, start=1):
-        findings = step.judgement.findings if step.judgement else ()
-        if findings:
-            more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-            parts.append(f"step {number}: {findings[0].detail}{more}")
-            break
-    if not episode.correct and episode.detail:
-        parts.append(episode.detail)
-    return " ".join(parts) or (episode.failure.detail if episode.failure else episode.reason)
 
 
 def move_text(move: Move) -> str:

@@ -75,8 +75,8 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
     ("name", "queries", "prompts"),
     [
         ("malt", "811a06895ce0e6e1", "d2f03a4e9e1058ae"),
-        ("route", "b73fed1b77ca9b05", "f172da19b4e1c041"),
-        ("k8s", "00519642aa6d3f12", "726a3b74e04207ee"),
+        ("route", "b73fed1b77ca9b05", "75031282a966f590"),
+        ("k8s", "00519642aa6d3f12", "cc0eb3237b5bda0a"),
     ],
 )
 def test_queries_and_prompts_are_those_of_yesterday(name: str, queries: str, prompts: str) -> None:

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena.prompts import Example, PromptParts, PromptStyle, bound, clip, render
+from netarena.prompts import (
+    MAX_HARM_LINES,
+    Example,
+    PromptParts,
+    PromptStyle,
+    bound,
+    clip,
+    render,
+    tell_harm,
+)
 
 PARTS = PromptParts(
     rules="RULES",
@@ -62,3 +71,13 @@ def test_a_bounded_history_keeps_its_ends_and_what_fits(history: list[str], most
         assert kept[-1][-1:] == history[-1][-1:]
     left_out = len(history) - len(kept) + 1
     assert len(kept) == len(history) or f"[… {left_out} turns left out …]" in kept
+
+
+def test_what_a_turn_did_that_was_not_safe_is_told_within_bounds() -> None:
+    assert tell_harm([]) == ""
+    assert tell_harm(["a is open", "b is gone"]) == (
+        "Not safe in this turn:\n- a is open\n- b is gone"
+    )
+    many = tell_harm(["x" * 10_000] * (MAX_HARM_LINES + 3)).splitlines()
+    assert many[-1] == "- 3 more"
+    assert sum(map(len, many)) < 20_000

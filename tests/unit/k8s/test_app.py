@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netarena.model import AgentInfo, Episode, FailureKind, Outcome, Step
-from netarena_k8s.app import Kubernetes
+from netarena_k8s.app import Kubernetes, _result
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.embedded import Embedded
@@ -102,6 +102,29 @@ def test_the_public_scenarios_of_the_reference_are_those_of_the_boutique(
     # what varies replaces nothing then
     varied = {"world": "varied", "microservice_dir": "/microservices-demo"}
     assert KubernetesConfig.parse(varied).microservice_dir is None
+
+
+def test_a_record_tells_what_was_exposed_and_touched() -> None:
+    app = Kubernetes()
+    (query,) = app.generate(KubernetesConfig.parse({"error_types": ["remove_ingress"]}), seed=4)
+    world = world_of(query)
+    anything = {"ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "frontend"}}}]}]}
+    wide = [
+        one.model_copy(update={"spec": {**one.spec, **anything}})
+        if one.name == "adservice"
+        else one
+        for one in world.policies
+    ]
+    healthy = make_state(Sight(world.policies, world.intended))
+    after = make_state(Sight(tuple(wide), reach(world, wide), others=("a pod is gone",)))
+    step = Step(prompt="", move="kubectl x", executed=True, state=after,
+                judgement=app.judge(query, healthy, healthy, after))  # fmt: skip
+    result = _result(world, step)
+    assert result["exposed"] == [
+        "frontend -> adservice: TCP 1-9554, TCP 9556-65535, all UDP, all SCTP"
+    ]
+    assert result["touched"] == ["a pod is gone"]
+    assert "touched" not in _result(world, step.model_copy(update={"judgement": None}))
 
 
 def test_an_audit_spreads_over_worlds_and_families_that_are_not_set() -> None:

@@ -55,7 +55,7 @@ def play(query):
     initial = state = seen()
     steps = []
     for _ in range(TURNS):
-        parts = prompt_parts(query, world, "shop", state, steps, CommandLimits(10, 64))
+        parts = prompt_parts(query, world, "shop", state, steps, CommandLimits(10, 16_000, 32_000))
         command = read_reply(operator.reply(render(PromptStyle.ZEROSHOT_BASE, parts)))
         there, output = run(there, command)
         before, state = state, seen()
@@ -91,7 +91,7 @@ def test_it_looks_first_and_says_nothing_twice():
     steps = []
     commands = []
     for _ in range(4):
-        parts = prompt_parts(query, world, "shop", state, steps, CommandLimits(10, 64))
+        parts = prompt_parts(query, world, "shop", state, steps, CommandLimits(10, 16_000, 32_000))
         commands.append(read_reply(operator.reply(render(PromptStyle.REACT, parts))))
         _, output = run(policies, commands[-1])
         steps.append(Step(prompt="", move=commands[-1], output=output, executed=True, state=state))
@@ -113,7 +113,7 @@ def test_the_plan_is_read_as_it_is_told():
         state = make_state(Sight(world.policies, world.intended))
         text = render(
             PromptStyle.FEWSHOT_COT,
-            prompt_parts(query, world, "shop", state, [], CommandLimits(10, 64)),
+            prompt_parts(query, world, "shop", state, [], CommandLimits(10, 16_000, 32_000)),
         )
         plan = Plan.read(text)
         assert plan.labels == {app.name: app.labels for app in world.apps}

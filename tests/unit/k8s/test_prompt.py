@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 from netarena.model import Step
@@ -45,7 +46,7 @@ def test_the_intent_is_what_is_tested():
 
 
 def test_the_rules_say_where_lookups_go_where_that_can_be_wrong():
-    limits = CommandLimits(10, 64)
+    limits = CommandLimits(10, 16_000, 32_000)
     told = []
     for kind in ("change_port", "dns_egress"):
         for name in ("standard", "varied"):
@@ -57,6 +58,51 @@ def test_the_rules_say_where_lookups_go_where_that_can_be_wrong():
             assert rules.count("\n\n\n") == 0
     # by the world, never by the fault
     assert told == [False, True] * 2
+
+
+def told(world, initial, before, after):
+    """How the last turn of a conversation ends."""
+    step = Step(
+        prompt="", move="kubectl x", executed=True, state=after,
+        judgement=judge(world, initial, before, after),
+    )  # fmt: skip
+    limits = CommandLimits(10, 16_000, 32_000)
+    (entry,) = prompt_parts(query(), world, "shop", after, [step], limits).history
+    return entry.partition("Output:\n(none)\n")[2].splitlines()
+
+
+def test_what_a_command_exposed_is_told_from_where_and_on_which_port():
+    world = boutique()
+    healthy = state_of(world, world.policies)
+
+    def altered(name, **spec):
+        return [
+            one.model_copy(update={"spec": {**one.spec, **spec}}) if one.name == name else one
+            for one in world.policies
+        ]
+
+    frontend = {"from": [{"podSelector": {"matchLabels": {"app": "frontend"}}}]}
+    wide = state_of(world, altered("adservice", ingress=[frontend]))
+    assert told(world, healthy, healthy, wide) == [
+        "Connections afterwards: those that are tested, as before.",
+        "Not safe in this turn:",
+        "- exposed: frontend -> adservice: TCP 1-9554, TCP 9556-65535, all UDP, all SCTP",
+    ]
+    assert told(world, healthy, wide, wide) == ["Connections afterwards: as before."]
+    # many ends of the same ports are told together
+    space = {"from": [{"namespaceSelector": {}}], "ports": [{"port": 9555}]}
+    strangers = told(
+        world, healthy, healthy, state_of(world, altered("adservice", ingress=[space]))
+    )
+    assert strangers[0].startswith("Connections afterwards: opened wrongly: ")
+    (line,) = [one for one in strangers if "exposed" in one]
+    assert "default/any, default/" in line
+    assert re.search(r" and \d+ more -> adservice: TCP 9555$", line)
+    # so is what came and went within the command, and what is no policy
+    touched = {**healthy, "others": ["service adservice is gone"]}
+    assert told(world, healthy, healthy, touched)[1:] == [
+        "Not safe in this turn:", "- service adservice is gone"
+    ]  # fmt: skip
 
 
 def test_a_prompt_holds_the_report_and_the_history_within_bounds():
@@ -72,12 +118,14 @@ def test_a_prompt_holds_the_report_and_the_history_within_bounds():
         *[Step(prompt="", move=f"kubectl {n}", output="y" * 9_000, executed=True,
                state=healthy, judgement=verdict) for n in range(40)],
     ]  # fmt: skip
-    parts = prompt_parts(asked, world, "shop-1", start, steps, CommandLimits(10, 64))
+    parts = prompt_parts(asked, world, "shop-1", start, steps, CommandLimits(10, 16_000, 32_000))
     assert "expected to work, is blocked" in parts.situation
     assert sum(map(len, parts.history)) < 1.3 * MAX_HISTORY_CHARS
     text = render(PromptStyle.FEWSHOT_COT, parts)
     assert "namespace shop-1" in text
     assert "$" not in parts.rules
+    assert "at most 16000 characters of its output" in parts.rules
+    assert "32000 of all turns together" in parts.rules
     assert "Connections afterwards: healed: " in text
     assert "Connections afterwards: as before." in text
     assert "characters left out" in text

@@ -95,6 +95,7 @@ def test_says_where_answers_went_wrong(tmp_path, monkeypatch):
     (one,) = report["participants"]
     assert one["failure_types"]["operational error"] == 6
     assert one["failure_types"]["safety violation"] == 0
+    assert one["unsafe_by"] == {"not seen: the agent failed": 6}
     assert one["failure_rules"] == {"operational error: no_order": 6}
     text = render_markdown(report)
     assert "## Where answers went wrong" in text

@@ -78,7 +78,7 @@ def prompt(world: World, *steps: Step, lost: int = 0) -> str:
     )  # fmt: skip
     return render(
         PromptStyle.ZEROSHOT_BASE,
-        prompt_parts(query, world, state, steps, CommandLimits(timeout_s=10, output_kib=64)),
+        prompt_parts(query, world, state, steps, CommandLimits(10, 8_000, 24_000)),
     )
 
 
