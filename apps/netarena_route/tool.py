@@ -35,8 +35,19 @@ def _scripts() -> dict[str, str]:
     return {"/usr/local/bin/tcpdump": f"#!{_PYTHON} -IS\n{text}"}
 
 
+#: names come from files: there is no server of names, and where a filter drops what is sent to one
+#: each lookup, of ``iptables -L`` or ``arp`` too, would wait for ten seconds
+_NAMES = "".join(
+    f"{name}: files\n" for name in ("passwd", "group", "hosts", "networks", "protocols", "services")
+)
 #: path -> text; read where everything can be: a network's process may be nobody
-TEXTS = {"/etc/passwd": "root:x:0:0:root:/tmp:/bin/bash\n", **_scripts()}
+TEXTS = {
+    "/etc/passwd": "root:x:0:0:root:/tmp:/bin/bash\n",
+    "/etc/group": "root:x:0:\n",
+    "/etc/hosts": "127.0.0.1 localhost\n",
+    "/etc/nsswitch.conf": _NAMES,
+    **_scripts(),
+}
 
 
 def hide_consoles() -> None:

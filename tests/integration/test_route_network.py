@@ -647,6 +647,21 @@ def test_what_tcpdump_reads_is_captured_without_a_ring(apart, tmp_path):
     assert (tmp_path / "wrong").read_text() == "tcpdump: nowhere: No such device exists\n"
 
 
+def test_no_lookup_of_a_name_waits_for_a_server_that_is_not_there(apart):
+    """Where a filter drops what is sent to one, each waited for 10 s: ``iptables -L`` too."""
+    net = apart(make())
+    look = (
+        "iptables -P INPUT DROP; iptables -A FORWARD -s 10.1.2.0/24 -j DROP; "
+        "iptables -L FORWARD; arp; ping -c1 -W1 localhost >/dev/null; ping -c1 nobody"
+    )
+
+    said = net.ask("run", machine=net.name("r0"), command=look, timeout_s=5)["ok"]
+
+    assert not said["timed_out"]
+    assert "10.1.2.0/24" in said["output"]
+    assert "nobody: Name or service not known" in said["output"]
+
+
 async def test_a_machine_shows_its_own_links_and_no_console_of_what_does_not_run(warm):
     network = make()
     net = await warm.begin(network, "netns")
