@@ -87,7 +87,10 @@ def test_a_picture_that_cannot_be_drawn_costs_no_page(
             "no_reply: all refused",
         ),
         ({"outcome": "unsolved", "detail": "v1 is closed"}, "v1 is closed"),
-        ({"outcome": "unsolved", "reason": "time_budget"}, "time_budget"),
+        (
+            {"outcome": "unsolved", "reason": "time_budget"},
+            "The time ended before it was solved.",
+        ),
     ],
 )
 def test_why_in_one_line(values: dict[str, str], line: str, tmp_path: Path, toy: None) -> None:
