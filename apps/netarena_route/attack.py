@@ -59,7 +59,19 @@ _FILES = {
     "write-etc": _router(f"echo evil > /etc/protocols {_WON}"),
     "write-devices": _router(f"head -c 1M /dev/zero > /dev/x {_WON}"),
     "read-grader": _router(f"find / -xdev -iname '*netarena*' 2>/dev/null {_SHOWN}"),
-    "read-accounts": _router(f"cat /etc/shadow /etc/passwd /etc/hostname 2>/dev/null {_SHOWN}"),
+    # but for the one account that is the command's own
+    "read-accounts": _router(
+        "(cat /etc/shadow /etc/hostname; grep -vx root:x:0:0:root:/tmp:/bin/bash /etc/passwd) "
+        f"2>/dev/null {_SHOWN}"
+    ),
+    "write-own-files": _router(
+        f"for f in /etc/passwd /etc/hosts /etc/nsswitch.conf; do echo x >> $f {_WON}; done"
+    ),
+    "write-links-files": _router(f"{_PORT}; echo 68 > /sys/class/net/$I/mtu {_WON}"),
+    "other-links-files": _router(
+        "(ls /sys/class/net | grep -vE '^(lo|p[0-9]+_r0-eth[0-9]+)$'; ls -d /sys/devices/[^v]*; "
+        f"ls -d /sys/[^cd]*) 2>/dev/null {_SHOWN}"
+    ),
     "read-homes": _router(f"ls -A /root /home /work /data /srv /mnt /var 2>/dev/null {_SHOWN}"),
     "read-disks": _router(f"head -c 1 /dev/sda /dev/vda /dev/nvme0n1 2>/dev/null {_SHOWN}"),
     "read-kernel-memory": _router(f"head -c 1 /proc/kcore /dev/mem 2>/dev/null {_SHOWN}"),
