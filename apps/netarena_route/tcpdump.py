@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     for number in _ENDS:
         signal.signal(number, _end)
     # ended by the end of what it reads alone, so that nothing that was seen is lost
-    with subprocess.Popen(line, stdin=subprocess.PIPE, start_new_session=True) as reader:
+    with subprocess.Popen(line, stdin=subprocess.PIPE, process_group=0) as reader:
         assert reader.stdin is not None
         with suppress(SystemExit, BrokenPipeError), reader.stdin as file:
             file.write(struct.pack("=IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, snapshot, link_type))

@@ -84,6 +84,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
 }
 #: by path; kubectl changes the mode of what it caches and takes a refusal for a failure
 PRETENDED: dict[str, tuple[int | None, int | None]] = {
+    **shell.PRETENDED,
     "chmod": (90, None),
     "fchmodat": (268, 53),
     "fchmodat2": (452, 452),

@@ -116,9 +116,11 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
 }
 #: The C library falls back to calls that the filter can look into.
 ABSENT = {"clone3": (435, 435)}
-#: Does nothing and says that it did: root of a user namespace may not leave groups, has none, and
-#: programs that drop rights end where they cannot.
-FEIGNED = {"setgroups": (116, 159)}
+#: Does nothing and says that it did. Root of a user namespace may not leave groups, has none, and
+#: programs that drop rights end where they cannot. To the scheduler each session is a group that
+#: gets as much of the processors as any other (sched(7), autogroup): a command is one, however many
+#: daemons it makes.
+PRETENDED = {"setgroups": (116, 159), "setsid": (112, 157)}
 #: cgroup, uts, ipc, user, pid and net namespaces, and mounts
 _CLONE_NAMESPACES = 0x7E020000
 #: unix, inet, inet6, netlink, packet
@@ -355,7 +357,7 @@ def _set_namespace(descriptor: int) -> None:
 def _filter() -> bytes:
     verdicts = [(numbers, protection.refusal()) for numbers in REFUSED.values()]
     verdicts += [(numbers, protection.refusal(errno.ENOSYS)) for numbers in ABSENT.values()]
-    verdicts += [(numbers, protection.refusal(0)) for numbers in FEIGNED.values()]
+    verdicts += [(numbers, protection.refusal(0)) for numbers in PRETENDED.values()]
     return protection.compose(platform.machine(), verdicts, GUARDED.values(), protection.ALLOW)
 
 

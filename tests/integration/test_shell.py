@@ -240,7 +240,8 @@ def test_time_asks_it_to_end_and_keeps_what_it_wrote(command: str, output: str) 
 def test_a_ping_that_nobody_answers_tells_what_it_has(netns: int) -> None:
     silent = "ip neigh replace 10.5.0.9 lladdr 02:00:00:00:00:09 nud permanent dev v0"
     command = f"{silent}; ping -c 2 10.5.0.9"
-    result = run(command, netns=netns, limits=Limits(wall_s=0))
+    # asked to end in the very beginning, it has not begun to listen
+    result = run(command, netns=netns, limits=Limits(wall_s=0.5))
     assert result.output.startswith("PING 10.5.0.9")
     assert "0 received, 100% packet loss" in result.output
     assert result.timed_out
@@ -254,6 +255,14 @@ def test_a_daemon_ends_with_its_command() -> None:
     )
     assert result == Result("done\n", 0)
     assert processes_with(mark) == []
+
+
+def test_a_command_is_one_session_whatever_it_leaves_in_the_background() -> None:
+    """To the scheduler each is a group that gets as much as any other."""
+    of_session = "cut -d ' ' -f 6 /proc/self/stat"
+    result = run(f"{of_session}; (setsid {of_session} &); setsid setsid -w {of_session}; wait")
+    assert len(set(result.output.split())) == 1
+    assert result.output.count("\n") == 3
 
 
 def test_files_end_with_their_command() -> None:

@@ -29,7 +29,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
 def test_the_tables_agree_with_the_kernels_headers(machine: str) -> None:
     table = {
         **shell.REFUSED,
-        **shell.FEIGNED,
+        **shell.PRETENDED,
         **{name: guard.numbers for name, guard in shell.GUARDED.items()},
     }
     seccomp.check_numbers(
@@ -41,13 +41,13 @@ def test_what_no_diagnosis_needs_is_refused_and_the_rest_is_not(machine: str) ->
     program = shell._filter()
     named = {number[COLUMN[machine]] for number in shell.REFUSED.values()}
     guarded = {guard.numbers[COLUMN[machine]] for guard in shell.GUARDED.values()}
-    feigned = {number[COLUMN[machine]] for number in shell.FEIGNED.values()}
+    pretended = {number[COLUMN[machine]] for number in shell.PRETENDED.values()}
     for number in range(600):
         if number in named:
             assert decide(program, machine, number) == refused(), number
         elif number == 435:  # clone3: the C library falls back to clone
             assert decide(program, machine, number) == refused(38)
-        elif number in feigned:  # does nothing, and has done it
+        elif number in pretended:  # does nothing, and has done it
             assert decide(program, machine, number) == refused(0)
         elif number not in guarded:
             assert decide(program, machine, number) == ALLOW, number
