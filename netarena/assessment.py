@@ -334,7 +334,7 @@ def _check_file(
             # the id may be right, and the index altered
             original = yield from drawn.at(index, query.id)
         if original is None:
-            expected = f"{application.name}-{application.version}-{config.shape_hash()}"
+            expected = f"{application.name}-{application.version_of(config)}-{config.shape_hash()}"
             raise ConfigError(
                 "benchmark_path",
                 f"{name} was made with other keys, another seed or version (query {query.id}; "
@@ -411,7 +411,10 @@ def _take_up(
             raise ConfigError("resume", f"the run there has another {what}")
         raise ConfigError("resume", f"the run there has {what} {old}, not {new}")
 
-    wanted = (application.name, application.version, dict(participants))
+    stands = config
+    with suppress(ConfigError):  # where another version had other keys, the version is told
+        stands = type(config).parse(values)
+    wanted = (application.name, application.version_of(stands), dict(participants))
     for what, old, new in zip(
         ("application", "version", "participants"), held, wanted, strict=True
     ):
@@ -699,7 +702,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     public = config.model_dump(mode="json", exclude={"agent_client_configs"})
     header = {
         "application": application.name,
-        "version": application.version,
+        "version": application.version_of(config),
         "seed": config.seed,
         "shape": config.shape(),
         "config": public,

@@ -255,7 +255,7 @@ class Ledger:
             drawn.setdefault(variant, {})[label] = number
         return Audit(
             application=application.name,
-            version=application.version,
+            version=", ".join(sorted({application.version_of(i.config) for i in items})),
             seed=seed,
             drawn=drawn,
             levels=_count(item.query.level for item in items),

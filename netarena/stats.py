@@ -107,7 +107,7 @@ def summarise(
     return {
         **{f"avg_{name}": rates[name]["rate"] for name in VERDICTS},
         **{f"avg_{key}": value for key, value in measures.items()},
-        "version": application.version,
+        "version": application.version_of(config),
         "seed": seed,
         "config": _public(config, seed),
         "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},

@@ -80,6 +80,9 @@ class Malt(Application):
             await self._sandboxes.close()
             self._sandboxes = None
 
+    def version_of(self, config: Config) -> str:
+        return query.version_of(config)
+
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
         return self.generate_from(config, seed, 0)
 

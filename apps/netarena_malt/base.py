@@ -54,7 +54,8 @@ _KEPT = 2
 class Index:
     """What is where in a graph that does not change; answers are kept, lists are not to change."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, names: dict[str, list[str]] | None = None) -> None:
+        """``names``: those by kind where they are known, which saves a look at every node."""
         self._nodes: Any = graph._node  # noqa: SLF001 -- networkx's views cost more than all this
         self._below: Any = graph._succ  # noqa: SLF001 -- the dicts themselves
         self._above: Any = graph._pred  # noqa: SLF001 -- the dicts themselves
@@ -65,9 +66,13 @@ class Index:
         self._totals: dict[str, float] = {}
         self._capacities: dict[str, Counter[float]] = {}
         #: names by kind, in the order of the graph
-        self.names: dict[str, list[str]] = {kind: [] for kind in NODE_KINDS}
+        self.names = names if names is not None else self._by_kind()
+
+    def _by_kind(self) -> dict[str, list[str]]:
+        names: dict[str, list[str]] = {kind: [] for kind in NODE_KINDS}
         for name, attributes in self._nodes.items():
-            self.names[attributes["type"][0]].append(name)
+            names[attributes["type"][0]].append(name)
+        return names
 
     def __contains__(self, name: str) -> bool:
         return name in self._nodes

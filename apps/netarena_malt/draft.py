@@ -71,6 +71,13 @@ class Draft:
             return float(self._attributes[switch][SWITCH_LOC]["stage"])
         return self._index.stage(switch)
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a node of this name is there."""
+        if name in self._dropped or name in self._removed or not self.exists(name):
+            return False
+        # what was removed along with a switch has no words of its own
+        return self._is_new(name) or self._removed_switches.isdisjoint(self._index.parents(name))
+
     def exists(self, name: str) -> bool:
         """Whether a node of this name was ever there: such a name is not given to another."""
         return name in self._index or name in self._attributes or name in self._dropped

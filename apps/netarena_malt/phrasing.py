@@ -4,6 +4,9 @@ The text is composed from the productions of ``grammar``. It says the same as th
 does, with two differences: nodes are described more often than named (``reference``), and what
 the terms mean is said once, in the rules of the prompt. Operands are written in the order in
 which the text reaches them, so that 'that switch' can lean on what was mentioned before.
+
+A description fits the same node on the network before the task and as it is when its step is
+done, holds no name that begins with the node's own, and never leads through the node itself.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
@@ -28,6 +32,7 @@ from netarena_malt.action import (
     Update,
     describe,
 )
+from netarena_malt.course import Passage, passages
 from netarena_malt.draft import Draft
 from netarena_malt.grammar import Grammar, Operand, private, shipped, start_sentences
 from netarena_malt.reference import Reference, propose
@@ -126,6 +131,15 @@ def _held_out_in(used: Counter[str]) -> int:
     return sum(n for one, n in used.items() if not one.rpartition("/")[2].isdecimal())
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """How a node is told: by its name, or by a reference and how that one's anchor is told."""
+
+    name: str
+    reference: Reference | None = None
+    anchor: _Plan | None = None
+
+
 class Writer:
     """Writes one text; what was mentioned in it decides what 'that switch' may mean."""
 
@@ -147,6 +161,8 @@ class Writer:
         self._kinds: dict[str, str] = {}
         self._turns: set[str] = set()
         self._mentioned: dict[str, set[str]] = {}
+        #: on which a description of the present step must fit as well
+        self._views: Sequence[Passage] = ()
 
     def write(self, actions: Sequence[Action]) -> str:
         """The whole text."""
@@ -157,7 +173,8 @@ class Writer:
         context = (
             self._later("context", other=self._other) if self._rng.random() < _CONTEXT else None
         )
-        steps = [self._later_step(action) for action in actions]
+        views = passages(actions, self._draft)
+        steps = [self._later_step(*step) for step in zip(actions, views, strict=True)]
         whole: dict[str, Operand] = {"answer": answer, "context": context}
         if len(steps) == 1:
             text = self._expand("text.one", task=steps[0], **whole)
@@ -181,8 +198,12 @@ class Writer:
     def _later(self, symbol: str, **operands: Operand) -> Callable[[], str]:
         return lambda: self._expand(symbol, **operands)
 
-    def _later_step(self, action: Action) -> Callable[[], str]:
-        return lambda: self.step(action)
+    def _later_step(self, action: Action, views: Sequence[Passage]) -> Callable[[], str]:
+        def write() -> str:
+            self._views = views
+            return self.step(action)
+
+        return write
 
     # sentences
 
@@ -328,6 +349,8 @@ class Writer:
             def lines() -> str:
                 self._kinds[variable] = kind
                 self._turns.add(variable)
+                # beside the node whose turn it is, 'that switch' would be two
+                self._mentioned.setdefault(kind, set()).add(variable)
                 text = "\n".join(self.step(action).rstrip(_END) for action in actions)
                 self._turns.remove(variable)
                 return "  " + text.replace("\n", "\n  ")
@@ -416,28 +439,47 @@ class Writer:
         kind = self._kind(name)
         if name in self._turns:
             return self._expand("ref.turn", kind=self._noun(kind))
-        again = self._mentioned.get(kind) == {name}
-        if again and self._rng.random() < _AGAIN:
+        plan = self._plan(name, depth)
+        assert plan is not None  # what describes no other node may always be named
+        return self._tell(plan)
+
+    def _plan(self, name: str, depth: int, around: tuple[str, ...] = ()) -> _Plan | None:
+        """How to tell ``name`` where it describes ``around``: neither by a name that begins with
+        one of theirs, nor through one of them. None if there is no way."""
+        if name in around:
+            return None
+        nameable = not any(other in name for other in around)
+        described = self._rng.random() >= _NAMED[depth] if nameable else True
+        if described and self._is_there(name):
+            for reference in propose(self._draft, name, self._rng, self._views):
+                if reference.anchor is None:
+                    return _Plan(name, reference)
+                if depth + 1 < len(_NAMED):
+                    anchor = self._plan(reference.anchor, depth + 1, (*around, name))
+                    if anchor is not None:
+                        return _Plan(name, reference, anchor)
+        return _Plan(name) if nameable else None
+
+    def _tell(self, plan: _Plan) -> str:
+        kind = self._kind(plan.name)
+        if self._mentioned.get(kind) == {plan.name} and self._rng.random() < _AGAIN:
             return self._expand("ref.again", kind=self._noun(kind))
-        reference = None
-        if self._is_there(name) and self._rng.random() >= _NAMED[depth]:
-            reference = propose(self._draft, name, self._rng)
-        if reference is None:
-            text = self._expand("ref.name", kind=self._noun(kind), name=repr(name))
+        if plan.reference is None:
+            text = self._expand("ref.name", kind=self._noun(kind), name=repr(plan.name))
         else:
-            text = self._refer(reference, depth)
-        self._mentioned.setdefault(kind, set()).add(name)
+            text = self._refer(plan.reference, plan.anchor)
+        self._mentioned.setdefault(kind, set()).add(plan.name)
         return text
 
-    def _refer(self, reference: Reference, depth: int) -> str:
+    def _refer(self, reference: Reference, anchor: _Plan | None) -> str:
         symbol, role = _WAYS[reference.way]
-        kind, anchor = reference.kind, reference.anchor
+        kind = reference.kind
         operands: dict[str, Operand] = {
             "kind": self._noun(kind),
             "what": self._noun(kind, many=True),
         }
         if anchor is not None:
-            operands[role] = lambda: self.node(anchor, depth + 1)
+            operands[role] = lambda: self._tell(anchor)
         if symbol == "ref.by_size":
             rank = self._ordinal(reference.rank) if reference.rank else None
             operands["size"] = self._later(f"size.{reference.way}", rank=rank)
@@ -479,6 +521,7 @@ class Writer:
         """What ports of ``switch`` are called, after 'the'."""
         # what is drawn in a loop is named after the variable
         prefix = f"{switch}."
+        self._mentioned.setdefault(EK_PORT, set()).update(names)
         short = all(name.startswith(prefix) for name in names)
         inside = all(name.startswith(switch) for name in names)
         form = "full"
@@ -521,14 +564,19 @@ class Writer:
             "e" not in text and float(text) * unit == bps
             for text, unit in ((giga, 1e9), (mega, 1e6))
         )
+        giga_words = in_words(int(giga)) if giga_right and giga.isdecimal() else None
         return self._expand(
             "capacity",
             exact=repr(bps) if whole is None else str(whole),
             grouped=f"{whole:,}" if whole is not None else None,
             power=power if float(power) == bps else None,
             giga=giga if giga_right else None,
-            giga_words=in_words(int(giga)) if giga_right and giga.isdecimal() else None,
+            giga_words=giga_words,
+            gigas=giga if giga_right and giga != "1" else None,
+            gigas_words=giga_words if giga != "1" else None,
+            one_giga=giga_words if giga == "1" else None,
             mega=mega if mega_right else None,
+            megas=mega if mega_right and mega != "1" else None,
         )
 
     def _number(self, number: float) -> Callable[[], str]:

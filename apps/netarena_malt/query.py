@@ -67,8 +67,10 @@ from netarena_malt.topology import (
 APPLICATION = "malt"
 #: the value of ``topology`` that is no path
 RELEASED_NAME = "released"
-#: raised whenever a seed would draw something else
+#: of the generator; raised whenever a seed would draw something else
 VERSION = "2"
+#: the same where texts come from the grammar, whose words may change while all else stays
+WORDED_VERSION = "3"
 
 #: label -> (level, its operations and the shapes of its loops in order); the order is that of the
 #: queries
@@ -232,7 +234,7 @@ def generate(
         yield Query(
             id=make_id(i),
             application=APPLICATION,
-            version=VERSION,
+            version=version_of(config),
             seed=seed,
             index=i,
             label=label,
@@ -241,6 +243,12 @@ def generate(
             initial=cast("JsonValue", draft.edits()),
             actions=actions,
         )
+
+
+def version_of(config: Config) -> str:
+    """The generator's version for queries of ``config``."""
+    canonical = cast("MaltConfig", config).phrasing == "canonical"
+    return VERSION if canonical else WORDED_VERSION
 
 
 def _word(config: Config, actions: Sequence[Action], draft: Draft, rng: random.Random) -> str:

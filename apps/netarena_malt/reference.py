@@ -3,15 +3,17 @@
 A reference is a description that needs a look-up in the network, such as 'the rack that holds
 that switch'. What it means is what ``resolve`` finds on the network that the agent gets, before
 any change that the task asks for. ``propose`` gives only references that resolve to exactly the
-node in question.
+node in question, on that network and on each of some others: who reads a description on the
+network as it is by then must find the same node.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
 from netarena_malt.draft import Draft
 from netarena_malt.topology import (
@@ -33,6 +35,20 @@ _MAX_SWITCHES = 24
 _MAX_SWITCHES_OF_BLOCKS = 64
 
 
+class View(Protocol):
+    """What a look-up needs of a network: of a draft, or of one that a step of the task left."""
+
+    def __contains__(self, name: str) -> bool: ...
+    def names(self, kind: str) -> Sequence[str]: ...
+    def kind(self, name: str) -> str: ...
+    def contents(self, name: str) -> Sequence[str]: ...
+    def parents(self, name: str) -> Sequence[str]: ...
+    def ancestors(self, name: str) -> list[str]: ...
+    def switches(self, name: str) -> list[str]: ...
+    def capacity(self, port: str) -> float: ...
+    def total(self, name: str) -> float: ...
+
+
 @dataclass(frozen=True)
 class Reference:
     """A node of ``kind``, described by a way and the node that the description leans on."""
@@ -46,22 +62,25 @@ class Reference:
     bps: float | None = None
 
 
-def resolve(draft: Draft, reference: Reference) -> list[str]:
+def resolve(view: View, reference: Reference) -> list[str]:
     """Names of the nodes that ``reference`` may mean: one, if it is a good one."""
-    return WAYS[reference.way].resolve(draft, reference)
+    if reference.anchor is not None and reference.anchor not in view:
+        return []
+    return WAYS[reference.way].resolve(view, reference)
 
 
 def propose(
-    draft: Draft, name: str, rng: random.Random, without: Iterable[str] = ()
-) -> Reference | None:
-    """A reference that means ``name`` and nothing else, or None if the ways drawn give none."""
+    draft: Draft, name: str, rng: random.Random, views: Sequence[View] = ()
+) -> Iterator[Reference]:
+    """References that mean ``name`` and nothing else, on ``draft`` and on each of ``views``."""
     kind = draft.kind(name)
-    ways = [way for way in _WAYS_TO[kind] if way not in without]
+    ways = _WAYS_TO[kind]
     for way in rng.sample(ways, len(ways)):
         reference = WAYS[way].propose(draft, name, kind, rng)
-        if reference is not None and resolve(draft, reference) == [name]:
-            return reference
-    return None
+        if reference is not None and all(
+            resolve(view, reference) == [name] for view in (draft, *views)
+        ):
+            yield reference
 
 
 @dataclass(frozen=True)
@@ -69,94 +88,94 @@ class Way:
     """One way to refer: what to say, and what it means, found independently of each other."""
 
     propose: Callable[[Draft, str, str, random.Random], Reference | None]
-    resolve: Callable[[Draft, Reference], list[str]]
+    resolve: Callable[[View, Reference], list[str]]
 
 
-def _inside(draft: Draft, anchor: str, kind: str) -> Sequence[str]:
+def _inside(view: View, anchor: str, kind: str) -> Sequence[str]:
     """Nodes of ``kind`` within ``anchor``: switches at any depth, others directly."""
     if kind == EK_PACKET_SWITCH:
-        return draft.switches(anchor)
-    return [name for name in draft.contents(anchor) if draft.kind(name) == kind]
+        return view.switches(anchor)
+    return [name for name in view.contents(anchor) if view.kind(name) == kind]
 
 
-def _siblings(draft: Draft, name: str) -> list[str]:
+def _siblings(view: View, name: str) -> list[str]:
     """Nodes of its kind in its parent (of a switch: the block), itself included, by name."""
-    kind = draft.kind(name)
-    for parent in draft.parents(name):
-        if draft.kind(parent) not in {EK_RACK, EK_CONTROL_DOMAIN}:
-            return sorted(other for other in draft.contents(parent) if draft.kind(other) == kind)
+    kind = view.kind(name)
+    for parent in view.parents(name):
+        if view.kind(parent) not in {EK_RACK, EK_CONTROL_DOMAIN}:
+            return sorted(other for other in view.contents(parent) if view.kind(other) == kind)
     return []
 
 
 # what is meant
 
 
-def _root(draft: Draft, reference: Reference) -> list[str]:
-    return list(draft.names(reference.kind))
+def _root(view: View, reference: Reference) -> list[str]:
+    return list(view.names(reference.kind))
 
 
-def _holder(draft: Draft, reference: Reference) -> list[str]:
+def _holder(view: View, reference: Reference) -> list[str]:
     assert reference.anchor is not None
-    above = draft.ancestors(reference.anchor)
-    return [name for name in above if draft.kind(name) == reference.kind]
+    above = view.ancestors(reference.anchor)
+    return [name for name in above if view.kind(name) == reference.kind]
 
 
 def _place(names: Sequence[str], rank: int) -> list[str]:
     return [names[rank]] if -len(names) <= rank < len(names) else []
 
 
-def _largest(draft: Draft, reference: Reference) -> list[str]:
+def _largest(view: View, reference: Reference) -> list[str]:
     assert reference.anchor is not None
-    names = _inside(draft, reference.anchor, reference.kind)
-    rows = sorted((-draft.total(name), name) for name in names)
+    names = _inside(view, reference.anchor, reference.kind)
+    rows = sorted((-view.total(name), name) for name in names)
     return _place([name for _, name in rows], reference.rank)
 
 
-def _smallest(draft: Draft, reference: Reference) -> list[str]:
+def _smallest(view: View, reference: Reference) -> list[str]:
     assert reference.anchor is not None
-    names = _inside(draft, reference.anchor, reference.kind)
-    rows = sorted((draft.total(name), name) for name in names)
+    names = _inside(view, reference.anchor, reference.kind)
+    rows = sorted((view.total(name), name) for name in names)
     return _place([name for _, name in rows], reference.rank)
 
 
-def _named(draft: Draft, reference: Reference) -> list[str]:
+def _named(view: View, reference: Reference) -> list[str]:
     assert reference.anchor is not None
-    return _place(sorted(_inside(draft, reference.anchor, reference.kind)), reference.rank)
+    return _place(sorted(_inside(view, reference.anchor, reference.kind)), reference.rank)
 
 
-def _of_all(draft: Draft, reference: Reference) -> list[str]:
-    return _place(sorted(draft.names(reference.kind)), reference.rank)
+def _of_all(view: View, reference: Reference) -> list[str]:
+    return _place(sorted(view.names(reference.kind)), reference.rank)
 
 
-def _beside(draft: Draft, reference: Reference, step: int) -> list[str]:
+def _beside(view: View, reference: Reference, step: int) -> list[str]:
     assert reference.anchor is not None
-    names = _siblings(draft, reference.anchor)
+    names = _siblings(view, reference.anchor)
     place = names.index(reference.anchor) + step
     return [names[place]] if 0 <= place < len(names) else []
 
 
-def _next(draft: Draft, reference: Reference) -> list[str]:
-    return _beside(draft, reference, 1)
+def _next(view: View, reference: Reference) -> list[str]:
+    return _beside(view, reference, 1)
 
 
-def _previous(draft: Draft, reference: Reference) -> list[str]:
-    return _beside(draft, reference, -1)
+def _previous(view: View, reference: Reference) -> list[str]:
+    return _beside(view, reference, -1)
 
 
-def _sibling(draft: Draft, reference: Reference) -> list[str]:
+def _sibling(view: View, reference: Reference) -> list[str]:
     assert reference.anchor is not None
-    return [name for name in _siblings(draft, reference.anchor) if name != reference.anchor]
+    return [name for name in _siblings(view, reference.anchor) if name != reference.anchor]
 
 
-def _only(draft: Draft, reference: Reference) -> list[str]:
+def _only(view: View, reference: Reference) -> list[str]:
     assert reference.anchor is not None
-    ports = draft.contents(reference.anchor)
-    return [port for port in ports if draft.capacity(port) == reference.bps]
+    ports = view.contents(reference.anchor)
+    return [port for port in ports if view.capacity(port) == reference.bps]
 
 
-def _most_ports(draft: Draft, reference: Reference) -> list[str]:
+def _most_ports(view: View, reference: Reference) -> list[str]:
     assert reference.anchor is not None
-    numbers = {name: len(draft.contents(name)) for name in draft.switches(reference.anchor)}
+    numbers = {name: len(view.contents(name)) for name in view.switches(reference.anchor)}
     most = max(numbers.values())
     return [name for name, number in numbers.items() if number == most]
 
@@ -170,15 +189,12 @@ def _say_root(draft: Draft, name: str, kind: str, rng: random.Random) -> Referen
 
 
 def _say_holder(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:
-    if kind == EK_PACKET_SWITCH:
-        inner = rng.choice(draft.contents(name))
-    else:
-        switches = draft.switches(name)
-        if not switches:
-            return None
-        inner = rng.choice(switches)
-        if rng.random() < 0.25:
-            inner = rng.choice(draft.contents(inner))
+    switches = draft.switches(name)
+    if not switches:
+        return None
+    inner = rng.choice(switches)
+    if rng.random() < 0.25:
+        inner = rng.choice(draft.contents(inner))
     return Reference("holder", kind, inner)
 
 
@@ -282,7 +298,8 @@ _WAYS_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
         EK_AGG_BLOCK: ("holder", *_RANKS, *_BESIDE),
         EK_RACK: ("holder", "of_all"),
         EK_CONTROL_DOMAIN: ("holder", "of_all"),
-        EK_PACKET_SWITCH: ("holder", "most_ports", *_RANKS, *_BESIDE),
+        # what a switch holds is named after it, or described by it
+        EK_PACKET_SWITCH: ("most_ports", *_RANKS, *_BESIDE),
         EK_PORT: ("only", *_RANKS, *_BESIDE),
     }
 )

@@ -211,15 +211,18 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
     ``output_dir`` that asked it, where there is one, else those given. Raises ConfigError where the
     id cannot come of them.
     """
-    expected = f"{application.name}-{application.version}"
     asked = read_id(query_id)
-    if asked is None or asked.generator != expected:
-        raise ConfigError(
-            "--query", f"{query_id!r} is no id of this version: those begin with {expected}-"
-        )
-    shapes = [*_stored_runs(application, config, asked.shape_hash)]
-    if config.shape_hash() == asked.shape_hash:
+    shapes = [] if asked is None else [*_stored_runs(application, config, asked.shape_hash)]
+    if asked is not None and config.shape_hash() == asked.shape_hash:
         shapes.insert(0, (config, config.seed))
+    # configs of one shape are of one version; of an unknown shape it may be that of any variant
+    known = [shape for shape, _ in shapes[:1]] or [config, *application.variants(config)]
+    expected = dict.fromkeys(f"{application.name}-{application.version_of(one)}" for one in known)
+    if asked is None or asked.generator not in expected:
+        beginnings = " or ".join(f"{one}-" for one in expected)
+        raise ConfigError(
+            "--query", f"{query_id!r} is no id of this version: those begin with {beginnings}"
+        )
     if not shapes:
         raise ConfigError(
             "--query",

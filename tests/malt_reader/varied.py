@@ -91,9 +91,9 @@ _BPS: Mapping[str, Callable[[str], float]] = {
     "exact": float,
     "grouped": lambda text: float(text.replace(",", "")),
     "power": float,
-    "giga": lambda text: float(text) * 1e9,
-    "giga_words": lambda text: _whole(text) * 1e9,
-    "mega": lambda text: float(text) * 1e6,
+    **dict.fromkeys(("giga", "gigas"), lambda text: float(text) * 1e9),
+    **dict.fromkeys(("giga_words", "gigas_words", "one_giga"), lambda text: _whole(text) * 1e9),
+    **dict.fromkeys(("mega", "megas"), lambda text: float(text) * 1e6),
 }
 
 
@@ -253,12 +253,11 @@ class Reader:
             "one_switch": ["add.switch"],
             "switches": _one_after_another("one_switch", [" "]),
             "homes": starting("homes."),
-            "in_words": _words,
-            "giga_words": _words,
+            **_each_key("in_words giga_words gigas_words one_giga", _words),
             "digits": _match(r"\d+(?:\.\d+)?(?:st|nd|rd|th)?"),
             "grouped": _match(r"\d{1,3}(?:,\d{3})+|\d{1,3}(?![\d,.e])"),
             "power": _match(r"\d+(?:\.\d+)?e\d+"),
-            **_each_key("exact giga mega factor percent", _match(r"\d+(?:\.\d+)?(?!\d|e\d)")),
+            **_each_key("exact giga gigas mega megas factor percent", _match(r"\d+(?:\.\d+)?(?!\d|e\d)")),
         }
         self.language = Language(grammar, operands, further)
 

@@ -111,12 +111,11 @@ def test_of_several_nodes_only_the_last_is_described() -> None:
 
 def test_held_out_productions_are_in_held_out_text_alone_and_several_in_each() -> None:
     varied: Counter[str] = Counter()
-    draft = Draft()
     held = {one.id for one, held in shipped().productions() if held}
     for query in draw("varied", 8):
-        _phrase_again(query, draft, varied)
+        _phrase_again(query, varied)
         used: Counter[str] = Counter()
-        _phrase_again(query, draft, used, held_out=True)
+        _phrase_again(query, used, held_out=True)
         assert sum(used[one] for one in held) >= 3, query.label
     assert varied
     assert not held & set(varied)
@@ -150,10 +149,9 @@ def test_a_pack_shows_in_held_out_text_and_counts_among_what_shapes_the_queries(
 @pytest.mark.slow
 def test_every_production_has_its_use() -> None:
     used: Counter[str] = Counter()
-    draft = Draft()
     for query in draw("canonical", 30):
         for seed in range(4):
-            _phrase_again(query, draft, used, seed, held_out=True)
+            _phrase_again(query, used, seed, held_out=True)
     unused = {one.id for one, _ in shipped().productions()} - set(used)
     # what no label draws: two bounds at once, a rank above a bound, nodes with one sibling alone;
     # and what is rare: the one port of a capacity, new blocks
@@ -331,21 +329,22 @@ def test_a_number_that_is_no_whole_one_is_told_in_digits() -> None:
     assert {make_writer(seed).number(2.5) for seed in range(20)} == {"2.5"}
 
 
-def _phrase_again(
-    query: Any, draft: Draft, used: Counter[str], seed: int = 0, *, held_out: bool = False
-) -> None:
-    """Words for the query's actions on a network that has what they name."""
-    for added in query.initial.get("add", ()):
-        if not draft.exists(added[0]):
-            _add(draft, added)
-    phrase(
-        query.actions, draft, random.Random(1000 * seed + query.index), held_out=held_out, used=used
-    )
+def _phrase_again(query: Any, used: Counter[str], seed: int = 0, *, held_out: bool = False) -> None:
+    """Other words for the query's actions on its network."""
+    rng = random.Random(1000 * seed + query.index)
+    phrase(query.actions, _draft_of(query), rng, held_out=held_out, used=used)
 
 
-def _add(draft: Draft, added: list[Any]) -> None:
-    name, attributes, parents = added
-    if attributes["type"] == [EK_PORT]:
-        draft.add_port(parents[0], name, attributes["physical_capacity_bps"])
-    else:
-        draft.add_switch(name, int(attributes["switch_loc"]["stage"]), parents, {})
+def _draft_of(query: Any) -> Draft:
+    draft = Draft()
+    for name in query.initial["remove"]:
+        port = draft.kind(name) == EK_PORT
+        (draft.remove_port if port else draft.remove_switch)(name)
+    for name, attributes, parents in query.initial["add"]:
+        if attributes["type"] == [EK_PORT]:
+            draft.add_port(parents[0], name, attributes[CAPACITY])
+        else:
+            draft.add_switch(name, attributes["switch_loc"]["stage"], parents, {})
+    for name, _, bps in query.initial["set"]:
+        draft.set_capacity(name, bps)
+    return draft

@@ -5,6 +5,8 @@ import random
 import pytest
 
 from netarena_malt import topology as net
+from netarena_malt.action import Removal, Selection, Update, act
+from netarena_malt.course import passages
 from netarena_malt.draft import Draft
 from netarena_malt.reference import WAYS, Reference, propose, resolve
 
@@ -70,7 +72,7 @@ def test_every_node_is_described_by_a_reference_that_fits_it_alone() -> None:
     draft.add_port(SWITCH, f"{SWITCH}.p17", 1e9)  # else no switch has the most ports
     for kind in net.NODE_KINDS:
         for name in [SWITCH] * 40 + [PORT] * 20 if kind == net.EK_PORT else draft.names(kind)[:20]:
-            reference = propose(draft, name, rng)
+            reference = next(propose(draft, name, rng), None)
             assert reference is not None, name
             assert resolve(draft, reference) == [name]
             assert reference.anchor != name
@@ -81,14 +83,27 @@ def test_every_node_is_described_by_a_reference_that_fits_it_alone() -> None:
 def test_a_place_in_a_crowd_is_not_told() -> None:
     rng, draft = random.Random(3), Draft()
     for _ in range(50):  # 64 switches: the sum of a thousand ports each time, and nobody counts so
-        reference = propose(draft, SWITCH, rng)
-        assert reference is not None
-        assert reference.way not in {"largest", "smallest"} or reference.anchor != "ju1.a1.dom"
+        for reference in propose(draft, SWITCH, rng):
+            ranked = reference.way in {"largest", "smallest"}
+            assert not ranked or reference.anchor != "ju1.a1.dom"
 
 
 def test_what_nothing_describes_has_no_reference() -> None:
     draft = Draft()
     for switch in draft.switches("ju1.s1rack"):
         draft.remove_switch(switch)
-    assert propose(draft, "ju1.s1rack", random.Random(1)) is not None  # by its place among racks
-    assert propose(draft, "ju1.s1rack", random.Random(1), without=("of_all",)) is None
+    (by_place,) = propose(draft, "ju1.s1rack", random.Random(1))
+    assert by_place.way == "of_all"
+
+
+def test_a_reference_fits_on_every_network_on_which_it_may_be_read() -> None:
+    draft, port = Draft(), f"{SWITCH}.p2"
+    faster = act("update", Update(select=Selection(name=port), to_bps=9e9))
+    gone = act("remove", Removal(names=(PORT,)))
+    for change, ways in ((faster, {"only", "largest", "smallest"}), (gone, {"largest", "previous"})):
+        (_, (later,)) = passages([change, gone], draft)
+        before, after = (
+            {r.way for r in propose(draft, port, random.Random(1), views)}
+            for views in ((), (later,))
+        )
+        assert before - after == ways
