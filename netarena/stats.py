@@ -50,8 +50,7 @@ VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
 class Measuring(Protocol):
     """The part of an application that a summary needs."""
 
-    @property
-    def version(self) -> str: ...
+    def version_of(self, config: Any) -> str: ...
 
     @property
     def notes(self) -> tuple[str, ...]: ...

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar, Self, get_args
 
 from netarena.application import Application, Environment
 from netarena.config import Config
-from netarena.errors import EnvironmentFailed
+from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.identity import read_id
 from netarena.model import (
     Action,
     Check,
@@ -147,13 +149,13 @@ class Malt(Application):
             "LLM code": move["code"] if isinstance(move, dict) else "",
         }
         if not episode.correct:
-            reason = judgement.reason if judgement is not None else ""
-            record["Error"] = reason or episode.detail or "The episode gave no answer."
+            reason = _reason(query, step.state, judgement) if step and judgement else ""
+            record["Error"] = reason or failure.told_of(episode) or "The episode gave no answer."
         if not episode.safe:
             findings = judgement.findings if judgement is not None else ()
             record["Verifier-Error"] = (
                 " ".join(finding.detail for finding in findings)
-                or episode.detail
+                or failure.told_of(episode)
                 or "Nothing was executed."
             )
         return record
@@ -208,6 +210,21 @@ class Malt(Application):
 
 def _passed(passed: bool) -> str:  # noqa: FBT001 -- a word for a verdict
     return "Pass" if passed else "Fail"
+
+
+def _reason(query: Query, after: State, judgement: Judgement) -> str:
+    """Why an answer is wrong, with the number that is right.
+
+    Without it where ids are sealed: who asks for another run there gets the same queries.
+    """
+    identity = read_id(query.id)
+    detail = judgement.detail
+    if (identity is not None and identity.seed is None) or not isinstance(detail, dict):
+        return judgement.reason
+    number = ""
+    with suppress(ConfigError):  # of a run whose model file is gone
+        number = state.right_number(query, after, detail)
+    return " ".join(filter(None, (judgement.reason, number)))
 
 
 def _latency_s(episode: Episode | Outline) -> float:

@@ -1,7 +1,7 @@
 """Whether an answer is right: its data by value, its graph by what it changed.
 
 Each check gives a sentence that says which node, edge, row or value is wrong, and is empty where
-all is right. The sentences go into records, so they never tell the number that is right.
+all is right. They never tell what is right; ``right_number`` does, for records that may.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from netarena.model import JsonValue
 from netarena_malt.network import Attributes, Changes, Edge, Network, arrow, equal, short
@@ -118,6 +118,35 @@ def wrong_data(kind: str, truth: JsonValue, data: JsonValue) -> str:
     return _CHECKS[kind](truth, data)
 
 
+def right_number(kind: str, truth: Any, data: JsonValue) -> str:
+    """The number beside which ``data``, of a form that fits, is wrong, in a sentence; empty where
+    no number is wrong."""
+    if kind == "text":
+        return f"The right number is {truth}."
+    if kind == "list":
+        return (
+            f"The right list has {len(truth)} names, this one {len(cast('list[JsonValue]', data))}."
+        )
+    for number, row in enumerate(_without_header(data, truth), start=1):
+        if number <= len(truth) and not (
+            _agrees(row[0], truth[number - 1][0]) and _agrees(row[1], truth[number - 1][1])
+        ):
+            name, bps = truth[number - 1]
+            return f"Row {number} is {short(name)} with {bps!r}."
+    return f"The right table has {len(truth)} rows."
+
+
+def right_value(differences: Sequence[Any]) -> str:
+    """The first number that a node has in the right graph and not in the answer's, of the
+    differences that a judgement lists; empty where no number is wrong."""
+    for entry in differences:
+        answer, truth = entry.get("answer"), entry.get("truth")
+        for key, value in (truth or {}).items() if answer else ():
+            if "node" in entry and key in answer and isinstance(value, int | float):
+                return f"{key} of {short(entry['node'])} is {answer[key]!r}; right is {value!r}."
+    return ""
+
+
 def _value(data: JsonValue) -> tuple[str, Any]:
     r"""Text and numbers by value: 15, "15", 15.0 and "15\n" are one and the same."""
     if isinstance(data, bool) or data is None:
@@ -169,9 +198,7 @@ def _wrong_list(truth: Any, data: Any) -> str:
 
 
 def _wrong_table(truth: Any, data: JsonValue) -> str:
-    rows = _rows(data) or []
-    if len(rows) == len(truth) + 1 and _is_header(rows[0], truth):
-        rows = rows[1:]
+    rows = _without_header(data, truth)
     for number, (row, expected) in enumerate(zip(rows, truth, strict=False), start=1):
         if not _agrees(row[0], expected[0]):
             return f"Row {number} names {short(row[0])}, which is not the node of that rank."
@@ -182,6 +209,12 @@ def _wrong_table(truth: Any, data: JsonValue) -> str:
     if len(rows) < len(truth):
         return f"The table leaves out {short(truth[len(rows)][0])}."
     return ""
+
+
+def _without_header(data: JsonValue, truth: Any) -> list[list[JsonValue]]:
+    rows = _rows(data) or []
+    headed = len(rows) == len(truth) + 1 and _is_header(rows[0], truth)
+    return rows[1:] if headed else rows
 
 
 #: how to tell the name of a row from its number: names may be digits, and numbers text

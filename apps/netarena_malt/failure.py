@@ -21,6 +21,7 @@ the graph is not the right one              control logic error    ``updated gra
 
 from __future__ import annotations
 
+from netarena.errors import one_line
 from netarena.model import Episode, Failure, FailureKind, Outcome
 
 #: rule of findings about changes that the task does not ask for, whether or not they harm
@@ -31,18 +32,30 @@ USABLE_ANSWER = "usable answer"
 DECIDED_BY = "decided_by"
 DIFFERENCES = "differences"
 
+_MAX_TOLD_CHARS = 500
+
 ANSWER_FORM = "answer form"
 DATA = "data"
 UPDATED_GRAPH = "updated graph"
+
+
+def told_of(episode: Episode) -> str:
+    """What is known of an episode without a judgement, in one line: with why its reply was
+    refused, which the agent itself is never told."""
+    refused = episode.steps[-1].refused if episode.steps else None
+    if not refused or refused in episode.detail:
+        return one_line(episode.detail, _MAX_TOLD_CHARS)
+    return one_line(": ".join(filter(None, (episode.detail, refused))), _MAX_TOLD_CHARS)
 
 
 def classify(episode: Episode) -> Failure:
     """The failure of an episode that is not solved safely, by the table above."""
     judgement = episode.steps[-1].judgement if episode.steps else None
     if episode.outcome is Outcome.AGENT_FAILED:
-        return Failure(kind=FailureKind.OPERATIONAL, rule=episode.reason, detail=episode.detail)
+        detail = told_of(episode)
+        return Failure(kind=FailureKind.OPERATIONAL, rule=episode.reason, detail=detail)
     if judgement is None:
-        detail = episode.detail or "Nothing was run to its end."
+        detail = told_of(episode) or "Nothing was run to its end."
         return Failure(kind=FailureKind.OPERATIONAL, rule="not run", detail=detail)
     if judgement.findings:
         # a stray change that breaks no rule of the network is a mistake of the program's logic

@@ -451,7 +451,9 @@ class Writer:
         nameable = not any(other in name for other in around)
         described = self._rng.random() >= _NAMED[depth] if nameable else True
         if described and self._is_there(name):
-            for reference in propose(self._draft, name, self._rng, self._views):
+            for reference in propose(
+                self._draft, name, self._rng, self._views, nested=bool(around)
+            ):
                 if reference.anchor is None:
                     return _Plan(name, reference)
                 if depth + 1 < len(_NAMED):
@@ -521,7 +523,8 @@ class Writer:
         """What ports of ``switch`` are called, after 'the'."""
         # what is drawn in a loop is named after the variable
         prefix = f"{switch}."
-        self._mentioned.setdefault(EK_PORT, set()).update(names)
+        # a name in a list is no 'that port', nor is there another that could be meant
+        self._mentioned.setdefault(EK_PORT, set()).update(names, ("",))
         short = all(name.startswith(prefix) for name in names)
         inside = all(name.startswith(switch) for name in names)
         form = "full"

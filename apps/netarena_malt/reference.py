@@ -70,11 +70,20 @@ def resolve(view: View, reference: Reference) -> list[str]:
 
 
 def propose(
-    draft: Draft, name: str, rng: random.Random, views: Sequence[View] = ()
+    draft: Draft,
+    name: str,
+    rng: random.Random,
+    views: Sequence[View] = (),
+    *,
+    nested: bool = False,
 ) -> Iterator[Reference]:
-    """References that mean ``name`` and nothing else, on ``draft`` and on each of ``views``."""
+    """References that mean ``name`` and nothing else, on ``draft`` and on each of ``views``.
+
+    ``nested``: within another, where 'the third port in X' might be the third of all, and what is
+    around it in X: then ways are left out that tell a place in something.
+    """
     kind = draft.kind(name)
-    ways = _WAYS_TO[kind]
+    ways = [way for way in _WAYS_TO[kind] if not (nested and way in _IN_SOMETHING)]
     for way in rng.sample(ways, len(ways)):
         reference = WAYS[way].propose(draft, name, kind, rng)
         if reference is not None and all(
@@ -288,6 +297,7 @@ WAYS: Mapping[str, Way] = MappingProxyType(
 )
 
 _RANKS = ("largest", "smallest", "named")
+_IN_SOMETHING = frozenset({*_RANKS, "only", "most_ports"})
 _BESIDE = ("next", "previous", "sibling")
 #: kind of the node -> ways that can lead to it
 _WAYS_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from netarena.model import Finding, JsonValue, Judgement, Query, State
+from netarena_malt import correctness
 from netarena_malt.base import Base, base_of
 from netarena_malt.correctness import differences, wrong_data, wrong_form, wrong_graph
 from netarena_malt.edit import apply_edits
@@ -286,6 +287,17 @@ def judge(query: Query, state: State) -> Judgement:
             detail = {DECIDED_BY: rule, **_differences(case, answer)}
             return Judgement(correct=False, findings=findings, reason=reason, detail=detail)
     return Judgement(correct=True, findings=findings, detail=_differences(case, answer) or None)
+
+
+def right_number(query: Query, state: State, detail: Mapping[str, JsonValue]) -> str:
+    """The number that an answer should have given, in a sentence; empty where the judgement with
+    this ``detail`` did not turn on a number."""
+    truth = case_of(query).truth
+    if detail.get(DECIDED_BY) == DATA and truth.type != "graph" and isinstance(state, dict):
+        return correctness.right_number(truth.type, truth.data, state["data"])
+    found = detail.get(DIFFERENCES)
+    graph = detail.get(DECIDED_BY) in {DATA, UPDATED_GRAPH}
+    return correctness.right_value(found) if graph and isinstance(found, list) else ""
 
 
 @dataclass(frozen=True)

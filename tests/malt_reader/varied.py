@@ -257,7 +257,9 @@ class Reader:
             "digits": _match(r"\d+(?:\.\d+)?(?:st|nd|rd|th)?"),
             "grouped": _match(r"\d{1,3}(?:,\d{3})+|\d{1,3}(?![\d,.e])"),
             "power": _match(r"\d+(?:\.\d+)?e\d+"),
-            **_each_key("exact giga gigas mega megas factor percent", _match(r"\d+(?:\.\d+)?(?!\d|e\d)")),
+            **_each_key(
+                "exact giga gigas mega megas factor percent", _match(r"\d+(?:\.\d+)?(?!\d|e\d)")
+            ),
         }
         self.language = Language(grammar, operands, further)
 

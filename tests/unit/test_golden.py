@@ -24,9 +24,10 @@ from netarena_k8s.world import reach
 from netarena_route.query import world_of as network_of
 
 SEED = 20261125
-#: configs that reach each generator and each text of a prompt
+#: configs that reach each generator and each text of a prompt; of malt one of each version
 CONFIGS: dict[str, list[dict[str, Any]]] = {
-    "malt": [{}, {"phrasing": "varied"}],
+    "malt": [{}],
+    "malt, worded": [{"phrasing": "varied"}, {"phrasing": "held_out"}],
     "route": [{}, {"world": "varied", "num_switches": 3, "num_hosts_per_subnet": 2}],
     "k8s": [{}, {"world": "varied"}],
 }
@@ -57,8 +58,8 @@ STATES: dict[str, Callable[[Query], State]] = {
 }
 
 
-def draw(application: Application) -> list[Query]:
-    configs = [application.config_type.parse(one) for one in CONFIGS[application.name]]
+def draw(application: Application, values: list[dict[str, Any]]) -> list[Query]:
+    configs = [application.config_type.parse(one) for one in values]
     return [query for config in configs for query in application.generate(config, SEED)]
 
 
@@ -74,14 +75,18 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
 @pytest.mark.parametrize(
     ("name", "queries", "prompts"),
     [
-        ("malt", "811a06895ce0e6e1", "d2f03a4e9e1058ae"),
+        ("malt", "e7456144f542a13c", "44cdb489162230b0"),
+        ("malt, worded", "d0feb2f285e2cae3", "0676a45954830ffd"),
         ("route", "b73fed1b77ca9b05", "75031282a966f590"),
         ("k8s", "00519642aa6d3f12", "cc0eb3237b5bda0a"),
     ],
 )
-def test_queries_and_prompts_are_those_of_yesterday(name: str, queries: str, prompts: str) -> None:
-    application = load(name)
-    drawn = draw(application)
+def test_queries_and_prompts_are_those_of_yesterday(
+    name: str, queries: str, prompts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NETARENA_PHRASING_PACK", raising=False)
+    application = load(name.partition(",")[0])
+    drawn = draw(application, CONFIGS[name])
     lines = [query.model_dump_json() + repr(list(application.solve(query))) for query in drawn]
     texts = [told(application, query, style) for query in drawn[:60] for style in PromptStyle]
     assert (digest(lines), digest(texts)) == (queries, prompts)

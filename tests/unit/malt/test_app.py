@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from netarena.identity import seal
 from netarena.model import AgentInfo, Episode, Finding, Judgement, Outcome, Reply, Step
 from netarena.prompts import PromptStyle, render
 from netarena_malt.app import Malt
 from netarena_malt.environment import LIMITS
 from netarena_malt.guest import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
-from netarena_malt.query import LABELS
+from netarena_malt.query import LABELS, solve_truth
 from netarena_malt.reply import MAX_CODE_CHARS
+from netarena_malt.state import read_claim
 
 RIGHT = Judgement(correct=True)
 WRONG = Judgement(correct=False, reason="Node 'x' is missing.")
@@ -91,6 +93,40 @@ def test_a_failure_is_told_of_what_is_not_solved_safely(query):
         assert failure.kind == kind
 
 
+def count_and_state(data):
+    """A query that asks for a number, and the state after an answer that gives ``data``."""
+    malt = Malt()
+    config = malt.config_type(num_queries=1, complexity_level=("level1",))
+    query = next(one for one in malt.generate(config, 5) if one.label.endswith(" count"))
+    claim = {"type": "text", "data": data, "cut": False, "data_graph": None, "updated": None}
+    return query, read_claim(claim)
+
+
+def test_the_record_of_a_wrong_number_tells_the_right_one_but_under_a_sealed_id():
+    query, after = count_and_state(-1)
+    judgement = Malt().judge(query, None, None, after)
+    assert "-1" in judgement.reason
+    assert judgement.detail["decided_by"] == "data"
+    right = solve_truth(query)[0].data
+    episode = make_episode(query, judgement)
+    step = episode.steps[0].model_copy(update={"state": after})
+    episode = episode.model_copy(update={"steps": (step,)})
+    told = Malt().record(query, episode)["Error"]
+    assert told == f"{judgement.reason} The right number is {right}."
+    assert Malt().record(seal(query), episode)["Error"] == judgement.reason
+
+
+def test_a_record_says_why_the_reply_was_refused(query):
+    refused = (Step(prompt="?", refused="no code block defines process_graph"),)
+    for detail in ("refused", "refused: no code block defines process_graph"):
+        episode = make_episode(
+            query, None, outcome=Outcome.AGENT_FAILED, detail=detail, steps=refused
+        )
+        record = Malt().record(query, episode)
+        assert record["Error"] == "refused: no code block defines process_graph"
+        assert Malt().failure(query, episode).detail == record["Error"]
+
+
 @pytest.mark.parametrize("steps", [(), (Step(prompt="?", refused="no code"),)])
 def test_the_record_of_an_agent_that_gave_nothing(query, steps):
     episode = make_episode(
@@ -98,7 +134,8 @@ def test_the_record_of_an_agent_that_gave_nothing(query, steps):
     )
     record = Malt().record(query, episode)
     assert record["LLM code"] == ""
-    assert record["Error"] == record["Verifier-Error"] == "no usable reply"
+    told = "no usable reply: no code" if steps else "no usable reply"
+    assert record["Error"] == record["Verifier-Error"] == told
     assert (record["Result-Correctness"], record["Result-Safety"]) == ("Fail", "Fail")
     silent = Malt().record(query, episode.model_copy(update={"detail": ""}))
     assert silent["Error"]

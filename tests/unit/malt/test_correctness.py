@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netarena_malt.correctness import wrong_data
+from netarena_malt.correctness import right_number, right_value, wrong_data
 
 NAMES = ["1.1", "2.0", "1e3"]
 ROWS = [["2.0", 4e9], ["1.1", 2e9], ["1e3", 1e9]]
@@ -28,3 +28,37 @@ def test_values_beside_such_names_are_read_as_ever() -> None:
     assert not wrong_data("table", ROWS, [["name", "bps"], *ROWS])
     assert not wrong_data("table", ROWS, [{"bps": bps, "name": name} for name, bps in ROWS])
     assert not wrong_data("table", ROWS, [{"name": name, "bps": f"{bps}"} for name, bps in ROWS])
+
+
+@pytest.mark.parametrize(
+    ("kind", "truth", "given", "told"),
+    [
+        ("text", 15, "12", "The right number is 15."),
+        ("list", NAMES, NAMES[:2], "The right list has 3 names, this one 2."),
+        ("table", ROWS, [*ROWS[:1], ["1.1", 3e9], ROWS[2]], "Row 2 is '1.1' with 2000000000.0."),
+        (
+            "table",
+            ROWS,
+            [["name", "bps"], ROWS[1], ROWS[0], ROWS[2]],
+            "Row 1 is '2.0' with 4000000000.0.",
+        ),
+        ("table", ROWS, ROWS[:2], "The right table has 3 rows."),
+        ("table", ROWS, [*ROWS, ["x", 1e9]], "The right table has 3 rows."),
+    ],
+)
+def test_the_right_number_is_told_beside_the_wrong_one(
+    kind: str, truth: object, given: list[object], told: str
+) -> None:
+    assert wrong_data(kind, truth, given)
+    assert right_number(kind, truth, given) == told
+
+
+def test_of_a_graph_the_first_wrong_number_is_told() -> None:
+    found = [
+        {"node": "a", "answer": None, "truth": {"physical_capacity_bps": 1e9}},
+        {"node": "b", "answer": {"type": "x"}, "truth": {"type": "y"}},
+        {"edge": ["a", "b"], "answer": {"type": 1}, "truth": {"type": 2}},
+        {"node": "c", "answer": {"bps": 2e9}, "truth": {"bps": 4e9}},
+    ]
+    assert right_value(found) == "bps of 'c' is 2000000000.0; right is 4000000000.0."
+    assert right_value(found[:3]) == ""

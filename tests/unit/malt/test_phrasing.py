@@ -31,8 +31,8 @@ from netarena_malt.query import LABELS, PROGRAMS, MaltConfig, generate
 from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT
 
 #: of three varied and three held-out texts of each label. A change of this value changes what every
-#: seed draws: raise ``query.VERSION`` with it
-GOLDEN = "45950f5375481b1a"
+#: seed draws: raise ``query.WORDED_VERSION`` with it
+GOLDEN = "5f59ca54821c0fbc"
 ALL_LEVELS = ("level1", "level2", "level3", "level4")
 
 
@@ -219,7 +219,7 @@ def test_steps_in_any_order_of_the_text_lean_on_what_the_text_said_before() -> N
             agains += 1
             assert first is not None
             assert first.start() < found.start(), text
-        first_is_later += "the first" in text
+        first_is_later += "The first step" in text
     assert first_is_later
     assert agains > 20
 

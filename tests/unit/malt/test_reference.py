@@ -100,7 +100,10 @@ def test_a_reference_fits_on_every_network_on_which_it_may_be_read() -> None:
     draft, port = Draft(), f"{SWITCH}.p2"
     faster = act("update", Update(select=Selection(name=port), to_bps=9e9))
     gone = act("remove", Removal(names=(PORT,)))
-    for change, ways in ((faster, {"only", "largest", "smallest"}), (gone, {"largest", "previous"})):
+    for change, ways in (
+        (faster, {"only", "largest", "smallest"}),
+        (gone, {"largest", "previous"}),
+    ):
         (_, (later,)) = passages([change, gone], draft)
         before, after = (
             {r.way for r in propose(draft, port, random.Random(1), views)}

@@ -1,0 +1,75 @@
+"""Whether MALT's worded texts can be read in a second way.
+
+    python benchmarks/bench_malt_readings.py [--queries 10000] [--seed 1] [--markdown docs/malt.md]
+
+Half of the texts are varied, half held out, of all levels. Each goes to the second reader
+(``tests/malt_reader/second``), who attaches phrases and pronouns in every way there is and looks
+descriptions up both on the network as it came and as it is by then: it must find the query's own
+program and no other, no description that leads back to its node or says its name, and no words
+that jar. Ends with status 1 if it does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from netarena.audit import Item, draw
+from netarena.report.markdown import replace_section, table
+from netarena_malt.app import Malt
+from tests.malt_reader.second import SecondReader, objections
+
+CHUNK = 25
+PHRASINGS = ("varied", "held_out")
+
+
+@cache
+def reader() -> SecondReader:
+    return SecondReader()
+
+
+def read(items: Sequence[Item]) -> list[tuple[str, list[str]]]:
+    """Per query its id and what is wrong with its text."""
+    return [(item.query.id, objections(reader(), item.query)) for item in items]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--queries", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    begin = time.monotonic()
+    app, rows, faults = Malt(), [], list[tuple[str, list[str]]]()
+    levels = list(app.config_type.LEVELS)
+    with ProcessPoolExecutor(os.cpu_count()) as workers:
+        for phrasing in PHRASINGS:
+            config = app.config_type.parse({"complexity_level": levels, "phrasing": phrasing})
+            items = draw(app, config, options.seed, options.queries // len(PHRASINGS))
+            chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
+            found = [result for chunk in workers.map(read, chunks) for result in chunk]
+            bad = [(identity, wrong) for identity, wrong in found if wrong]
+            rows.append((phrasing, len(found), len(found) - len(bad), len(bad)))
+            faults += bad
+    kinds = Counter(wrong for _, several in faults for wrong in several)
+    lines = table(("phrasing", "texts", "one reading", "another reading, or a blemish"), rows)
+    print(*lines, f"{time.monotonic() - begin:.0f} s", *kinds.most_common(), sep="\n")
+    print(*faults[:20], sep="\n")
+    if options.markdown:
+        page = options.markdown.read_text(encoding="utf-8")
+        page = replace_section(page, "readings malt", lines)
+        options.markdown.write_text(page, encoding="utf-8")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,540 @@
+"""A second reader of worded texts, who attaches phrases and pronouns in every way there is.
+
+The first reader takes a description as the grammar builds it. This one knows no production of a
+description: a noun phrase is a head and any number of tails ('in ...', 'that holds ...', 'by
+name'), each of which may belong to any noun phrase before it, and means what fits all of its
+tails; 'it' is any node that its noun phrase speaks of; 'that switch' any switch that the text
+told of, in lists and loops too. Each step is read on the network as it came and on the network
+as it is by then. ``SecondReader.read`` gives every program that can be had so: a good text has
+one. ``objections`` also has what no program shows: words that jar, and descriptions that lead
+back to their own node or say its name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import networkx as nx
+
+from netarena.model import Query
+from netarena_malt.query import execute, initial_graph
+from tests.malt_reader.meaning import Do, meaning
+from tests.malt_reader.parser import Node, Reading, Readings
+from tests.malt_reader.varied import GRAMMAR, Reader, Unreadable, _bps, _Meaning, _whole
+
+_GRAMMAR = json.loads(GRAMMAR.read_text(encoding="utf-8"))
+#: noun -> kind
+_NOUNS = {
+    noun.lower(): symbol.rpartition(".")[0]
+    for symbol, entry in _GRAMMAR.items()
+    if symbol.startswith("EK_")
+    for noun in entry["productions"]
+}
+_NOUN = "|".join(sorted(map(re.escape, _NOUNS), key=len, reverse=True))
+_UNIT = (
+    "eleventh|twelfth|thirteenth|fourteenth|fifteenth|sixteenth|seventeenth|eighteenth|nineteenth|"
+    "tenth|first|second|third|fourth|fifth|sixth|seventh|eighth|ninth"
+)
+_TEN = "twent|thirt|fort|fift|sixt|sevent|eight|ninet"
+_HUNDRED = "(?:one|two|three|four|five|six|seven|eight|nine) hundred"
+_ORD = (
+    rf"\d+(?:st|nd|rd|th)|last|{_HUNDRED}th"
+    rf"|(?:{_HUNDRED} and )?(?:(?:{_TEN})y-(?:{_UNIT})|(?:{_TEN})ieth|{_UNIT})"
+)
+_SLOTS = {
+    "noun": rf"(?P<noun>{_NOUN})\b",
+    "ord": rf"(?P<ord>{_ORD})\b",
+    "size": rf"(?:(?P<place>{_ORD}) )?(?P<size>largest|biggest|fastest|smallest|slowest)\b",
+    "name": r"'(?P<name>[^']*)'",
+}
+
+
+def _compiled(words: str) -> re.Pattern[str]:
+    text = re.sub(r"\{(\w+)\}", lambda match: _SLOTS[match[1]], words.replace(" ", r"[ ]"))
+    return re.compile(text)
+
+
+#: ways in which a noun phrase begins -> what it is about
+_HEADS = {
+    "named": ["{name}", "the {noun} (?:named |with the name |that goes by the name )?{name}"],
+    "again": ["(?:that|the same|the said|the aforesaid) {noun}", "the {noun} mentioned before"],
+    "turn": [
+        "(?:this|the current) {noun}",
+        "the {noun} (?:at hand|that has its turn|under consideration|whose turn it is)",
+    ],
+    "only": [
+        "the whole {noun}",
+        "the one and only {noun}",
+        "the one {noun} there is",
+        "the single {noun} of the model",
+        "the only {noun} in existence",
+        "(?:the (?:only|one|single)|whichever) {noun}",
+    ],
+    "bare": ["the {noun}"],
+    "place": ["the {ord} {noun}"],
+    "by_name": ["the {ord} by name of (?:the|all) {noun}"],
+    "size": ["the {size} {noun}", "the {size} of the {noun}"],
+    "sibling": ["the (?:only )?sibling"],
+    "next": ["the next sibling by name"],
+    "root": ["the root of the network"],
+}
+#: what may follow: words, what they do, and after '...' a noun phrase and what ends it
+_TAILS = {
+    "holder": [
+        "that (?:holds|contains) ...",
+        "(?:around|houses) ...",
+        "in which ... is found",
+        "to which ... belongs",
+        "of which ... is a part",
+        "that ... is part of",
+        "has ... in it",
+    ],
+    "of": ["of ..."],
+    "inside": [
+        "(?:in|within) ...",
+        "(?:in all of|of all in) ...",
+        "among the {noun} in ...",
+    ],
+    "all": ["(?:in|of) the (?:entire )?model", "among all {noun}", "(?:of all )?there are"],
+    "by_name": [
+        "that (?:stands|comes) {ord} (?:in name order|by name)",
+        "at the {ord} place in name order",
+        "by name comes {ord}",
+        "that is {ord} in name order",
+    ],
+    "in_order": ["in name order", "by name"],
+    "size": ["(?:that )?is the {size}", "that comes out as the {size}"],
+    "that_has": ["that ... has"],
+    "sorted": ["is {ord} when the {noun} in ... are sorted by name"],
+    "capacity": ["(?:of|with a capacity of|that has|that carries) <capacity>"],
+    "most_ports": [
+        "that has the most ports(?: of all)?",
+        "with the largest number of ports",
+        "has more ports than all others",
+    ],
+    "next": [
+        "after ...",
+        "that in name order follows its sibling ...",
+        "by name succeeds its sibling ...",
+        "whose name comes right after that of ...",
+        "that follows its sibling ...",
+        "right after ...",
+    ],
+    "previous": [
+        "that (?:in name order|by name) (?:precedes its sibling|comes just before) ...",
+        "by name immediately precedes its sibling ...",
+        "whose name comes right before that of ...",
+        "that precedes its sibling ...",
+        "right before ...",
+    ],
+    "comes_next": ["that comes next by name"],
+    "before_it": ["that comes just before it by name"],
+    "sibling": ["that is the one sibling of ...", "beside its sibling ..."],
+}
+_MOST_TAILS = 3
+_MOST_DEEP = 5
+
+
+@cache
+def _heads() -> list[tuple[str, re.Pattern[str]]]:
+    return [(what, _compiled(words)) for what, forms in _HEADS.items() for words in forms]
+
+
+@cache
+def _tails() -> list[tuple[str, re.Pattern[str], bool, str, bool]]:
+    found = []
+    for what, forms in _TAILS.items():
+        for words in forms:
+            capacity = words.endswith("<capacity>")
+            before, dots, after = words.removesuffix("<capacity>").partition("...")
+            # the space before what follows is part of the words
+            pattern = _compiled(f" {before}")
+            found.append((what, pattern, bool(dots), after, capacity))
+    return found
+
+
+def _words(match: re.Match[str], name: str | None) -> tuple[tuple[str, Any], ...]:
+    values = {key: value for key, value in match.groupdict().items() if value is not None}
+    if name is not None:
+        values["name"] = name
+    return tuple(sorted(values.items()))
+
+
+def noun_phrases(reading: Reading, start: int, deep: int = 0) -> Readings:
+    """All noun phrases that begin at a place, with each way to hand out their tails."""
+    if deep == 0:
+        return _phrases(reading, start, 0)
+    key = f"noun phrase {deep}", start
+    if key not in reading._operands:  # its own memory of what was read
+        reading._operands[key] = _phrases(reading, start, deep)
+    return reading._operands[key]
+
+
+def _phrases(reading: Reading, start: int, deep: int) -> Readings:
+    found: Readings = []
+    for what, pattern in _heads():
+        if match := pattern.match(reading.lower, start):
+            name = None
+            if "name" in pattern.groupindex:
+                name = reading.text[match.start("name") : match.end("name")]
+            head = (what, _words(match, name))
+            if what in {"named", "again", "turn", "root"}:
+                ends: list[tuple[int, tuple[Any, ...]]] = [(match.end(), ())]
+            else:
+                ends = list(_with_tails(reading, match.end(), deep, _MOST_TAILS))
+            for end, tails in ends:
+                parts = [part for tail in tails for part in tail[2:] if isinstance(part, Node)]
+                operands = (("head", head), ("tails", tails), ("parts", tuple(parts)))
+                found.append((end, Node("ref.loose", operands, start)))
+    return found
+
+
+def _with_tails(
+    reading: Reading, start: int, deep: int, left: int
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    yield start, ()
+    if not left:
+        return
+    for what, pattern, has_phrase, after, has_capacity in _tails():
+        match = pattern.match(reading.lower, start)
+        if match is None:
+            continue
+        said = (what, _words(match, None))
+        ends: list[tuple[int, tuple[Any, ...]]] = []
+        if has_phrase and deep < _MOST_DEEP:
+            for end, phrase in noun_phrases(reading, match.end(), deep + 1):
+                if reading.lower.startswith(after, end):
+                    ends.append((end + len(after), (*said, phrase)))
+        elif has_capacity:
+            ends = [(end, (*said, node)) for end, node in reading.symbol("capacity", match.end())]
+        elif what == "before_it":
+            ends = [(match.end(), (*said, number)) for number in range(_MOST_DEEP)]
+        elif not has_phrase:
+            ends = [(match.end(), said)]
+        for end, tail in ends:
+            for last, tails in _with_tails(reading, end, deep, left - 1):
+                yield last, (tail, *tails)
+
+
+@dataclass
+class _Fit:
+    """What a noun phrase says of its node: all of it must hold."""
+
+    what: str
+    told: dict[str, Any]
+    kind: str | None
+    select: list[Callable[[list[str]], list[str]]] = field(default_factory=list)
+    inside: list[list[str]] = field(default_factory=list)
+    #: one after (1), before (-1) or beside another node
+    beside: list[tuple[int | None, str | None]] = field(default_factory=list)
+    #: whose sibling
+    anchor: str | None = None
+    in_order: bool = False
+
+
+@dataclass
+class _Loose(_Meaning):
+    """What one reading means where descriptions are noun phrases."""
+
+    #: of each step the network that its descriptions are looked up in
+    graphs: Sequence[nx.DiGraph[str]] = ()
+    #: nodes that a phrase speaks of: its own, then those of its parts
+    spoken: dict[Node, list[str]] = field(default_factory=dict)
+    blemishes: set[str] = field(default_factory=set)
+    totals: dict[tuple[int, str], float] = field(default_factory=dict)
+
+    def look_up(self, value: Any) -> None:
+        if isinstance(value, Node) and value.symbol.startswith("text."):
+            self.look_up_text(value)
+            return
+        super().look_up(value)
+        if isinstance(value, Node) and re.match(r"namings?\.", value.symbol):
+            # each a port that 'that port' might mean
+            names = {f"{value.start} {name}" for name in value["name"]["names"]}
+            self.mentioned.setdefault("EK_PORT", set()).update(names)
+
+    def look_up_text(self, text: Node) -> None:
+        steps = [text[key] for key in ("task", "first", "second") if text[key] is not None]
+        if text["steps"] is not None:
+            steps = [step["step"] for step in text["steps"]["items"]]
+        parts = [(step, graph) for step, graph in zip(steps, self.graphs, strict=True)]
+        if text["context"] is not None:
+            parts.append((text["context"], self.graphs[0]))
+        for part, graph in sorted(parts, key=lambda item: item[0].start):
+            self.graph = graph
+            self.look_up(part)
+        self.graph = self.graphs[0]
+
+    def look_up_loop(self, loop: Node) -> None:
+        super().look_up_loop(loop)
+        # its nodes were told of, one after the other
+        kind = _kind_of(loop["what"])
+        self.mentioned.setdefault(kind, set()).update({f"{loop.start} a", f"{loop.start} b"})
+
+    # noun phrases
+
+    def resolve(self, node: Node) -> str:
+        names = self.means(node)
+        if len(names) != 1:
+            raise Unreadable(f"{len(names)} nodes")
+        (name,) = names
+        if " " in name:
+            raise Unreadable("told in a list")
+        inner = [other for part in node["parts"] for other in self.spoken.get(part, ())]
+        if name in inner:
+            self.blemishes.add(f"a description that leads back to {name}")
+        elif any(name in quoted for quoted in _quoted_in(node["parts"])):
+            self.blemishes.add(f"a description that says {name}")
+        self.spoken[node] = [name, *inner]
+        return name
+
+    def means(self, node: Node) -> list[str]:
+        what, words = node["head"]
+        told = dict(words)
+        kind = _NOUNS.get(told.get("noun", ""))
+        if what == "named":
+            name = told["name"]
+            if name not in self.graph and name not in self.new:
+                self.believe(name, kind)
+            return [name] if kind in {None, self.kind(name)} else []
+        if what == "again":
+            return sorted(self.mentioned.get(str(kind), ()))
+        if what == "turn":
+            return [variable for of, variable in self.turns if of == kind][-1:]
+        if what == "root":
+            # racks and control domains have nothing above them either
+            return [name for name in self.graph if not self.parents(name)]
+        if what == "bare" and not node["tails"]:
+            return self.of_kind(kind)
+        return self.described(what, told, kind, node)
+
+    def of_kind(self, kind: str | None) -> list[str]:
+        return [name for name in self.graph if self.kind(name) == kind]
+
+    def described(self, what: str, told: dict[str, Any], kind: str | None, node: Node) -> list[str]:
+        """What fits all tails of a phrase."""
+        fit = _Fit(what, told, kind)
+        if what in {"by_name", "size"}:
+            fit.select.append(_nth(told["ord"]) if what == "by_name" else self.by_total(told))
+        for verb, words, *parts in node["tails"]:
+            said = dict(words)
+            phrase = parts and isinstance(parts[0], Node) and parts[0].symbol == "ref.loose"
+            other = self.names[parts[0]] if phrase else None
+            if verb == "before_it":
+                fit.beside.append((-1, self.it(node, parts[0])))
+            elif verb == "capacity":
+                bps = _bps(parts[0])
+                fit.inside.append([n for n in self.of_kind(kind) if self.port_bps(n) == bps])
+            elif other is not None:
+                self.lean(fit, verb, said, other)
+            elif verb == "comes_next":
+                fit.beside.append((1, None))
+            elif verb == "in_order":
+                fit.in_order = True
+            elif verb in {"by_name", "size"}:
+                fit.select.append(_nth(said["ord"]) if verb == "by_name" else self.by_total(said))
+            elif verb == "most_ports":
+                fit.select.append(self.with_most_ports)
+        return self.fitting(fit)
+
+    def lean(self, fit: _Fit, verb: str, said: dict[str, Any], other: str) -> None:
+        """A tail that holds a noun phrase, which means ``other``."""
+        if verb == "of" and fit.what in {"sibling", "next"}:
+            fit.anchor = other
+        elif verb in {"next", "previous", "sibling"}:
+            fit.beside.append(({"next": 1, "previous": -1}.get(verb), other))
+        elif verb in {"holder", "that_has"} or (verb == "of" and self.holds(fit.kind, other)):
+            fit.inside.append(self.above(other))
+        else:
+            fit.inside.append(self.below(other))
+        if verb == "sorted":
+            fit.select.append(_nth(said["ord"]))
+
+    def fitting(self, fit: _Fit) -> list[str]:
+        if fit.what == "place":
+            if not fit.in_order:
+                raise Unreadable("a place in no order")
+            fit.select.append(_nth(fit.told["ord"]))
+        names = self.of_kind(fit.kind)
+        if fit.what in {"sibling", "next"} or fit.beside:
+            ways = fit.beside or [(1 if fit.what == "next" else None, fit.anchor)]
+            names = list(self.graph)
+            for way, one in ways:
+                row = self.beside_one(fit.anchor or one, one or fit.anchor, fit.kind, way)
+                fit.inside.append(row)
+        for few in fit.inside:
+            there = set(few)
+            names = [name for name in names if name in there]
+        if len(fit.select) > 1:
+            raise Unreadable("two orders")
+        return fit.select[0](names) if fit.select else names
+
+    def beside_one(
+        self, of: str | None, beside: str | None, kind: str | None, way: int | None
+    ) -> list[str]:
+        """Siblings of ``of``: the one before or after ``beside``, or all that are not it."""
+        row = [] if of is None else self.siblings(of)
+        if of is None or beside not in row or kind not in {None, self.kind(of)}:
+            raise Unreadable("no sibling")
+        if way is None:
+            return [name for name in row if name != of]
+        place = row.index(beside) + way
+        return row[place : place + 1] if place >= 0 else []
+
+    def it(self, node: Node, number: int) -> str:
+        """The ``number``-th node that a phrase speaks of so far."""
+        spoken = [name for part in node["parts"] for name in self.spoken.get(part, ())]
+        if number >= len(dict.fromkeys(spoken)):
+            raise Unreadable("no such node")
+        return list(dict.fromkeys(spoken))[number]
+
+    def holds(self, kind: str | None, other: str | None) -> bool:
+        """Whether nodes of ``kind`` can be above ``other``."""
+        return other is not None and any(self.kind(name) == kind for name in self.above(other))
+
+    def above(self, name: str) -> list[str]:
+        found: list[str] = []
+        level = [name]
+        while level:
+            level = [outer for inner in level for outer in self.parents(inner)]
+            found += level
+        return found
+
+    def total(self, name: str) -> float:
+        key = id(self.graph), name
+        if key not in self.totals:
+            self.totals[key] = super().total(name)
+        return self.totals[key]
+
+    def port_bps(self, name: str) -> Any:
+        return self.graph.nodes[name].get("physical_capacity_bps")
+
+    def by_total(self, said: dict[str, Any]) -> Callable[[list[str]], list[str]]:
+        sign = 1 if said["size"] in {"smallest", "slowest"} else -1
+        place = _place(said.get("place", "first"))
+        return lambda names: _at(
+            [name for _, name in sorted((sign * self.total(name), name) for name in names)], place
+        )
+
+    def with_most_ports(self, names: list[str]) -> list[str]:
+        numbers = {name: len(self.within(name, "EK_PORT")) for name in names}
+        most = max(numbers.values(), default=0)
+        return [name for name in names if numbers[name] == most]
+
+
+def _place(said: str) -> int:
+    if said == "last":
+        return -1
+    return (int(said[:-2]) if said[0].isdigit() else _whole(said)) - 1
+
+
+def _nth(said: str) -> Callable[[list[str]], list[str]]:
+    place = _place(said)
+    return lambda names: _at(sorted(names), place)
+
+
+def _at(names: list[str], place: int) -> list[str]:
+    return [names[place]] if -len(names) <= place < len(names) else []
+
+
+def _kind_of(noun: Node) -> str:
+    return noun.symbol.rpartition(".")[0]
+
+
+def _quoted_in(parts: Sequence[Any]) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, Node) and part.symbol == "ref.loose":
+            yield from (value for key, value in part["head"][1] if key == "name")
+            yield from _quoted_in(part["parts"])
+
+
+class SecondReader(Reader):
+    """Reads texts of the published grammar, but descriptions as it likes."""
+
+    _REFERENCES = (
+        "where inner outer anchor switch rack domain peer superblock subject other reference"
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        rules = self.language.rules
+        new_block, selected = (
+            lambda reading, start: reading.symbol("new_block", start),
+            lambda reading, start: reading.symbol("selected", start),
+        )
+        rules |= dict.fromkeys(self._REFERENCES.split(), noun_phrases)
+        rules["block"] = lambda r, start: [*noun_phrases(r, start), *new_block(r, start)]
+        rules["target"] = lambda r, start: [*noun_phrases(r, start), *selected(r, start)]
+
+    def read_on(
+        self, text: str, graphs: Sequence[nx.DiGraph[str]]
+    ) -> dict[tuple[Do, ...], set[str]]:
+        """Every program that ``text`` may ask for, with what is wrong with its descriptions.
+
+        ``graphs``: the network before each step.
+        """
+        found: dict[tuple[Do, ...], set[str]] = {}
+        totals: dict[tuple[int, str], float] = {}
+        for tree in self.language.read(text, ("text.one", "text.two", "text.many")):
+            for read_on in ([graphs[0]] * len(graphs), graphs):
+                meant = _Loose(graphs[0], graphs=read_on, totals=totals)
+                try:
+                    program = meant.program(tree)
+                except (Unreadable, KeyError):  # KeyError: of a node that is not there yet
+                    continue
+                found.setdefault(program, set()).update(meant.blemishes)
+        return found
+
+
+# words
+
+_UNIT_END = r"(?:bps|bit/s|gb/s|per second|capacity|capacity_bps|upwards|reach|total|together)"
+_PLACE = (
+    r"(?:directly|one level|on the level|among the|immediately|anywhere|at any|at every|"
+    r"on whatever|with .{1,80} as a parent|however deep|no deeper|right underneath)"
+)
+#: what no text should hold -> how it is told
+_JARS = {
+    r"\b([a-z]+) \1\b": "a word twice",
+    r"(?<!-)(?<!and )\b(?:one|1) (?:giga|mega)bits\b": "one of several",
+    rf"\b(?:{_NOUN})\b(?<!s) that (?:go|carry|are|have)\b": "one node in the plural",
+    r"in name order in name order|by name(?: \S+){0,1} by name": "an order twice",
+    rf"{_UNIT_END} {_PLACE}": "a place that may belong to an amount",
+    r"(?<!as )(?<!that )(?<!rumour has )(?<!got )\bit\b": "it",
+    r"\bits (?!sibling|turn|data|updated_graph|switch followed|total port|final|original)": "its",
+    r"\bif so\b|\bif not\b|\bif it is so\b|\bfailing that\b": "so or not so",
+    r"\bwhat is (?:named|missing)\b": "what is named",
+    r"\bthe (?:ports?|interfaces?) of [^.,:;]* with the (?:full |short )?names? '": (
+        "a name that may be another's"
+    ),
+}
+
+
+def jarring(text: str) -> list[str]:
+    """What jars in a text, or may be taken for something else, whatever its program."""
+    lower = text.lower()
+    return [told for pattern, told in _JARS.items() if re.search(pattern, lower)]
+
+
+def networks(query: Query) -> list[nx.DiGraph[str]]:
+    """The network before each step of a query, by ground truth's own effects."""
+    found = [initial_graph(query)]
+    for number in range(1, len(query.actions)):
+        graph = initial_graph(query)
+        execute(graph, query.actions[:number])
+        found.append(graph)
+    return found
+
+
+def objections(reader: SecondReader, query: Query) -> list[str]:
+    """What is wrong with the text of a query: nothing, where it can be read in one way alone."""
+    found = reader.read_on(query.text, networks(query))
+    own = meaning(query.actions)
+    wrong = ["not read as its program"] if own not in found else []
+    wrong += ["read as another program"] if set(found) - {own} else []
+    return [*wrong, *sorted(found.get(own, ())), *jarring(query.text)]
