@@ -68,7 +68,8 @@ class Regrade:
         summary = summarise(
             stored.application, stored.config, stored.seed, outlines, stored.not_run
         )
-        return [*self.records, summary]
+        # the queries are those of the version that drew them
+        return [*self.records, summary | {"version": stored.header.version}]
 
 
 def regrade(stored: Stored) -> Regrade:

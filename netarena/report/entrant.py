@@ -137,7 +137,9 @@ def _from_stored(stored: Stored) -> Entrant:
         queries=len(stored.queries),
         outlines=outlines,
         unasked=not_run if agent_used_time(outlines) else (),
-        summary=summarise(stored.application, stored.config, stored.seed, outlines, not_run),
+        # the queries are those of the version that drew them
+        summary=summarise(stored.application, stored.config, stored.seed, outlines, not_run)
+        | {"version": header.version},
         stored=stored,
     )
 

@@ -537,6 +537,20 @@ def test_a_resumed_run_keeps_the_keys_that_are_not_given_again(tmp_path: Path) -
     assert second[-1]["config"]["max_iterations"] == 8
 
 
+def test_a_run_is_taken_up_by_the_version_of_its_own_keys(tmp_path: Path) -> None:
+    class Worded(Toy):
+        def version_of(self, config: Config) -> str:
+            return "2" if config.num_queries == 2 else self.version
+
+    first, _ = assess(Worded(), Scripted(open_all), tmp_path, num_queries=2)
+    again, _ = assess(Worded(), Scripted(open_all), tmp_path, seed=None, resume=True)
+    assert verdicts(again) == verdicts(first)
+    assert again[-1]["version"] == "2"
+    assert all(record["id"].startswith("toy-2-") for record in again[:-1])
+    with pytest.raises(ConfigError, match=r"resume: the run there has version 2, not 1"):
+        assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True)
+
+
 def test_another_role_cannot_take_up_a_run(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     config = Toy.config_type.parse({"seed": 7, "resume": True})

@@ -154,6 +154,16 @@ def test_an_episode_whose_last_step_is_no_longer_correct_is_unsolved(tmp_path, i
     assert all(episode.safe for episode in result.episodes)
 
 
+def test_a_run_keeps_the_version_that_drew_its_queries(tmp_path, installed):
+    examine(tmp_path, Sweeper)
+
+    class Later(Lamp):
+        version = "9"
+
+    installed(Later())
+    assert regraded(tmp_path).results()[-1]["version"] == Lamp.version
+
+
 def test_an_episode_ends_at_its_first_correct_step(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper)
     installed(Lenient())

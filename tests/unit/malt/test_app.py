@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from netarena.cli.run import choose_query
+from netarena.errors import ConfigError
 from netarena.identity import seal
 from netarena.model import AgentInfo, Episode, Finding, Judgement, Outcome, Reply, Step
 from netarena.prompts import PromptStyle, render
@@ -159,6 +161,25 @@ def test_every_label_is_drawn_as_often_as_asked():
     config = malt.config_type(num_queries=2, complexity_level=malt.config_type.LEVELS)
     labels = [query.label for query in malt.generate(config, 1)]
     assert sorted(labels) == sorted([*LABELS, *LABELS])
+
+
+def test_worded_texts_have_a_version_of_their_own():
+    malt = Malt()
+    for phrasing, version in (("canonical", "2"), ("varied", "3"), ("held_out", "3")):
+        config = malt.config_type(num_queries=1, phrasing=phrasing)
+        drawn = next(malt.generate(config, 5))
+        assert drawn.version == malt.version_of(config) == version
+        assert drawn.id.startswith(f"malt-{version}-")
+        found, _ = choose_query(malt, config, drawn.id)
+        assert (found.start_index, found.end_index) == (0, 1)
+        older = drawn.id.replace(f"malt-{version}-", "malt-1-")
+        with pytest.raises(ConfigError, match=f"is no id of this version: .* malt-{version}-$"):
+            choose_query(malt, config, older)
+    # of keys that nobody gave, the version may be either
+    with pytest.raises(ConfigError, match="was drawn with other keys"):
+        choose_query(malt, malt.config_type(), "malt-3-00000000-5-0")
+    with pytest.raises(ConfigError, match="begin with malt-2- or malt-3-"):
+        choose_query(malt, malt.config_type(), "malt-1-00000000-5-0")
 
 
 def test_the_prompt_tells_the_limits_that_are_enforced(query):
