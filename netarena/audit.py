@@ -255,7 +255,8 @@ class Ledger:
             drawn.setdefault(variant, {})[label] = number
         return Audit(
             application=application.name,
-            version=", ".join(sorted({application.version_of(i.config) for i in items})),
+            version=" and ".join(sorted({application.version_of(i.config) for i in items}))
+            or application.version,
             seed=seed,
             drawn=drawn,
             levels=_count(item.query.level for item in items),
