@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvicorn
 
+from netarena.report.document import make_report
+from netarena.report.entrant import read_entrants
+from netarena.report.page import render_html
 from netarena.view.app import make_app
 from netarena.view.index import Library
 from netarena.view.static import write_site
@@ -209,6 +212,35 @@ def test_hostile_trajectories_do_nothing(open_page, live: str, files: str) -> No
         page.goto(f"{url}index.html?text=script&sort=-time")
         page.locator("tbody tr").first.wait_for()
         assert "<script>window.hacked" in page.locator(".c-why").last.inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, WIDE])
+def test_the_report_is_readable_and_harmless(
+    browser: Browser, folder: Path, tmp_path: Path, size: Any, scheme: Any
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("netarena.archive.load", lambda name: gallery.Drawn())
+        entrants = read_entrants([folder / "one", folder / "two"])
+    path = tmp_path / "report.html"
+    path.write_text(render_html(make_report(entrants), entrants))
+    context = browser.new_context(viewport=size, color_scheme=scheme)
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert light is (scheme == "light")
+    link = page.locator(".lost a").first
+    target = str(link.get_attribute("href"))
+    link.click()
+    page.locator(f"[id='{target[1:]}']").wait_for(state="visible", timeout=PATIENCE_MS)
+    page.emulate_media(media="print")
+    assert not page.locator(".transcripts").is_visible()
+    assert page.evaluate("window.hacked") is None
+    assert asked == [path.as_uri()]
+    context.close()
 
 
 def test_a_line_of_a_megabyte_does_not_freeze_the_page(open_page, live: str) -> None:
