@@ -126,7 +126,7 @@ def test_the_page_of_results_has_each_key_of_a_record_and_of_the_summary(name, k
     text = (ROOT / "docs" / "results.md").read_text()
     (own,) = re.findall(rf"^\| {name} \| \|\n((?:\|.*\n)+)", text, re.MULTILINE)
     shared, summary = re.findall(r"^\| key \| \|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    pairs = [f"--set={pair}" for pair in keys]
+    pairs = [f"--set={pair}" for pair in ["repeats=2", *keys]]
     arguments = ["--agent", "random", "--seed", "1", "--out", str(tmp_path), *pairs]
     assert main(["run", name, *arguments]) == 0
     *records, last = json.loads((tmp_path / "results.json").read_text())["results"]
@@ -135,7 +135,8 @@ def test_the_page_of_results_has_each_key_of_a_record_and_of_the_summary(name, k
     # but for what only some episodes have
     some = {"Error", "Verifier-Error", "failure_type", "failure_rule"}
     tokens = {"agent_input_tokens", "agent_output_tokens", "agent_cost_usd"}
-    assert keys_of(own) | keys_of(shared) <= told | some | tokens
-    measures = {"avg_latency_s", "avg_iterations"}
+    tickets = {"claimed", "claim_right", "localised", "turns_healthy", "claims"}
+    assert keys_of(own) | keys_of(shared) <= told | some | tokens | tickets
+    measures = {"avg_latency_s", "avg_iterations", "narrowed"} | tickets
     assert last.keys() <= keys_of(summary)
     assert keys_of(summary) <= last.keys() | tokens | measures
