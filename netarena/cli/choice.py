@@ -24,6 +24,13 @@ class Choice:
     #: that starts one (``--agent-cmd``)
     command: str | None = None
     over_a2a: bool = False
+    #: that is started for each turn (``--agent-exec``)
+    program: str | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether anything was chosen."""
+        return (self.agent, self.command, self.program) != (None, None, None)
 
     @property
     def url(self) -> str | None:
@@ -32,7 +39,10 @@ class Choice:
 
     def check(self) -> None:
         """Refuse what cannot be asked before any world is built. Raises ConfigError."""
-        if self.command is not None:
+        if self.program is not None:
+            if self.over_a2a or self.agent or self.command:
+                raise ConfigError("--agent-exec", "leaves no choice of another agent")
+        elif self.command is not None:
             if self.over_a2a or self.agent:
                 raise ConfigError(
                     "--agent-cmd", "leaves no choice of --agent, and needs no --over-a2a"
@@ -52,9 +62,7 @@ class Choice:
 
 def choose(given: Choice, default: str) -> Choice:
     """What was given, or the agent of that name."""
-    if given.agent is None and given.command is None:
-        return replace(given, agent=default)
-    return given
+    return given if given.is_made else replace(given, agent=default)
 
 
 def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str | None]:
@@ -64,7 +72,7 @@ def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str |
     does not say how its agent is had.
     """
     kept, called = _read_choice(role, folder)
-    if given.agent is not None or given.command is not None:
+    if given.is_made:
         return given, called if given == kept else None
     if kept is None:
         raise ConfigError(
@@ -81,5 +89,6 @@ def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:
         choice = Choice(**told) if told else Choice(agent=called)
     except (OSError, ValueError, KeyError, TypeError):
         return None, None  # ``conduct`` says why, where it is no run
-    known = choice.command is not None or choice.url is not None or choice.agent in agent_names()
+    started = choice.command is not None or choice.program is not None
+    known = started or choice.url is not None or choice.agent in agent_names()
     return choice if known else None, called

@@ -53,6 +53,11 @@ def split_command(command: str, option: str) -> list[str]:
     return words
 
 
+def leashed(command: list[str]) -> list[str]:
+    """``command`` as a program that gets SIGTERM when we end, however that comes about."""
+    return [sys.executable, "-I", "-c", _LEASH, *command]
+
+
 async def wait_for_card(url: str, timeout_s: float) -> bool:
     """Whether an agent card can be had at ``url`` within ``timeout_s``; tells for whom it waits."""
     try:
@@ -95,7 +100,7 @@ async def running(
             name, f"something listens at {url} already: stop it, or take another port"
         )
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-c", _LEASH, *command),
+        *leashed(command),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=PIPE,
         stderr=STDOUT,

@@ -7,7 +7,7 @@ import os
 import secrets
 import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from netarena.cli.program import START_S, free_port, running, split_command
 from netarena.cli.scenario import run_scenario
 from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.cli.text import escape, open_log
+from netarena.cli.turn import TurnAgent
 from netarena.cli.wait import WAIT_S, Awaited, knock
 from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
@@ -58,6 +59,12 @@ from netarena.slot import Slots
     "is waited for.",
 )
 @click.option(
+    "--agent-exec",
+    metavar="COMMAND",
+    help="A program is the agent: started for each turn, prompt on its standard input, reply on "
+    "its standard output.",
+)
+@click.option(
     "--over-a2a", is_flag=True, help="Serve the named agent on loopback and talk A2A to it."
 )
 @config_options
@@ -81,6 +88,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     application: str,
     agent_name: str | None,
     agent_cmd: str | None,
+    agent_exec: str | None,
     over_a2a: bool,
     query_id: str | None,
     verbose: bool,
@@ -107,7 +115,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         resume=True if resume else None,
     )
     if application.endswith(".toml"):
-        if agent_name or agent_cmd or over_a2a or query_id or called:
+        if agent_name or agent_cmd or agent_exec or over_a2a or query_id or called:
             raise ConfigError("scenario", "says itself which agents take part: no --agent with it")
         run_scenario(
             Path(application), values, out=out, verbose=verbose, as_json=as_json, wait_s=wait_s
@@ -124,7 +132,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         config, secrecy = choose_query(app, config, query_id)
     config, folder = place(app, config)
     assert config.seed is not None
-    choice = Choice(agent_name, agent_cmd, over_a2a)
+    choice = Choice(agent_name, agent_cmd, over_a2a, agent_exec)
     earlier = None
     if config.resume:
         choice, earlier = resume_choice(choice, app.role, folder)
@@ -134,7 +142,11 @@ def command(  # noqa: PLR0913 -- one argument per option
     # a resumed run's keys need not be given again
     asked = _asked(app, config, folder)
     program = None if choice.command is None else split_command(choice.command, "--agent-cmd")
+    each_turn = None
+    if choice.program is not None:
+        each_turn = TurnAgent(split_command(choice.program, "--agent-exec"))
     title = str(choice.agent) if program is None else shlex.join(program)
+    title = title if each_turn is None else each_turn.info.name
     if program or choice.over_a2a:
         called = called or title
     # whoever gives an agent no longer than that to answer waits no longer for it
@@ -143,7 +155,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     async def examine() -> None:
         slots = Slots(max(MAX_EPISODES, 2 * asked.concurrency))
         chosen = (
-            choose_agent(title, app, asked, over_a2a=choice.over_a2a)
+            nullcontext(each_turn)
+            if each_turn is not None
+            else choose_agent(title, app, asked, over_a2a=choice.over_a2a)
             if program is None
             else start_agent(program, app.role, START_S if wait_s is None else wait_s)
         )

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+from netarena.cli import main
+from netarena.cli.turn import MOST_REPLY_BYTES, TurnAgent
+from netarena.errors import AgentFailed, FailureReason
+from netarena.model import Reply
+from tests.fake.process import find_processes
+
+#: opens the valves that its prompt says are shut, one a turn, and says so on standard error
+OPENER = """\
+prompt=$(cat)
+shut=$(printf %s "$prompt" | grep -o "'v[0-9]': False" | head -1 | grep -o 'v[0-9]')
+echo "$NETARENA_CONTEXT" >>contexts
+echo "opening $shut" >&2
+echo "open $shut"
+"""
+
+
+def ask(script: str, prompt: str = "?", timeout_s: float = 20.0) -> Reply:
+    agent = TurnAgent(["sh", "-c", script])
+    return asyncio.run(agent.ask(prompt, context_id="c-1", timeout_s=timeout_s))
+
+
+def episodes(folder: Path) -> list[dict]:
+    events = map(json.loads, (folder / "journal.jsonl").read_text().splitlines())
+    return [event["episode"] for event in events if event["event"] == "episode"]
+
+
+def test_any_program_is_an_agent(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = f"sh -c {shlex.quote(OPENER)}"
+    keys = ("--set", "complexity_level=level2", "--num-queries", "2", "--seed", "7")
+    assert main(["run", "toy", "--agent-exec", command, *keys, "--out", "out"]) == 0
+    assert "solved safely  100.0 %" in capsys.readouterr().out
+    graded = episodes(tmp_path / "out")
+    assert [episode["outcome"] for episode in graded] == ["solved"] * 2
+    assert graded[0]["agent"]["name"] == command
+    told = graded[0]["steps"][0]["reply"]["metadata"]
+    assert told["exit_status"] == 0
+    assert told["stderr"].startswith("opening v")
+    # two turns of each conversation, each in a process of its own
+    contexts = (tmp_path / "contexts").read_text().split()
+    assert (len(contexts), len(set(contexts))) == (4, 2)
+
+
+def test_a_prompt_comes_whole_and_a_reply_too():
+    prompt = "é\n" * 200_000
+    assert ask("cat", prompt).text == prompt
+    # one that reads nothing answers all the same
+    assert ask("echo $NETARENA_CONTEXT", prompt).text == "c-1\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "reason", "words"),
+    [
+        ("echo half; echo no key >&2; exit 3", FailureReason.TASK_FAILED, "status 3: no key"),
+        ("kill -9 $$", FailureReason.TASK_FAILED, "status -9"),
+        ("yes", FailureReason.TOO_LARGE, f"{MOST_REPLY_BYTES:,}"),
+    ],
+)
+def test_what_a_program_fails_by(script, reason, words):
+    with pytest.raises(AgentFailed, match=words) as raised:
+        ask(script)
+    assert raised.value.reason is reason
+
+
+def test_one_that_takes_too_long_is_ended_with_what_it_started():
+    seconds = f"300.{secrets.randbelow(10**9):09}"
+    script = f"echo thinking >&2; sleep {seconds} & wait"
+    with pytest.raises(AgentFailed, match=r"within 1 s: thinking") as raised:
+        ask(script, timeout_s=1.0)
+    assert raised.value.reason is FailureReason.TIMEOUT
+    end = time.monotonic() + 20
+    while find_processes(seconds):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--agent-exec", "no-such-program-here"], "no program that can be started"),
+        (["--agent-exec", ""], "must be a command"),
+        (["--agent-exec", "cat", "--agent", "oracle"], "leaves no choice of another agent"),
+    ],
+)
+def test_what_cannot_be_an_agent_is_refused_first(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "toy", *arguments]) == 2
+    assert words in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
