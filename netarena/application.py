@@ -43,6 +43,7 @@ from netarena.model import (
 from netarena.picture import Picture
 from netarena.prompts import PromptParts
 from netarena.ticket import Briefing
+from netarena.tool import REPLY, Tool
 
 log = logging.getLogger(__name__)
 APPLICATION_GROUP = "netarena.applications"
@@ -211,6 +212,17 @@ class Application(ABC):
     @abstractmethod
     def parse(self, reply: str) -> Move:
         """Read a reply. Raises ReplyRefused with a reason that helps the agent."""
+
+    def tools(self, config: Config) -> Sequence[Tool]:
+        """The kinds of actions that an agent has under ``config``, the commonest first."""
+        del config
+        return (REPLY,)
+
+    def phrase(self, tool: str, values: Mapping[str, str]) -> str:
+        """The reply that a call of a tool stands for; ``values`` has a text for each of its
+        parameters, as an agent gave it. ``parse`` reads it, and may refuse it."""
+        del tool
+        return values["text"]
 
     @abstractmethod
     def environment(self, query: Query, config: Config) -> Environment:

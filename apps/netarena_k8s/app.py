@@ -31,6 +31,7 @@ from netarena.picture import Picture
 from netarena.prompts import CommandLimits, PromptParts, clip
 from netarena.sandbox.cell import Cell
 from netarena.ticket import Briefing
+from netarena.tool import Parameter, Tool, fence
 from netarena_k8s import (
     attack,
     diagnosis,
@@ -62,6 +63,13 @@ MAX_LOGGED_CHARS = 20_000
 
 _TOLD_LIMITS = CommandLimits(
     round(LIMITS.wall_s), prompt.MAX_OUTPUT_CHARS, prompt.MAX_HISTORY_CHARS
+)
+
+
+_KUBECTL = Tool(
+    name="kubectl",
+    about="Run one kubectl command line on the cluster, and see what it printed.",
+    parameters=(Parameter(name="command", about="Such as: kubectl get networkpolicies"),),
 )
 
 
@@ -166,6 +174,14 @@ class Kubernetes(Application):
 
     def parse(self, reply_: str) -> Move:
         return reply.read_reply(reply_)
+
+    def tools(self, config: Config) -> Sequence[Tool]:
+        del config
+        return (_KUBECTL,)
+
+    def phrase(self, tool: str, values: Mapping[str, str]) -> str:
+        del tool
+        return fence(values["command"])
 
     def environment(self, query: Query, config: Config) -> Environment:
         if self._cell is None:

@@ -27,6 +27,7 @@ from netarena.model import (
 from netarena.picture import Picture
 from netarena.prompts import PromptParts
 from netarena.sandbox import python as sandbox
+from netarena.tool import Parameter, Tool, fence
 from netarena_malt import action, failure, grammar, picture, prompt, query, solution, state
 from netarena_malt.base import Key, key_of
 from netarena_malt.environment import MaltEnvironment, Sandboxes, limits_of
@@ -47,6 +48,19 @@ def _told_limits(key: Key) -> prompt.Limits:
         data_levels=MAX_DEPTH,
         result_mib=limits.result_bytes >> 20,
     )
+
+
+_PROGRAM = Tool(
+    name="run_program",
+    about="Run one Python program on the network; its result is the answer, and is final.",
+    parameters=(
+        Parameter(
+            name="code",
+            about="A program that defines process_graph(graph_data), as the task tells.",
+            lines=True,
+        ),
+    ),
+)
 
 
 class Malt(Application):
@@ -122,6 +136,14 @@ class Malt(Application):
 
     def parse(self, reply: str) -> Move:
         return {"code": extract_code(reply)}
+
+    def tools(self, config: Config) -> Sequence[Tool]:
+        del config
+        return (_PROGRAM,)
+
+    def phrase(self, tool: str, values: Mapping[str, str]) -> str:
+        del tool
+        return fence(values["code"], "python")
 
     def environment(self, query: Query, config: Config) -> Environment:
         del config

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar, Self, cast
 
@@ -27,6 +28,7 @@ from netarena.model import (
 from netarena.picture import Picture
 from netarena.prompts import MAX_OUTPUT_CHARS, CommandLimits, PromptParts, clip
 from netarena.ticket import Briefing
+from netarena.tool import Parameter, Tool
 from netarena_route import (
     action,
     attack,
@@ -65,6 +67,16 @@ _AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (
 )
 
 _TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, prompt.MAX_HISTORY_CHARS)
+
+
+_COMMAND = Tool(
+    name="run_command",
+    about="Run one shell command on one machine of the network, and see what it printed.",
+    parameters=(
+        Parameter(name="machine", about="The name of the router or of a host."),
+        Parameter(name="command", about="One shell command line."),
+    ),
+)
 
 
 class Route(Application):
@@ -165,6 +177,14 @@ class Route(Application):
 
     def parse(self, reply_: str) -> Move:
         return cast("Move", reply.read_reply(reply_))
+
+    def tools(self, config: Config) -> Sequence[Tool]:
+        del config
+        return (_COMMAND,)
+
+    def phrase(self, tool: str, values: Mapping[str, str]) -> str:
+        del tool
+        return json.dumps(dict(values), ensure_ascii=False)
 
     def environment(self, query: Query, config: Config) -> Environment:
         if self._warm is None:

@@ -27,6 +27,7 @@ from netarena.errors import ConfigError, NetArenaError
 COMMANDS = (
     ("serve", "netarena.cli.serve", "Serve a green agent over A2A."),
     ("run", "netarena.cli.run", "Examine an agent here and now."),
+    ("play", "netarena.cli.play", "Be the agent yourself, at one query."),
     ("request", "netarena.cli.request", "Ask a green agent for an assessment."),
     ("compose", "netarena.cli.compose", "Make a compose file of a scenario."),
     ("check-agent", "netarena.cli.check_agent", "Say what would make an agent fail, and why."),

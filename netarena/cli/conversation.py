@@ -68,6 +68,11 @@ def show_verdict(record: dict[str, Any]) -> None:
     _title(plain(f"{record['id']}: {record['outcome'].replace('_', ' ')}{why and f', {why}'}"))
 
 
+def harmless_line(line: str) -> str:
+    """A line of others' text that does nothing to the terminal."""
+    return "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line)
+
+
 def _news(before: str, now: str) -> tuple[str, ...]:
     """What a prompt says that the one before did not: whole lines, after a word on the rest."""
     old, new = before.splitlines(), now.splitlines()
@@ -86,8 +91,6 @@ def _show(title: str, *texts: str) -> None:
     _title(title)
     lines = [line for text in texts for line in text.splitlines()]
     for line in lines[:MOST_LINES]:
-        # an agent's text does nothing to the terminal
-        safe = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line)
-        click.echo(f"   {safe}", err=True)
+        click.echo(f"   {harmless_line(line)}", err=True)
     if len(lines) > MOST_LINES:
         click.echo(f"   … {len(lines) - MOST_LINES} more lines, which the journal has", err=True)

@@ -1,0 +1,230 @@
+"""``netarena play``: a person is the agent, in the terminal, at one query."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import os
+import random
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from netarena.application import Application, load
+from netarena.archive import read_run
+from netarena.assessment import conduct
+from netarena.cli.conversation import harmless_line
+from netarena.cli.interrupt import run_until_stopped
+from netarena.cli.option import RUNS, config_options, read_pairs
+from netarena.cli.run import choose_query, place
+from netarena.cli.text import open_log
+from netarena.config import Config
+from netarena.errors import AgentFailed, FailureReason
+from netarena.identity import Secrecy
+from netarena.model import AgentInfo, Outcome, Reply
+from netarena.report.markdown import plain
+from netarena.report.story import is_lost, why
+from netarena.tool import Tool
+
+#: a person has a day for each turn, unless somebody says otherwise, s
+PATIENCE_S = 86_400.0
+#: ends what is written in several lines
+END = "."
+_FENCE = "```"
+
+
+@click.command("play")
+@click.argument("application", metavar="APP")
+@config_options
+@click.option("--query", "query_id", metavar="ID", help="This query, by the id of a record.")
+@click.option("--name", default="person", show_default=True, help="Who plays, in the results.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help=f"Where results and journal go.  [default: {RUNS}/APP-SEED]",
+)
+def command(  # noqa: PLR0913 -- one argument per option
+    *,
+    application: str,
+    num_queries: int | None,
+    seed: int | None,
+    pairs: tuple[str, ...],
+    query_id: str | None,
+    name: str,
+    out: Path | None,
+) -> None:
+    """Be the agent of APP yourself: at one query, drawn from all that the config draws.
+
+    The task is shown once, then what each command leads to. Ctrl-D gives up.
+    """
+    open_log("netarena: %(levelname)s: %(message)s")
+    values = read_pairs(pairs, num_queries=num_queries, seed=seed)
+    app = load(application)
+    if out is not None:
+        values |= read_pairs((), output_dir=str(out))
+    config = app.config_type.parse({"agent_timeout_s": PATIENCE_S, **values})
+    secrecy = Secrecy.OPEN
+    if query_id is not None:
+        config, secrecy = choose_query(app, config, query_id)
+    config, folder = place(app, config)
+    config = one_query(app, config)
+    person = Person(app, config, name)
+
+    async def examine() -> None:
+        async with app:
+            await conduct(app, config, {app.role: person}, out=folder, secrecy=secrecy)
+
+    run_until_stopped(examine)
+    for stored in read_run(folder):
+        for episode in stored.past.episodes.values():
+            safe = "" if episode.outcome is Outcome.INVALID else ", safe"
+            safe = ", not safe" if safe and not episode.safe else safe
+            turns = f"{len(episode.steps)} turns" if len(episode.steps) != 1 else "1 turn"
+            click.echo(f"{episode.outcome.replace('_', ' ')}{safe}, {turns}")
+            if is_lost(episode) or episode.outcome is Outcome.INVALID:
+                click.echo(plain(why(episode)))
+            click.echo(f"netarena show {folder} {episode.query_id}")
+
+
+def one_query(application: Application, config: Config) -> Config:
+    """``config`` for one query alone: one that the seed picks, unless indexes say which."""
+    first = config.start_index
+    if first is None:
+        size = application.size(config)
+        rng = random.Random(f"play-{config.seed}")  # noqa: S311 -- not for secrets
+        first = rng.randrange(min(size, config.end_index or size) or 1)
+    return config.model_copy(update={"start_index": first, "end_index": first + 1, "repeats": 1})
+
+
+class Person:
+    """An agent (``netarena.agent.Agent``) who reads standard error and types on standard input."""
+
+    def __init__(self, application: Application, config: Config, name: str) -> None:
+        self._application = application
+        self._tools = {tool.name: tool for tool in application.tools(config)}
+        self._turns = application.turns(config)
+        self._info = AgentInfo(name=name)
+        self._keyboard = Keyboard(sys.stdin.fileno())
+        self._prompts: list[str] = []
+
+    @property
+    def info(self) -> AgentInfo:
+        return self._info
+
+    async def open(self, *, timeout_s: float) -> None:
+        pass
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        del context_id, timeout_s
+        before = self._prompts[-1] if self._prompts else None
+        for line in prompt.splitlines() if before is None else news(before, prompt):
+            click.echo(harmless_line(line), err=True)
+        if before is None:
+            click.echo(f"\n{self._usage()}", err=True)
+        self._prompts.append(prompt)
+        while True:
+            text = await self._line(f"turn {len(self._prompts)} of {self._turns}> ")
+            if text.startswith((_FENCE, "{")):
+                return Reply(text=await self._raw(text))
+            if text.strip():
+                return Reply(text=self._application.phrase(*await self._call(text)))
+
+    async def aclose(self) -> None:
+        pass
+
+    def _usage(self) -> str:
+        forms = [_form(tool, first=place == 0) for place, tool in enumerate(self._tools.values())]
+        return "\n".join([f"One line a turn: {' or '.join(forms)}", "Ctrl-D gives up."])
+
+    async def _line(self, mark: str) -> str:
+        click.echo(mark, err=True, nl=False)
+        line = await self._keyboard.line()
+        if line is None:
+            click.echo(err=True)
+            raise AgentFailed(FailureReason.TASK_FAILED, f"{self._info.name} gave up")
+        return line
+
+    async def _call(self, text: str) -> tuple[str, Mapping[str, str]]:
+        """The tool that a line calls, and its values: words in order, the last takes the rest."""
+        word, _, rest = text.strip().partition(" ")
+        tool = self._tools.get(word.removeprefix("/")) if word.startswith("/") else None
+        if tool is None:
+            tool, rest = next(iter(self._tools.values())), text.strip()
+        names = [parameter.name for parameter in tool.parameters]
+        words = rest.split(maxsplit=max(0, len(names) - 1))
+        values = dict(zip(names, [*words, *[""] * len(names)], strict=False))
+        if tool.parameters and tool.parameters[-1].lines:
+            # what a program begins with is its first line as it is
+            values[names[-1]] = await self._until(text if len(names) == 1 else values[names[-1]])
+        return tool.name, values
+
+    async def _until(self, first: str) -> str:
+        lines = [first]
+        while (line := await self._line("... ")) != END:
+            lines.append(line)
+        return "\n".join(lines)
+
+    async def _raw(self, first: str) -> str:
+        """A reply in the form that the task tells, as an agent would write it."""
+        lines = [first]
+        while first.startswith(_FENCE) and not (len(lines) > 1 and lines[-1].startswith(_FENCE)):
+            lines.append(await self._line("... "))
+        return "\n".join(lines)
+
+
+def news(before: str, now: str) -> Iterator[str]:
+    """The lines of a prompt that the one before did not have."""
+    old, new = before.splitlines(), now.splitlines()
+    for kind, _, _, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        if kind in {"insert", "replace"}:
+            yield from new[start:end]
+
+
+def _form(tool: Tool, *, first: bool) -> str:
+    words = [] if first else [f"/{tool.name}"]
+    words += [parameter.name.upper() for parameter in tool.parameters]
+    lines = tool.parameters and tool.parameters[-1].lines
+    return " ".join(words) + (f", its lines up to one that is {END!r}" if lines else "")
+
+
+class Keyboard:
+    """Lines of a file descriptor, waited for without holding the loop up.
+
+    A thread of its own reads: one that blocks there ends with the process, whatever waits. So does
+    its own copy of the descriptor, whose number nobody else is given before.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = os.dup(descriptor)
+        self._lines: asyncio.Queue[str | None] | None = None
+        self._ended = False
+
+    async def line(self) -> str | None:
+        """The next line without its end; None after the last one."""
+        if self._lines is None:
+            self._lines = asyncio.Queue()
+            loop = asyncio.get_running_loop()
+            threading.Thread(target=self._read, args=(loop, self._lines), daemon=True).start()
+        line = None if self._ended else await self._lines.get()
+        self._ended = line is None
+        return line
+
+    def _read(self, loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[Any]) -> None:
+        rest = b""
+        with suppress(RuntimeError, OSError):  # a loop that has ended, a terminal that has gone
+            while piece := os.read(self._descriptor, 65_536):
+                *whole, rest = (rest + piece).split(b"\n")
+                for line in whole:
+                    text = line.decode(errors="replace").rstrip("\r")
+                    loop.call_soon_threadsafe(lines.put_nowait, text)
+            if rest:
+                loop.call_soon_threadsafe(lines.put_nowait, rest.decode(errors="replace"))
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(lines.put_nowait, None)
+        os.close(self._descriptor)

@@ -1,0 +1,46 @@
+"""What an agent can do, as data: the kinds of its actions, and what each takes.
+
+``Application.tools`` returns them, for agents that call tools (MCP) and for people; a call becomes
+a reply by ``Application.phrase``, which is read like anybody's.
+"""
+
+from __future__ import annotations
+
+import re
+
+from netarena.model import Record
+
+_BACKTICKS = re.compile("`{3,}")
+
+
+class Parameter(Record):
+    """One text that a tool takes."""
+
+    name: str
+    #: for agents and people, one sentence
+    about: str
+    #: whether it is written in several lines, as a program is
+    lines: bool = False
+
+
+class Tool(Record):
+    """One kind of action."""
+
+    name: str
+    about: str
+    parameters: tuple[Parameter, ...]
+
+
+#: of an application that tells no kinds: what it says of the form of a reply holds
+REPLY = Tool(
+    name="reply",
+    about="Send a reply in the form that the task asks for.",
+    parameters=(Parameter(name="text", about="The whole reply."),),
+)
+
+
+def fence(text: str, tag: str = "") -> str:
+    """``text`` as a fenced block of Markdown, whatever backticks it holds."""
+    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=2)
+    marks = "`" * (longest + 1)
+    return f"{marks}{tag}\n{text}\n{marks}"

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from netarena.application import load
+from netarena.cli import main
+from netarena.cli.play import Person, one_query
+
+
+@pytest.fixture
+def keyboard(tmp_path, monkeypatch):
+    """What is typed on standard input; the test runs in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    opened = ExitStack()
+
+    def type_in(text: str) -> None:
+        reading, writing = os.pipe()
+        os.write(writing, text.encode())
+        os.close(writing)
+        monkeypatch.setattr("sys.stdin", opened.enter_context(os.fdopen(reading)))
+
+    with opened:
+        yield type_in
+
+
+def episode(folder: Path) -> dict:
+    events = map(json.loads, (folder / "journal.jsonl").read_text().splitlines())
+    (graded,) = [event["episode"] for event in events if event["event"] == "episode"]
+    return graded
+
+
+def test_a_person_is_asked_one_query_and_told_the_verdict(keyboard, capsys):
+    keyboard("jump\n\n" + "".join(f"open v{number}\n" for number in range(1, 9)))
+    keys = ("--num-queries", "5", "--set", "complexity_level=level2", "--name", "Ada")
+    assert main(["play", "toy", "--seed", "3", *keys]) == 0
+    out, err = capsys.readouterr()
+    graded = episode(Path("netarena-runs/toy-3"))
+    assert graded["outcome"] == "solved"
+    assert graded["agent"]["name"] == "Ada"
+    assert out.splitlines() == [
+        f"solved, safe, {len(graded['steps'])} turns",
+        f"netarena show netarena-runs/toy-3 {graded['query_id']}",
+    ]
+    # the task once, then what is new; an empty line is no turn
+    assert err.count("You run a waterworks.") == 1
+    assert "Send `open NAME` or `close NAME`." in err
+    assert "open v1: v1 is open" in err
+    assert f"turn {len(graded['steps'])} of 10> " in err
+    assert len(load_results(Path("netarena-runs/toy-3"))) == 2
+
+
+def load_results(folder: Path) -> list[dict]:
+    return json.loads((folder / "results.json").read_text())["results"]
+
+
+def test_one_harmed_valve_is_told_and_the_terminal_is_left_alone(keyboard, capsys):
+    keyboard("close v1\nclose v2\n\x1b[2J")
+    assert main(["play", "toy", "--seed", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0].startswith("agent failed, not safe")
+    assert "gave up" in out
+    assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "reply"),
+    [
+        ("route", "h1 ip route show", '{"machine": "h1", "command": "ip route show"}'),
+        ("route", "/run_command h1 ls", '{"machine": "h1", "command": "ls"}'),
+        ("route", '{"machine": "h1", "command": "ls"}', '{"machine": "h1", "command": "ls"}'),
+        ("k8s", "kubectl get pods", "```\nkubectl get pods\n```"),
+        ("k8s", "```\nkubectl get pods\n```", "```\nkubectl get pods\n```"),
+        ("malt", "def f():\n    pass\n\nx\n.", "```python\ndef f():\n    pass\n\nx\n```"),
+    ],
+)
+def test_a_line_is_a_reply_of_each_application(name, typed, reply, keyboard):
+    keyboard(typed + "\n")
+    application = load(name)
+    person = Person(application, application.config_type(), "p")
+    assert asyncio.run(person.ask("?", context_id="c", timeout_s=1.0)).text == reply
+
+
+def test_the_query_is_the_seeds_choice():
+    toy = load("toy")
+    picked = [
+        one_query(toy, toy.config_type(seed=seed, num_queries=4)).start_index for seed in range(20)
+    ]
+    assert len(set(picked)) > 5
+    assert one_query(toy, toy.config_type(seed=1, start_index=2)).end_index == 3
