@@ -31,6 +31,9 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 #: an environment with the old line of the A2A SDK; scripts/test makes it
 A2A03_PYTHON = ROOT / ".venv-a2a03" / "bin" / "python"
 
+#: an environment with what reads exports (Inspect, Harbor); scripts/test makes it
+READERS_PYTHON = ROOT / ".venv-readers" / "bin" / "python"
+
 _SYS_LANDLOCK_CREATE_RULESET = 444
 _LANDLOCK_CREATE_RULESET_VERSION = 1
 
@@ -61,6 +64,17 @@ def _lacks_shared() -> str:
 
 def _lacks_a2a03() -> str:
     return "" if A2A03_PYTHON.exists() else "there is no .venv-a2a03: scripts/test makes it"
+
+
+def _lacks_readers() -> str:
+    return "" if READERS_PYTHON.exists() else "there is no .venv-readers: scripts/test makes it"
+
+
+def _lacks_harbor() -> str:
+    if lacking := _lacks_readers():
+        return lacking
+    found = next((ROOT / ".venv-readers" / "lib").glob("python*/site-packages/harbor"), None)
+    return "" if found else "Harbor needs Python 3.12, and .venv-readers has an older one"
 
 
 def _lacks_docker() -> str:
@@ -171,6 +185,8 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "root": _lacks_root,
     "shared": _lacks_shared,
     "a2a03": _lacks_a2a03,
+    "readers": _lacks_readers,
+    "harbor": _lacks_harbor,
     "docker": _lacks_docker,
     "netns": _lacks_netns,
     "mininet": _lacks_mininet,
@@ -285,6 +301,13 @@ def a2a03_python() -> Path:
     """The interpreter of the environment that has the 0.3 line of the A2A SDK."""
     requirement("a2a03")
     return A2A03_PYTHON
+
+
+@pytest.fixture(scope="session")
+def readers_python() -> Path:
+    """The interpreter of the environment that has what reads exports."""
+    requirement("readers")
+    return READERS_PYTHON
 
 
 @pytest.fixture(scope="session")

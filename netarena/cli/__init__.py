@@ -39,6 +39,7 @@ COMMANDS = (
     ("report", "netarena.cli.report", "Report on a stored run, as Markdown or JSON."),
     ("show", "netarena.cli.show", "Show lost episodes, or the transcript of one."),
     ("view", "netarena.cli.view", "Serve pages to read trajectories by, or write them as files."),
+    ("export", "netarena.cli.export", "Write a run for Inspect, Harbor, or as flat tables."),
     ("leaderboard", "netarena.cli.leaderboard", "Rank result files."),
 )
 

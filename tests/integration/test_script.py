@@ -71,7 +71,7 @@ def test_without_venv_one_line_says_what_to_install(machine):
 
 def test_an_unknown_set_is_refused(machine):
     done = call(machine, "scripts/venv", ".venv", "everything")
-    assert done.stderr == "venv: SET: everything is not one of dev, all, a2a03\n"
+    assert done.stderr == "venv: SET: everything is not one of dev, all, a2a03, readers\n"
     assert done.returncode == 2
 
 

@@ -1,0 +1,38 @@
+"""``netarena export``: a stored run for other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from netarena.archive import read_run
+from netarena.report.export import KINDS, export
+
+
+@click.command("export")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(tuple(KINDS)),
+    required=True,
+    help="A log of Inspect, trajectories of Harbor, or two tables: episodes and steps.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Where the files go.  [default: DIR/export-KIND, with --public DIR/public-KIND]",
+)
+@click.option("--public", is_flag=True, help="Leave out ground truth and what tells it.")
+@click.option("--force", is_flag=True, help="Write over files that are there.")
+def command(*, directory: Path, kind: str, out: Path | None, public: bool, force: bool) -> None:
+    """Write the run in DIR for other tools, from its journal, as far as it got."""
+    run = read_run(directory)
+    folder = out or directory / f"{'public' if public else 'export'}-{kind}"
+    files = export(run, kind, folder, public=public, force=force)
+    if not public:
+        click.echo("netarena: warning: this holds ground truth; --public leaves it out", err=True)
+    for path in files:
+        click.echo(str(path))

@@ -1,0 +1,134 @@
+"""Runs for other tools: files in a folder, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from netarena.archive import Stored
+from netarena.errors import ConfigError
+from netarena.report.inspection import name_log, write_log
+from netarena.report.table import (
+    EPISODES,
+    STEPS,
+    Column,
+    csv_lines,
+    json_lines,
+    rows,
+    tell_run,
+    turns,
+)
+from netarena.report.trajectory import make_trajectory
+from netarena.result import replace_file
+
+#: a table's name, its columns, and what its rows are made of
+_TABLES: tuple[tuple[str, tuple[Column[Any], ...], Callable[..., Iterator[Any]]], ...] = (
+    ("episodes", EPISODES, iter),
+    ("steps", STEPS, turns),
+)
+_ODD = re.compile(r"[^A-Za-z0-9_.+-]")
+#: bytes of one row that are read back: a step with a long prompt, reply and output
+_MOST_ROW_BYTES = 1 << 30
+
+#: writes one file
+Write = Callable[[Path], None]
+Plan = Iterator[tuple[str, Write]]
+
+
+def export(
+    run: Sequence[Stored], kind: str, folder: Path, *, public: bool, force: bool
+) -> list[Path]:
+    """Write ``run`` into ``folder`` in the form of ``kind`` (one of ``KINDS``); returns the files.
+
+    ``public`` leaves out what is ground truth or tells it. Nothing is written over unless
+    ``force``. Raises ConfigError, before anything is written where a file is there already, and
+    OSError.
+    """
+    # twice, for episodes are many, and none is kept
+    files = [folder / name for name, _ in KINDS[kind](run, public)]
+    if not force and (there := next((path for path in files if path.exists()), None)):
+        raise ConfigError("--out", f"{there} is there already: --force writes over it")
+    for name, write in KINDS[kind](run, public):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path)
+    return files
+
+
+def _csv(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- one of a table of plans
+    for name, columns, things in _TABLES:
+
+        def write(path: Path, columns: Any = columns, things: Any = things) -> None:
+            table = rows(columns, things(tell_run(run, public=public)), public=public)
+            replace_file(path, csv_lines(columns, table))
+
+        yield f"{name}.csv", write
+
+
+def _parquet(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- the same
+    duckdb = _duckdb()
+    for name, columns, things in _TABLES:
+
+        def write(path: Path, columns: Any = columns, things: Any = things) -> None:
+            table = rows(columns, things(tell_run(run, public=public)), public=public)
+            with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as place:
+                lines, made = Path(place, "rows.jsonl"), Path(place, "rows.parquet")
+                replace_file(lines, json_lines(columns, table))
+                with duckdb.connect(":memory:") as connection:
+                    connection.read_json(
+                        str(lines),
+                        columns={one.name: one.kind for one in columns},
+                        format="newline_delimited",
+                        maximum_object_size=_MOST_ROW_BYTES,
+                    ).write_parquet(str(made), compression="zstd")
+                made.replace(path)
+
+        yield f"{name}.parquet", write
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+    except ImportError:
+        raise ConfigError(
+            "--to", 'parquet needs the extra "export": pip install "netarena[export]"'
+        ) from None
+    return duckdb
+
+
+def _atif(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- the same
+    several = len(run) > 1
+    for stored in run:
+        for told in tell_run([stored], public=public):
+            name = _name(f"{told.query_id}-{told.episode.repeat}.json")
+            text = json.dumps(make_trajectory(told), ensure_ascii=False, indent=2)
+
+            def write(path: Path, text: str = text) -> None:
+                replace_file(path, [text, "\n"])
+
+            yield (f"{_name(stored.header.role)}/{name}" if several else name), write
+
+
+def _inspect(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- the same
+    for stored in run:
+
+        def write(path: Path, stored: Stored = stored) -> None:
+            told = tell_run([stored], public=public)
+            replace_file(path, write_log(stored, told, public=public))
+
+        yield _name(name_log(stored)), write
+
+
+def _name(text: str) -> str:
+    """A file's name, whatever an id or a role of a run holds that others wrote."""
+    return _ODD.sub("_", text).lstrip(".") or "_"
+
+
+KINDS: Mapping[str, Callable[[Sequence[Stored], bool], Plan]] = MappingProxyType(
+    {"inspect": _inspect, "atif": _atif, "parquet": _parquet, "csv": _csv}
+)

@@ -1,0 +1,211 @@
+"""A participant's run as a log of Inspect (version 2, JSON), which its viewer and data frames read.
+
+A sample is a query, an epoch a repeat; our three verdicts are its scores, ``C`` or ``I``. An
+invalid episode is a sample with an error and no score. Inspect itself is not needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from netarena.archive import Stored
+from netarena.journal import JOURNAL_NAME
+from netarena.model import Outcome, Usage
+from netarena.report.story import why
+from netarena.report.table import Told, public_id
+from netarena.stats import VERDICTS, summarise
+
+VERSION = 2
+
+
+def name_log(stored: Stored) -> str:
+    """The file's name, as Inspect names its own: it lists no others."""
+    created = _created(stored).replace(":", "-")
+    return f"{created}_{stored.header.application}-{stored.header.role}_{_log_id(stored)}.json"
+
+
+def write_log(stored: Stored, told: Iterable[Told], *, public: bool) -> Iterator[str]:
+    """The text of the log, in parts; samples are taken one by one."""
+    head = json.dumps(_head(stored, public=public), ensure_ascii=False)
+    yield head.removesuffix("}") + ', "samples": ['
+    before = "\n"
+    for one in told:
+        yield before + json.dumps(_sample(one), ensure_ascii=False)
+        before = ",\n"
+    yield "\n]}\n"
+
+
+def _created(stored: Stored) -> str:
+    """When the journal was last written: the record of a run holds no time of day itself."""
+    changed_s = (stored.folder / JOURNAL_NAME).stat().st_mtime
+    return datetime.fromtimestamp(int(changed_s), UTC).isoformat()
+
+
+def _log_id(stored: Stored) -> str:
+    header = stored.header
+    text = json.dumps([header.application, header.version, header.role, header.shape, header.seed])
+    return hashlib.sha256(text.encode()).hexdigest()[:22]
+
+
+def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
+    header, config = stored.header, stored.config
+    outlines = [episode.outline() for episode in stored.past.episodes.values()]
+    seed = None if public else stored.seed
+    summary = summarise(stored.application, config, seed, outlines, stored.not_run)
+    agent = next((episode.agent for episode in stored.past.episodes.values()), None)
+    created = _created(stored)
+    usage = sum((one.usage for one in outlines if one.usage), Usage())
+    model = agent.name if agent else "none"
+    return {
+        "version": VERSION,
+        "status": "success" if stored.past.complete else "cancelled",
+        "eval": {
+            "eval_id": _log_id(stored),
+            "run_id": _log_id(stored),
+            "task_id": _log_id(stored),
+            "created": created,
+            "task": f"{header.application}-{header.role}",
+            "task_version": header.version,
+            "task_args": summary["config"],
+            "dataset": {
+                "name": header.application,
+                "samples": len(stored.queries),
+                "sample_ids": [
+                    public_id(query) if public else query.id for query in stored.queries
+                ],
+                "shuffled": False,
+            },
+            "model": model,
+            "model_base_url": agent.base_url if agent else None,
+            "config": {"epochs": config.repeats},
+            "metadata": {"seed": summary["seed"], "generator_version": header.version},
+        },
+        "plan": {},
+        "results": {
+            "total_samples": len(stored.asks),
+            "completed_samples": summary["graded"],
+            "scores": [
+                {
+                    "name": name,
+                    "scorer": name,
+                    "scored_samples": summary["graded"],
+                    "metrics": _metrics(summary[f"avg_{name}"], summary["intervals"][name]),
+                }
+                for name in VERDICTS
+                if summary[f"avg_{name}"] is not None
+            ],
+        },
+        "stats": {
+            "started_at": created,
+            "completed_at": created,
+            "model_usage": {model: _usage(usage)} if usage.replies else {},
+        },
+    }
+
+
+def _metrics(rate: float, interval: Iterable[float]) -> dict[str, Any]:
+    low, high = interval
+    values = {"accuracy": rate, "low": low, "high": high}
+    return {name: {"name": name, "value": value} for name, value in values.items()}
+
+
+def _sample(told: Told) -> dict[str, Any]:
+    episode = told.episode
+    outline = episode.outline()
+    reasons = why(episode)
+    sample: dict[str, Any] = {
+        "id": told.query_id,
+        "epoch": episode.repeat,
+        "input": told.query.text,
+        "target": [] if told.public else told.actions,
+        "messages": [message for turn in _turns(told) for message in turn],
+        "events": list(_events(told)),
+        "output": _output(told),
+        "total_time": sum(
+            (episode.agent_time_s, episode.execution_time_s, episode.own_time_s, episode.world_s)
+        ),
+        "working_time": episode.agent_time_s + episode.execution_time_s,
+        "metadata": {
+            "label": episode.label,
+            "level": episode.level,
+            "outcome": episode.outcome.value,
+            "iterations": episode.iterations,
+            "reason": episode.reason,
+            "failure_type": episode.failure.kind.value if episode.failure else None,
+            "failure_rule": episode.failure.rule if episode.failure else None,
+        },
+    }
+    if episode.usage is not None:
+        sample["model_usage"] = {episode.agent.name: _usage(episode.usage)}
+    if episode.outcome is Outcome.INVALID:
+        said = "our failure" if told.public else episode.detail
+        sample["error"] = {"message": said, "traceback": said, "traceback_ansi": said}
+        return sample
+    sample["scores"] = {
+        name: {
+            "value": "C" if right(outline) else "I",
+            "explanation": None if told.public else reasons or None,
+        }
+        for name, right in VERDICTS.items()
+    }
+    return sample
+
+
+def _turns(told: Told) -> Iterator[list[dict[str, Any]]]:
+    """Of each turn the prompt as it was, with what the replies before it led to, and the reply."""
+    for number, step in enumerate(told.episode.steps, start=1):
+        name = f"{told.query_id}-{told.episode.repeat}-{number}"
+        turn = [{"id": f"{name}-prompt", "role": "user", "content": step.prompt}]
+        if step.reply is not None:
+            said = {"role": "assistant", "content": step.reply.text}
+            turn.append({"id": f"{name}-reply", **said, "model": told.episode.agent.name})
+        yield turn
+
+
+def _events(told: Told) -> Iterator[dict[str, Any]]:
+    """Each turn as a call of the model: from these the data frame of messages is made."""
+    model = told.episode.agent.name
+    begin_s = 0.0
+    for (prompt, *replies), step in zip(_turns(told), told.episode.steps, strict=True):
+        choices = [{"message": reply, "stop_reason": "stop"} for reply in replies]
+        yield {
+            "event": "model",
+            "uuid": prompt["id"],
+            "timestamp": _created(told.stored),
+            "working_start": begin_s,
+            "working_time": step.agent_s,
+            "model": model,
+            "input": [prompt],
+            "tools": [],
+            "tool_choice": "none",
+            "config": {},
+            "output": {"model": model, "choices": choices, "time": step.agent_s},
+        }
+        begin_s += step.agent_s + step.execution_s
+
+
+def _output(told: Told) -> dict[str, Any]:
+    """The last reply."""
+    model = told.episode.agent.name
+    replies = [step.reply for step in told.episode.steps if step.reply is not None]
+    if not replies:
+        return {"model": model, "choices": []}
+    message = {"role": "assistant", "content": replies[-1].text, "model": model}
+    return {
+        "model": model,
+        "completion": replies[-1].text,
+        "choices": [{"message": message, "stop_reason": "stop"}],
+    }
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "total_cost": usage.cost_usd,
+    }

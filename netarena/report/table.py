@@ -1,0 +1,227 @@
+"""Episodes and steps as two flat tables, with the same columns for all applications.
+
+What is ground truth, or tells it, is marked: a public table has null there, and sealed ids.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from netarena.archive import Stored
+from netarena.identity import read_id, seal_id
+from netarena.model import Episode, Query, Step, Usage
+from netarena.report.story import move_text, why
+
+T = TypeVar("T")
+#: a value of a cell
+Cell = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Told:
+    """An episode, with whose it is."""
+
+    stored: Stored
+    query: Query
+    episode: Episode
+    public: bool
+
+    @property
+    def query_id(self) -> str:
+        """The id; sealed in public, for an open one tells the seed, which draws the answers."""
+        return public_id(self.query) if self.public else self.query.id
+
+    @property
+    def actions(self) -> list[str]:
+        """What was wrong, or what was to be done, in words: ground truth."""
+        return [self.stored.application.describe(action) for action in self.query.actions]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A step, with its episode and its number, from 1."""
+
+    told: Told
+    number: int
+    step: Step
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """One column: its name, its type in SQL, and how a row has it."""
+
+    name: str
+    kind: str
+    read: Callable[[T], Cell]
+    #: whether it is ground truth, or tells it
+    truth: bool = False
+
+
+def public_id(query: Query) -> str:
+    """The sealed form of a query's id."""
+    identity = read_id(query.id)
+    open_id = identity is not None and identity.index is not None
+    return seal_id(query.id, query.seed) if open_id else query.id
+
+
+def tell_run(run: Iterable[Stored], *, public: bool) -> Iterator[Told]:
+    """The graded episodes of a run's participants, one at a time, whole."""
+    for stored in run:
+        queries = {query.id: query for query in stored.queries}
+        for episode in stored.episodes():
+            yield Told(stored, queries[episode.query_id], episode, public)
+
+
+def turns(told: Iterable[Told]) -> Iterator[Turn]:
+    """The steps of episodes."""
+    for one in told:
+        for number, step in enumerate(one.episode.steps, start=1):
+            yield Turn(one, number, step)
+
+
+def rows(
+    columns: Iterable[Column[T]], things: Iterable[T], *, public: bool
+) -> Iterator[list[Cell]]:
+    """A row of cells for each thing."""
+    chosen = list(columns)
+    for thing in things:
+        yield [None if public and one.truth else one.read(thing) for one in chosen]
+
+
+def csv_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Iterator[str]:
+    """A table as CSV (RFC 4180) with its head; null is an empty cell, true and false are words."""
+    yield _csv_line([one.name for one in columns])
+    for cells in table:
+        yield _csv_line(cells)
+
+
+def json_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Iterator[str]:
+    """A table as JSONL."""
+    names = [one.name for one in columns]
+    for cells in table:
+        yield json.dumps(dict(zip(names, cells, strict=True)), ensure_ascii=False) + "\n"
+
+
+def _csv_line(cells: Iterable[Cell]) -> str:
+    line = io.StringIO(newline="")
+    words = [str(cell).lower() if isinstance(cell, bool) else cell for cell in cells]
+    csv.writer(line).writerow(words)
+    return line.getvalue()
+
+
+def _usage(read: Callable[[Usage], Cell]) -> Callable[[Told], Cell]:
+    return lambda told: read(told.episode.usage) if told.episode.usage else None
+
+
+def _turn_usage(read: Callable[[Usage], Cell]) -> Callable[[Turn], Cell]:
+    def told(turn: Turn) -> Cell:
+        usage = Usage.read(turn.step.reply)
+        return read(usage) if usage.replies else None
+
+    return told
+
+
+def _failure(name: str) -> Callable[[Told], Cell]:
+    def told(one: Told) -> Cell:
+        failure = one.episode.failure
+        return None if failure is None else str(getattr(failure, name))
+
+    return told
+
+
+def _field(name: str) -> Callable[[Told], Cell]:
+    def told(one: Told) -> Cell:
+        value: Cell = getattr(one.episode, name)
+        return value
+
+    return told
+
+
+def _step(name: str) -> Callable[[Turn], Cell]:
+    def told(turn: Turn) -> Cell:
+        value: Cell = getattr(turn.step, name)
+        return value
+
+    return told
+
+
+def _judged(read: Callable[[Any], Cell]) -> Callable[[Turn], Cell]:
+    return lambda turn: read(turn.step.judgement) if turn.step.judgement else None
+
+
+TEXT, INT, FLOAT, BOOL = "VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN"
+
+EPISODES: tuple[Column[Told], ...] = (
+    Column("application", TEXT, lambda told: told.stored.header.application),
+    Column("version", TEXT, lambda told: told.stored.header.version),
+    Column("seed", "UBIGINT", lambda told: told.stored.seed, truth=True),
+    Column("role", TEXT, _field("role")),
+    Column("agent", TEXT, lambda told: told.episode.agent.name),
+    Column("agent_url", TEXT, lambda told: told.episode.agent.base_url),
+    Column("prompt_type", TEXT, _field("prompt_type")),
+    Column("query_id", TEXT, lambda told: told.query_id),
+    Column("repeat", INT, _field("repeat")),
+    Column("label", TEXT, _field("label")),
+    Column("level", TEXT, _field("level")),
+    Column("task", TEXT, lambda told: told.query.text),
+    Column("actions", TEXT, lambda told: "; ".join(told.actions), truth=True),
+    Column("outcome", TEXT, lambda told: told.episode.outcome.value),
+    Column("correct", BOOL, _field("correct")),
+    Column("safe", BOOL, _field("safe")),
+    Column("solved_safely", BOOL, lambda told: told.episode.correct and told.episode.safe),
+    Column("iterations", INT, _field("iterations")),
+    Column("steps", INT, lambda told: len(told.episode.steps)),
+    Column("reason", TEXT, _field("reason")),
+    Column("why", TEXT, lambda told: why(told.episode), truth=True),
+    Column("failure_type", TEXT, _failure("kind")),
+    Column("failure_rule", TEXT, _failure("rule")),
+    Column("attempt", INT, _field("attempt")),
+    Column("agent_time_s", FLOAT, _field("agent_time_s")),
+    Column("execution_time_s", FLOAT, _field("execution_time_s")),
+    Column("own_time_s", FLOAT, _field("own_time_s")),
+    Column("world_s", FLOAT, _field("world_s")),
+    Column("queue_s", FLOAT, _field("queue_s")),
+    Column("input_tokens", INT, _usage(lambda usage: usage.input_tokens)),
+    Column("output_tokens", INT, _usage(lambda usage: usage.output_tokens)),
+    Column("cost_usd", FLOAT, _usage(lambda usage: usage.cost_usd)),
+)
+
+STEPS: tuple[Column[Turn], ...] = (
+    Column("application", TEXT, lambda turn: turn.told.stored.header.application),
+    Column("role", TEXT, lambda turn: turn.told.episode.role),
+    Column("agent", TEXT, lambda turn: turn.told.episode.agent.name),
+    Column("query_id", TEXT, lambda turn: turn.told.query_id),
+    Column("repeat", INT, lambda turn: turn.told.episode.repeat),
+    Column("step", INT, lambda turn: turn.number),
+    Column("prompt", TEXT, _step("prompt")),
+    Column("reply", TEXT, lambda turn: turn.step.reply.text if turn.step.reply else None),
+    Column("refused", TEXT, _step("refused")),
+    Column("asked", TEXT, lambda turn: move_text(turn.step.move) or None),
+    Column("executed", BOOL, _step("executed")),
+    Column("output", TEXT, _step("output")),
+    Column("correct", BOOL, _judged(lambda judgement: judgement.correct)),
+    Column("safe", BOOL, _judged(lambda judgement: judgement.safe)),
+    Column("findings", INT, _judged(lambda judgement: len(judgement.findings))),
+    Column(
+        "rules", TEXT, _judged(lambda said: ",".join(sorted({one.rule for one in said.findings})))
+    ),
+    Column(
+        "harm",
+        TEXT,
+        _judged(lambda judgement: "; ".join(one.detail for one in judgement.findings)),
+        truth=True,
+    ),
+    Column("still_wrong", TEXT, _judged(lambda judgement: judgement.reason), truth=True),
+    Column("agent_s", FLOAT, _step("agent_s")),
+    Column("execution_s", FLOAT, _step("execution_s")),
+    Column("own_s", FLOAT, _step("own_s")),
+    Column("queue_s", FLOAT, _step("queue_s")),
+    Column("input_tokens", INT, _turn_usage(lambda usage: usage.input_tokens)),
+    Column("output_tokens", INT, _turn_usage(lambda usage: usage.output_tokens)),
+    Column("cost_usd", FLOAT, _turn_usage(lambda usage: usage.cost_usd)),
+)

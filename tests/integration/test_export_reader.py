@@ -1,0 +1,92 @@
+"""What reads our exports reads them: Inspect's log API and data frames, Harbor's validator."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from netarena_toy import Toy
+from stage import Scripted, assess, open_all
+
+from netarena.archive import read_run
+from netarena.model import Reply
+from netarena.report.export import export
+
+READ_LOG = """
+import json, sys
+from inspect_ai.analysis import evals_df, messages_df, samples_df
+from inspect_ai.log import list_eval_logs, read_eval_log
+(found,) = list_eval_logs(sys.argv[1])
+log = read_eval_log(found)
+samples = samples_df(sys.argv[1], quiet=True)
+print(json.dumps({
+    "status": log.status, "task": log.eval.task, "model": log.eval.model,
+    "rates": {one.name: one.metrics["accuracy"].value for one in log.results.scores},
+    "epochs": sorted(one.epoch for one in log.samples),
+    "values": {one.scores["safety"].value for one in log.samples} == {"C"},
+    "targets": sum(len(one.target) for one in log.samples),
+    "evals": len(evals_df(sys.argv[1], quiet=True)), "samples": len(samples),
+    "correct": samples["score_correctness"].tolist(),
+    "messages": len(messages_df(sys.argv[1], quiet=True)),
+}))
+"""
+VALIDATE = """
+import sys
+from harbor.utils.trajectory_validator import TrajectoryValidator
+for path in sys.argv[1:]:
+    validator = TrajectoryValidator()
+    if not validator.validate(path):
+        sys.exit(str(validator.errors))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def answer(prompt: str, turn: int) -> Reply:
+        text = "hm" if turn == 0 else open_all(prompt, turn - 1)
+        return Reply(text=text, metadata={"usage": {"input_tokens": 7, "output_tokens": 2}})
+
+    folder = tmp_path_factory.mktemp("run")
+    assess(Toy(), Scripted(answer), folder, num_queries=1, repeats=2, max_iterations=12)
+    return folder
+
+
+def read(python: Path, program: str, *arguments: object) -> str:
+    words = [python, "-c", program, *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_inspect_reads_a_log(public: bool, readers_python: Path, run: Path, tmp_path: Path) -> None:
+    export(read_run(run), "inspect", tmp_path, public=public, force=False)
+    told: dict[str, Any] = json.loads(read(readers_python, READ_LOG, tmp_path))
+    steps = sum(len(one.steps) for stored in read_run(run) for one in stored.episodes())
+    assert told == {
+        "status": "success",
+        "task": "toy-toy_operator",
+        "model": "scripted",
+        "rates": {"correctness": 1.0, "safety": 1.0, "solved_safely": 1.0},
+        "epochs": [1, 1, 1, 2, 2, 2],
+        "values": True,
+        "targets": 0 if public else 12,
+        "evals": 1,
+        "samples": 6,
+        "correct": ["C"] * 6,
+        "messages": 2 * steps,
+    }
+
+
+@pytest.mark.requires("harbor")
+def test_harbor_validates_trajectories(readers_python: Path, run: Path, tmp_path: Path) -> None:
+    paths = export(read_run(run), "atif", tmp_path, public=False, force=False)
+    read(readers_python, VALIDATE, *paths)
+    broken = json.loads(paths[0].read_text())
+    broken["steps"][0]["step_id"] = 7
+    paths[0].write_text(json.dumps(broken))
+    with pytest.raises(AssertionError, match="step_id"):
+        read(readers_python, VALIDATE, paths[0])

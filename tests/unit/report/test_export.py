@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import duckdb
+import pytest
+from netarena_toy import Toy
+from stage import Scripted, assess, open_all
+
+from netarena.archive import read_run
+from netarena.cli import main
+from netarena.model import Reply
+from netarena.report.export import KINDS, export
+from netarena.report.table import EPISODES, STEPS
+
+PAGE = Path(__file__).parents[3] / "docs" / "export.md"
+
+
+def answer(prompt: str, turn: int) -> Reply:
+    """One harm, a formula of a spreadsheet, then what solves it; tells its tokens."""
+    text = {0: "close v1", 1: '=SUM("é"),\n\x00'}.get(turn) or open_all(prompt, turn - 2)
+    return Reply(text=text, metadata={"usage": {"input_tokens": 7, "output_tokens": 2}})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    assess(Toy(), Scripted(answer), folder, num_queries=1, repeats=2, max_iterations=12)
+    return folder
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_csv_and_parquet_hold_the_same(run: Path, tmp_path: Path) -> None:
+    export(read_run(run), "csv", tmp_path, public=False, force=False)
+    export(read_run(run), "parquet", tmp_path, public=False, force=False)
+    for name, columns in (("episodes", EPISODES), ("steps", STEPS)):
+        table = duckdb.read_parquet(str(tmp_path / f"{name}.parquet"))
+        assert table.columns == [one.name for one in columns]
+        assert [str(kind) for kind in table.types] == [one.kind for one in columns]
+        text = read_csv(tmp_path / f"{name}.csv")
+        assert len(text) == len(table)
+        for told, row in zip(table.fetchall(), text, strict=True):
+            words = ["" if cell is None else str(cell) for cell in told]
+            words = [word.lower() if word in {"True", "False"} else word for word in words]
+            assert words == list(row.values())
+    episodes = read_csv(tmp_path / "episodes.csv")
+    assert [row["repeat"] for row in episodes] == ["1"] * 3 + ["2"] * 3
+    assert {row["outcome"] for row in episodes} == {"solved"}
+    assert {row["solved_safely"] for row in episodes} == {"false"}
+    assert all(int(row["input_tokens"]) == 7 * int(row["steps"]) for row in episodes)
+    harm, refused = read_csv(tmp_path / "steps.csv")[:2]
+    assert (harm["findings"], harm["rules"], harm["harm"]) == ("1", "closed", "v1 closed")
+    assert (refused["reply"], refused["correct"]) == ('=SUM("é"),\n\x00', "")
+
+
+def leaks(run: Path, folder: Path) -> list[str]:
+    """Files with a fault's words, the harmed or wrong element, or an id that tells the seed."""
+    said = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    (stored,) = read_run(run)
+    words = [query.id for query in stored.queries]
+    words += [
+        stored.application.describe(action) for one in stored.queries for action in one.actions
+    ]
+    words += ["v1 closed", "is closed"]
+    return [word for word in words if any(word.encode() in text for text in said)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "parquet"])
+def test_public_leaves_ground_truth_out(kind: str, run: Path, tmp_path: Path) -> None:
+    export(read_run(run), kind, tmp_path / "own", public=False, force=False)
+    assert leaks(run, tmp_path / "own")
+    export(read_run(run), kind, tmp_path / "public", public=True, force=False)
+    assert leaks(run, tmp_path / "public") == []
+
+
+def test_public_parquet_has_no_ground_truth(run: Path, tmp_path: Path) -> None:
+    export(read_run(run), "parquet", tmp_path, public=True, force=False)
+    for name, columns in (("episodes", EPISODES), ("steps", STEPS)):
+        table = duckdb.read_parquet(str(tmp_path / f"{name}.parquet"))
+        hidden = [one.name for one in columns if one.truth]
+        assert set(table.select(*hidden).fetchall()) == {(None,) * len(hidden)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_are_written_over_only_by_force(kind: str, run: Path, tmp_path, capsys) -> None:
+    out = ("export", str(run), "--to", kind, "--out", str(tmp_path / "out"))
+    assert main([*out]) == 0
+    told = capsys.readouterr()
+    assert "warning: this holds ground truth; --public leaves it out" in told.err
+    files = [Path(line) for line in told.out.splitlines()]
+    before = {path: path.read_bytes() for path in files}
+    files[-1].write_text("mine")
+    assert main([*out]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert files[-1].read_text() == "mine"
+    assert main([*out, "--force"]) == 0
+    assert kind == "parquet" or {path: path.read_bytes() for path in files} == before
+
+
+def test_a_trajectory_tells_each_turn(run: Path, tmp_path: Path) -> None:
+    paths = export(read_run(run), "atif", tmp_path, public=False, force=False)
+    assert len(paths) == 6
+    told = json.loads(paths[0].read_text())
+    assert [step["step_id"] for step in told["steps"]] == list(range(1, len(told["steps"]) + 1))
+    _, harm, _, refused, *_ = told["steps"]
+    assert harm["message"] == "close v1"
+    assert harm["tool_calls"][0]["arguments"] == {"text": "close v1"}
+    assert harm["observation"]["results"][0]["content"] == "v1 is close"
+    assert harm["extra"]["safe"] is False
+    assert "tool_calls" not in refused
+    assert told["final_metrics"]["total_prompt_tokens"] == 7 * (len(told["steps"]) // 2)
+
+
+def test_names_of_files_are_ours_whatever_ids_hold(run: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "odd"
+    odd.mkdir()
+    (stored,) = read_run(run)
+    for name in ("journal.jsonl", "queries.jsonl"):
+        text = (run / name).read_text().replace(stored.queries[0].id, "../../../up")
+        (odd / name).write_text(text)
+    for path in export(read_run(odd), "atif", tmp_path / "a" / "b", public=False, force=False):
+        assert path.parent == tmp_path / "a" / "b"
+        assert path.name[0] != "."
+
+
+def test_every_column_is_documented() -> None:
+    page = PAGE.read_text()
+    episodes, steps = page.split("### Episodes")[1].split("### Steps")
+    for text, columns in ((episodes, EPISODES), (steps, STEPS)):
+        for one in columns:
+            assert f"`{one.name}`" in text, one.name
