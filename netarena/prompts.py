@@ -6,7 +6,8 @@ happened so far, and why the last reply could not be used, if it could not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -104,6 +105,14 @@ def render(style: PromptStyle, parts: PromptParts, *, refused: str | None = None
         for title, body in sections
         if body.strip()
     )
+
+
+def news(before: str, now: str) -> Iterator[str]:
+    """The lines of a prompt that the one before did not have."""
+    old, new = before.splitlines(), now.splitlines()
+    for kind, _, _, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        if kind in {"insert", "replace"}:
+            yield from new[start:end]
 
 
 def _render_example(example: Example, *, with_thought: bool) -> str:

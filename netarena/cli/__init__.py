@@ -28,6 +28,7 @@ COMMANDS = (
     ("serve", "netarena.cli.serve", "Serve a green agent over A2A."),
     ("run", "netarena.cli.run", "Examine an agent here and now."),
     ("play", "netarena.cli.play", "Be the agent yourself, at one query."),
+    ("mcp", "netarena.cli.mcp", "Serve tasks to an agent that calls tools (MCP)."),
     ("request", "netarena.cli.request", "Ask a green agent for an assessment."),
     ("compose", "netarena.cli.compose", "Make a compose file of a scenario."),
     ("check-agent", "netarena.cli.check_agent", "Say what would make an agent fail, and why."),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import os
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from netarena.config import Config
 from netarena.errors import AgentFailed, FailureReason
 from netarena.identity import Secrecy
 from netarena.model import AgentInfo, Outcome, Reply
+from netarena.prompts import news
 from netarena.report.markdown import plain
 from netarena.report.story import is_lost, why
 from netarena.tool import Tool
@@ -176,14 +176,6 @@ class Person:
         while first.startswith(_FENCE) and not (len(lines) > 1 and lines[-1].startswith(_FENCE)):
             lines.append(await self._line("... "))
         return "\n".join(lines)
-
-
-def news(before: str, now: str) -> Iterator[str]:
-    """The lines of a prompt that the one before did not have."""
-    old, new = before.splitlines(), now.splitlines()
-    for kind, _, _, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
-        if kind in {"insert", "replace"}:
-            yield from new[start:end]
 
 
 def _form(tool: Tool, *, first: bool) -> str:

@@ -1,0 +1,204 @@
+"""``netarena mcp``: tasks for an agent that calls tools, by the Model Context Protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from netarena.application import Application, load
+from netarena.assessment import RESULTS_NAME, conduct
+from netarena.cli.desk import GUIDE, Desk
+from netarena.cli.interrupt import run_until_stopped
+from netarena.cli.option import RUNS, config_options, read_pairs
+from netarena.cli.run import place
+from netarena.cli.text import open_log
+from netarena.config import Config
+from netarena.errors import AssessmentFailed, ConfigError
+from netarena.tool import Tool
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+    from starlette.applications import Starlette
+    from starlette.types import Receive, Scope, Send
+
+#: a client has so long for each turn, unless somebody says otherwise, s
+PATIENCE_S = 3600.0
+TOKEN = "NETARENA_MCP_TOKEN"  # noqa: S105 -- the variable's name
+PATH = "/mcp"
+_HOST = "127.0.0.1"
+
+
+@click.command("mcp")
+@click.argument("application", metavar="APP")
+@config_options
+@click.option(
+    "--http", is_flag=True, help="Serve on loopback instead of standard input and output."
+)
+@click.option(
+    "--port",
+    default=0,
+    type=click.IntRange(0, 65_535),
+    metavar="P",
+    help="With --http: the port.  [default: a free one]",
+)
+@click.option("--name", default="mcp", show_default=True, help="The agent's name in the results.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help=f"Where results and journal go.  [default: {RUNS}/APP-SEED]",
+)
+def command(  # noqa: PLR0913 -- one argument per option
+    *,
+    application: str,
+    num_queries: int | None,
+    seed: int | None,
+    pairs: tuple[str, ...],
+    http: bool,
+    port: int,
+    name: str,
+    out: Path | None,
+) -> None:
+    """Serve the tasks of APP by the Model Context Protocol: an agent that calls tools is examined.
+
+    With --http a client sends a token: that of NETARENA_MCP_TOKEN, else one that is drawn and told
+    on standard error.
+    """
+    open_log("netarena: %(levelname)s: %(message)s")
+    try:
+        import mcp.server.lowlevel  # noqa: F401 -- told before any world is built
+    except ImportError:
+        raise ConfigError("mcp", 'is not installed: pip install "netarena[mcp]"') from None
+    values = read_pairs(pairs, num_queries=num_queries, seed=seed)
+    app = load(application)
+    if out is not None:
+        values |= read_pairs((), output_dir=str(out))
+    config, folder = place(
+        app, app.config_type.parse({"agent_timeout_s": PATIENCE_S, **values, "concurrency": 1})
+    )
+    token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
+
+    async def serve() -> None:
+        desk = Desk(app, config, name)
+        async with app:
+            assessing = asyncio.create_task(_assess(app, config, desk, folder))
+            try:
+                await (_serve_http(desk, token, port) if http else _serve_stdio(desk))
+            finally:
+                # who leaves when all is graded leaves the results to be written
+                if not desk.complete:
+                    assessing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await assessing
+
+    run_until_stopped(serve, hint="what was graded is kept")
+    if (folder / RESULTS_NAME).is_file():
+        click.echo(f"netarena: {folder / RESULTS_NAME}", err=True)
+
+
+async def _assess(application: Application, config: Config, desk: Desk, folder: Path) -> None:
+    """The assessment, from the first call for a task on."""
+    await desk.begun.wait()
+    try:
+        await conduct(application, config, {application.role: desk}, out=folder, reporter=desk)
+    except (AssessmentFailed, ConfigError) as error:
+        desk.fail(str(error))
+        raise
+
+
+def build_server(desk: Desk) -> Server[Any]:
+    """An MCP server whose tools are those of ``desk``."""
+    from mcp import types
+    from mcp.server.lowlevel import Server
+
+    async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(name=tool.name, description=tool.about, input_schema=_schema(tool))
+                for tool in desk.tools.values()
+            ]
+        )
+
+    async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        said = await desk.call(params.name, params.arguments or {})
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=said.text)], is_error=said.refused
+        )
+
+    return Server("netarena", instructions=GUIDE, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _schema(tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {
+            one.name: {"type": "string", "description": one.about} for one in tool.parameters
+        },
+        "required": [one.name for one in tool.parameters],
+        "additionalProperties": False,
+    }
+
+
+async def _serve_stdio(desk: Desk) -> None:
+    """Until standard input ends."""
+    from mcp.server.stdio import stdio_server
+
+    server = build_server(desk)
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+def build_http(desk: Desk, token: str, port: int) -> Starlette:
+    """The server over HTTP, for who knows the token and means this machine."""
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    hosts = [f"{_HOST}:{port}", f"localhost:{port}"]
+    app = build_server(desk).streamable_http_app(
+        streamable_http_path=PATH,
+        transport_security=TransportSecuritySettings(
+            allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts]
+        ),
+    )
+    app.add_middleware(_Guarded, token=token)
+    app.state.closing = asyncio.Event()
+    return app
+
+
+class _Guarded:
+    """Answers who has no token with 401; what is behind it never hears of them."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], token: str) -> None:
+        self._app = app
+        self._wanted = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._wanted):
+                from starlette.responses import PlainTextResponse
+
+                headers = {"WWW-Authenticate": "Bearer"}
+                refusal = PlainTextResponse("a token is needed", 401, headers)
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def _serve_http(desk: Desk, token: str, port: int) -> None:
+    """Until somebody was told that there are no more tasks."""
+    from netarena.a2a.service import listen, serving
+
+    listener = listen(_HOST, port)
+    bound = listener.getsockname()[1]
+    async with serving(build_http(desk, token, bound), listener) as url:
+        shown = f"the token of {TOKEN}" if os.environ.get(TOKEN) else f"the token {token}"
+        click.echo(f"netarena: MCP at {url.rstrip('/')}{PATH}, with {shown}", err=True)
+        await desk.told.wait()

@@ -1,0 +1,196 @@
+"""netarena mcp, driven by the client of the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from netarena.a2a.service import listen, serving
+from netarena.application import load
+from netarena.cli import main
+from netarena.cli.desk import Desk
+from netarena.cli.mcp import PATH, _assess, build_http, build_server
+from netarena.journal import JOURNAL_NAME, read_journal
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "a-token-of-a-test"
+
+
+@asynccontextmanager
+async def examined(out: Path, **values: Any) -> AsyncIterator[Desk]:
+    """The desk of an assessment of the waterworks, which goes on until it ends."""
+    toy = load("toy")
+    config = toy.config_type.parse({"seed": 7, "complexity_level": "level2", **values})
+    desk = Desk(toy, config, "caller")
+    async with toy:
+        assessing = asyncio.create_task(_assess(toy, config, desk, out))
+        try:
+            yield desk
+        finally:
+            if not desk.complete:
+                assessing.cancel()
+            await asyncio.wait([assessing])
+
+
+async def call(client: Client, name: str, **values: Any) -> tuple[str, bool]:
+    result = await client.call_tool(name, values)
+    (content,) = result.content
+    return content.text, bool(result.is_error)  # type: ignore[union-attr]
+
+
+async def solve(client: Client) -> list[str]:
+    """Do all tasks; what each call was answered with."""
+    told = []
+    while "no more tasks" not in (task := (await call(client, "next_task"))[0]):
+        told.append(task)
+        shut = re.findall(r"'(v\d)': False", task)
+        told += [(await call(client, "reply", text=f"open {valve}"))[0] for valve in shut]
+    return [*told, task]
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((out / "results.json").read_text())["results"]
+    return found
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_calls_tools_is_examined(tmp_path: Path) -> None:
+    async with examined(tmp_path, num_queries=2) as desk, Client(build_server(desk)) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert list(tools) == ["next_task", "reply"]
+        assert tools["reply"].input_schema["required"] == ["text"]
+        told = await solve(client)
+    first, after, ended, *_, last = told
+    assert first.startswith("You run a waterworks.")
+    assert first.endswith("(turn 1 of 10)")
+    # what is new, not the task again
+    assert re.search(r"open v\d: v\d is open", after)
+    assert "You run a waterworks." not in after
+    assert after.endswith("(turn 2 of 10)")
+    assert (ended, last) == (
+        "The task has ended: call next_task.",
+        "There are no more tasks.",
+    )
+    assert results(tmp_path)[-1]["avg_solved_safely"] == 1.0
+    episodes = read_journal(tmp_path / JOURNAL_NAME, slim=False).episodes.values()
+    assert [len(episode.steps) for episode in episodes] == [2, 2]
+    assert {episode.agent.name for episode in episodes} == {"caller"}
+
+
+@pytest.mark.anyio
+async def test_what_is_no_turn_costs_none(tmp_path: Path) -> None:
+    async with examined(tmp_path, max_iterations=2) as desk, Client(build_server(desk)) as client:
+        assert await call(client, "reply", text="open v1") == (
+            "No task is open: call next_task.",
+            True,
+        )
+        task, _ = await call(client, "next_task")
+        assert await call(client, "next_task") == (task, False)
+        for values, problem in [
+            ({}, "takes text, not nothing"),
+            ({"text": 1}, "text must be text"),
+            ({"text": "open v1", "more": ""}, "takes text, not text, more"),
+            ({"text": "x" * (1 << 20) + "x"}, "at most 1,048,576 characters are read"),
+        ]:
+            assert await call(client, "reply", **values) == (f"reply: {problem}", True)
+        text, refused = await call(client, "smash")
+        assert ("There is no tool 'smash'" in text, refused) == (True, True)
+        # a reply that cannot be read is a turn, as ever
+        text, refused = await call(client, "reply", text="hm")
+        assert "Send `open NAME` or `close NAME`." in text
+        assert (text.endswith("(turn 2 of 2)"), refused) == (True, False)
+        # of two calls at once the second finds the task ended
+        pair = [call(client, "reply", text="close v1"), call(client, "reply", text="close v2")]
+        told = await asyncio.gather(*pair)
+        assert sorted(told) == [
+            ("No task is open: call next_task.", True),
+            ("The task has ended: call next_task.", False),
+        ]
+        assert (await call(client, "next_task"))[0] == "There are no more tasks."
+    summary = results(tmp_path)[-1]
+    assert (summary["graded"], summary["avg_safety"]) == (1, 0.0)
+
+
+@pytest.mark.anyio
+async def test_who_is_too_slow_loses_the_task_alone(tmp_path: Path) -> None:
+    keys = {"num_queries": 2, "agent_timeout_s": 0.5}
+    async with examined(tmp_path, **keys) as desk, Client(build_server(desk)) as client:
+        await call(client, "next_task")
+        while desk._graded == 0:  # noqa: ASYNC110 -- it is the engine's limit that is waited for
+            await asyncio.sleep(0.01)
+        assert await call(client, "reply", text="open v1") == (
+            "No task is open: call next_task.",
+            True,
+        )
+        await solve(client)
+    assert [record["outcome"] for record in results(tmp_path)[:-1]] == ["agent_failed", "solved"]
+
+
+@pytest.mark.anyio
+async def test_over_http_with_a_token_and_a_host(tmp_path: Path) -> None:
+    async with examined(tmp_path) as desk:
+        listener = listen("127.0.0.1", 0)
+        port = listener.getsockname()[1]
+        async with serving(build_http(desk, TOKEN, port), listener) as url:
+            target = url.rstrip("/") + PATH
+            right = {"Authorization": f"Bearer {TOKEN}"}
+            async with httpx.AsyncClient(trust_env=False) as plain:
+                for headers, status in [
+                    ({}, 401),
+                    ({"Authorization": "Bearer wrong"}, 401),
+                    ({"Authorization": "Bearer é".encode()}, 401),
+                    ({**right, "Host": f"evil.example:{port}"}, 421),
+                    ({**right, "Origin": "http://evil.example"}, 403),
+                ]:
+                    answer = await plain.post(target, json={}, headers=headers)
+                    assert answer.status_code == status, headers
+            async with (
+                httpx2.AsyncClient(headers=right, trust_env=False) as http,
+                Client(streamable_http_client(target, http_client=http)) as client,
+            ):
+                await solve(client)
+    assert results(tmp_path)[-1]["avg_solved_safely"] == 1.0
+
+
+@pytest.mark.anyio
+async def test_over_standard_input_and_output(tmp_path: Path) -> None:
+    arguments = ["-m", "netarena.cli", "mcp", "toy", "--seed", "7", "--out", str(tmp_path / "out")]
+    arguments += ["--set", "complexity_level=level1"]
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "apps", ROOT / "tests" / "toy")))
+    program = StdioServerParameters(
+        command=sys.executable,
+        args=arguments,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (paths, os.environ.get("PYTHONPATH")))),
+        },
+    )
+    async with Client(program) as client:
+        assert "open v1" not in (await call(client, "next_task"))[0]
+        for number in range(1, 9):
+            text, refused = await call(client, "reply", text=f"open v{number}")
+            assert not refused
+            if "has ended" in text:
+                break
+    # whoever left at once left the results to be written
+    assert results(tmp_path / "out")[-1]["avg_solved_safely"] == 1.0
+
+
+def test_without_the_sdk_the_extra_is_named(monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)
+    assert main(["mcp", "toy"]) == 2
+    assert 'pip install "netarena[mcp]"' in capsys.readouterr().err
