@@ -24,6 +24,7 @@ from typing import Any, NoReturn, Protocol
 
 from pydantic import ValidationError
 
+from netarena import trace
 from netarena.agent import Agent
 from netarena.aio import finish
 from netarena.application import Application
@@ -774,7 +775,9 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             places=places,
             report=report,
         )
-        graded = await run.grade(deck, deadline)
+        with trace.assessment(application.name, application.version, role, agent.info) as span:
+            graded = await run.grade(deck, deadline)
+            span.tell(netarena__graded=len(graded.episodes), netarena__not_run=len(graded.not_run))
         part.journal.append("end", complete=not graded.not_run)
     except AssessmentFailed as error:
         with suppress(AssessmentFailed):  # a full disk may be the very reason

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
+from netarena import trace
 from netarena.agent import Agent, context_id
 from netarena.aio import finish
 from netarena.application import Application, Environment
@@ -205,10 +206,11 @@ class _Play:
             if self._left() <= 0:
                 self.out_of_time = True
                 return
-            await self._ask(agent, context, turn)
-            healthy = self.correct
-            if turn.reply is not None:
-                await self._take(turn, turn.reply)
+            with trace.step(len(self.steps) + 1, turn):
+                await self._ask(agent, context, turn)
+                healthy = self.correct
+                if turn.reply is not None:
+                    await self._take(turn, turn.reply)
             self.turns_healthy += healthy and turn.claim is None
             self.steps.append(turn.done())
             answered(self.failure)
@@ -242,9 +244,10 @@ class _Play:
         begin = clock()
         timeout_s = min(self.config.agent_timeout_s, self._left())
         try:
-            async with asyncio.timeout(timeout_s):
-                reply = await agent.ask(turn.prompt, context_id=context, timeout_s=timeout_s)
-            turn.reply = Reply(text=scrub(reply.text), metadata=_metadata(reply))
+            with trace.call(agent.info, context, turn):
+                async with asyncio.timeout(timeout_s):
+                    reply = await agent.ask(turn.prompt, context_id=context, timeout_s=timeout_s)
+                turn.reply = Reply(text=scrub(reply.text), metadata=_metadata(reply))
         except AgentFailed as error:
             self.failure = error
         except TimeoutError:
@@ -281,7 +284,9 @@ class _Play:
         # from here on a world that breaks is the agent's doing, unless proven ours
         self.usable = self.executed = True
         try:
-            if await self._execute(turn):
+            with trace.execution(self.application.name, turn):
+                settled = await self._execute(turn)
+            if settled:
                 await self._judge(turn)
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
             self.broken = _ours(error)
@@ -370,6 +375,15 @@ class _Play:
         if self.broken and (self.broken.proven_ours or not self.executed):
             return self.broken
         return None
+
+    def told(self) -> dict[str, Any]:
+        """What a trace tells of this try."""
+        if self.ours is not None or not self.asked:
+            return {"netarena__outcome": "retried"}
+        verdict = self.verdict()
+        told = {"outcome": str(verdict["outcome"]), "reason": str(verdict["reason"]) or None}
+        told |= {key: verdict.get(key, False) for key in ("correct", "safe")}
+        return {f"netarena__{key}": value for key, value in told.items()}
 
     def verdict(self) -> dict[str, Any]:
         """The fields of the Episode that this try decides."""
@@ -664,7 +678,12 @@ class Run:
             if world.failed is None and self._left() > 0:
                 self.past.starts[world.ask] += 1
                 self.journal.append("start", **world.ask._asdict(), attempt=attempt)
-                await play.run(self.agent, self._context(world, attempt), self._answered)
+                context = self._context(world, attempt)
+                with trace.episode(
+                    world.query, repeat=world.repeat, attempt=attempt, context=context
+                ) as span:
+                    await play.run(self.agent, context, self._answered)
+                    span.tell(**play.told())
         finally:
             await finish(self._close(world))
         failed = world.failed or play.ours

@@ -1,0 +1,226 @@
+"""Spans for OpenTelemetry: an assessment, its episodes and steps, the agent's calls and what they
+led to, with the names of the GenAI conventions where these have one.
+
+On where a standard variable names a collector (``VARIABLES``); else nothing is imported, and all of
+this costs a comparison. No text of a prompt, reply, command or output is in a span unless
+``CONTENT`` asks for it; query ids are those of the results. The provider is our own: what other
+libraries say is not ours to send.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from netarena.errors import AgentFailed
+from netarena.model import AgentInfo, Judgement, Move, Query, Reply, Usage
+
+#: any of these turns it on
+VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+#: the conventions' own name for asking for texts
+CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_TRUE = frozenset({"true", "1", "span_only", "span_and_event"})
+#: the conventions name no provider for an agent of which nothing is known
+_PROVIDER = "_OTHER"
+
+log = logging.getLogger(__name__)
+
+
+class _Turn(Protocol):
+    """What a turn has come to; the engine's grows while its span is open."""
+
+    prompt: str
+    reply: Reply | None
+    refused: str | None
+    move: Move
+    output: str
+    executed: bool
+    judgement: Judgement | None
+
+
+class Span:
+    """One that says nothing; where tracing is on, one of OpenTelemetry's behind it."""
+
+    def __init__(self, inner: Any = None) -> None:
+        self._inner = inner
+
+    def tell(self, **attributes: Any) -> None:
+        """Add attributes; two underscores stand for a dot, null is left out."""
+        if self._inner is not None:
+            for name, value in attributes.items():
+                if value is not None:
+                    self._inner.set_attribute(name.replace("__", "."), value)
+
+    def fail(self, kind: str) -> None:
+        """Mark it as failed."""
+        if self._inner is not None:
+            from opentelemetry.trace import StatusCode
+
+            self._inner.set_attribute("error.type", kind)
+            self._inner.set_status(StatusCode.ERROR)
+
+
+_SILENT = Span()
+
+
+def is_on(environ: Mapping[str, str]) -> bool:
+    """Whether the environment names a collector, and does not say that it is not to be used."""
+    off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    exporters = environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")
+    return not off and "otlp" in exporters and any(environ.get(name) for name in VARIABLES)
+
+
+@cache
+def _tracer() -> Any:
+    """OpenTelemetry's, made once; None where tracing is off."""
+    if not is_on(os.environ):
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        log.warning('no traces: OpenTelemetry is not installed: pip install "netarena[otel]"')
+        return None
+    named = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "netarena"}
+    # what is left is sent when the process ends
+    provider = TracerProvider(resource=Resource.create(named))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider.get_tracer("netarena")
+
+
+def _tells_content() -> bool:
+    return os.environ.get(CONTENT, "").lower() in _TRUE
+
+
+@contextmanager
+def _span(name: str, *, client: bool = False, **attributes: Any) -> Iterator[Span]:
+    tracer = _tracer()
+    if tracer is None:
+        yield _SILENT
+        return
+    from opentelemetry.trace import SpanKind
+
+    kind = SpanKind.CLIENT if client else SpanKind.INTERNAL
+    # an error that passes through may quote what an agent sent
+    with tracer.start_as_current_span(
+        name, kind=kind, record_exception=False, set_status_on_exception=False
+    ) as inner:
+        span = Span(inner)
+        span.tell(**attributes)
+        yield span
+
+
+@contextmanager
+def assessment(application: str, version: str, role: str, agent: AgentInfo) -> Iterator[Span]:
+    """All queries of one participant."""
+    with _span(
+        f"invoke_workflow {application}",
+        gen_ai__operation__name="invoke_workflow",
+        gen_ai__workflow__name=application,
+        gen_ai__agent__name=agent.name,
+        netarena__version=version,
+        netarena__role=role,
+    ) as span:
+        yield span
+
+
+@contextmanager
+def episode(query: Query, *, repeat: int, attempt: int, context: str) -> Iterator[Span]:
+    """One try of one query."""
+    with _span(
+        f"episode {query.label}",
+        gen_ai__conversation__id=context,
+        netarena__query__id=query.id,
+        netarena__query__label=query.label,
+        netarena__query__level=query.level,
+        netarena__repeat=repeat,
+        netarena__attempt=attempt,
+    ) as span:
+        yield span
+
+
+@contextmanager
+def step(number: int, turn: _Turn) -> Iterator[None]:
+    """One turn, from asking to judging."""
+    with _span(f"step {number}", netarena__step=number) as span:
+        yield
+        judged = turn.judgement
+        span.tell(
+            netarena__refused=turn.refused is not None,
+            netarena__executed=turn.executed,
+            netarena__correct=judged and judged.correct,
+            netarena__safe=judged and judged.safe,
+            netarena__findings=judged and [one.rule for one in judged.findings],
+        )
+
+
+@contextmanager
+def call(agent: AgentInfo, context: str, turn: _Turn) -> Iterator[Span]:
+    """Waiting for an agent's reply."""
+    where = urlsplit(agent.base_url) if "://" in agent.base_url else None
+    with _span(
+        f"invoke_agent {agent.name}",
+        client=True,
+        gen_ai__operation__name="invoke_agent",
+        gen_ai__provider__name=_PROVIDER,
+        gen_ai__agent__name=agent.name,
+        gen_ai__conversation__id=context,
+        server__address=where and where.hostname,
+        server__port=where and where.port,
+    ) as span:
+        if _tells_content():
+            span.tell(gen_ai__input__messages=_message("user", turn.prompt))
+        with _failing(span):
+            yield span
+        usage = Usage.read(turn.reply)
+        if usage.replies:
+            span.tell(
+                gen_ai__usage__input_tokens=usage.input_tokens,
+                gen_ai__usage__output_tokens=usage.output_tokens,
+                netarena__cost_usd=usage.cost_usd,
+            )
+        if turn.reply is not None and _tells_content():
+            span.tell(gen_ai__output__messages=_message("assistant", turn.reply.text))
+
+
+@contextmanager
+def execution(application: str, turn: _Turn) -> Iterator[None]:
+    """Running what a reply asked for, and observing what it led to."""
+    with _span(
+        f"execute_tool {application}",
+        gen_ai__operation__name="execute_tool",
+        gen_ai__tool__name=application,
+    ) as span:
+        with _failing(span):
+            yield
+        if _tells_content():
+            span.tell(
+                gen_ai__tool__call__arguments=json.dumps(turn.move, ensure_ascii=False),
+                gen_ai__tool__call__result=turn.output,
+            )
+
+
+@contextmanager
+def _failing(span: Span) -> Iterator[None]:
+    """What fails inside is told by its kind alone."""
+    try:
+        yield
+    except BaseException as error:
+        reason = error.reason if isinstance(error, AgentFailed) else type(error).__name__
+        span.fail(str(reason))
+        raise
+
+
+def _message(role: str, text: str) -> str:
+    """One message in the conventions' form."""
+    ended = {"finish_reason": "stop"} if role == "assistant" else {}
+    parts = [{"type": "text", "content": text}]
+    return json.dumps([{"role": role, "parts": parts, **ended}], ensure_ascii=False)

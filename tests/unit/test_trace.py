@@ -1,0 +1,191 @@
+"""Spans, as a collector on loopback gets them."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from netarena_toy import Toy
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from stage import Scripted, assess, open_all
+
+from netarena import trace
+from netarena.errors import AgentFailed, FailureReason
+from netarena.model import Reply
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """The resources' spans that a collector was sent; all are there once tracing was ended."""
+    sent: list[dict[str, Any]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.path == "/v1/traces"
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            request = MessageToDict(ExportTraceServiceRequest.FromString(body))
+            sent.extend(request["resourceSpans"])
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    trace._tracer.cache_clear()
+    yield sent
+    trace._tracer.cache_clear()
+    server.shutdown()
+    server.server_close()
+
+
+def value(told: dict[str, Any]) -> Any:
+    (kind, content), *_ = told.items()
+    if kind == "arrayValue":
+        return [value(one) for one in content.get("values", [])]
+    return int(content) if kind == "intValue" else content
+
+
+def spans(sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All spans, attributes as a dictionary, after the last one was sent."""
+    trace._tracer().span_processor.shutdown()
+    return [
+        {**span, "attributes": {one["key"]: value(one["value"]) for one in span["attributes"]}}
+        for resource in sent
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    ]
+
+
+def answer(prompt: str, turn: int) -> Reply:
+    usage = {"usage": {"input_tokens": 7, "output_tokens": 2, "cost_usd": 0.5}}
+    return Reply(text="hm" if turn == 0 else open_all(prompt, turn - 1), metadata=usage)
+
+
+def test_an_assessment_is_a_tree_of_spans(collector, tmp_path: Path) -> None:
+    results, _ = assess(Toy(), Scripted(answer), tmp_path, complexity_level="level1")
+    told = spans(collector)
+    by_id = {span["spanId"]: span for span in told}
+    line = next(span for span in told if span["name"] == "execute_tool toy")
+    names = []
+    while True:
+        names.append(line["name"])
+        if "parentSpanId" not in line:
+            break
+        line = by_id[line["parentSpanId"]]
+    assert names[0] == "execute_tool toy"
+    assert names[1].startswith("step ")
+    assert names[2:] == ["episode close-1", "invoke_workflow toy"]
+    assert line["attributes"] == {
+        "gen_ai.operation.name": "invoke_workflow",
+        "gen_ai.workflow.name": "toy",
+        "gen_ai.agent.name": "scripted",
+        "netarena.version": "1",
+        "netarena.role": "toy_operator",
+        "netarena.graded": 1,
+        "netarena.not_run": 0,
+    }
+    (episode,) = (span["attributes"] for span in told if span["name"] == "episode close-1")
+    context = episode.pop("gen_ai.conversation.id")
+    assert episode == {
+        "netarena.query.id": results[0]["id"],
+        "netarena.query.label": "close-1",
+        "netarena.query.level": "level1",
+        "netarena.repeat": 1,
+        "netarena.attempt": 0,
+        "netarena.outcome": "solved",
+        "netarena.correct": True,
+        "netarena.safe": True,
+    }
+    calls = [span for span in told if span["name"] == "invoke_agent scripted"]
+    assert len(calls) == results[0]["iterations"]
+    assert {span["kind"] for span in calls} == {"SPAN_KIND_CLIENT"}
+    assert calls[0]["attributes"] == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.provider.name": "_OTHER",
+        "gen_ai.agent.name": "scripted",
+        "gen_ai.conversation.id": context,
+        "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.output_tokens": 2,
+        "netarena.cost_usd": 0.5,
+    }
+    first, second = (
+        next(span["attributes"] for span in told if span["name"] == f"step {n}") for n in (1, 2)
+    )
+    assert first == {"netarena.step": 1, "netarena.refused": True, "netarena.executed": False}
+    assert (second["netarena.safe"], second["netarena.findings"]) == (True, [])
+    (service,) = {
+        one["value"]["stringValue"]
+        for resource in collector
+        for one in resource["resource"]["attributes"]
+        if one["key"] == "service.name"
+    }
+    assert service == "netarena"
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_texts_are_told_only_if_asked_for(asked, collector, tmp_path, monkeypatch) -> None:
+    if asked:
+        monkeypatch.setenv(trace.CONTENT, "true")
+    assess(Toy(), Scripted(answer), tmp_path, complexity_level="level1")
+    told = spans(collector)
+    text = json.dumps(told)
+    found = [
+        word for word in ("You run a waterworks", "hm", "open v1", "v1 is open") if word in text
+    ]
+    assert found == (["You run a waterworks", "hm", "open v1", "v1 is open"] if asked else [])
+    if asked:
+        call = next(span["attributes"] for span in told if span["name"].startswith("invoke_agent"))
+        (message,) = json.loads(call["gen_ai.output.messages"])
+        assert message["parts"] == [{"type": "text", "content": "hm"}]
+
+
+def test_what_failed_is_told_by_its_kind(collector, tmp_path: Path) -> None:
+    def fail(prompt: str, turn: int) -> Any:
+        return "open v1" if turn == 0 else AgentFailed(FailureReason.TASK_FAILED, "my secret words")
+
+    assess(Toy(), Scripted(fail), tmp_path, complexity_level="level3", num_queries=1)
+    told = spans(collector)
+    (failed,) = [span for span in told if span["status"].get("code") == "STATUS_CODE_ERROR"]
+    assert failed["name"] == "invoke_agent scripted"
+    assert failed["attributes"]["error.type"] == "task_failed"
+    assert "secret" not in json.dumps(told)
+    assert [
+        s["attributes"]["netarena.outcome"] for s in told if s["name"].startswith("episode")
+    ] == ["agent_failed"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "on"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1"}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", "OTEL_SDK_DISABLED": "true"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", "OTEL_TRACES_EXPORTER": "none"}, False),
+    ],
+)
+def test_standard_variables_turn_it_on(environ, on) -> None:
+    assert trace.is_on(environ) is on
+
+
+def test_without_the_extra_a_run_goes_on(monkeypatch, caplog, tmp_path: Path) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    trace._tracer.cache_clear()
+    results, _ = assess(Toy(), Scripted(answer), tmp_path, complexity_level="level1")
+    trace._tracer.cache_clear()
+    assert results[-1]["graded"] == 1
+    assert 'pip install "netarena[otel]"' in caplog.text
