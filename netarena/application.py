@@ -43,7 +43,7 @@ from netarena.model import (
 from netarena.picture import Picture
 from netarena.prompts import PromptParts
 from netarena.ticket import Briefing
-from netarena.tool import REPLY, Tool
+from netarena.tool import DONE, REPLY, Tool, read_causes
 
 log = logging.getLogger(__name__)
 APPLICATION_GROUP = "netarena.applications"
@@ -214,7 +214,8 @@ class Application(ABC):
         """Read a reply. Raises ReplyRefused with a reason that helps the agent."""
 
     def tools(self, config: Config) -> Sequence[Tool]:
-        """The kinds of actions that an agent has under ``config``, the commonest first."""
+        """The kinds of actions that an agent has under ``config``, the commonest first; that a
+        ticket is done is said for all applications (``acts``)."""
         del config
         return (REPLY,)
 
@@ -364,6 +365,17 @@ class Application(ABC):
         # by the open id, which sealing leaves as it is
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
         return self.ticket(query, steps, random.Random(told))  # noqa: S311 -- not for secrets
+
+    def acts(self, config: Config) -> Sequence[Tool]:
+        """All kinds of actions under ``config``: those of ``tools``, and in a ticket the end."""
+        end = () if config.briefing is Briefing.FULL else (DONE,)
+        return (*self.tools(config), *end)
+
+    def say(self, tool: str, values: Mapping[str, str]) -> str:
+        """The reply that a call of one of ``acts`` stands for."""
+        if tool == DONE.name:
+            return self.declare(read_causes(values["causes"]))
+        return self.phrase(tool, values)
 
     def turns(self, config: Config) -> int:
         """How many replies an episode may take."""

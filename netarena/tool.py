@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from netarena.model import Record
+from netarena.model import Cause, Record
 
 _BACKTICKS = re.compile("`{3,}")
 
@@ -37,6 +37,27 @@ REPLY = Tool(
     about="Send a reply in the form that the task asks for.",
     parameters=(Parameter(name="text", about="The whole reply."),),
 )
+
+
+#: of a ticket: the end, which the agent declares
+DONE = Tool(
+    name="done",
+    about="Declare that all is right, or always was: this ends the task.",
+    parameters=(
+        Parameter(
+            name="causes",
+            about="What was wrong: a line PLACE: WHAT for each cause, in the task's words; empty "
+            "where nothing was.",
+            lines=True,
+        ),
+    ),
+)
+
+
+def read_causes(text: str) -> list[Cause]:
+    """The causes of a call of ``DONE``, as far as lines tell a place and a word."""
+    pairs = [line.rpartition(":") for line in text.splitlines()]
+    return [Cause(place.strip(), what.strip()) for place, sign, what in pairs if sign]
 
 
 def fence(text: str, tag: str = "") -> str:

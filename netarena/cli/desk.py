@@ -55,7 +55,7 @@ class Desk:
         self._application = application
         self._turns = application.turns(config)
         self._info = AgentInfo(name=name)
-        self.tools = {tool.name: tool for tool in (NEXT, *application.tools(config))}
+        self.tools = {tool.name: tool for tool in (NEXT, *application.acts(config))}
         #: somebody has asked for a task
         self.begun = asyncio.Event()
         #: somebody was told that there are no more
@@ -149,7 +149,7 @@ class Desk:
             return Said(_NO_TASK, refused=True)
         graded = self._graded
         self._open = None
-        asked.reply.set_result(Reply(text=self._application.phrase(name, values)))
+        asked.reply.set_result(Reply(text=self._application.say(name, values)))
         then = await self._wait(graded)
         if then is None or then.context != asked.context:
             self._taken = ""

@@ -99,7 +99,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                 with suppress(asyncio.CancelledError):
                     await assessing
 
-    run_until_stopped(serve, hint="what was graded is kept")
+    run_until_stopped(serve, hint=lambda: "what was graded is kept")
     if (folder / RESULTS_NAME).is_file():
         click.echo(f"netarena: {folder / RESULTS_NAME}", err=True)
 

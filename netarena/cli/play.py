@@ -107,7 +107,7 @@ class Person:
 
     def __init__(self, application: Application, config: Config, name: str) -> None:
         self._application = application
-        self._tools = {tool.name: tool for tool in application.tools(config)}
+        self._tools = {tool.name: tool for tool in application.acts(config)}
         self._turns = application.turns(config)
         self._info = AgentInfo(name=name)
         self._keyboard = Keyboard(sys.stdin.fileno())
@@ -133,7 +133,7 @@ class Person:
             if text.startswith((_FENCE, "{")):
                 return Reply(text=await self._raw(text))
             if text.strip():
-                return Reply(text=self._application.phrase(*await self._call(text)))
+                return Reply(text=self._application.say(*await self._call(text)))
 
     async def aclose(self) -> None:
         pass

@@ -142,9 +142,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     # a resumed run's keys need not be given again
     asked = _asked(app, config, folder)
     program = None if choice.command is None else split_command(choice.command, "--agent-cmd")
-    each_turn = None
-    if choice.program is not None:
-        each_turn = TurnAgent(split_command(choice.program, "--agent-exec"))
+    each_turn = (
+        None if choice.program is None else TurnAgent(split_command(choice.program, "--agent-exec"))
+    )
     title = str(choice.agent) if program is None else shlex.join(program)
     title = title if each_turn is None else each_turn.info.name
     if program or choice.over_a2a:

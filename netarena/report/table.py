@@ -174,6 +174,8 @@ EPISODES: tuple[Column[Told], ...] = (
     Column("correct", BOOL, _field("correct")),
     Column("safe", BOOL, _field("safe")),
     Column("solved_safely", BOOL, lambda told: told.episode.correct and told.episode.safe),
+    Column("claimed", BOOL, _field("claimed")),
+    Column("claim_right", BOOL, _field("claim_right")),
     Column("iterations", INT, _field("iterations")),
     Column("steps", INT, lambda told: len(told.episode.steps)),
     Column("reason", TEXT, _field("reason")),

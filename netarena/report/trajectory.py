@@ -20,7 +20,7 @@ VERSION = "ATIF-v1.8"
 def make_trajectory(told: Told) -> dict[str, Any]:
     """The document of one episode."""
     episode = told.episode
-    tools = told.stored.application.tools(told.stored.config)
+    tools = told.stored.application.acts(told.stored.config)
     session = f"{told.query_id}-{episode.repeat}"
     steps = list(_steps(told, tools)) or [
         {"step_id": 1, "source": "user", "message": told.query.text}

@@ -126,6 +126,21 @@ async def test_what_is_no_turn_costs_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_ticket_ends_when_the_caller_says_so(tmp_path: Path) -> None:
+    keys = {"briefing": "ticket", "end_index": 1}
+    async with examined(tmp_path, **keys) as desk, Client(build_server(desk)) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools][-1] == "done"
+        await call(client, "next_task")
+        for number in range(1, 9):
+            text, _ = await call(client, "reply", text=f"open v{number}")
+            assert "ended" not in text
+        told, refused = await call(client, "done", causes="v1: closed\n\nno place")
+        assert (told, refused) == ("The task has ended: call next_task.", False)
+    (record, _) = results(tmp_path)
+    assert (record["outcome"], record["claimed"], record["claim_right"]) == ("solved", True, True)
+
+
+@pytest.mark.anyio
 async def test_who_is_too_slow_loses_the_task_alone(tmp_path: Path) -> None:
     keys = {"num_queries": 2, "agent_timeout_s": 0.5}
     async with examined(tmp_path, **keys) as desk, Client(build_server(desk)) as client:

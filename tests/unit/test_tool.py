@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from netarena.application import load
-from netarena.tool import fence
+from netarena.tool import fence, read_causes
 
 #: what an agent's tool call holds, by application: values, and the move that they mean
 CALLS = [
@@ -36,6 +36,11 @@ def test_an_application_without_kinds_takes_replies():
     (tool,) = application.tools(application.config_type())
     assert tool.name == "reply"
     assert application.phrase("reply", {"text": "open v1"}) == "open v1"
+
+
+def test_causes_are_read_line_by_line():
+    text = "deploy/a: image\r\n  h1 :route \nnothing\n\nx:y:z"
+    assert read_causes(text) == [("deploy/a", "image"), ("h1", "route"), ("x:y", "z")]
 
 
 @pytest.mark.parametrize("text", ["", "a", "```", "x ````` y", "```\n````"])

@@ -47,6 +47,7 @@ def test_any_program_is_an_agent(tmp_path, monkeypatch, capsys):
     told = graded[0]["steps"][0]["reply"]["metadata"]
     assert told["exit_status"] == 0
     assert told["stderr"].startswith("opening v")
+    assert main(["run", "toy", "--resume", "--out", "out"]) == 0  # no --agent-exec again
     # two turns of each conversation, each in a process of its own
     contexts = (tmp_path / "contexts").read_text().split()
     assert (len(contexts), len(set(contexts))) == (4, 2)
