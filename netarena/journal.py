@@ -31,7 +31,7 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError
 
 from netarena.errors import AssessmentFailed, ConfigError
-from netarena.file import read_lines
+from netarena.file import finite, read_lines
 from netarena.identity import Secrecy
 from netarena.model import Ask, Episode, JsonValue, Record
 from netarena.result import FILE_MODE
@@ -102,7 +102,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
         if not line.endswith(b"\n"):
             return
         try:
-            event = json.loads(line)
+            event = json.loads(line, parse_float=finite)
             event["event"]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise ConfigError(f"{path.name}, line {number}", "is not a journal event") from None

@@ -16,7 +16,14 @@ from netarena.inference import holm, paired_size, unpaired_interval, unpaired_si
 from netarena.model import Episode, Outcome
 from netarena.report.entrant import Entrant, Lost, text_of
 from netarena.report.story import is_lost, why
-from netarena.stats import break_down, compare, failure_types, overlap_by_size, time_spent
+from netarena.stats import (
+    break_down,
+    compare,
+    failure_types,
+    mean_costs,
+    overlap_by_size,
+    time_spent,
+)
 
 #: in the order of which participants are ranked
 RANKING = ("solved_safely", "correctness", "safety")
@@ -123,6 +130,8 @@ def _participant(one: Entrant) -> dict[str, Any]:
         "interrupted": sum(episode.interrupted for episode in episodes),
         "retried": sum(stored.past.retries.values()) if stored else 0,
         "lost": [vars(lost) for lost in _lost(one)],
+        "lost_number": len(_lost(one)),
+        "means": mean_costs(one.outlines),
         "invalid": [
             {
                 "id": episode.query_id,

@@ -192,10 +192,11 @@ def number(value: float | None) -> str:
 def _participant(one: Mapping[str, Any]) -> list[str]:
     summary = one["summary"]
     agents = ", ".join(f"{agent['name']} ({agent['base_url']})" for agent in one["agents"])
+    version = summary["version"] or "not told"
     lines = [
         f"# {clean(one['title'])}: {clean(agents) or 'no agent'}",
         "",
-        f"- Application: {clean(one['application'])}, version {clean(summary['version'])}",
+        f"- Application: {clean(one['application'])}, version {clean(version)}",
         f"- Role: {clean(one['role'])}",
         f"- Seed: {seed_text(summary)}",
         f"- Queries: {one['queries']}, graded {summary['graded']}",
