@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +19,7 @@ EVIDENCE = DOCS / "evidence"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 #: what a program writes, by the page of evidence that it writes it into
 SECTIONS = {
-    "malt": ["audit malt", "language malt", "readings malt"],
+    "malt": ["audit malt", "draw malt", "language malt", "readings malt"],
     "route": ["audit route", "agents"],
     "k8s": ["audit k8s", "agents"],
 }
@@ -118,3 +121,30 @@ def test_programs_write_into_pages_of_evidence(name: str) -> None:
     assert "<!--" not in use
     assert len(use.split()) <= USE_WORDS
     assert f"evidence/{name}.md" in use
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "between"),
+    [
+        (
+            "import sys; print('warming up'); print('| a |'); print(f'| {sys.argv[1]} |')",
+            0,
+            r"`python \S+bench\.py 7`, \d+ processors, load \d+( to \d+)?:\n\n\| a \|\n\| 7 \|",
+        ),
+        ("print('| a |'); raise SystemExit(3)", 3, "old"),
+        ("print('nothing')", 1, "old"),
+    ],
+)
+def test_a_benchmark_puts_its_table_into_a_page(
+    tmp_path: Path, script: str, status: int, between: str
+) -> None:
+    bench, page = tmp_path / "bench.py", tmp_path / "page.md"
+    bench.write_text(script)
+    page.write_text("# Here\n<!-- speed -->\n\nold\n\n<!-- /speed -->\nthe end\n")
+    program = ROOT / "benchmarks" / "into_page.py"
+    command = [sys.executable, str(program), str(page), "speed", str(bench), "7"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60, env=environment)
+    assert done.returncode == status, done.stderr
+    text = f"# Here\n<!-- speed -->\n\n{between}\n\n<!-- /speed -->\nthe end\n"
+    assert re.fullmatch(text, page.read_text())
