@@ -4,6 +4,7 @@ need be told again."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,18 @@ def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:
         return None, None  # ``conduct`` says why, where it is no run
     known = choice.command is not None or choice.url is not None or choice.agent in agent_names()
     return choice if known else None, called
+
+
+def connect(url: str, role: str, environ: Mapping[str, str]) -> Any:
+    """A client of the agent at ``url``, with the headers that ``environ`` has for the role."""
+    from netarena.a2a.client import A2AAgent
+    from netarena.a2a.credential import load_credentials, variable
+    from netarena.a2a.network import Network
+
+    return A2AAgent(
+        url,
+        name=role,
+        credential=load_credentials(environ).get(variable(role)),
+        # whoever names an address on a command line of theirs means it
+        network=Network(allow_link_local=True),
+    )
