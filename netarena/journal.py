@@ -77,6 +77,8 @@ class Past:
     complete: bool = False
     #: the last end was that of an agent that answered in no episode
     silent: bool = False
+    #: why the assessment ended without a summary
+    failed: str = ""
     #: episodes that the journal holds, and how many of the first count no more
     held: int = 0
     dropped: int = 0
@@ -131,6 +133,7 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
             case "end":
                 past.complete = bool(event.get("complete"))
                 past.silent = bool(event.get("silent"))
+                past.failed = str(event.get("failed", ""))
             case "anew":
                 past.drop()
     return past

@@ -66,12 +66,19 @@ def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str |
     """
     kept, called = _read_choice(role, folder)
     if given.agent is not None or given.command is not None:
-        return given, called if given == kept else None
+        return given, called if given == kept or _is_mended(given, kept, called) else None
     if kept is None:
         raise ConfigError(
-            "--resume", f"the run in {folder} does not say how its agent is had: give --agent"
+            "--resume",
+            f"the run in {folder} does not say how its agent is had: give --agent or --agent-cmd",
         )
     return replace(kept, over_a2a=kept.over_a2a or given.over_a2a), called
+
+
+def _is_mended(given: Choice, kept: Choice | None, called: str | None) -> bool:
+    """Whether an agent that has a name of its own (``--name``) is started by another command."""
+    known = None not in (given.command, kept and kept.command)
+    return known and kept is not None and called != kept.command
 
 
 def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:

@@ -88,6 +88,8 @@ class Entrant:
     lost: Sequence[Lost] = ()
     #: of a folder alone
     stored: Stored | None = None
+    #: why there is nothing to rank: the agent answered in no episode
+    failed: str = ""
 
     @property
     def episodes(self) -> list[Episode]:
@@ -144,6 +146,7 @@ def _from_stored(stored: Stored) -> Entrant:
         summary=summarise(stored.application, stored.config, stored.seed, outlines, not_run)
         | {"version": header.version},
         stored=stored,
+        failed=stored.past.failed if stored.past.silent else "",
     )
 
 

@@ -45,6 +45,8 @@ def render_markdown(report: Mapping[str, Any]) -> str:
         for part in compare_participants(report):
             rows = [[clean(cell) for cell in row] for row in part.rows]
             lines += [f"# {clean(part.title)}", "", *table(part.head, rows), part.note, ""]
+    for one in report["failed"]:
+        lines += [f"Failed, and in no table: {clean(one['name'])}: {clean(one['why'])}", ""]
     for participant in report["participants"]:
         lines += _participant(participant)
     return "\n".join(lines).rstrip("\n") + "\n"

@@ -71,6 +71,7 @@ class Group:
 
 def render_html(report: Mapping[str, Any], entrants: Sequence[Entrant]) -> str:
     """The page of ``make_report(entrants)``. Raises ConfigError where Jinja is not installed."""
+    entrants = [one for one in entrants if not one.failed]
     places = {one["name"]: place for place, one in enumerate(report["participants"])}
     # colours and shapes are of a group, in the order of its ranking
     series = {

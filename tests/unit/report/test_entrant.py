@@ -10,10 +10,11 @@ import pytest
 from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
-from netarena.errors import ConfigError
+from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import read_entrants
 from netarena.report.markdown import render_markdown
+from netarena.report.page import render_html
 
 #: results of the reference, in the form that leaderboards have
 FOREIGN = {
@@ -175,3 +176,20 @@ def test_a_file_of_repeats_tells_how_steady_the_answers_are(tmp_path: Path) -> N
     (one,) = read_entrants([tmp_path / "run" / "results.json"])
     assert one.summary["pass_all"]["2"]["rate"] == 1.0
     assert one.summary["queries"] == 3
+
+
+def test_an_agent_that_never_answered_has_no_rates_to_report(tmp_path: Path) -> None:
+    def broken(prompt: str, turn: int) -> str:
+        raise RuntimeError("no key")
+
+    with pytest.raises(AssessmentFailed):
+        assess(Toy(), Scripted(broken), tmp_path / "broken")
+    with pytest.raises(ConfigError, match=r"the assessment in .*broken failed: .*no key"):
+        make_report(read_entrants([tmp_path / "broken"]))
+    assess(Toy(), Scripted(open_all), tmp_path / "good")
+    entrants = read_entrants([tmp_path / "broken", tmp_path / "good"])
+    report = make_report(entrants)
+    assert [one["name"] for one in report["participants"]] == ["scripted (good)"]
+    assert report["failed"][0]["name"] == "scripted (broken)"
+    for text in (render_markdown(report), render_html(report, entrants)):
+        assert "Failed, and in no table: scripted" in text
