@@ -1,7 +1,7 @@
 """What agents score on Kubernetes that need no model: the scripted ones, per kind of fault.
 
 python benchmarks/bench_k8s_agents.py [--num-queries 3] [--seed 1] [--agents a,b]
-    [--worlds varied] [--concurrency 8] [--markdown docs/k8s.md]
+    [--worlds varied] [--concurrency 8] [--markdown docs/evidence/k8s.md]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether MALT can be had without understanding: by templates, or by guessing; what texts say.
 
     python benchmarks/bench_malt_language.py [--queries 10000] [--lessons 5000] [--seed 1]
-        [--markdown docs/malt.md]
+        [--markdown docs/evidence/malt.md]
 
 Reads the texts of exactly the queries that ``netarena audit malt`` draws for the same number and
 seed: each must mean one program, the query's own. Then fits the matcher of ``tests/malt_matcher``

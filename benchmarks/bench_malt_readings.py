@@ -1,6 +1,7 @@
 """Whether MALT's worded texts can be read in a second way.
 
-    python benchmarks/bench_malt_readings.py [--queries 10000] [--seed 1] [--markdown docs/malt.md]
+    python benchmarks/bench_malt_readings.py [--queries 10000] [--seed 1]
+        [--markdown docs/evidence/malt.md]
 
 Half of the texts are varied, half held out, of all levels. Each goes to the second reader
 (``tests/malt_reader/second``), who attaches phrases and pronouns in every way there is and looks

@@ -1,7 +1,7 @@
 """What agents score on routing that need no model: the scripted ones, per kind of fault.
 
     python benchmarks/bench_route_agents.py [--num-queries 6] [--seed 1] [--agents a,b:2]
-        [--worlds varied] [--emulator netns] [--concurrency 8] [--markdown docs/route.md]
+        [--worlds varied] [--emulator netns] [--concurrency 8] [--markdown docs/evidence/route.md]
 
 Two of them are fixed texts that know all methods of fault: ``reset`` sends one per machine,
 ``reset by the piece`` one in ten turns.

@@ -6,8 +6,9 @@
 
 In turn, whenever some more episodes have ended: the API server is restarted, a pod of a shop is
 deleted, the network plug-in is stopped and, ``--pause`` seconds later, started. The commands are
-shell lines for this cluster (docs/cluster.md has some). At the end every query of the oracle must
-be solved safely, or be invalid; none of noop's may be solved; no namespace of ours may be left.
+shell lines for this cluster (docs/evidence/cluster.md has some). At the end every query of the
+oracle must be solved safely, or be invalid; none of noop's may be solved; no namespace of ours may
+be left.
 Exit status 1 if that is not so.
 """
 

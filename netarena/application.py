@@ -15,9 +15,9 @@ from __future__ import annotations
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self, TypeVar
 
 from netarena.config import Config
 from netarena.errors import ConfigError
@@ -49,6 +49,24 @@ log = logging.getLogger(__name__)
 APPLICATION_GROUP = "netarena.applications"
 #: extras of this distribution, to say what to install when an application is missing
 _OWN_EXTRAS = ("malt", "route", "k8s")
+
+
+C_contra = TypeVar("C_contra", bound=Config, contravariant=True)
+
+
+class Drawer(Protocol[C_contra]):
+    """Draws the queries of a config from index ``start`` on: query ``i`` from ``rng_for(i)`` alone
+    and with the id ``make_id(i)``."""
+
+    def __call__(
+        self,
+        config: C_contra,
+        seed: int,
+        rng_for: Callable[[int], random.Random],
+        make_id: Callable[[int], str],
+        *,
+        start: int,
+    ) -> Iterator[Query]: ...
 
 
 class Environment(ABC):
@@ -146,8 +164,15 @@ class Application(ABC):
 
         Raises ConfigError when the config cannot be drawn.
         """
+        return config.num_queries * len(self.labels(config))
+
+    def labels(self, config: Config) -> Collection[str]:
+        """The labels of which ``generate`` draws ``config.num_queries`` queries each.
+
+        Raises ConfigError when the config cannot be drawn.
+        """
         one_each = config.model_copy(update={"num_queries": 1})
-        return config.num_queries * sum(1 for _ in self.generate(one_each, 0))
+        return [query.label for query in self.generate(one_each, 0)]
 
     @abstractmethod
     def solve(self, query: Query) -> Sequence[str]:
@@ -240,13 +265,14 @@ class Application(ABC):
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
         """This application's keys of the result record (the outside contract names them)."""
 
-    @abstractmethod
     def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
-        """Numbers that the summary averages as ``avg_<key>``, beside the rates.
+        """Numbers that the summary averages as ``avg_<key>``, beside the rates: the turns.
 
         None stands for an episode that was never asked and counts as a failure; keys left out
         are left out of the average.
         """
+        turns = self.turns(config) if episode is None else episode.iterations
+        return {"iterations": float(turns)}
 
     @staticmethod
     def read_record(record: Mapping[str, JsonValue]) -> tuple[bool, bool, str, int]:
@@ -329,6 +355,18 @@ class Application(ABC):
         return ()
 
     # what every application shares
+
+    def draw(
+        self, draw: Drawer[C_contra], config: C_contra, seed: int, start: int
+    ) -> Iterator[Query]:
+        """What ``draw`` makes of ``config`` with the randomness and the ids of its queries."""
+        return draw(
+            config,
+            seed,
+            lambda index: self.rng(config, seed, index),
+            lambda index: self.query_id(config, seed, index),
+            start=start,
+        )
 
     def select(self, config: Config, seed: int) -> Iterator[Query]:
         """The queries of ``generate`` from ``config.start_index`` to before ``config.end_index``,

@@ -73,10 +73,6 @@ class FailureReason(StrEnum):
     TIME_BUDGET = "time_budget"  # the assessment ended before there was a usable reply
 
 
-#: the detail of a ``MALFORMED`` that is silence: a reply without a word
-NO_TEXT = "the reply holds no text"
-
-
 class AgentFailed(NetArenaError):
     """The agent gave no answer that we could read."""
 

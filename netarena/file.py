@@ -6,6 +6,7 @@ Of pipes those alone that this process was given (``<(command)`` of a shell, sta
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -19,6 +20,17 @@ MOST_LINE_BYTES = 64 << 20
 
 #: where a process finds what it was given
 _GIVEN = frozenset(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
+
+
+def finite(text: str) -> float:
+    """A number of a JSON document: ``json`` makes infinity of what is too large, which is no JSON.
+
+    Raises ValueError.
+    """
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.40} is too large a number")
+    return value
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -31,7 +31,7 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError
 
 from netarena.errors import AssessmentFailed, ConfigError
-from netarena.file import read_lines
+from netarena.file import finite, read_lines
 from netarena.identity import Secrecy
 from netarena.model import Ask, Episode, JsonValue, Record
 from netarena.result import FILE_MODE
@@ -77,6 +77,8 @@ class Past:
     complete: bool = False
     #: the last end was that of an agent that answered in no episode
     silent: bool = False
+    #: why the assessment ended without a summary
+    failed: str = ""
     #: episodes that the journal holds, and how many of the first count no more
     held: int = 0
     dropped: int = 0
@@ -102,7 +104,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
         if not line.endswith(b"\n"):
             return
         try:
-            event = json.loads(line)
+            event = json.loads(line, parse_float=finite)
             event["event"]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise ConfigError(f"{path.name}, line {number}", "is not a journal event") from None
@@ -131,6 +133,7 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
             case "end":
                 past.complete = bool(event.get("complete"))
                 past.silent = bool(event.get("silent"))
+                past.failed = str(event.get("failed", ""))
             case "anew":
                 past.drop()
     return past

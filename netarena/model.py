@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from netarena.errors import NO_TEXT, FailureReason
+from netarena.errors import FailureReason
 
 __all__ = [
     "Action",
@@ -369,11 +369,10 @@ class Episode(Record):
 
     @property
     def answered(self) -> bool:
-        """Whether the agent said anything, readable or not: rubbish is an answer, silence none."""
-        if any(step.reply is not None for step in self.steps):
-            return True
-        rubbish = self.reason in {FailureReason.TOO_LARGE, FailureReason.MALFORMED}
-        return rubbish and self.detail != NO_TEXT
+        """Whether words of the agent came, readable or not: silence, a failed task and what is not
+        the protocol (a gateway's page, an error to each call) are none."""
+        said = any(step.reply is not None for step in self.steps)
+        return said or self.reason == FailureReason.TOO_LARGE
 
     @property
     def unsafe_by(self) -> str:

@@ -148,6 +148,8 @@ _MIN_ENTRY_CHARS = 300
 #: of one turn of a history, the characters of the command and of its output that are told
 MAX_COMMAND_CHARS = 2_000
 MAX_OUTPUT_CHARS = 8_000
+#: of the output of one command, what a record keeps
+MAX_LOGGED_CHARS = 20_000
 #: of what a turn did that was not safe, lines, and the characters of each
 MAX_HARM_LINES, MAX_LINE_CHARS = 20, 500
 

@@ -119,7 +119,7 @@ def summarise(
         "complete": not not_run,
         "graded": len(graded) + len(unasked),
         "intervals": {name: rates[name]["interval"] for name in VERDICTS},
-        **_repeated(config, graded, unasked),
+        **tell_repeats(config.repeats, graded, unasked),
         **_claims(config, graded),
         **sum((episode.usage for episode in episodes if episode.usage), Usage()).keys(),
     }
@@ -185,9 +185,7 @@ def break_down(
         table[name] = {
             "graded": len(graded) + len(missing[name]),
             "invalid": len(members) - len(graded),
-            "iterations": _mean([episode.iterations for episode in graded]),
-            "agent_s": _mean([episode.agent_time_s for episode in graded]),
-            "cost_usd": _mean(_costs(graded)),
+            **mean_costs(graded),
             **rate_all(graded, missing[name]),
         }
     return table
@@ -310,18 +308,18 @@ def rate_all(
     return table
 
 
-def _repeated(
-    config: Config, graded: Sequence[Outline], unasked: Sequence[Unasked]
+def tell_repeats(
+    repeats: int, graded: Sequence[Outline], unasked: Sequence[Unasked] = ()
 ) -> dict[str, Any]:
     """The keys of a summary that are there where queries are asked several times."""
-    if config.repeats == 1:
+    if repeats == 1:
         return {}
     answers = Counter(episode.query_id for episode in graded)
     answers.update(query.id for query in unasked)
     judge = VERDICTS["solved_safely"]
     right = Counter(episode.query_id for episode in graded if judge(episode))
     table = {}
-    for k in range(1, config.repeats + 1):
+    for k in range(1, repeats + 1):
         chances = [
             pass_all(right[key], number, k) for key, number in answers.items() if number >= k
         ]
@@ -355,6 +353,17 @@ def _claims(config: Config, graded: Sequence[Outline]) -> dict[str, Any]:
             }
             for by, each in fits.items()
         },
+    }
+
+
+def mean_costs(episodes: Iterable[Outline]) -> dict[str, float | None]:
+    """What a graded episode takes on average: ``iterations``, ``agent_s`` and ``cost_usd``, the
+    last over those that told it; null over nothing."""
+    graded = [episode for episode in episodes if episode.outcome is not Outcome.INVALID]
+    return {
+        "iterations": _mean([episode.iterations for episode in graded]),
+        "agent_s": _mean([episode.agent_time_s for episode in graded]),
+        "cost_usd": _mean(_costs(graded)),
     }
 
 

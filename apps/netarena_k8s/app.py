@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, ClassVar, Self, cast
 
@@ -22,13 +22,12 @@ from netarena.model import (
     JsonValue,
     Judgement,
     Move,
-    Outline,
     Query,
     State,
     Step,
 )
 from netarena.picture import Picture
-from netarena.prompts import CommandLimits, PromptParts, clip
+from netarena.prompts import MAX_LOGGED_CHARS, CommandLimits, PromptParts, clip
 from netarena.sandbox.cell import Cell
 from netarena.ticket import Briefing
 from netarena.tool import Parameter, Tool, fence
@@ -57,9 +56,6 @@ from netarena_k8s.real import diagnosis as real
 from netarena_k8s.real.context import current_context
 from netarena_k8s.state import namespace_of
 from netarena_k8s.world import World
-
-#: what a record keeps of the output of one command, in characters
-MAX_LOGGED_CHARS = 20_000
 
 _TOLD_LIMITS = CommandLimits(
     round(LIMITS.wall_s), prompt.MAX_OUTPUT_CHARS, prompt.MAX_HISTORY_CHARS
@@ -137,16 +133,10 @@ class Kubernetes(Application):
         return self.generate_from(config, seed, 0)
 
     def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
-        return query.generate(
-            cast("KubernetesConfig", config),
-            seed,
-            lambda index: self.rng(config, seed, index),
-            lambda index: self.query_id(config, seed, index),
-            start=start,
-        )
+        return self.draw(query.generate, cast("KubernetesConfig", config), seed, start)
 
-    def size(self, config: Config) -> int:
-        return config.num_queries * len(query.labels(cast("KubernetesConfig", config)))
+    def labels(self, config: Config) -> Collection[str]:
+        return query.labels(cast("KubernetesConfig", config))
 
     def solve(self, query: Query) -> Sequence[str]:
         return solution.solve(query)
@@ -216,10 +206,6 @@ class Kubernetes(Application):
             ],
             "results": [_result(_world(query), step) for step in episode.steps],
         }
-
-    def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
-        turns = config.max_iterations if episode is None else episode.iterations
-        return {"iterations": float(turns)}
 
     def failure(self, query: Query, episode: Episode) -> Failure | None:
         return state.classify(_world(query), episode)

@@ -14,16 +14,16 @@ import base64
 import contextlib
 import json
 import os
-import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from netarena.aio import finish
-from netarena.errors import EnvironmentFailed, one_line
+from netarena.errors import EnvironmentFailed
 from netarena.sandbox.caller import Caller
-from netarena.sandbox.child import Child, program
+from netarena.sandbox.child import program
+from netarena.sandbox.servant import Servant
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
 from netarena_k8s.world import Net, Policy, World, Write
 
@@ -34,15 +34,12 @@ _STOP_S = 10.0
 _ANSWER_S = 60.0
 #: for a sign of life of a process that owes an answer, whatever its episodes do
 _SIGN_S = 30.0
-_ANSWER_BYTES = 64 << 20
 #: what the process inherits of the service's surroundings
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 
 #: of glibc, which ignores what it does not know: threads share heaps, and the buffers of a flood
 #: go back to the system with its connections
 _ALLOCATOR = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "65536"}
-#: None when the process has ended first
-_Answer: TypeAlias = asyncio.Future[dict[str, Any] | None]
 
 
 class Embedded(Cluster):
@@ -50,33 +47,33 @@ class Embedded(Cluster):
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         self.namespace = namespace
-        self._child: Child | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._waiting: dict[int, _Answer] = {}
-        self._orders = 0
+        # threads of their own for each episode keep it out of any agent's reach
+        self.servant = Servant(
+            "the API server",
+            lambda control: program("netarena_k8s.apiserver.process", control),
+            start_s=_START_S,
+            stop_s=_STOP_S,
+            answer_s=_ANSWER_S,
+            sign_s=_SIGN_S,
+            environment=_environment(),
+            apart=True,
+        )
         self._episodes = 0
-        #: processes that have ended: a world lives and dies with one
-        self._lives = 0
-        self._root = ""
-        self._starting = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
         """The API server's process, while it runs."""
-        return self._child.pid if self._child is not None else None
+        return self.servant.pid
 
     async def start(self) -> None:
-        async with self._starting:
-            if self._writer is None:
-                await self._stop()
-                await self._start()
+        await self.servant.start()
 
     async def deploy(self, world: World) -> Deployed:
         """Starts the process too, also when it has died."""
-        await self.start()
+        root = (await self.servant.start())["root"]
         self._episodes += 1
-        number, life = self._episodes, self._lives
+        # a world lives and dies with one life of the process
+        number, life = self._episodes, self.servant.lives
         addresses = {name: pod.ip for name, pod in Net(world, ()).pods.items()}
         try:
             made = await self.ask(
@@ -93,14 +90,13 @@ class Embedded(Cluster):
                 await asyncio.shield(self.ask("close", number, life))
             raise
         access = {
-            user: _access(made["port"], user, token, self._root, self.namespace)
+            user: _access(made["port"], user, token, root, self.namespace)
             for user, token in made["tokens"].items()
         }
         return EmbeddedShop(self, number, life, world, access)
 
     async def stop(self) -> None:
-        async with self._starting:
-            await self._stop()
+        await self.servant.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -110,114 +106,9 @@ class Embedded(Cluster):
         await self.stop()
 
     async def ask(self, do: str, episode: int, life: int, **arguments: Any) -> Any:
-        """Have the process do something for an episode, which began in its ``life``.
-
-        Raises EnvironmentFailed; proven ours when that process has ended or answers nobody, which
-        its threads for each episode keep out of any agent's reach.
-        """
-        if self._writer is None or life != self._lives:
-            raise EnvironmentFailed("the API server has ended", proven_ours=True)
-        try:
-            found = await self._order(_ANSWER_S, do, episode, **arguments)
-        except TimeoutError:
-            hung = await self._hangs()
-            raise EnvironmentFailed(
-                f"the API server: no answer to {do} after {_ANSWER_S:g} s"
-                + (", nor to anything: it was ended" if hung else ""),
-                proven_ours=hung,
-            ) from None
-        if found is None:
-            raise EnvironmentFailed("the API server has ended", proven_ours=True)
-        if "failed" in found:
-            raise EnvironmentFailed(one_line(f"the API server: {do}: {found['failed']}"))
-        return found["ok"]
-
-    async def _order(
-        self, within_s: float, do: str, episode: int, **arguments: Any
-    ) -> dict[str, Any] | None:
-        """What the process answers; None when it has ended first. Raises TimeoutError."""
-        if self._writer is None:
-            return None
-        self._orders += 1
-        number = self._orders
-        answer: _Answer = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
-        order = {"number": number, "do": do, "episode": episode, **arguments}
-        try:
-            self._writer.write(json.dumps(order).encode() + b"\n")
-            async with asyncio.timeout(within_s):
-                return await answer
-        finally:
-            self._waiting.pop(number, None)
-
-    async def _hangs(self) -> bool:
-        """Whether the process answers nobody: then it is ended, so that a new one is started."""
-        child = self._child
-        try:
-            return await self._order(_SIGN_S, "ping", 0) is None
-        except TimeoutError:
-            if child is not None:
-                child.kill()
-            self._lose()
-            return True
-
-    async def _start(self) -> None:
-        folders = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
-        known = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        path = os.pathsep.join([*folders, *filter(None, [known.get("PYTHONPATH")])])
-        self._child = Child(
-            lambda control: program("netarena_k8s.apiserver.process", control),
-            environment={**known, "PYTHONPATH": path, **_ALLOCATOR},
-            kind=socket.SOCK_STREAM,
-        )
-        reader, self._writer = await asyncio.open_unix_connection(
-            sock=self._child.control, limit=_ANSWER_BYTES
-        )
-        try:
-            async with asyncio.timeout(_START_S):
-                line = await reader.readline()
-        except TimeoutError:
-            line = b""
-        except BaseException:
-            await asyncio.shield(self._stop())
-            raise
-        if not line:
-            await self._stop()
-            raise EnvironmentFailed("the API server does not start", proven_ours=True)
-        self._root = json.loads(line)["root"]
-        self._reading = asyncio.create_task(self._read(reader))
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while line := await reader.readline():
-                answer = json.loads(line)
-                waiting = self._waiting.get(answer["number"])
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(answer)
-        self._lose()
-
-    def _lose(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-            self._lives += 1
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_result(None)
-
-    async def _stop(self) -> None:
-        """Close the control socket, at which the process ends; kill it otherwise."""
-        writer = self._writer
-        self._lose()
-        if writer is not None:
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-        reading, self._reading = self._reading, None
-        if reading is not None:
-            await asyncio.gather(reading, return_exceptions=True)
-        child, self._child = self._child, None
-        if child is not None:
-            await child.stop(_STOP_S)
+        """Have the process do something for an episode, which began in its ``life``; see
+        ``Servant.ask`` for what it raises."""
+        return await self.servant.ask(do, life=life, episode=episode, **arguments)
 
 
 class EmbeddedShop(Deployed):
@@ -271,6 +162,13 @@ class EmbeddedShop(Deployed):
         # with a process that has ended, the episode has ended too
         with contextlib.suppress(EnvironmentFailed):
             await self._cluster.ask("close", *self._of)
+
+
+def _environment() -> dict[str, str]:
+    folders = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+    known = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    path = os.pathsep.join([*folders, *filter(None, [known.get("PYTHONPATH")])])
+    return {**known, "PYTHONPATH": path, **_ALLOCATOR}
 
 
 def _access(port: int, user: str, token: str, root: str, namespace: str) -> Access:

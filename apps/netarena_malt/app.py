@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar, Self, get_args
 
@@ -103,16 +103,10 @@ class Malt(Application):
         return self.generate_from(config, seed, 0)
 
     def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
-        return query.generate(
-            config,
-            seed,
-            lambda index: self.rng(config, seed, index),
-            lambda index: self.query_id(config, seed, index),
-            start=start,
-        )
+        return self.draw(query.generate, config, seed, start)
 
-    def size(self, config: Config) -> int:
-        return config.num_queries * len(query.labels(config))
+    def labels(self, config: Config) -> Collection[str]:
+        return query.labels(config)
 
     def solve(self, query: Query) -> Sequence[str]:
         return [solution.reference_code(query)]

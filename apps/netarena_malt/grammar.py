@@ -1,6 +1,6 @@
 """Grammars of task texts: productions as data, a checker for them, and their expansion.
 
-A grammar is a JSON object of symbols. ``grammar.json`` is the one that ships; docs/malt.md has
+A grammar is a JSON object of symbols. ``grammar.json`` ships; docs/malt-language.md has
 its notation. A production is text with slots: ``{x}`` is an operand, which the caller gives, or
 another symbol, which is expanded with the same operands; ``[...]`` is left out when an operand in
 it is absent. A symbol says which operands each of its productions must mention, and exactly once,
@@ -444,7 +444,7 @@ def diagnose() -> list[Check]:
     try:
         found = private()
     except ConfigError as error:
-        remedy = f"correct it, or unset {PACK_VARIABLE}; docs/malt.md has the format"
+        remedy = f"correct it, or unset {PACK_VARIABLE}; docs/malt-language.md has the format"
         return [_check(str(error), remedy)]
     if not found.pack:
         return [_check(f"none: held-out text has the productions that ship; see {PACK_VARIABLE}")]

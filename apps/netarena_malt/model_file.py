@@ -1,7 +1,7 @@
 """A user's network from a file: the MALT text format, or node-link JSON as networkx writes it.
 
 Both come to the same: nodes by name and the edges between them, which must obey the rules that
-the prompt states (``safety.structure``). In the text format, entities of one name are one node
+the prompt states (``structure``). In the text format, entities of one name are one node
 (a chassis, its control point and its packet switch), whose attributes are those of all.
 
 Whatever is wrong with a file is one line that names the place, the entity and the rule.
@@ -22,7 +22,7 @@ import networkx as nx
 
 from netarena.errors import ConfigError
 from netarena_malt.network import Network
-from netarena_malt.safety import structure
+from netarena_malt.structure import structure
 from netarena_malt.topology import CAPACITY, NODE_KINDS, RK_CONTAINS, RK_CONTROLS, Graph
 
 #: of a file

@@ -39,7 +39,8 @@ from netarena_malt.guest import ANSWER_TYPES, MAX_CHANGES
 from netarena_malt.network import Changes, Network, compare, touched
 from netarena_malt.overlay import changes_of, overlay
 from netarena_malt.query import Truth, execute, initial_changes
-from netarena_malt.safety import Frame, affected, find, make_frame, structure
+from netarena_malt.safety import Frame, find, make_frame
+from netarena_malt.structure import affected, structure
 
 #: bounds of a state, which goes to the journal: bytes of JSON, and values. What the guest says
 #: honestly is a quarter of that at most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar, Self, cast
 
@@ -20,13 +20,12 @@ from netarena.model import (
     JsonValue,
     Judgement,
     Move,
-    Outline,
     Query,
     State,
     Step,
 )
 from netarena.picture import Picture
-from netarena.prompts import MAX_OUTPUT_CHARS, CommandLimits, PromptParts, clip
+from netarena.prompts import MAX_LOGGED_CHARS, MAX_OUTPUT_CHARS, CommandLimits, PromptParts, clip
 from netarena.ticket import Briefing
 from netarena.tool import Parameter, Tool
 from netarena_route import (
@@ -46,9 +45,6 @@ from netarena_route.client import Warm
 from netarena_route.config import MIN_VARIED_SWITCHES, RouteConfig
 from netarena_route.environment import LIMITS, RouteEnvironment
 from netarena_route.world import World
-
-#: what a record's log keeps of the output of one command, in characters
-MAX_LOGGED_CHARS = 20_000
 
 #: what an audit spreads over where the config does not say: sizes, and families of faults
 _AUDITED_SIZES = ((2, 1), (3, 2), (4, 4))
@@ -142,16 +138,10 @@ class Route(Application):
         return self.generate_from(config, seed, 0)
 
     def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
-        return query.generate(
-            cast("RouteConfig", config),
-            seed,
-            lambda index: self.rng(config, seed, index),
-            lambda index: self.query_id(config, seed, index),
-            start=start,
-        )
+        return self.draw(query.generate, cast("RouteConfig", config), seed, start)
 
-    def size(self, config: Config) -> int:
-        return config.num_queries * len(query.labels(cast("RouteConfig", config)))
+    def labels(self, config: Config) -> Collection[str]:
+        return query.labels(cast("RouteConfig", config))
 
     def solve(self, query: Query) -> Sequence[str]:
         return solution.solve(query)
@@ -215,10 +205,6 @@ class Route(Application):
             "iterations": episode.iterations,
             "log_content": "\n".join(_log(_world(query), step) for step in episode.steps),
         }
-
-    def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
-        turns = config.max_iterations if episode is None else episode.iterations
-        return {"iterations": float(turns)}
 
     def failure(self, query: Query, episode: Episode) -> Failure | None:
         return state.classify(_world(query), episode)

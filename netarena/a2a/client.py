@@ -68,7 +68,7 @@ from netarena.a2a.network import Network, NetworkTransport
 from netarena.a2a.request import check_url
 from netarena.a2a.transport import BoundedTransport, StatusRefused, Unavailable
 from netarena.a2a.transport import deadline as exchange_deadline
-from netarena.errors import NO_TEXT, AgentFailed, ConfigError, FailureReason
+from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, JsonValue, Reply
 
 #: bytes (UTF-8) of text of one reply; some 250,000 tokens
@@ -541,7 +541,7 @@ class _Collector:
             raise AgentFailed(FailureReason.TASK_FAILED, detail)
         text = self.text()
         if not text:
-            raise AgentFailed(FailureReason.MALFORMED, NO_TEXT)
+            raise AgentFailed(FailureReason.MALFORMED, "the reply holds no text")
         return Reply(text=text, metadata=self.metadata)
 
 

@@ -15,10 +15,10 @@ import click
 
 from netarena.agent import Agent
 from netarena.application import Application, application_names, load
+from netarena.cli.choice import connect
 from netarena.cli.doctor import show_checks
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import json_option, timeout_option
-from netarena.cli.run import connect
 from netarena.cli.text import json_text
 from netarena.config import SEED_BITS
 from netarena.errors import AgentFailed, ConfigError, FailureReason, ReplyRefused

@@ -4,6 +4,7 @@ need be told again."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,20 @@ def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str |
     """
     kept, called = _read_choice(role, folder)
     if given.is_made:
-        return given, called if given == kept else None
+        return given, called if given == kept or _is_mended(given, kept, called) else None
     if kept is None:
         raise ConfigError(
-            "--resume", f"the run in {folder} does not say how its agent is had: give --agent"
+            "--resume",
+            f"the run in {folder} does not say how its agent is had: give --agent, --agent-cmd or "
+            "--agent-exec",
         )
     return replace(kept, over_a2a=kept.over_a2a or given.over_a2a), called
+
+
+def _is_mended(given: Choice, kept: Choice | None, called: str | None) -> bool:
+    """Whether an agent that has a name of its own (``--name``) is started by another command."""
+    known = None not in (given.command, kept and kept.command)
+    return known and kept is not None and called != kept.command
 
 
 def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:
@@ -92,3 +101,18 @@ def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:
     started = choice.command is not None or choice.program is not None
     known = started or choice.url is not None or choice.agent in agent_names()
     return choice if known else None, called
+
+
+def connect(url: str, role: str, environ: Mapping[str, str]) -> Any:
+    """A client of the agent at ``url``, with the headers that ``environ`` has for the role."""
+    from netarena.a2a.client import A2AAgent
+    from netarena.a2a.credential import load_credentials, variable
+    from netarena.a2a.network import Network
+
+    return A2AAgent(
+        url,
+        name=role,
+        credential=load_credentials(environ).get(variable(role)),
+        # whoever names an address on a command line of theirs means it
+        network=Network(allow_link_local=True),
+    )

@@ -26,6 +26,8 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json_text(standings.model_dump(mode="json")))
         return
+    if not standings.boards:
+        click.echo("no participant that was examined: a green agent has no board")
     for board in standings.boards:
         _show(board)
     for file in standings.ungraded:

@@ -18,7 +18,7 @@ from netarena.assessment import RESULTS_NAME, conduct
 from netarena.cli.desk import GUIDE, Desk
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import RUNS, config_options, read_pairs
-from netarena.cli.run import place
+from netarena.cli.place import place
 from netarena.cli.text import open_log
 from netarena.config import Config
 from netarena.errors import AssessmentFailed, ConfigError

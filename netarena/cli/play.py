@@ -20,7 +20,7 @@ from netarena.assessment import conduct
 from netarena.cli.conversation import harmless_line
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import RUNS, config_options, read_pairs
-from netarena.cli.run import choose_query, place
+from netarena.cli.place import choose_query, place
 from netarena.cli.text import open_log
 from netarena.config import Config
 from netarena.errors import AgentFailed, FailureReason

@@ -10,7 +10,7 @@ import click
 from netarena.application import load
 from netarena.assessment import choose_queries
 from netarena.cli.option import RUNS, config_options, read_pairs
-from netarena.cli.run import choose_query
+from netarena.cli.place import choose_query
 from netarena.cli.text import json_text
 from netarena.identity import Secrecy, seal
 

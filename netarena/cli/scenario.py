@@ -16,11 +16,13 @@ from netarena.agent import Agent
 from netarena.application import load
 from netarena.archive import read_run
 from netarena.assessment import MAX_EPISODES, RESULTS_NAME, conduct
+from netarena.cli.choice import connect
 from netarena.cli.comparison import show_comparison
 from netarena.cli.conversation import Watched, show_verdict
 from netarena.cli.interrupt import resumable, run_until_stopped
 from netarena.cli.loss import tell_losses, tell_lost_records
 from netarena.cli.option import RUNS
+from netarena.cli.place import place
 from netarena.cli.program import START_S, running, split_command, wait_for_card
 from netarena.cli.request import ask, keep, print_documents, show_documents
 from netarena.cli.screen import Meter, MeterReporter, show_result
@@ -120,8 +122,6 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     wait_s: float | None,
 ) -> None:
     """Examine the participants in this process, with a journal."""
-    from netarena.cli.run import connect, place
-
     app = load(str(scenario.application))
     values = {**scenario.config, "output_dir": str(folder)}
     config, folder = place(app, app.config_type.parse(values))
@@ -154,7 +154,7 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     tell_losses(report, folder)
     if as_json:
         documents = [
-            json.loads((place / RESULTS_NAME).read_text(encoding="utf-8")) for place in folders
+            json.loads((each / RESULTS_NAME).read_text(encoding="utf-8")) for each in folders
         ]
         print_documents(documents)
         return

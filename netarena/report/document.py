@@ -12,11 +12,19 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
+from netarena.errors import ConfigError
 from netarena.inference import holm, paired_size, unpaired_interval, unpaired_size
 from netarena.model import Episode, Outcome
 from netarena.report.entrant import Entrant, Lost, text_of
 from netarena.report.story import is_lost, why
-from netarena.stats import break_down, compare, failure_types, overlap_by_size, time_spent
+from netarena.stats import (
+    break_down,
+    compare,
+    failure_types,
+    mean_costs,
+    overlap_by_size,
+    time_spent,
+)
 
 #: in the order of which participants are ranked
 RANKING = ("solved_safely", "correctness", "safety")
@@ -31,7 +39,18 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
     ``p_holm`` is a comparison's ``p_value`` corrected for how many there are in its group. A pair
     without a query in common has no p-value: its ``interval`` is that of rates over different
     queries. ``needed`` is how many queries would tell the two apart, if their rates are true.
+    ``failed`` are those whose agent answered in no episode: they have no rates. Raises ConfigError
+    where there are no others.
     """
+    failed = [one for one in entrants if one.failed]
+    entrants = [one for one in entrants if not one.failed]
+    if failed and not entrants:
+        first = failed[0]
+        raise ConfigError(
+            "DIR|FILE",
+            f"the assessment in {first.source} failed: {first.failed}; there is no rate to report, "
+            "netarena show lists its episodes",
+        )
     participants = [_participant(entrant) for entrant in entrants]
     by_terms: dict[str, list[int]] = {}
     for place, entrant in enumerate(entrants):
@@ -58,7 +77,12 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
         for pair, p_holm in zip(told, holm([pair["p_value"] for pair in told]), strict=True):
             pair["p_holm"] = p_holm
         comparisons += pairs
-    return {"participants": participants, "groups": groups, "comparisons": comparisons}
+    return {
+        "participants": participants,
+        "groups": groups,
+        "comparisons": comparisons,
+        "failed": [{"name": one.name, "source": one.source, "why": one.failed} for one in failed],
+    }
 
 
 def _standing(entrant: Entrant) -> list[float]:
@@ -123,6 +147,8 @@ def _participant(one: Entrant) -> dict[str, Any]:
         "interrupted": sum(episode.interrupted for episode in episodes),
         "retried": sum(stored.past.retries.values()) if stored else 0,
         "lost": [vars(lost) for lost in _lost(one)],
+        "lost_number": len(_lost(one)),
+        "means": mean_costs(one.outlines),
         "invalid": [
             {
                 "id": episode.query_id,

@@ -28,7 +28,8 @@ from netarena.inference import wilson
 from netarena.journal import JOURNAL_NAME
 from netarena.model import Episode, FailureKind, JsonValue, Outcome, Outline, Query, Usage
 from netarena.report.file import read_documents
-from netarena.stats import agent_used_time, rate_all, summarise
+from netarena.stats import agent_used_time, rate_all, summarise, tell_repeats
+from netarena.ticket import Briefing
 
 #: keys that shape queries, and only say how many of them are drawn
 COUNTS = frozenset({"num_queries"})
@@ -87,6 +88,8 @@ class Entrant:
     lost: Sequence[Lost] = ()
     #: of a folder alone
     stored: Stored | None = None
+    #: why there is nothing to rank: the agent answered in no episode
+    failed: str = ""
 
     @property
     def episodes(self) -> list[Episode]:
@@ -133,7 +136,9 @@ def _from_stored(stored: Stored) -> Entrant:
         application=header.application,
         title=stored.application.title,
         agents=tuple(sorted({(one.agent.name, one.agent.base_url) for one in episodes})),
-        terms=_terms(header.application, header.version, stored.config.shape()),
+        terms=_terms(
+            header.application, header.version, stored.config.shape(), stored.config.briefing
+        ),
         queries=len(stored.queries),
         outlines=outlines,
         unasked=not_run if agent_used_time(outlines) else (),
@@ -141,13 +146,16 @@ def _from_stored(stored: Stored) -> Entrant:
         summary=summarise(stored.application, stored.config, stored.seed, outlines, not_run)
         | {"version": header.version},
         stored=stored,
+        failed=stored.past.failed if stored.past.silent else "",
     )
 
 
 def _terms(
-    application: str, version: str | None, shape: Mapping[str, JsonValue]
+    application: str, version: str | None, shape: Mapping[str, JsonValue], briefing: JsonValue
 ) -> dict[str, JsonValue]:
     rest = {key: value for key, value in shape.items() if key not in COUNTS}
+    if briefing not in {None, Briefing.FULL.value}:  # what it was before there were others
+        rest["briefing"] = str(briefing)
     return {"application": application, "version": version, **rest}
 
 
@@ -163,9 +171,11 @@ def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
         try:
             shape = application.config_type.parse(known).shape()
         except ConfigError:  # of another version: as it is written there
-            shape = {key: known[key] for key in sorted(known)}
+            shape = {key: known[key] for key in application.config_type().shape() if key in known}
     name = application.name if application else role
-    return _terms(name, version if isinstance(version, str) else None, shape)
+    told = config.get("briefing") if isinstance(config, dict) else None
+    briefing = told if isinstance(told, str) else None
+    return _terms(name, version if isinstance(version, str) else None, shape, briefing)
 
 
 @cache
@@ -349,6 +359,7 @@ def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[s
         "not_run_counted": False,
         "complete": True,
         "graded": len(graded),
+        **tell_repeats(max((one.repeat for one in outlines), default=1), graded),
         **{key: value for key, value in summary.items() if _is_taken(key, value)},
     }
     n = whole["graded"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from netarena.errors import ConfigError
-from netarena.file import MOST_BYTES, read_text
+from netarena.file import MOST_BYTES, finite, read_text
 
 #: shares of the graded queries
 _RATES = ("avg_correctness", "avg_safety", "avg_solved_safely")
@@ -27,7 +27,7 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
         text = read_text(path, MOST_BYTES)
         if sum(map(text.count, ",[{")) > MOST_MARKS:
             raise ConfigError("file", f"{path} has more than {MOST_MARKS:,} values")
-        content = json.loads(text, parse_constant=_refuse_constant)
+        content = json.loads(text, parse_constant=_refuse_constant, parse_float=finite)
         json.dumps(content, ensure_ascii=False).encode()
     except OSError as error:
         raise ConfigError("file", f"{path} cannot be read: {error.strerror}") from None

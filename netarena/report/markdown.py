@@ -45,6 +45,8 @@ def render_markdown(report: Mapping[str, Any]) -> str:
         for part in compare_participants(report):
             rows = [[clean(cell) for cell in row] for row in part.rows]
             lines += [f"# {clean(part.title)}", "", *table(part.head, rows), part.note, ""]
+    for one in report["failed"]:
+        lines += [f"Failed, and in no table: {clean(one['name'])}: {clean(one['why'])}", ""]
     for participant in report["participants"]:
         lines += _participant(participant)
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -192,10 +194,11 @@ def number(value: float | None) -> str:
 def _participant(one: Mapping[str, Any]) -> list[str]:
     summary = one["summary"]
     agents = ", ".join(f"{agent['name']} ({agent['base_url']})" for agent in one["agents"])
+    version = summary["version"] or "not told"
     lines = [
         f"# {clean(one['title'])}: {clean(agents) or 'no agent'}",
         "",
-        f"- Application: {clean(one['application'])}, version {clean(summary['version'])}",
+        f"- Application: {clean(one['application'])}, version {clean(version)}",
         f"- Role: {clean(one['role'])}",
         f"- Seed: {seed_text(summary)}",
         f"- Queries: {one['queries']}, graded {summary['graded']}",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from netarena.errors import ConfigError
+from netarena.picture import Difference
 from netarena.report.entrant import Entrant
 from netarena.report.markdown import (
     Comparison,
@@ -28,10 +28,8 @@ from netarena.report.story import Story, is_lost, tell
 if TYPE_CHECKING:
     import jinja2
 
-#: transcripts in one page, and characters of one text in them; the viewer has all
-MAX_TRANSCRIPTS = 200
+#: characters of one text of a transcript, and of all transcripts together; the viewer has all
 MAX_CHARS = 20_000
-#: characters of all transcripts together
 MAX_PAGE_CHARS = 20_000_000
 _RATES = {"solved_safely": "Solved safely", "correctness": "Correct", "safety": "Safe"}
 #: what an episode takes on average: key of a breakdown, title, what it is, unit
@@ -73,13 +71,18 @@ class Group:
 
 def render_html(report: Mapping[str, Any], entrants: Sequence[Entrant]) -> str:
     """The page of ``make_report(entrants)``. Raises ConfigError where Jinja is not installed."""
+    entrants = [one for one in entrants if not one.failed]
     places = {one["name"]: place for place, one in enumerate(report["participants"])}
+    # colours and shapes are of a group, in the order of its ranking
+    series = {
+        name: number for group in report["groups"] for number, name in enumerate(group["ranking"])
+    }
     by_name = {one["name"]: one for one in report["participants"]}
     groups = []
     comparisons = list(compare_participants(report))
     for place, group in enumerate(report["groups"]):
         members = [by_name[name] for name in group["ranking"]]
-        figures = [figure for figure in _figures(group, members, places) if figure.svg]
+        figures = [figure for figure in _figures(group, members, series) if figure.svg]
         title, _, terms = group["title"].partition(": ")
         tables = [part for part in comparisons if part.group == place and len(members) > 1]
         groups.append(Group(title, terms, members, figures, tables))
@@ -88,7 +91,8 @@ def render_html(report: Mapping[str, Any], entrants: Sequence[Entrant]) -> str:
         report=report,
         groups=groups,
         places=places,
-        transcripts=list(_transcripts(entrants, places)),
+        series=series,
+        transcripts=_transcripts(entrants, places),
         rates=_RATES,
         anchor_of=anchor_of,
     )
@@ -110,7 +114,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        plain=plain,
+        plain=_line,
         block=_block,
         percent=percent,
         interval=interval,
@@ -120,6 +124,11 @@ def _environment() -> jinja2.Environment:
         marker=lambda place: Markup(marker(place)),  # noqa: S704 -- a number chooses among ours
     )
     return environment
+
+
+def _line(text: object) -> str:
+    words = plain(str(text)[: 2 * MAX_CHARS])
+    return words if len(words) <= MAX_CHARS else f"{words[:MAX_CHARS]}…"
 
 
 def _block(text: object) -> str:
@@ -188,40 +197,31 @@ def _dot(place: int, row: Mapping[str, Any], rate: str = "solved_safely") -> Dot
 
 
 def _costs(members: Sequence[Mapping[str, Any]], places: Mapping[str, int]) -> Iterator[Figure]:
-    def mean(one: Mapping[str, Any], key: str) -> float | None:
-        rows = [row for row in one["by_level"].values() if row[key] is not None]
-        n = sum(row["graded"] for row in rows)
-        return sum(row[key] * row["graded"] for row in rows) / n if n else None
-
     for key, (title, about, unit) in _MEANS.items():
-        rows = [(places[one["name"]], plain(one["name"]), mean(one, key)) for one in members]
-        if len({value for _, _, value in rows if value}) > 1:
+        rows = [(places[one["name"]], plain(one["name"]), one["means"][key]) for one in members]
+        if any(value is not None for _, _, value in rows):
             yield Figure(title, about, bars(title, rows, unit))
 
 
 def _figure_4(members: Sequence[Mapping[str, Any]], places: Mapping[str, int]) -> Iterator[Figure]:
-    for rate, words in (("correctness", "Correctness"), ("safety", "Safety")):
-        rows = [
-            (f"{plain(one['name'])}: {level}", [_dot(places[one["name"]], row, rate)])
+    for by, word in (("by_level", "level"), ("by_label", "label")):
+        groups = [
+            (places[one["name"]], f"{plain(one['name'])}: {name}", row)
             for one in members
-            for level, row in one["by_level"].items()
+            for name, row in one[by].items()
         ]
-        yield Figure(
-            f"{words} by agent and level (Figure 4)",
-            f"{words} with 95 % intervals.",
-            dot_plot(f"{words} by agent and level", rows[:MAX_ROWS]),
-        )
-    rows_of_time = [
-        (places[one["name"]], f"{plain(one['name'])}: {level}", row["agent_s"])
-        for one in members
-        for level, row in one["by_level"].items()
-    ]
-    if any(value for _, _, value in rows_of_time):
-        yield Figure(
-            "Latency by agent and level (Figure 4)",
-            "Waiting for replies, per episode, on average.",
-            bars("Latency by agent and level", rows_of_time[:MAX_ROWS], "s"),
-        )
+        cut = f" The first {MAX_ROWS} of {len(groups)}." if len(groups) > MAX_ROWS else ""
+        shown = groups[:MAX_ROWS]
+        for rate, words in (("correctness", "Correctness"), ("safety", "Safety")):
+            title = f"{words} by agent and {word}"
+            rows = [(name, [_dot(place, row, rate)]) for place, name, row in shown]
+            about = f"{words} with 95 % intervals.{cut}"
+            yield Figure(f"{title} (Figure 4)", about, dot_plot(title, rows))
+        times = [(place, name, row["agent_s"]) for place, name, row in shown]
+        if any(value is not None for _, _, value in times):
+            title = f"Latency by agent and {word}"
+            about = f"Waiting for replies, per episode, on average.{cut}"
+            yield Figure(f"{title} (Figure 4)", about, bars(title, times, "s"))
 
 
 @dataclass(frozen=True)
@@ -238,19 +238,46 @@ def anchor_of(place: int, query_id: str, repeat: int) -> str:
     return f"e{place}-{query_id}-{repeat}" if query_id.replace("-", "").isalnum() else ""
 
 
-def _transcripts(entrants: Iterable[Entrant], places: Mapping[str, int]) -> Iterator[Transcript]:
-    left, chars = MAX_TRANSCRIPTS, 0
-    for entrant in entrants:
-        stored = entrant.stored
-        if stored is None:
-            continue
-        queries = {query.id: query for query in stored.queries}
-        lost = (episode for episode in stored.episodes() if is_lost(episode))
-        for episode in islice(lost, left):
-            left -= 1
-            chars += sum(min(len(step.output), MAX_CHARS) for step in episode.steps)
-            if chars > MAX_PAGE_CHARS:
-                return
+def _transcripts(entrants: Iterable[Entrant], places: Mapping[str, int]) -> list[Transcript]:
+    """Of each participant in turn one more, until the page is full; together by participant."""
+    made: dict[str, list[Transcript]] = {}
+    waiting = [(one, _stories(one)) for one in entrants if one.stored is not None]
+    chars = 0
+    while waiting:
+        for entrant, stories in list(waiting):
+            story = next(stories, None)
+            if story is not None:
+                chars += _chars(story)
+            if story is None or chars > MAX_PAGE_CHARS:
+                waiting.remove((entrant, stories))
+                continue
+            episode = story.episode
             anchor = anchor_of(places[entrant.name], episode.query_id, episode.repeat)
-            story = tell(stored.application, queries[episode.query_id], episode)
-            yield Transcript(anchor, entrant.name, story)
+            made.setdefault(entrant.name, []).append(Transcript(anchor, entrant.name, story))
+    return [each for transcripts in made.values() for each in transcripts]
+
+
+def _stories(entrant: Entrant) -> Iterator[Story]:
+    stored = entrant.stored
+    assert stored is not None
+    queries = {query.id: query for query in stored.queries}
+    for episode in stored.episodes():
+        if is_lost(episode):
+            yield tell(stored.application, queries[episode.query_id], episode)
+
+
+def _chars(story: Story) -> int:
+    """What a transcript adds to the page, about."""
+    texts = [story.why]
+    for turn in story.turns:
+        judgement = turn.step.judgement
+        texts += [turn.asked, turn.step.output, turn.step.refused or ""]
+        if turn.step.refused is not None and turn.step.reply is not None:
+            texts.append(turn.step.reply.text)
+        if judgement is not None:
+            texts += [judgement.reason, *(finding.detail for finding in judgement.findings[:20])]
+        for picture in turn.pictures:
+            if isinstance(picture, Difference):
+                for change in picture.changes[:40]:
+                    texts += [change.before or "", change.after or ""]
+    return sum(min(len(text), MAX_CHARS) for text in texts)

@@ -70,18 +70,6 @@ def test_no_command_is_left_out_that_the_pages_do_not_have():
     assert all(re.search(rf"^{re.escape(line)}\b", text, re.MULTILINE) for line in ELSEWHERE)
 
 
-LINK = re.compile(r"\]\(([^)#: ]+)(?:#[^)]*)?\)")
-
-
-@pytest.mark.parametrize(
-    "page", [str(p.relative_to(ROOT)) for p in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]]
-)
-def test_links_between_pages_lead_somewhere(page):
-    path = ROOT / page
-    for target in LINK.findall(path.read_text()):
-        assert (path.parent / target).exists(), target
-
-
 @pytest.mark.parametrize("name", ["malt", "route", "k8s"])
 def test_the_page_of_config_keys_has_each_key_and_says_which_shape_queries(name):
     """A key's name is in the first cell of a row; * marks those that decide which are drawn."""

@@ -24,7 +24,6 @@ from netarena.model import (
     JsonValue,
     Judgement,
     Move,
-    Outline,
     Query,
     Reply,
     Severity,
@@ -142,9 +141,6 @@ class Lamp(Application):
             "iterations": episode.iterations,
             "error_detail": [self.describe(action) for action in query.actions],
         }
-
-    def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
-        return {"iterations": float(episode.iterations if episode else config.max_iterations)}
 
     def diagnose(self) -> Sequence[Check]:
         return [

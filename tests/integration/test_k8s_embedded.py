@@ -21,7 +21,6 @@ from netarena.errors import EnvironmentFailed
 from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import AgentInfo, Outcome, Reply
 from netarena.sandbox.caller import Caller
-from netarena_k8s import embedded
 from netarena_k8s.apiserver import process
 from netarena_k8s.apiserver.process import CONNECTIONS, Process
 from netarena_k8s.app import Kubernetes
@@ -330,18 +329,18 @@ def test_a_server_that_dies_fails_its_episodes_and_a_new_one_is_started():
     asyncio.run(scene())
 
 
-def test_a_server_that_hangs_is_ended_and_a_new_one_started(monkeypatch):
+def test_a_server_that_hangs_is_ended_and_a_new_one_started():
     async def scene():
         async with Embedded() as cluster:
             one = await cluster.deploy(boutique())
             hung = cluster.pid
-            monkeypatch.setattr(embedded, "_ANSWER_S", 0.5)
-            monkeypatch.setattr(embedded, "_SIGN_S", 0.5)
+            cluster.servant.answer_s = 0.5
+            cluster.servant.sign_s = 0.5
             os.kill(hung, signal.SIGSTOP)
             with pytest.raises(EnvironmentFailed, match=r"no answer to look.*ended") as failed:
                 await one.look()
             assert failed.value.proven_ours
-            monkeypatch.setattr(embedded, "_ANSWER_S", 60.0)
+            cluster.servant.answer_s = 60.0
             with pytest.raises(EnvironmentFailed) as failed:
                 await ask_until_it_fails(one)
             assert failed.value.proven_ours
@@ -352,18 +351,18 @@ def test_a_server_that_hangs_is_ended_and_a_new_one_started(monkeypatch):
     asyncio.run(scene())
 
 
-def test_an_episode_that_answers_late_is_not_the_servers_failure(monkeypatch):
+def test_an_episode_that_answers_late_is_not_the_servers_failure():
     """Others are answered meanwhile; why it is late may be its agent's doing."""
 
     async def scene():
         async with Embedded() as cluster:
             one = await cluster.deploy(boutique())
             alive = cluster.pid
-            monkeypatch.setattr(embedded, "_ANSWER_S", 0.0)
+            cluster.servant.answer_s = 0.0
             with pytest.raises(EnvironmentFailed, match="no answer to look") as failed:
                 await one.look()
             assert not failed.value.proven_ours
-            monkeypatch.setattr(embedded, "_ANSWER_S", 60.0)
+            cluster.servant.answer_s = 60.0
             assert (await one.look()).reached == boutique().intended
             assert cluster.pid == alive
 

@@ -230,6 +230,11 @@ def test_the_report_is_readable_and_harmless(
     page.on("request", lambda request: asked.append(request.url))
     page.goto(path.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    narrowest = page.evaluate(
+        "Math.min(...[...document.querySelectorAll('.wide th:first-child')]"
+        ".map((one) => one.offsetWidth))"
+    )
+    assert narrowest >= 80, "who it is can be read"
     light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert light is (scheme == "light")
     link = page.locator(".lost a").first

@@ -1,9 +1,9 @@
 """A general parser for the notation of the published grammar: every way to read a text.
 
-A grammar is symbols with productions (docs/malt.md). ``{x}`` in a production is an operand of its
-symbol, read by the rule that is given for that name, or another symbol, whose operands become this
-one's. All parses are followed, each piece of text once per symbol; what is read is a tree of
-``Node`` in which equal readings are equal.
+A grammar is symbols with productions (docs/malt-language.md). ``{x}`` in a production is an operand
+of its symbol, read by the rule that is given for that name, or another symbol, whose operands
+become this one's. All parses are followed, each piece of text once per symbol; what is read is a
+tree of ``Node`` in which equal readings are equal.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ from netarena.model import (
     JsonValue,
     Judgement,
     Move,
-    Outline,
     Query,
     State,
     Step,
@@ -194,6 +193,3 @@ class Toy(Application):
 
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
         return {"success": episode.correct, "safe": episode.safe, "iterations": episode.iterations}
-
-    def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
-        return {"iterations": episode.iterations if episode else config.max_iterations}

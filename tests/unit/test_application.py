@@ -16,6 +16,22 @@ def test_an_application_of_another_distribution_is_found() -> None:
     assert load("toy").name == "toy"
 
 
+@pytest.mark.parametrize("name", ["toy", "malt", "route", "k8s"])
+def test_labels_are_those_of_the_queries_that_are_drawn(name: str) -> None:
+    application = load(name)
+    config = application.config_type.parse({"num_queries": 1, "complexity_level": ["level1"]})
+    drawn = [query.label for query in application.generate(config, 0)]
+    assert [*application.labels(config)] == drawn
+    assert application.size(config) == len(drawn)
+
+
+@pytest.mark.parametrize("name", ["toy", "route", "k8s"])
+def test_an_episode_that_was_never_asked_has_all_turns(name: str) -> None:
+    application = load(name)
+    config = application.config_type.parse({"max_iterations": 7})
+    assert application.measures(None, config) == {"iterations": 7}
+
+
 def test_an_unknown_application_is_one_line_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'nope' is not one of .*malt"):
         load("nope")

@@ -440,7 +440,7 @@ def test_an_agent_that_never_worked_has_status_1_and_its_words(fake, capsys, mon
             ["hm", "hm", "hm", NO_KEY],
             "2 of 2 episodes were lost, 2 of them so: task_failed: no\\x1b[31m key",
         ),
-        (["hm"], "no_usable_reply: every reply of the episode was refused: "),
+        (["hm"], "no_usable_reply: every reply of the episode was refused; the last: "),
     ],
     ids=["a failed task", "refused replies"],
 )

@@ -10,7 +10,7 @@ import pytest
 import statsmodels.api as sm
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest, norm, permutation_test
+from scipy.stats import binom, binomtest, norm, permutation_test
 from statsmodels.stats.contingency_tables import mcnemar as their_mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import (
@@ -191,6 +191,13 @@ def test_an_interval_by_query_holds_the_mean_and_is_no_narrower_than_without(mem
     assert high - low >= plain[1] - plain[0] - 1e-9
 
 
+@pytest.mark.parametrize("total", [15, 7, 22, 1])
+def test_queries_that_are_alike_count_as_queries_whatever_rounding_does(total):
+    alike = [Cluster(total, 22)] * 10
+    assert robust_error(alike) == 0
+    assert clustered(alike) == pytest.approx(wilson(10 * total / 22, 10))
+
+
 def test_an_interval_by_query_of_answers_that_agree_is_that_of_queries():
     for solved in range(21):
         again = [Cluster(5.0, 5)] * solved + [Cluster(0.0, 5)] * (20 - solved)
@@ -269,7 +276,7 @@ def test_an_unpaired_interval_is_newcombes(first, second):
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.9, 0.8), (0.55, 0.5), (0.2, 0.9), (0.1, 0.05)])
-def test_the_unpaired_number_is_that_of_statsmodels(first, second):
+def test_the_unpaired_number_is_that_of_statsmodels_corrected(first, second):
     theirs = samplesize_proportions_2indep_onetail(
         first - second,
         second,
@@ -278,18 +285,30 @@ def test_the_unpaired_number_is_that_of_statsmodels(first, second):
         value=0,
         alternative="larger" if first > second else "smaller",
     )
-    assert unpaired_size(first, second) == pytest.approx(theirs, abs=1)
+    corrected = theirs / 4 * (1 + math.sqrt(1 + 4 / (theirs * abs(first - second)))) ** 2
+    assert unpaired_size(first, second) == pytest.approx(corrected, abs=1)
 
 
-@pytest.mark.parametrize("apart", [0.2, 0.3])
-def test_the_paired_number_finds_the_difference_as_often_as_it_says(apart):
-    """Of runs that are drawn, McNemar's test (not corrected, as in the formula) finds 80 %."""
-    n = paired_size(0.9, 0.8, apart)
-    rng = np.random.default_rng(1)
-    table = rng.multinomial(n, [(apart + 0.1) / 2, (apart - 0.1) / 2, 1 - apart], size=4000)
-    ahead, behind = table[:, 0], table[:, 1]
-    found = (ahead - behind) ** 2 > norm.ppf(0.975) ** 2 * (ahead + behind)
-    assert found.mean() == pytest.approx(0.8, abs=0.03)
+@pytest.mark.parametrize(
+    ("first", "second", "apart"),
+    [(1.0, 0.0, None), (0.8, 0.3, None), (0.95, 0.6, 0.35), (0.9, 0.8, None), (0.9, 0.8, 0.12)],
+)
+def test_the_paired_number_is_what_the_exact_test_needs(first, second, apart):
+    """At 80 %, and not far more."""
+    n = paired_size(first, second, apart)
+    apart = first * (1 - second) + second * (1 - first) if apart is None else apart
+    share = (apart + first - second) / 2 / apart
+
+    def power(queries: int) -> float:
+        found = 0.0
+        for d in range(queries + 1):
+            wins = range(d + 1)
+            told = [k for k in wins if mcnemar(k, d - k) <= 0.05]
+            found += binom.pmf(d, queries, apart) * sum(binom.pmf(told, d, share))
+        return found
+
+    assert power(n) >= 0.8
+    assert power(math.floor(0.8 * n)) < 0.8
 
 
 def test_numbers_for_what_is_no_difference_or_no_rate():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,14 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_each_package_with_layers_gives_every_module_its_place():
+    """The core, and every application."""
+    read = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = read["tool"]["importlinter"]["contracts"]
+    exhaustive = {one["containers"][0] for one in contracts if one.get("exhaustive")}
+    assert exhaustive == {"netarena", *(path.name for path in (ROOT / "apps").glob("netarena_*"))}
+
+
 def test_imports_run_downwards_only():
     done = lint(ROOT)
     assert done.returncode == 0, done.stdout
@@ -42,6 +51,12 @@ def test_imports_run_downwards_only():
         ("netarena/model.py", "import netarena.config", "imports of the core run downwards only"),
         ("netarena/engine.py", "import netarena.assessment", "imports of the core run downwards"),
         ("netarena/lonely.py", "", "imports of the core run downwards only"),
+        ("netarena/cli/choice.py", "import netarena.cli.run", "in a circle"),
+        ("apps/netarena_malt/model_file.py", "import netarena_malt.base", "in a circle"),
+        ("apps/netarena_malt/draft.py", "import netarena_malt.state", "imports of malt run"),
+        ("apps/netarena_route/world.py", "import netarena_route.mn", "imports of route run"),
+        ("apps/netarena_k8s/block.py", "import netarena_k8s.picture", "imports of k8s run"),
+        ("apps/netarena_k8s/lonely.py", "", "imports of k8s run downwards only"),
         ("apps/netarena_malt/app.py", "import netarena.engine", "applications use the interface"),
         ("netarena/engine.py", "import a2a.types", "the A2A SDK is imported by netarena.a2a"),
     ],

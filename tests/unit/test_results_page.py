@@ -40,6 +40,18 @@ def test_every_field_of_the_journal_is_documented(kind: type) -> None:
     assert {field.name for field in fields(Outline)} <= {*Episode.model_fields, "unsafe_by"}
 
 
+def test_every_event_of_the_journal_is_documented() -> None:
+    root = Path(__file__).parents[2] / "netarena"
+    written = {
+        name
+        for path in root.rglob("*.py")
+        for name in re.findall(r'journal\.append\(\s*"(\w+)"', path.read_text())
+    }
+    assert {"assessment", "start", "retry", "anew", "end"} <= written
+    for name in written:
+        assert f"| `{name}` |" in JOURNAL, name
+
+
 def test_the_example_with_pandas_runs(run: Path) -> None:
     pytest.importorskip("pandas")
     done = subprocess.run(

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shutil
-import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -24,7 +22,8 @@ from typing import Any
 
 from netarena.errors import EnvironmentFailed, one_line
 from netarena.sandbox.caller import Caller
-from netarena.sandbox.child import Child, program, surroundings, try_out
+from netarena.sandbox.child import program, surroundings, try_out
+from netarena.sandbox.servant import Servant
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
 from netarena_k8s.policy import Endpoint, Labels
 from netarena_k8s.world import (
@@ -42,7 +41,6 @@ _MODULE = "netarena_k8s.datapath.plane"
 _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 60.0
-_ANSWER_BYTES = 16 << 20
 #: for what neither passes nor is refused, which no ruleset of ours brings about
 _WAIT_S = 1.0
 _SETTLE_S = 10.0
@@ -155,84 +153,35 @@ class Plane:
     """The process of ``plane``, as the service sees it; started when it is first asked."""
 
     def __init__(self) -> None:
-        self._child: Child | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._servant = Servant(
+            "the data plane",
+            lambda end: program(_MODULE, end),
+            start_s=_START_S,
+            stop_s=_STOP_S,
+            answer_s=_ANSWER_S,
+        )
+        # it does one thing after the other, and how long others take counts against nobody
         self._turn = asyncio.Lock()
-        self._orders = 0
 
     @property
     def pid(self) -> int | None:
         """The process, while it runs."""
-        return self._child.pid if self._child is not None else None
+        return self._servant.pid
 
     async def ask(self, do: str, episode: int, **arguments: Any) -> Any:
         """Have the process do something. Raises EnvironmentFailed, and then it is started anew."""
         async with self._turn:
-            if self._writer is None:
-                await self._start()
-            assert self._reader is not None
-            assert self._writer is not None
-            self._orders += 1
-            order = {"number": self._orders, "do": do, "episode": episode, **arguments}
-            try:
-                self._writer.write(json.dumps(order).encode() + b"\n")
-                async with asyncio.timeout(_ANSWER_S):
-                    answer = await self._answer(self._reader, self._orders)
-            except (OSError, ValueError) as error:
-                await self._stop()
-                raise EnvironmentFailed(f"the data plane does not answer: {error}") from None
-        if "failed" in answer:
-            raise EnvironmentFailed(one_line(f"the data plane: {do}: {answer['failed']}"))
-        return answer["ok"]
+            await self._servant.start()
+            return await self._servant.ask(do, episode=episode, **arguments)
 
     async def start(self) -> None:
         """Raises EnvironmentFailed with what this machine lacks."""
-        async with self._turn:
-            if self._writer is None:
-                await self._start()
+        await self._servant.start()
 
     async def stop(self) -> None:
         """End the process, and all that it laid."""
         async with self._turn:
-            await self._stop()
-
-    @staticmethod
-    async def _answer(reader: asyncio.StreamReader, number: int) -> dict[str, Any]:
-        while True:
-            line = await reader.readline()
-            if not line.endswith(b"\n"):
-                raise ConnectionError("it has ended")
-            answer: dict[str, Any] = json.loads(line)
-            if answer.get("number", number) == number:  # not of one that nobody waited for
-                return answer
-
-    async def _start(self) -> None:
-        self._child = Child(lambda end: program(_MODULE, end), kind=socket.SOCK_STREAM)
-        try:
-            self._reader, self._writer = await asyncio.open_unix_connection(
-                sock=self._child.control, limit=_ANSWER_BYTES
-            )
-            async with asyncio.timeout(_START_S):
-                said = await self._answer(self._reader, 0)
-        except (OSError, ValueError) as error:
-            said = {"failed": f"it does not start: {error}"}
-        except BaseException:
-            await asyncio.shield(self._stop())
-            raise
-        if "failed" in said:
-            await self._stop()
-            raise EnvironmentFailed(one_line(f"no data plane: {said['failed']}"), proven_ours=True)
-
-    async def _stop(self) -> None:
-        writer, self._writer, self._reader = self._writer, None, None
-        if writer is not None:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-        child, self._child = self._child, None
-        if child is not None:
-            await child.stop(_STOP_S)
+            await self._servant.stop()
 
 
 class Wired(Cluster):

@@ -1,4 +1,4 @@
-"""The table of faults in docs/k8s.md is that of the code.
+"""The table of faults in docs/k8s-faults.md is that of the code.
 
 ``python tests/unit/k8s/test_fault_page.py`` writes it anew.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from netarena.report.markdown import replace_section, table
 from netarena_k8s.fault import KINDS, PAPER_KINDS, WORDS
 
-_PAGE = Path(__file__).parents[3] / "docs" / "k8s.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "k8s-faults.md"
 
 
 def _page() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netarena.cli.run import choose_query
+from netarena.cli.place import choose_query
 from netarena.errors import ConfigError
 from netarena.identity import seal
 from netarena.model import AgentInfo, Episode, Finding, Judgement, Outcome, Reply, Step

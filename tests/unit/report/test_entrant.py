@@ -10,10 +10,11 @@ import pytest
 from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
-from netarena.errors import ConfigError
+from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import read_entrants
 from netarena.report.markdown import render_markdown
+from netarena.report.page import render_html
 
 #: results of the reference, in the form that leaderboards have
 FOREIGN = {
@@ -132,3 +133,63 @@ def test_what_is_neither_is_said(tmp_path: Path) -> None:
         read_entrants([tmp_path / "nowhere"])
     with pytest.raises(ConfigError, match=r"holds no journal\.jsonl"):
         read_entrants([tmp_path])
+
+
+def test_tickets_and_full_runs_of_the_same_queries_are_not_ranked_together(tmp_path: Path) -> None:
+    for briefing in ("full", "ticket"):
+        values = {"quiet": True, "max_iterations": 12, "briefing": briefing}
+        assess(Toy(), Scripted(open_all), tmp_path / briefing, **values)
+        (tmp_path / f"{briefing}.json").write_bytes(
+            (tmp_path / briefing / "results.json").read_bytes()
+        )
+    names = ("full", "ticket", "full.json", "ticket.json")
+    report = make_report(read_entrants([tmp_path / name for name in names]))
+    assert [one["group"] for one in report["participants"]] == [0, 1, 0, 1]
+    assert "briefing ticket" in report["groups"][1]["title"]
+    assert "briefing" not in report["groups"][0]["title"]
+
+
+def test_of_a_config_that_cannot_be_read_the_shaping_keys_count(tmp_path: Path) -> None:
+    paths = [
+        foreign(
+            tmp_path / f"{n}.json",
+            "route_operator",
+            FOREIGN["route_operator"],
+            summary={"version": "2", "config": {"repeats": 500, "seed": n, "world": "varied"}},
+        )
+        for n in (1, 2)
+    ]
+    report = make_report(read_entrants(paths))
+    assert [one["group"] for one in report["participants"]] == [0, 0]
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
+def test_a_number_that_is_none_is_refused(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(f'{{"participants": {{"a": "b"}}, "results": [{{"avg_safety": {number}}}]}}')
+    with pytest.raises(ConfigError, match="not JSON"):
+        read_entrants([path])
+
+
+def test_a_file_of_repeats_tells_how_steady_the_answers_are(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path / "run", repeats=2)
+    (one,) = read_entrants([tmp_path / "run" / "results.json"])
+    assert one.summary["pass_all"]["2"]["rate"] == 1.0
+    assert one.summary["queries"] == 3
+
+
+def test_an_agent_that_never_answered_has_no_rates_to_report(tmp_path: Path) -> None:
+    def broken(prompt: str, turn: int) -> str:
+        raise RuntimeError("no key")
+
+    with pytest.raises(AssessmentFailed):
+        assess(Toy(), Scripted(broken), tmp_path / "broken")
+    with pytest.raises(ConfigError, match=r"the assessment in .*broken failed: .*no key"):
+        make_report(read_entrants([tmp_path / "broken"]))
+    assess(Toy(), Scripted(open_all), tmp_path / "good")
+    entrants = read_entrants([tmp_path / "broken", tmp_path / "good"])
+    report = make_report(entrants)
+    assert [one["name"] for one in report["participants"]] == ["scripted (good)"]
+    assert report["failed"][0]["name"] == "scripted (broken)"
+    for text in (render_markdown(report), render_html(report, entrants)):
+        assert "Failed, and in no table: scripted" in text

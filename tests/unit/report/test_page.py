@@ -149,3 +149,26 @@ def test_any_plot_is_markup_that_closes(rows, points, values, title):
         reader = Reader(plot)
         assert reader.names <= {"svg", "title", "text", "path", "rect", "circle", "g"}
         assert "nan" not in " ".join(reader.all("d") + reader.all("x") + reader.all("width"))
+
+
+def test_a_page_that_is_full_says_so_and_leaves_each_participant_its_share(
+    tmp_path: Path, toy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        assess(Toy(), Scripted(lambda p, t: "open v1"), tmp_path / name, num_queries=4)
+    monkeypatch.setattr("netarena.report.page.MAX_PAGE_CHARS", 3000)
+    text = page(tmp_path / "a", tmp_path / "b")
+    linked = [value for value in Reader(text).all("href") if value.startswith("#e")]
+    assert linked
+    assert {value[:3] for value in linked} == {"#e0", "#e1"}
+    assert re.search(rf">{len(linked)} of \d\d are here", text)
+
+
+def test_colours_are_of_a_group(tmp_path: Path, toy: None) -> None:
+    """The ninth folder of a report is not drawn as the first of its group."""
+    for number in range(10):
+        level = f"level{1 if number in {0, 8} else 2 + number % 2}"
+        assess(Toy(), Scripted(open_all), tmp_path / f"r{number}", complexity_level=[level])
+    text = page(*(tmp_path / f"r{number}" for number in range(10)))
+    first = text[text.index("complexity_level level1") :]
+    assert re.findall(r'class="range (s\d)"', first)[:2] == ["s0", "s1"]

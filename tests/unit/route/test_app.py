@@ -14,7 +14,8 @@ from netarena.application import load
 from netarena.assessment import make_record
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import AgentInfo, Episode, FailureKind, Outcome, Query, Step
-from netarena_route.app import MAX_LOGGED_CHARS, Route
+from netarena.prompts import MAX_LOGGED_CHARS
+from netarena_route.app import Route
 from netarena_route.config import RouteConfig
 from netarena_route.query import world_of
 from netarena_route.reply import read_reply

@@ -1,0 +1,139 @@
+"""Which run a command means: its seed, its folder, and the one query that is asked again."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from netarena.application import Application
+from netarena.assessment import CONFIG_NAME, read_queries
+from netarena.cli.option import RUNS
+from netarena.config import SEED_BITS, Config
+from netarena.errors import ConfigError
+from netarena.file import read_text
+from netarena.identity import Secrecy, find_index, read_id
+
+
+def place(application: Application, config: Config) -> tuple[Config, Path]:
+    """The config with its seed settled, and the folder of the run.
+
+    The seed comes from the config, a run that is resumed, a file of queries, or is drawn: 64 bits.
+    Raises ConfigError when a run is to be resumed and nothing says which, or there is none.
+    """
+    folder = None if config.output_dir is None else Path(config.output_dir)
+    seed = config.seed
+    if seed is None and config.resume:
+        if folder is None:
+            raise ConfigError("--resume", "needs --out DIR or --seed S to say which run")
+        seed = _stored_seed(folder)
+    if config.resume:
+        run = folder or Path(RUNS) / f"{application.name}-{seed}"
+        if not (run / CONFIG_NAME).is_file():
+            raise ConfigError("--resume", f"there is no run in {run}")
+    if seed is None and config.benchmark_path is not None and not config.regenerate:
+        path = Path(config.benchmark_path)
+        first = next(read_queries(path), None) if path.exists() else None
+        seed = first.seed if first else None
+    if seed is None:
+        seed = secrets.randbits(SEED_BITS)
+    if folder is None:
+        folder = Path(RUNS) / f"{application.name}-{seed}"
+    return config.model_copy(update={"seed": seed}), folder
+
+
+def choose_query(application: Application, config: Config, query_id: str) -> tuple[Config, Secrecy]:
+    """The config under which the query of that id is the only one, and how its id is written.
+
+    It goes to a folder of its own, never to that of a run which asked others. The keys that shape
+    queries, and the seed of a sealed id, are those of a run below ``netarena-runs`` or
+    ``output_dir`` that asked it, where there is one, else those given. Raises ConfigError where the
+    id cannot come of them.
+    """
+    asked = read_id(query_id)
+    shapes = [] if asked is None else [*_stored_runs(application, config, asked.shape_hash)]
+    if asked is not None and config.shape_hash() == asked.shape_hash:
+        shapes.insert(0, (config, config.seed))
+    # configs of one shape are of one version; of an unknown shape it may be that of any variant
+    known = [shape for shape, _ in shapes[:1]] or [config, *application.variants(config)]
+    expected = dict.fromkeys(f"{application.name}-{application.version_of(one)}" for one in known)
+    if asked is None or asked.generator not in expected:
+        beginnings = " or ".join(f"{one}-" for one in expected)
+        raise ConfigError(
+            "--query", f"{query_id!r} is no id of this version: those begin with {beginnings}"
+        )
+    if not shapes:
+        raise ConfigError(
+            "--query",
+            f"{query_id} was drawn with other keys, and no run below {RUNS} has it: give "
+            "--num-queries and --set as when it was drawn",
+        )
+    if asked.seed is not None:
+        secrecy, found, seed, index = Secrecy.OPEN, shapes[0][0], asked.seed, asked.index
+        if seed != (seed if found.seed is None else found.seed):
+            raise ConfigError("--query", f"{query_id} has the seed {seed}, not {found.seed}")
+    else:
+        secrecy = Secrecy.SEALED
+        found, seed, index = _unseal(application, query_id, shapes)
+    assert index is not None
+    own: dict[str, Any] = {"seed": seed, "start_index": index, "end_index": index + 1}
+    if found.output_dir is None or _asked_more(Path(found.output_dir), own):
+        own["output_dir"] = str(Path(RUNS) / query_id)
+    return found.model_copy(update=own), secrecy
+
+
+def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
+    """Whether ``folder`` is a run's that asked more than one query, or another one."""
+    try:
+        told = json.loads(read_text(folder / CONFIG_NAME))["config"]
+        return any(told.get(key) != value for key, value in own.items())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return True
+
+
+def _unseal(
+    application: Application, query_id: str, shapes: Sequence[tuple[Config, int | None]]
+) -> tuple[Config, int, int]:
+    """The config, seed and index of a sealed id. Raises ConfigError where no seed fits."""
+    for shape, seed in shapes:
+        if seed is None:
+            continue
+        if (index := find_index(query_id, seed, application.size(shape))) is not None:
+            return shape, seed, index
+    raise ConfigError(
+        "--query",
+        f"{query_id} tells no seed, and no run below {RUNS} has it: give --seed, or --out with a "
+        f"folder whose {CONFIG_NAME} has it",
+    )
+
+
+def _stored_runs(
+    application: Application, config: Config, shape_hash: str
+) -> Iterator[tuple[Config, int | None]]:
+    """``config`` as runs below ``RUNS`` and ``output_dir`` asked it, where it leaves that open,
+    with their seeds. What cannot be read, or asks for something else, is passed over."""
+    given = config.model_dump(mode="json", include=config.model_fields_set)
+    for top in filter(None, (RUNS, config.output_dir)):
+        for path in sorted(Path(top).rglob(CONFIG_NAME)):
+            with suppress(OSError, ValueError, KeyError, TypeError, ConfigError):
+                stored = json.loads(read_text(path))
+                told = stored["config"]
+                shaping = {key: told[key] for key in stored["shape"] if key in told}
+                asked = application.config_type.parse({**shaping, **given})
+                if (stored["application"], asked.shape_hash()) == (application.name, shape_hash):
+                    yield asked, int(stored["seed"])
+
+
+def _stored_seed(folder: Path) -> int | None:
+    """The seed of the run in ``folder``; None where there is none: ``conduct`` says why."""
+    try:
+        stored = json.loads(read_text(folder / CONFIG_NAME))
+    except (OSError, ValueError):
+        return None
+    seed = stored.get("seed") if isinstance(stored, dict) else None
+    return seed if isinstance(seed, int) else None

@@ -1,0 +1,197 @@
+"""A process of ours that carries out orders, started anew when it has ended.
+
+    servant = Servant("the API server", line, start_s=60.0, stop_s=10.0, answer_s=60.0)
+    await servant.start()
+    value = await servant.ask("look", episode=3)
+
+Orders and answers are lines of JSON on the stream that it was born with. The process says first
+``{"ready": true, ...}``, or ``{"failed": text}``; an order is ``{"number": n, "do": text, ...}``,
+and is answered by ``{"number": n, "ok": value}`` or ``{"number": n, "failed": text}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from netarena.errors import EnvironmentFailed, one_line
+from netarena.sandbox.child import Child, Line
+
+__all__ = ["Servant"]
+
+#: of one answer
+_ANSWER_BYTES = 64 << 20
+#: None when the process has ended first
+_Answer: TypeAlias = asyncio.Future[dict[str, Any] | None]
+
+
+class Servant:
+    """Of such a process one life at a time. ``name`` is what it is called in words.
+
+    ``sign_s`` is how long it has for a sign of life when it owed an answer for ``answer_s``: the
+    answer to ``ping``. Without it, it is ended at once. ``apart``: no agent can bring about that it
+    ends or falls silent, so that this is proven ours.
+    """
+
+    def __init__(  # noqa: PLR0913 -- options by keyword
+        self,
+        name: str,
+        line: Line,
+        *,
+        start_s: float,
+        stop_s: float,
+        answer_s: float,
+        sign_s: float = 0.0,
+        environment: Mapping[str, str] | None = None,
+        apart: bool = False,
+    ) -> None:
+        self.answer_s = answer_s
+        self.sign_s = sign_s
+        #: lives that have ended
+        self.lives = 0
+        self._name = name
+        self._line = line
+        self._start_s = start_s
+        self._stop_s = stop_s
+        self._environment = environment
+        self._apart = apart
+        self._child: Child | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._said: dict[str, Any] = {}
+        self._waiting: dict[int, _Answer] = {}
+        self._orders = 0
+        self._starting = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, until it is stopped or started anew."""
+        return self._child.pid if self._child is not None else None
+
+    async def start(self) -> dict[str, Any]:
+        """Start the process if it does not live; what it said when it was ready.
+
+        Raises EnvironmentFailed, proven ours, with the reason why it does not get ready.
+        """
+        async with self._starting:
+            if self._writer is None:
+                await self._stop()
+                await self._start()
+            return self._said
+
+    async def stop(self) -> None:
+        """End the process. It may be started again."""
+        async with self._starting:
+            await self._stop()
+
+    async def ask(self, do: str, *, life: int | None = None, **arguments: Any) -> Any:
+        """Have the process do something, in that one of its lives if one is given.
+
+        Raises EnvironmentFailed with what it answers, or when it has ended or does not answer.
+        """
+        if self._writer is None or life not in {None, self.lives}:
+            raise self._ended()
+        try:
+            found = await self._order(self.answer_s, do, **arguments)
+        except TimeoutError:
+            hung = await self._hangs()
+            raise EnvironmentFailed(
+                f"{self._name}: no answer to {do} after {self.answer_s:g} s"
+                + (", nor to anything: it was ended" if hung else ""),
+                proven_ours=hung and self._apart,
+            ) from None
+        if found is None:
+            raise self._ended()
+        if "failed" in found:
+            raise EnvironmentFailed(one_line(f"{self._name}: {do}: {found['failed']}"))
+        return found["ok"]
+
+    def _ended(self) -> EnvironmentFailed:
+        return EnvironmentFailed(f"{self._name} has ended", proven_ours=self._apart)
+
+    async def _order(self, within_s: float, do: str, **arguments: Any) -> dict[str, Any] | None:
+        """What the process answers; None when it has ended first. Raises TimeoutError."""
+        if self._writer is None:
+            return None
+        self._orders += 1
+        number = self._orders
+        answer: _Answer = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            order = {"number": number, "do": do, **arguments}
+            self._writer.write(json.dumps(order).encode() + b"\n")
+            async with asyncio.timeout(within_s):
+                return await answer
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _hangs(self) -> bool:
+        """Whether the process answers nobody: then it is ended, so that a new one is started."""
+        child = self._child
+        try:
+            return await self._order(self.sign_s, "ping", episode=0) is None
+        except TimeoutError:
+            if child is not None:
+                child.kill()
+            self._lose()
+            return True
+
+    async def _start(self) -> None:
+        self._child = Child(self._line, environment=self._environment, kind=socket.SOCK_STREAM)
+        try:
+            reader, self._writer = await asyncio.open_unix_connection(
+                sock=self._child.control, limit=_ANSWER_BYTES
+            )
+            async with asyncio.timeout(self._start_s):
+                line = await reader.readline()
+            said = json.loads(line) if line else {"failed": "it has ended"}
+            if "failed" not in said:
+                self._reading = asyncio.create_task(self._read(reader))
+        except TimeoutError:
+            said = {"failed": f"not ready after {self._start_s:g} s"}
+        except (OSError, ValueError) as error:
+            said = {"failed": str(error)}
+        except BaseException:
+            await asyncio.shield(self._stop())
+            raise
+        if "failed" in said:
+            await self._stop()
+            why = one_line(f"{self._name} does not start: {said['failed']}")
+            raise EnvironmentFailed(why, proven_ours=True)
+        self._said = said
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while line := await reader.readline():
+                answer = json.loads(line)
+                waiting = self._waiting.get(answer["number"])
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answer)
+        self._lose()
+
+    def _lose(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self.lives += 1
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def _stop(self) -> None:
+        """Close the control socket, at which the process ends; kill it otherwise."""
+        writer = self._writer
+        self._lose()
+        if writer is not None:
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            await asyncio.gather(reading, return_exceptions=True)
+        child, self._child = self._child, None
+        if child is not None:
+            await child.stop(self._stop_s)

@@ -1,0 +1,150 @@
+"""Pages: links and anchors lead somewhere, and what belongs where stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from netarena.report.markdown import replace_section
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+EVIDENCE = DOCS / "evidence"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+#: what a program writes, by the page of evidence that it writes it into
+SECTIONS = {
+    "malt": ["audit malt", "draw malt", "language malt", "readings malt"],
+    "route": ["audit route", "agents"],
+    "k8s": ["audit k8s", "agents"],
+}
+#: words of a page that somebody who uses an application reads from end to end, in ten minutes
+USE_WORDS = 2500
+#: where a page may be named: in remedies, docstrings, comments
+SOURCES = ("netarena", "apps", "a2a_purple", "benchmarks", "scripts", "scenarios", "tests", "docs")
+
+FENCED = re.compile(r"^(`{3,}).*?^\1", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+NAMED = re.compile(r"\bdocs/[\w./-]+\.md\b")
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@cache
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return FENCED.sub("", page.read_text(encoding="utf-8"))
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of a page's headings: words joined by hyphens, repeated ones counted."""
+    found: list[str] = []
+    for heading in HEADING.findall(prose(page)):
+        text = LINK.sub("]", heading).lower()
+        found.append(re.sub(r"[^\w -]", "", text).strip().replace(" ", "-"))
+    return {
+        slug if (times := found[:place].count(slug)) == 0 else f"{slug}-{times}"
+        for place, slug in enumerate(found)
+    }
+
+
+def astray(page: Path) -> list[str]:
+    """Links of a page that lead nowhere."""
+    lost = []
+    for link in LINK.findall(prose(page)):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if ":" in path:
+            continue
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    return lost
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_every_link_and_anchor_leads_somewhere(page: Path) -> None:
+    assert not astray(page)
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Where `it` is, now\n## Twice\n## Twice\n```\n# no heading\n[no](link.md)\n```\n"
+        "[a](#where-it-is-now) [b](#twice-1) [c](page.md#twice) [d](https://example.org/x.md)\n"
+        "[e](#no-heading) [f](#twice-2) [g](other.md) [h](page.md#where)\n"
+    )
+    assert astray(page) == ["#no-heading", "#twice-2", "other.md", "page.md#where"]
+
+
+def test_every_page_is_listed() -> None:
+    linked = {(ROOT / link.partition("#")[0]).resolve() for link in LINK.findall(prose(PAGES[0]))}
+    assert not {_name(page) for page in DOCS.glob("*.md") if page not in linked}
+    index = EVIDENCE / "README.md"
+    assert index in linked
+    listed = {(EVIDENCE / link).resolve() for link in LINK.findall(prose(index))} | {index}
+    assert set(EVIDENCE.glob("*.md")) <= listed
+
+
+def test_every_page_that_is_named_is_there() -> None:
+    """Remedies, docstrings and commands name pages, which move."""
+    files = [
+        path
+        for path in [*ROOT.glob("*"), *(p for name in SOURCES for p in (ROOT / name).rglob("*"))]
+        if path.suffix in {".py", ".md", ".toml", ".json5", ".route", ".malt", ".k8s", ""}
+        and path.is_file()
+        and path.name != "CHANGELOG.md"
+    ]
+    named = {
+        (name, _name(path))
+        for path in files
+        for name in NAMED.findall(path.read_text(encoding="utf-8", errors="replace"))
+    }
+    assert ("docs/cluster.md", "apps/netarena_k8s/real/shop.py") in named
+    assert not [pair for pair in named if not (ROOT / pair[0]).exists()]
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_programs_write_into_pages_of_evidence(name: str) -> None:
+    page = (EVIDENCE / f"{name}.md").read_text(encoding="utf-8")
+    for section in SECTIONS[name]:
+        assert len(replace_section(page, section, ())) < len(page)
+    use = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    assert "<!--" not in use
+    assert len(use.split()) <= USE_WORDS
+    assert f"evidence/{name}.md" in use
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "between"),
+    [
+        (
+            "import sys; print('warming up'); print('| a |'); print(f'| {sys.argv[1]} |')",
+            0,
+            r"`python \S+bench\.py 7`, \d+ processors, load \d+( to \d+)?:\n\n\| a \|\n\| 7 \|",
+        ),
+        ("print('| a |'); raise SystemExit(3)", 3, "old"),
+        ("print('nothing')", 1, "old"),
+    ],
+)
+def test_a_benchmark_puts_its_table_into_a_page(
+    tmp_path: Path, script: str, status: int, between: str
+) -> None:
+    bench, page = tmp_path / "bench.py", tmp_path / "page.md"
+    bench.write_text(script)
+    page.write_text("# Here\n<!-- speed -->\n\nold\n\n<!-- /speed -->\nthe end\n")
+    program = ROOT / "benchmarks" / "into_page.py"
+    command = [sys.executable, str(program), str(page), "speed", str(bench), "7"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60, env=environment)
+    assert done.returncode == status, done.stderr
+    text = f"# Here\n<!-- speed -->\n\n{between}\n\n<!-- /speed -->\nthe end\n"
+    assert re.fullmatch(text, page.read_text())
