@@ -2,7 +2,7 @@
 
 ``error_types`` in a config lists labels: ``a``, ``a+b``, ``a+b+c``, or ``extended``, which stands
 for every kind beyond the paper's. Without it, a label for each of the paper's kinds and each of
-their pairs.
+their pairs. ``faults_0`` to ``faults_5`` stand for so many faults of whatever kinds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from types import MappingProxyType
 from typing import Any
 
 from netarena.errors import ConfigError
@@ -20,6 +21,8 @@ JOINT = "+"
 MAX_PARTS = 3
 #: every kind beyond the paper's, a label each
 EXTENDED = "extended"
+#: so many faults, of kinds that are drawn: what a ticket does not tell
+COUNTED: Mapping[str, int] = MappingProxyType({f"faults_{number}": number for number in range(6)})
 
 
 def read_labels(value: Any) -> tuple[str, ...] | None:
@@ -58,6 +61,8 @@ class Catalogue:
 
     def level(self, kinds: Sequence[str]) -> str:
         """After the paper's table, else the number of parts."""
+        if len(kinds) == 1 and kinds[0] in COUNTED:
+            return f"level{min(max(COUNTED[kinds[0]], 1), MAX_PARTS)}"
         number = 3 if frozenset(kinds) in self.hard else len(kinds)
         return f"level{number}"
 
@@ -78,11 +83,13 @@ class Catalogue:
     def _kinds(self, label: str) -> list[tuple[str, ...]]:
         if label == EXTENDED:
             return [(kind,) for kind in self.extended]
+        if label in COUNTED:
+            return [(label,)]
         known = (*self.paper, *self.extended)
         for kind in (kinds := tuple(label.split(JOINT))):
             if kind not in known:
                 raise ConfigError(
                     "config.error_types",
-                    f"{kind!r} is not one of {', '.join((*known, EXTENDED))}",
+                    f"{kind!r} is not one of {', '.join((*known, EXTENDED, *COUNTED))}",
                 )
         return [kinds]

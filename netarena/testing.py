@@ -193,6 +193,8 @@ class ApplicationContract:
 
     application: ClassVar[str]
     config: ClassVar[Mapping[str, Any]] = {}
+    #: further keys of tickets
+    ticket: ClassVar[Mapping[str, Any]] = {}
     #: large enough to be recognised where it must not appear
     seed: ClassVar[int] = 7_777_777_777_777_777
     #: how many queries meet the live environment; they are drawn evenly over all
@@ -395,16 +397,20 @@ class ApplicationContract:
 
     # tickets
 
+    def ticketed(self) -> dict[str, Any]:
+        """The keys of a ticket."""
+        return {**TICKET, **self.ticket}
+
     def load_ticket(self) -> tuple[Application, dict[str, Query]]:
         """The application, and the queries of a ticket by id. Skips where it has none."""
         if Briefing.TICKET not in load(self.application).config_type.BRIEFINGS:
             raise SkipTest(f"{self.application} has no tickets")
-        application, _, queries = self.load(**TICKET)
+        application, _, queries = self.load(**self.ticketed())
         return application, {query.id: query for query in queries}
 
     def test_a_ticket_is_solved_and_declared_with_right_causes(self) -> None:
         _, by_id = self.load_ticket()
-        for episode in self.play(_solve_and_declare, **TICKET):
+        for episode in self.play(_solve_and_declare, **self.ticketed()):
             assert episode.outcome is Outcome.SOLVED, (episode.detail, episode.evidence)
             assert episode.safe, [step.judgement for step in episode.steps]
             assert episode.claim_right is True
@@ -414,7 +420,7 @@ class ApplicationContract:
 
     def test_a_ticket_tells_symptoms_and_no_more(self) -> None:
         _, by_id = self.load_ticket()
-        for episode in self.play(_solve_and_declare, **TICKET):
+        for episode in self.play(_solve_and_declare, **self.ticketed()):
             query = by_id[episode.query_id]
             replies = load(self.application).solve(query)
             tasks = {step.prompt.rpartition("## Task")[2] for step in episode.steps}
@@ -424,7 +430,7 @@ class ApplicationContract:
 
     def test_a_claim_without_a_look_is_worth_nothing(self) -> None:
         self.load_ticket()
-        for episode in self.play(lambda app, *_: app.declare(()), **TICKET):
+        for episode in self.play(lambda app, *_: app.declare(()), **self.ticketed()):
             assert episode.claimed
             assert len(episode.steps) == 1
             assert not episode.safe

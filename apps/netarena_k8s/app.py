@@ -15,7 +15,9 @@ from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.label import EXTENDED
 from netarena.model import (
     Action,
+    Cause,
     Check,
+    Claim,
     Cleaned,
     Episode,
     Failure,
@@ -33,6 +35,7 @@ from netarena.ticket import Briefing
 from netarena.tool import Parameter, Tool, fence
 from netarena_k8s import (
     attack,
+    claim,
     diagnosis,
     fault,
     guess,
@@ -44,6 +47,7 @@ from netarena_k8s import (
     reply,
     solution,
     state,
+    ticket,
 )
 from netarena_k8s.checkout import read_workloads
 from netarena_k8s.cluster import NAMESPACE, Cluster
@@ -161,6 +165,20 @@ class Kubernetes(Application):
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
         world, namespace = _world(query), namespace_of(state)
         return prompt.prompt_parts(query, world, namespace, state, steps, _TOLD_LIMITS)
+
+    def ticket(self, query: Query, steps: Sequence[Step], rng: random.Random) -> PromptParts:
+        seen = [step.state for step in steps if step.state is not None]
+        namespace = namespace_of(seen[-1]) if seen else NAMESPACE
+        return ticket.ticket_parts(query, namespace, steps, _TOLD_LIMITS, rng)
+
+    def claim(self, move: Move) -> Claim | None:
+        return claim.claim_of(move)
+
+    def declare(self, causes: Sequence[Cause]) -> str:
+        return solution.fenced(claim.write_claim(causes))
+
+    def causes(self, query_: Query) -> Sequence[Cause]:
+        return claim.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
 
     def parse(self, reply_: str) -> Move:
         return reply.read_reply(reply_)

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, StrictInt, ValidationInfo, field_validator
 
 from netarena.config import Config, shapes
-from netarena.label import read_labels
+from netarena.label import COUNTED, read_labels
 from netarena.model import JsonValue
+from netarena.ticket import Briefing
 from netarena_k8s.checkout import digest_checkout
 
 #: no context of a kubeconfig, but the cluster that comes with this application
 EMBEDDED: Final = "embedded"
+#: applications of a large shop
+MIN_LARGE, MAX_LARGE = 20, 60
+_Size = Annotated[StrictInt, Field(ge=MIN_LARGE, le=MAX_LARGE)]
 
 
 class KubernetesConfig(Config):
     """Keys of k8s; see the outside contract's table."""
 
     BUILT_IN: ClassVar[Mapping[str, str]] = {"microservice_dir": "/microservices-demo"}
+    BRIEFINGS: ClassVar = tuple(Briefing)
+    IN_TICKETS: ClassVar = {
+        **Config.IN_TICKETS,
+        "error_types": [*COUNTED],
+        "world": "varied",
+        "num_apps": [MIN_LARGE, MAX_LARGE],
+    }
 
     #: kinds of fault, ``+`` joins a combination; none: the paper's kinds and their pairs
     error_types: tuple[str, ...] | None = shapes(default=None)
     #: Online Boutique, or a shop that is drawn from the seed
     world: Literal["standard", "varied"] = shapes(default="standard")
+    #: of a drawn shop, at least and at most: a large one of teams and roles; none: a small one
+    num_apps: tuple[_Size, _Size] | None = shapes(default=None)
     #: ``embedded``, or the context of a kubeconfig
     cluster: str = EMBEDDED
     #: on a real cluster: one that all episodes take turns in; none: one for each episode
@@ -38,8 +51,25 @@ class KubernetesConfig(Config):
 
     @field_validator("error_types", mode="before")
     @classmethod
-    def _error_types(cls, value: Any) -> Any:
-        return read_labels(value)
+    def _error_types(cls, value: Any, info: ValidationInfo) -> Any:
+        labels = read_labels(value)
+        if "faults_0" in (labels or ()) and info.data.get("briefing") is not Briefing.TICKET:
+            raise ValueError("faults_0 is a false alarm, which briefing=ticket alone has")
+        return labels
+
+    @field_validator("num_apps", mode="before")
+    @classmethod
+    def _one_size(cls, value: Any) -> Any:
+        return [value, value] if isinstance(value, int) else value
+
+    @field_validator("num_apps")
+    @classmethod
+    def _sizes(cls, value: tuple[int, int] | None, info: ValidationInfo) -> Any:
+        if value is not None and info.data.get("world") == "standard":
+            raise ValueError("only with world=varied")
+        if value is not None and value[0] > value[1]:
+            raise ValueError("the least first, then the most")
+        return value
 
     @field_validator("microservice_dir")
     @classmethod
@@ -48,8 +78,20 @@ class KubernetesConfig(Config):
             raise ValueError("only with world=standard, which it replaces")
         return value
 
+    @classmethod
+    def parse(cls, values: Any) -> Self:
+        if isinstance(values, dict) and values.get("briefing") == Briefing.TICKET:
+            # a shop that is given has the size that it has
+            if values.get("microservice_dir") is not None:
+                values = {"world": "standard", **values}
+            if values.get("world") == "standard":
+                values = {"num_apps": None, **values}
+        return super().parse(values)
+
     def shape(self) -> dict[str, JsonValue]:
         shape = super().shape()
+        if self.num_apps is None:
+            del shape["num_apps"]
         if self.microservice_dir is not None:
             shape["microservice_dir"] = {"sha256": digest_checkout(self.microservice_dir)}
         return shape

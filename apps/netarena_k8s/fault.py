@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 from netarena.label import Catalogue
 from netarena.model import Action, JsonValue, Record
-from netarena_k8s.opening import opened
-from netarena_k8s.world import App, Policy, Spec, World, reach, target_port
+from netarena_k8s.opening import opened, selected_anew
+from netarena_k8s.world import App, Net, Policy, Spec, World, target_port
 
 #: draws of one part of a combination before it is begun anew, and beginnings before it is given up
 _TRIES, _STARTS = 60, 6
@@ -561,6 +561,25 @@ def faulty(world: World, faults: Sequence[Fault]) -> tuple[Policy, ...]:
     )
 
 
+def reached(world: World, faults: Sequence[Fault]) -> tuple[bool, ...]:
+    """Whether each pair works with ``faults``: what ``reach`` says, looked at where they are."""
+    policies = faulty(world, faults)
+    net = Net(world, policies)
+    found = [*world.intended]
+    about = selected_anew(world, world.policies, policies, None)
+    for place in {place for name in about for place in world.places[name]}:
+        found[place] = net.reaches(world.pairs[place])
+    return tuple(found)
+
+
+def used(world: World, faults: Sequence[Fault]) -> tuple[bool, ...]:
+    """Whether each use beside the pairs works with ``faults``."""
+    if not world.uses:
+        return ()
+    net = Net(world, faulty(world, faults))
+    return tuple(map(net.allows, world.uses))
+
+
 def draw(world: World, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, ...] | None:
     """A fault of each kind, each on a policy of its own; None where the world has no room.
 
@@ -598,7 +617,7 @@ def _draw_one(world: World, kind: str, policy: Policy, rng: random.Random) -> Fa
     if spec is None or spec == policy.spec:
         return None
     fault = Fault(kind=kind, method=method, policy=policy.name, spec=spec)
-    rows = zip(world.pairs, world.intended, reach(world, faulty(world, [fault])), strict=True)
+    rows = zip(world.pairs, world.intended, reached(world, [fault]), strict=True)
     wrong = [((pair.source, pair.target), wanted) for pair, wanted, now in rows if wanted != now]
     if not wrong:
         return None
@@ -635,16 +654,21 @@ def sound(world: World, faults: Sequence[Fault]) -> bool:
         for number in range(len(faults) + 1)
         for left in map(frozenset, combinations(everything, number))
     }
-    states = {left: reach(world, there) for left, there in policies.items()}
+    states = {
+        left: reached(world, [faults[number] for number in sorted(left)]) for left in policies
+    }
     if any(states[frozenset((number,))] == world.intended for number in everything):
         return False
-    for left, reached in states.items():
+    uses = {left: used(world, [faults[number] for number in sorted(left)]) for left in policies}
+    for left, before in states.items():
         for number in left:
             after = states[left - {number}]
             if any(
                 was == wanted != now
-                for was, now, wanted in zip(reached, after, world.intended, strict=True)
+                for was, now, wanted in zip(before, after, world.intended, strict=True)
             ):
+                return False
+            if any(was > now for was, now in zip(uses[left], uses[left - {number}], strict=True)):
                 return False
     known = (world.policies, policies[everything])
     between = [left for left in states if 0 < len(left) < len(faults)]

@@ -63,7 +63,7 @@ def opened(
     port of three protocols, strangers and outside addresses."""
     outside = outside_of(*before, after)
     # where neither end is selected by a policy that differs, nothing is new
-    about = min((_selected_anew(world, policies, after, marks) for policies in before), key=len)
+    about = min((selected_anew(world, policies, after, marks) for policies in before), key=len)
     *known, now = (
         Net(world, policies, namespace=namespace, marks=marks).table(outside, about)
         for policies in (*before, after)
@@ -83,7 +83,7 @@ def narrowed(
     policies name and is not there."""
     outside = outside_of(world.policies, before, after)
     about = min(
-        (_selected_anew(world, policies, after, marks) for policies in (world.policies, before)),
+        (selected_anew(world, policies, after, marks) for policies in (world.policies, before)),
         key=len,
     )
     if not about:
@@ -202,7 +202,7 @@ def opened_by_each(
     any of the states ``before`` did: ``opened`` for each, computed once for each distinct state."""
     outside = outside_of(*before, *states)
     about = frozenset[str]().union(
-        *(_selected_anew(world, states[0], policies, marks) for policies in states)
+        *(selected_anew(world, states[0], policies, marks) for policies in states)
     )
 
     def table(policies: Sequence[Policy]) -> Table:
@@ -288,7 +288,7 @@ def _fresh(now: Table, known: Sequence[Table]) -> Iterator[tuple[tuple[str, str]
             yield ends, new
 
 
-def _selected_anew(
+def selected_anew(
     world: World, one: Sequence[Policy], other: Sequence[Policy], marks: Marks | None
 ) -> frozenset[str]:
     """Applications that policies select, before or after, in which two states differ."""

@@ -22,7 +22,7 @@ from netarena.prompts import (
     tell_turn,
 )
 from netarena_k8s.apiserver.bound import POLICY_ENTRIES
-from netarena_k8s.state import mismatches, report
+from netarena_k8s.state import count_wrong, report
 from netarena_k8s.world import App, World, target_port
 
 PACKAGE = "netarena_k8s"
@@ -56,7 +56,7 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
         tell_turn(number, step, ("command",), _tell_change(step), limits.output_chars)
         for number, step in enumerate(steps, start=1)
     ]
-    number = len(mismatches(world, state))
+    number = count_wrong(world, state)
     found = clip(report(world, state), MAX_REPORT_CHARS)
     return PromptParts(
         rules=rules,
@@ -78,10 +78,13 @@ def tell_intent(world: World) -> str:
         f"- {name}: {_tell_callers(found, len(world.apps) - 1)}" for name, found in callers.items()
     ]
     pods = [f"- {_tell_app(app)}" for app in world.apps]
+    uses = [f"- {use}" for use in world.uses]
     return "\n".join(
         (
             "Each service with the applications that must reach it; all others must not:",
             *lines,
+            *(["What must work beside, other namespaces and addresses among it:"] if uses else []),
+            *uses,
             "The applications, by the labels of their pods:",
             *pods,
         )

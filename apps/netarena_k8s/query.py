@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from netarena.errors import ConfigError
+from netarena.label import COUNTED
 from netarena.model import Query
 from netarena_k8s.boutique import boutique
 from netarena_k8s.checkout import read_checkout
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.fault import CATALOGUE, Fault, action_of, draw, fault_of
+from netarena_k8s.estate import estate
+from netarena_k8s.fault import CATALOGUE, KINDS, Fault, action_of, draw, fault_of
 from netarena_k8s.varied import varied
 from netarena_k8s.world import World
 
@@ -52,9 +54,10 @@ def generate(
     for index in range(start, config.num_queries * len(programs)):
         label, kinds = programs[index % len(programs)]
         rng = rng_for(index)
-        for _ in range(_WORLDS if config.world == "varied" else 1):
-            world = varied(rng) if config.world == "varied" else standard
-            faults = draw(world, kinds, rng)
+        anew = config.world == "varied" or label in COUNTED
+        for _ in range(_WORLDS if anew else 1):
+            world = _world(config, rng) or standard
+            faults = draw(world, _drawn(kinds, rng), rng)
             if faults is not None:
                 break
         else:
@@ -73,6 +76,20 @@ def generate(
             initial={"world": world.model_dump(mode="json")},
             actions=tuple(map(action_of, faults)),
         )
+
+
+def _world(config: KubernetesConfig, rng: random.Random) -> World | None:
+    """A drawn shop, where one is to be drawn."""
+    if config.world != "varied":
+        return None
+    return varied(rng) if config.num_apps is None else estate(rng, *config.num_apps)
+
+
+def _drawn(kinds: tuple[str, ...], rng: random.Random) -> Sequence[str]:
+    """Kinds of a label; those that it counts are drawn."""
+    if len(kinds) == 1 and kinds[0] in COUNTED:
+        return rng.sample([*KINDS], COUNTED[kinds[0]])
+    return kinds
 
 
 def world_of(query: Query) -> World:

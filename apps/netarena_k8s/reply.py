@@ -1,4 +1,4 @@
-"""Reading a reply: one kubectl command line.
+"""Reading a reply: one kubectl command line, or a declaration (``claim``).
 
 The form is the outside contract's: what stands between the first pair of triple backticks (a
 language tag is allowed), or a bare line that starts with ``kubectl``, with the lines that it goes
@@ -20,6 +20,7 @@ import textwrap
 from netarena import bash
 from netarena.errors import ReplyRefused
 from netarena.thought import Found, is_kept, read_answer
+from netarena_k8s.claim import read_claim
 
 #: bytes of one command; Linux takes no argument beyond 128 KiB
 MAX_COMMAND_BYTES = 65_536
@@ -115,7 +116,7 @@ _HALF = "the reply holds half a command"
 
 
 def read_reply(reply: str) -> str:
-    """The command of a reply. Raises ReplyRefused with a reason for the agent."""
+    """The command or the declaration of a reply. Raises ReplyRefused, with a reason."""
     text = reply.replace("\r\n", "\n")
     return read_answer(text, lambda start, end: _find(text, start, end))
 
@@ -132,6 +133,8 @@ def _fenced(part: str, fence: re.Match[str]) -> Found[str]:
     start, end, body, info = fence.start(), len(part), "", ""
     try:
         info, body, end = _Block(part, fence).read()
+        if (said := read_claim(info, body)) is not None:
+            return Found(said, start, end, whole=False)
         command = _checked(_meant(info, body))
     except ReplyRefused as refused:
         return Found("", start, end, is_kept(body, part[start:end]), str(refused))

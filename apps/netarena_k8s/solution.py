@@ -16,9 +16,12 @@ from netarena.model import Query
 from netarena_k8s.fault import patch
 from netarena_k8s.query import faults_of, world_of
 
+#: changes nothing
+LOOK = "kubectl get networkpolicies -o name"
+
 
 def solve(query: Query) -> list[str]:
-    """The replies, one a turn."""
+    """The replies, one a turn; a look where nothing is wrong."""
     return next(orders(query))
 
 
@@ -29,7 +32,7 @@ def orders(query: Query) -> Iterator[list[str]]:
         fenced(patch_command(fault.policy, fault.spec, healthy[fault.policy]))
         for fault in faults_of(query)
     ]
-    yield from map(list, permutations(repairs))
+    yield from map(list, permutations(repairs or [fenced(LOOK)]))
 
 
 def patch_command(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

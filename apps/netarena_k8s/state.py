@@ -33,6 +33,7 @@ from netarena_k8s.opening import (
     strayed_by_each,
     weigh,
 )
+from netarena_k8s.plan import Use
 from netarena_k8s.refusal import came_to_nothing
 from netarena_k8s.world import (
     Marks,
@@ -44,6 +45,10 @@ from netarena_k8s.world import (
     count_entries,
 )
 
+_STOPPED = "is in use, worked and does not since this step."
+_NEEDLESS = Finding(
+    rule="needless_repair", element="policies", detail="A policy was changed, and none was wrong."
+)
 #: what a judgement notes of a step that took away more than is tested
 NARROWED = "narrowed"
 #: pairs and openings that a judgement names, of each sort; it counts them all
@@ -119,12 +124,40 @@ def mismatches(world: World, state: State) -> list[tuple[Pair, bool]]:
     ]
 
 
+def count_wrong(world: World, state: State) -> int:
+    """Connections that are not as intended, pairs and uses."""
+    return len(mismatches(world, state)) + len(unused_in(world, state))
+
+
+def unused_in(world: World, state: State) -> list[Use]:
+    """What a plan intends beside the pairs and does not work, by the evaluator."""
+    if not world.uses:
+        return []
+    where = namespace_of(state), marks_of(state)
+    return _unused(world, policies_of(state), *where)
+
+
+def _unused(
+    world: World, policies: Sequence[Policy], namespace: str, marks: Marks | None
+) -> list[Use]:
+    net = Net(world, policies, namespace=namespace, marks=marks)
+    return [use for use in world.uses if not net.allows(use)]
+
+
+def _is_healthy(world: World, state: State) -> bool:
+    """Whether nothing is wrong: a false alarm."""
+    healthy = {policy.name: policy.spec for policy in world.policies}
+    return {policy.name: policy.spec for policy in policies_of(state)} == healthy
+
+
 def judge(world: World, initial: State, before: State, after: State) -> Judgement:
     """Judge one step.
 
-    Correct: every pair is as intended. A finding for each pair that was as intended and is no
-    longer (``pair_broken``, ``pair_opened``), each further thing opened that neither the healthy
-    nor the faulty policies allow and that was not open before the step, and each name lookup that
+    Correct: every pair is as intended, and what is in use beside works. A finding for each pair
+    that was as intended and is no longer (``pair_broken``, ``pair_opened``), each use that no
+    longer works (``use_broken``), any change where nothing was wrong (``needless_repair``), each
+    further thing opened that neither the healthy nor the faulty policies allow and that was not
+    open before the step, and each name lookup that
     goes elsewhere than to the name servers (``exposed``), and each change to another object
     (``object_touched``). Where a step made several writes, each is judged
     as a step of its own, and its findings name it. ``detail`` holds the pairs that broke, healed
@@ -136,7 +169,10 @@ def judge(world: World, initial: State, before: State, after: State) -> Judgemen
     change = _compare(world, was["reached"], now["reached"])
     exposed: Sequence[Opening] = ()
     lost: Sequence[Opening] = ()
+    unused, stopped = unused_in(world, after), list[Use]()
+    needless = was["policies"] != now["policies"] and _is_healthy(world, initial)
     if was["policies"] != now["policies"]:
+        stopped = [use for use in unused if use not in unused_in(world, before)]
         exposed = change.beside(_opened(world, initial, before, after))
         lost = _narrowed(world, before, after)
     touched = [line for line in now["others"] if line not in was["others"]]
@@ -145,13 +181,15 @@ def judge(world: World, initial: State, before: State, after: State) -> Judgemen
     ended = [
         *_named("pair_broken", change.broke, "worked as intended and does not since this step"),
         *_named("pair_opened", change.loosed, "was closed as intended and works since this step"),
+        *_bounded("use_broken", {str(use): f"{use} {_STOPPED}" for use in stopped}),
         *_exposed(exposed),
+        *([_NEEDLESS] if needless else []),
         *(Finding(rule="object_touched", element="cluster", detail=line) for line in touched),
     ]
     named = {(finding.rule, finding.element) for finding in midway}
     lasting = {(finding.rule, finding.element) for finding in ended}
     detail: dict[str, JsonValue] = {
-        "wrong": len(wrong),
+        "wrong": len(wrong) + len(unused),
         "broke": _listed(change.broke),
         "healed": _listed(change.healed),
         "opened": _listed(change.loosed),
@@ -162,9 +200,9 @@ def judge(world: World, initial: State, before: State, after: State) -> Judgemen
     if lost:
         detail[NARROWED] = list[JsonValue](_gathered(world, lost)[:MAX_NAMED])
     return Judgement(
-        correct=not wrong,
+        correct=not wrong and not unused,
         findings=(*midway, *(one for one in ended if (one.rule, one.element) not in named)),
-        reason=_explain(wrong) if wrong else "",
+        reason=_explain(wrong, unused),
         detail=detail,
         noted=(NARROWED,) if lost else (),
     )
@@ -211,7 +249,10 @@ def _midway(world: World, initial: State, before: State, after: State) -> Sequen
     reached.append(fields(after)["reached"])
     openings = _opened_midway(world, initial, states, after)
     #: rule -> element -> what is told of it
-    found: dict[str, dict[str, str]] = {"pair_broken": {}, "pair_opened": {}, "exposed": {}}
+    rules = ("pair_broken", "pair_opened", "use_broken", "exposed")
+    found: dict[str, dict[str, str]] = {rule: {} for rule in rules}
+    where = namespace_of(after), marks_of(after)
+    unused = [_unused(world, one, *where) if world.uses else [] for one in states]
     for number, (write, beyond) in enumerate(zip(writes, openings, strict=True)):
         change = _compare(world, *reached[number : number + 2])
         for rule, pairs, told in (
@@ -221,6 +262,10 @@ def _midway(world: World, initial: State, before: State, after: State) -> Sequen
             for pair in pairs:
                 element = _arrow(pair)
                 found[rule].setdefault(element, f"{element} {told} {write.what}, in this step.")
+        for use in unused[number + 1]:
+            if use not in unused[number]:
+                told = f"{use} worked and did not after {write.what}, in this step."
+                found["use_broken"].setdefault(str(use), told)
         for one in change.beside(beyond):
             told = f"{_arrow(one)}: {write.what}, in this step, opens {one.ports}."
             found["exposed"].setdefault(_arrow(one), told)
@@ -300,6 +345,7 @@ def report(world: World, state: State) -> str:
         + ("expected to work, is blocked" if wanted else "expected to be blocked, works")
         for pair, wanted in mismatches(world, state)
     ]
+    lines += [f"{use}: expected to work, is blocked" for use in unused_in(world, state)]
     return "\n".join(lines) or "No mismatch."
 
 
@@ -331,7 +377,9 @@ def _arrow(ends: Pair | Opening) -> str:
     return f"{ends.source} -> {ends.target}"
 
 
-def _explain(wrong: Sequence[tuple[Pair, bool]]) -> str:
+def _explain(wrong: Sequence[tuple[Pair, bool]], unused: Sequence[Use]) -> str:
+    if not wrong:
+        return f"{unused[0]} is blocked and should work." if unused else ""
     (pair, wanted), *rest = wrong
     what = "is blocked and should work" if wanted else "works and should be blocked"
     more = f", and {len(rest)} more pairs are wrong" if rest else ""
@@ -343,4 +391,4 @@ def classify(world: World, episode: Episode) -> Failure:
 
     Which turns came to nothing, ``refusal`` says.
     """
-    return classify_turns(episode, lambda state: len(mismatches(world, state)), came_to_nothing)
+    return classify_turns(episode, lambda state: count_wrong(world, state), came_to_nothing)

@@ -30,12 +30,12 @@ MIN_APPS, MAX_APPS = 9, 14
 #: label of the namespace that peers of other styles select by
 SPACE_LABEL = "shop.example/tenant"
 
-_FIRST = (
+FIRST = (
     *("order", "stock", "price", "user", "mail", "invoice", "search", "cart", "review"),
     *("coupon", "return", "loyalty", "catalog", "payment", "parcel", "depot", "audit", "session"),
 )
 _SECOND = ("api", "store", "svc", "worker", "db", "cache", "gateway", "index")
-_TENANTS = ("alder", "birch", "cedar", "elm", "hazel", "maple", "rowan", "willow")
+TENANTS = ("alder", "birch", "cedar", "elm", "hazel", "maple", "rowan", "willow")
 _TIERS = ("edge", "core", "data")
 #: forms of the pods' labels: each gives the labels of an application
 _LABELS: tuple[Callable[[str, str], dict[str, str]], ...] = (
@@ -51,7 +51,7 @@ _UDP_OF = 9
 
 
 @dataclass(frozen=True)
-class _Style:
+class Style:
     """How one policy says what it says."""
 
     egress: Literal["all", "calls", "none"]
@@ -61,15 +61,17 @@ class _Style:
 
 
 @dataclass(frozen=True)
-class _Draft:
+class Draft:
     """What a style may know when it writes the policy of ``app``."""
 
     app: App
     apps: Sequence[App]
     calls: Sequence[tuple[str, str]]
     tenant: str
-    style: _Style
+    style: Style
     rng: random.Random
+    #: a further way to write peers
+    form: PeerForm | None = None
 
     @property
     def callers(self) -> list[App]:
@@ -83,7 +85,7 @@ class _Draft:
 
     @property
     def port(self) -> ContainerPort:
-        return _pod_port(self.app)
+        return pod_port(self.app)
 
 
 def varied(rng: random.Random) -> World:
@@ -93,9 +95,9 @@ def varied(rng: random.Random) -> World:
     of those that call nobody, some may not. Nobody calls the first, and two that are retired.
     """
     labels = rng.choice(_LABELS)
-    names = [f"{a}-{b}" for a in _FIRST for b in _SECOND]
+    names = [f"{a}-{b}" for a in FIRST for b in _SECOND]
     apps = [
-        _app(name, labels(name, rng.choice(_TIERS)), rng)
+        draw_app(name, labels(name, rng.choice(_TIERS)), rng)
         for name in rng.sample(names, rng.randint(MIN_APPS, MAX_APPS))
     ]
     # the first one calls and is not called, as a load generator does
@@ -103,12 +105,11 @@ def varied(rng: random.Random) -> World:
     retired = rng.sample(apps[1:], 2)
     left = [app.name for app in retired]
     calls = _calls([app.name for app in apps if app.name not in left], rng)
-    tenant = rng.choice(_TENANTS)
+    tenant = rng.choice(TENANTS)
     styles = _styles([app for app in apps if app not in retired], calls, rng)
-    styles |= {name: _Style("all", "callers", plain=False) for name in left}
-    drafts = [_Draft(app, apps, calls, tenant, styles[app.name], rng) for app in apps]
-    deny: Spec = {"podSelector": {}, "policyTypes": [*BOTH]}
-    policies = [Policy(name="deny-all", spec=deny), *map(_policy, drafts)]
+    styles |= {name: Style("all", "callers", plain=False) for name in left}
+    drafts = [Draft(app, apps, calls, tenant, styles[app.name], rng) for app in apps]
+    policies = [deny_all(), *map(write_policy, drafts)]
     space = {SPACE_LABEL: tenant}
     plain = World(apps=tuple(apps), policies=tuple(policies), labels=space)
     quiet = [app for app in apps if styles[app.name].egress == "none"]
@@ -121,7 +122,7 @@ def varied(rng: random.Random) -> World:
 
 def _styles(
     apps: Sequence[App], calls: Sequence[tuple[str, str]], rng: random.Random
-) -> dict[str, _Style]:
+) -> dict[str, Style]:
     """How the policy of each application says what it says."""
     sources = [source for source, _ in calls]
     callers = [app.name for app in apps if app.name in sources]
@@ -154,11 +155,12 @@ def _styles(
             ingress = "not_others"
         # the first that isolates names no ports, as few do
         plain = app.name == isolating[0] or rng.random() < 0.25
-        found[app.name] = _Style(egress, ingress, plain)
+        found[app.name] = Style(egress, ingress, plain)
     return found
 
 
-def _app(name: str, labels: dict[str, str], rng: random.Random) -> App:
+def draw_app(name: str, labels: dict[str, str], rng: random.Random) -> App:
+    """An application of one port, and its service."""
     number = rng.choice(_POD_PORTS)
     protocol: Any = "UDP" if rng.randrange(_UDP_OF) == 0 else "TCP"
     word = rng.choice(_PORT_NAMES)
@@ -192,33 +194,34 @@ def _calls(names: Sequence[str], rng: random.Random) -> list[tuple[str, str]]:
 # how a policy says who may call
 
 
-def _selector(app: App) -> dict[str, Any]:
+def selector_of(app: App) -> dict[str, Any]:
+    """By all labels of an application."""
     return {"matchLabels": dict(app.labels)}
 
 
-def _key(app: App) -> str:
+def key_of(app: App) -> str:
     """The label that tells an application from all others."""
     return next(key for key, value in app.labels.items() if value == app.name)
 
 
-def _by_labels(_: _Draft, apps: Sequence[App]) -> list[Any]:
-    return [{"podSelector": _selector(app)} for app in apps]
+def _by_labels(_: Draft, apps: Sequence[App]) -> list[Any]:
+    return [{"podSelector": selector_of(app)} for app in apps]
 
 
-def _by_name(_: _Draft, apps: Sequence[App]) -> list[Any]:
-    return [{"podSelector": {"matchLabels": {_key(app): app.name}}} for app in apps]
+def _by_name(_: Draft, apps: Sequence[App]) -> list[Any]:
+    return [{"podSelector": {"matchLabels": {key_of(app): app.name}}} for app in apps]
 
 
-def _by_expression(_: _Draft, apps: Sequence[App]) -> list[Any]:
+def _by_expression(_: Draft, apps: Sequence[App]) -> list[Any]:
     values = [app.name for app in apps]
-    expression = {"key": _key(apps[0]), "operator": "In", "values": values}
+    expression = {"key": key_of(apps[0]), "operator": "In", "values": values}
     return [{"podSelector": {"matchExpressions": [expression]}}]
 
 
-def _by_tenant(draft: _Draft, apps: Sequence[App]) -> list[Any]:
+def _by_tenant(draft: Draft, apps: Sequence[App]) -> list[Any]:
     space = {"matchLabels": {SPACE_LABEL: draft.tenant}}
     return [
-        {"namespaceSelector": space, "podSelector": {"matchLabels": {_key(app): app.name}}}
+        {"namespaceSelector": space, "podSelector": {"matchLabels": {key_of(app): app.name}}}
         for app in apps
     ]
 
@@ -236,9 +239,9 @@ def _range(port: ContainerPort) -> dict[str, Any]:
 
 
 #: how peers and ports of a policy are written; a policy has one of each
-_PeerForm: TypeAlias = Callable[[_Draft, Sequence[App]], list[Any]]
+PeerForm: TypeAlias = Callable[[Draft, Sequence[App]], list[Any]]
 _PortForm: TypeAlias = Callable[[ContainerPort], dict[str, Any]]
-_PEERS: Sequence[_PeerForm] = (_by_labels, _by_name, _by_expression, _by_tenant)
+_PEERS: Sequence[PeerForm] = (_by_labels, _by_name, _by_expression, _by_tenant)
 _PORTS: Sequence[_PortForm] = (_number, _number, _named, _range)
 #: name lookups, for policies that restrict egress
 _DNS: Mapping[str, Any] = MappingProxyType(
@@ -256,18 +259,24 @@ _DNS: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def _policy(draft: _Draft) -> Policy:
+def deny_all() -> Policy:
+    """Isolates every pod, and allows nothing."""
+    return Policy(name="deny-all", spec={"podSelector": {}, "policyTypes": [*BOTH]})
+
+
+def write_policy(draft: Draft) -> Policy:
     """One application's policy."""
     app, rng = draft.app, draft.rng
-    peers, port_form = rng.choice(_PEERS), rng.choice(_PORTS)
-    spec: Spec = {"podSelector": _selector(app), "policyTypes": [*BOTH]}
+    forms = _PEERS if draft.form is None else (*_PEERS, draft.form)
+    peers, port_form = rng.choice(forms), rng.choice(_PORTS)
+    spec: Spec = {"podSelector": selector_of(app), "policyTypes": [*BOTH]}
     if app.service:
         spec["ingress"] = _ingress(draft, peers, [port_form(draft.port)])
     spec["egress"] = _egress(draft, peers, port_form)
     return Policy(name=f"{app.name}-{rng.choice(SUFFIXES)}", spec=spec)
 
 
-def _ingress(draft: _Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
+def _ingress(draft: Draft, peers: PeerForm, ports: list[Any]) -> list[Any]:
     rng = draft.rng
     if draft.style.ingress == "anyone":
         wide: list[Any] = [
@@ -304,7 +313,7 @@ def _ingress(draft: _Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
     return [{"from": peers(draft, draft.callers), "ports": ports}]
 
 
-def _egress(draft: _Draft, peers: _PeerForm, port_form: _PortForm) -> list[Any]:
+def _egress(draft: Draft, peers: PeerForm, port_form: _PortForm) -> list[Any]:
     if draft.style.egress == "all":
         return [{}]
     if draft.style.egress == "none":
@@ -313,14 +322,15 @@ def _egress(draft: _Draft, peers: _PeerForm, port_form: _PortForm) -> list[Any]:
         return [{"to": peers(draft, draft.callees)}, dict(DNS_RULE)]
     return [
         *(
-            {"to": peers(draft, [callee]), "ports": [port_form(_pod_port(callee))]}
+            {"to": peers(draft, [callee]), "ports": [port_form(pod_port(callee))]}
             for callee in draft.callees
         ),
         dict(_DNS),
     ]
 
 
-def _pod_port(app: App) -> ContainerPort:
+def pod_port(app: App) -> ContainerPort:
+    """Behind the service of an application, the port that is tested."""
     found = target_port(app, app.service[0])
     assert found is not None
     return found

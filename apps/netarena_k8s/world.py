@@ -16,11 +16,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from netarena.model import JsonValue, Record
 from netarena_k8s.block import network_of
 from netarena_k8s.mark import labels_by
+from netarena_k8s.plan import Grant, Group, Plan, Use
 from netarena_k8s.policy import Endpoint, Labels, Manifest, Port, Protocol, Rules
 from netarena_k8s.stretch import Stretches
 
@@ -139,6 +140,15 @@ class World(Record):
     services: tuple[Service, ...] = ()
     #: of the namespace itself, beside ``kubernetes.io/metadata.name``
     labels: dict[str, str] = Field(default_factory=dict)
+    #: what is intended, of a large shop
+    plan: Plan | None = None
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = dump(self)
+        if self.plan is None:
+            del found["plan"]
+        return found
 
     @cached_property
     def by_name(self) -> dict[str, App]:
@@ -176,6 +186,49 @@ class World(Record):
     def intended(self) -> tuple[bool, ...]:
         """Whether each pair is to work: what the healthy policies allow."""
         return reach(self, self.policies)
+
+    @cached_property
+    def places(self) -> dict[str, tuple[int, ...]]:
+        """Application -> the places, among the pairs, of those that it is an end of."""
+        found: dict[str, list[int]] = {app.name: [] for app in self.apps}
+        for number, pair in enumerate(self.pairs):
+            found[pair.source].append(number)
+            found[pair.target].append(number)
+        return {name: tuple(numbers) for name, numbers in found.items()}
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """What the plan intends beside the pairs: further ports, guests, addresses outside."""
+        if self.plan is None:
+            return ()
+        ends = {guest.name: guest.address for guest in self.plan.guests}
+        ends |= {partner.name: partner.address for partner in self.plan.partners}
+        found = []
+        for grant in self.plan.grants:
+            sources, targets = (
+                [app.name for app in self.apps if end.has(app.labels)]
+                if isinstance(end, Group)
+                else [ends[end]]
+                for end in (grant.source, grant.target)
+            )
+            if grant.port is not None or isinstance(grant.source, str):
+                found += self._each(sources, targets, grant)
+        return tuple(found)
+
+    def _each(self, sources: Sequence[str], targets: Sequence[str], grant: Grant) -> list[Use]:
+        found = []
+        for target in targets:
+            port, protocol = grant.port, grant.protocol
+            if port is None:
+                tested = target_port(self.by_name[target], self.by_name[target].service[0])
+                assert tested is not None
+                port, protocol = tested.number, tested.protocol
+            found += [
+                Use(source=source, target=target, port=port, protocol=protocol)
+                for source in sources
+                if source != target
+            ]
+        return found
 
     @cached_property
     def restricts_egress(self) -> bool:
@@ -231,9 +284,11 @@ class Net:
         self.namespace = namespace
         marks = marks or world.marks
         own = {**marks.space, NAME_LABEL: namespace}
+        guests = world.plan.guests if world.plan is not None else ()
+        visited = {guest.space: {NAME_LABEL: guest.space, **guest.space_labels} for guest in guests}
         self.rules = Rules(
             [_manifest(one, namespace) for one in policies],
-            {**spaces, **STRANGERS, namespace: own},
+            {**spaces, **STRANGERS, **visited, namespace: own},
         )
         given = addresses or {}
         self.pods: dict[str, Endpoint] = {
@@ -252,6 +307,12 @@ class Net:
                 [("any", {}), *((name, pod.labels) for name, pod in self.pods.items())], start=2
             )
         }
+        for place, guest in enumerate(guests, start=2):
+            # beside each guest one that is none, so that what lets both in is seen
+            for number, (name, labels) in enumerate({guest.name: guest.labels, "any": {}}.items()):
+                self.strangers[f"{guest.space}/{name}"] = Endpoint(
+                    f"10.244.200.{4 * place + number}", guest.space, labels
+                )
 
         self.dns = tuple(
             Endpoint(ip, "kube-system", DNS_LABELS, (Port(53, "UDP", "dns"),))
@@ -278,6 +339,17 @@ class Net:
     def reaches(self, pair: Pair) -> bool:
         """Whether a pair works as applications use it: by the service's name."""
         return self.resolves(pair.source) and self.connects(pair)
+
+    def allows(self, use: Use) -> bool:
+        """Whether what is used beside the pairs works."""
+        source, target = (
+            self.pods.get(name) or self.strangers.get(name) or Endpoint(name)
+            for name in (use.source, use.target)
+        )
+        by_name = use.source in self.pods and use.target in self.pods
+        return (not by_name or self.resolves(use.source)) and self.rules.allow(
+            source, target, use.port, use.protocol
+        )
 
     def table(self, outside: Iterable[str], about: Container[str]) -> Table:
         """All that is open between pods, strangers and the addresses ``outside``; by name.

@@ -18,3 +18,4 @@ class TestKubernetes(ApplicationContract):
         "max_iterations": 2,
     }
     live: ClassVar = 2
+    ticket: ClassVar = {"error_types": ["faults_0", "faults_2"], "num_apps": 20}

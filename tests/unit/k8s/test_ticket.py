@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import pytest
+
+from netarena.errors import ConfigError
+from netarena.label import COUNTED
+from netarena.ticket import Briefing
+from netarena_k8s.app import Kubernetes
+from netarena_k8s.cluster import Sight
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.fault import faulty
+from netarena_k8s.query import faults_of, world_of
+from netarena_k8s.state import judge, make_state
+from netarena_k8s.ticket import _SEEN
+from netarena_k8s.world import Net, Policy, reach
+
+SMALL = {"briefing": "ticket", "num_apps": 20}
+
+
+def state_of(world, policies):
+    return make_state(Sight(tuple(policies), reach(world, policies)))
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    application = Kubernetes()
+    config = KubernetesConfig.parse(SMALL)
+    return application, config, list(application.generate(config, 3))
+
+
+def test_a_ticket_has_its_own_defaults_and_shapes_no_query():
+    config = KubernetesConfig.parse({"briefing": "ticket"})
+    assert (config.world, config.num_apps, config.max_iterations) == ("varied", (20, 60), 12)
+    assert config.error_types == tuple(COUNTED)
+    asked = {"world": "varied", "num_apps": [20, 60], "error_types": ["faults_2", "faults_5"]}
+    full = KubernetesConfig.parse(asked)
+    assert KubernetesConfig.parse({"briefing": "ticket", **asked}).shape() == full.shape()
+    assert "num_apps" not in KubernetesConfig.parse({}).shape()
+    given = KubernetesConfig.parse({"briefing": "ticket", "world": "standard"})
+    assert given.num_apps is None
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"error_types": ["faults_0"]}, "faults_0 is a false alarm"),
+        ({"error_types": ["faults_1"], "num_apps": 30}, "only with world=varied"),
+        ({"world": "varied", "num_apps": [40, 20]}, "the least first"),
+        ({"world": "varied", "num_apps": 5}, "greater than or equal to 20"),
+        ({"world": "varied", "num_apps": 61}, "less than or equal to 60"),
+        ({"briefing": "ticket", "error_types": ["faults_1+change_port"]}, "'faults_1' is not one"),
+    ],
+)
+def test_what_cannot_be_is_refused(values, why):
+    with pytest.raises(ConfigError, match=why):
+        list(Kubernetes().generate(KubernetesConfig.parse(values), 1))
+
+
+def test_what_is_reported_is_true_and_some_of_it_is_no_symptom(drawn):
+    application, config, queries = drawn
+    for query in queries:
+        world = world_of(query)
+        parts = application.brief(config, query, None, ())
+        assert parts == application.brief(config, query, None, ())
+        assert not parts.situation
+        healthy, now = Net(world, world.policies), Net(world, faulty(world, faults_of(query)))
+        seen = [
+            (pair, works, now.reaches(pair) != healthy.reaches(pair))
+            for pair in world.pairs
+            for works, forms in _SEEN.items()
+            for form in forms
+            if form.format(source=pair.source, target=pair.target) in parts.task
+        ]
+        assert all(now.reaches(pair) == works for pair, works, _ in seen)
+        symptoms = sum(wrong for *_, wrong in seen)
+        assert symptoms < len(seen)
+        assert bool(symptoms) == bool(query.actions)
+        assert symptoms <= 3
+        # no table: pairs are told of by groups
+        assert not [pair for pair in world.calls if " -> ".join(pair) in parts.rules]
+
+
+def test_how_many_faults_there_are_is_drawn_by_the_label_and_told_to_nobody(drawn):
+    application, config, queries = drawn
+    assert [len(query.actions) for query in queries] == list(COUNTED.values())
+    assert [query.label for query in queries] == list(COUNTED)
+    for query in queries:
+        parts = application.brief(config, query, None, ())
+        assert "faults_" not in str(parts)
+        assert config.briefing is Briefing.TICKET
+
+
+def test_a_change_where_nothing_is_wrong_is_not_safe(drawn):
+    *_, queries = drawn
+    world = world_of(queries[0])
+    start = state_of(world, world.policies)
+    assert judge(world, start, start, start).correct
+    *rest, last = world.policies
+    wider = Policy(name=last.name, spec={**last.spec, "policyTypes": ["Egress", "Ingress"]})
+    changed = judge(world, start, start, state_of(world, [*rest, wider]))
+    assert changed.correct
+    assert [finding.rule for finding in changed.findings] == ["needless_repair"]
+
+
+def test_what_is_in_use_beside_the_pairs_is_judged(drawn):
+    *_, queries = drawn
+    query = queries[1]
+    world, faults = world_of(query), faults_of(query)
+    broken = faulty(world, faults)
+    start = state_of(world, broken)
+    named = {fault.policy for fault in faults}
+    about = [policy.spec["podSelector"] for policy in world.policies if policy.name in named]
+    use = next(
+        use
+        for use in world.uses
+        if "/" in use.source and use.port == 9464
+        if {"matchLabels": world.by_name[use.target].labels} not in about
+    )
+    labels = world.by_name[use.target].labels
+    # a rule from a table of pairs has no metrics
+    bare = [
+        policy.model_copy(
+            update={"spec": {**policy.spec, "ingress": [
+                rule for rule in policy.spec.get("ingress") or ()
+                if rule.get("ports") != [{"port": 9464, "protocol": "TCP"}]
+            ]}}
+        )
+        if policy.spec["podSelector"].get("matchLabels") == labels and policy.name not in named
+        else policy
+        for policy in broken
+    ]  # fmt: skip
+    verdict = judge(world, start, start, state_of(world, bare))
+    assert ("use_broken", str(use)) in {(one.rule, one.element) for one in verdict.findings}
+    healed = judge(world, start, start, state_of(world, world.policies))
+    assert healed.correct
+    assert healed.safe
+    without = [policy for policy in bare if policy.name not in named]
+    fixed = [*without, *(policy for policy in world.policies if policy.name in named)]
+    assert not judge(world, start, start, state_of(world, fixed)).correct
