@@ -346,6 +346,11 @@ class Application(ABC):
         """Every order in which the reference solution may be sent; the audit proves each."""
         return (self.solve(query),)
 
+    def doubts(self, query: Query) -> Sequence[str]:
+        """What computation alone finds wrong with how ``query`` was drawn; the audit tells it."""
+        del query
+        return ()
+
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
         """States that take no look at the task, such as what was given, handed back.
 

@@ -10,7 +10,8 @@ Each drawn query is opened in its real environment and held against five promise
   in each order that it can be said in (``Application.solutions``), a new world for each, several
   of them side by side,
 - no step of the reference solution is unsafe (``unsafe``),
-- its id is its own, its texts say something, and it survives a JSON round trip (``record``).
+- its id is its own, its texts say something, it survives a JSON round trip, and its application
+  finds nothing wrong with how it was drawn (``Application.doubts``; ``record``).
 
 A world that fails before anything was executed gets one more try, as in an assessment.
 
@@ -288,7 +289,7 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
     """
     ledger = Ledger() if ledger is None else ledger
     items = await _rest(_draw(application, config, seed, total))
-    await _rest(_inspect(items, ledger))
+    await _rest(_inspect(application, items, ledger))
 
     def count(found: Iterable[Checked]) -> None:
         for one in found:
@@ -513,7 +514,9 @@ def _count(names: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(names).items()))
 
 
-def _inspect(items: Sequence[Item], ledger: Ledger) -> Generator[None, None, None]:
+def _inspect(
+    application: Application, items: Sequence[Item], ledger: Ledger
+) -> Generator[None, None, None]:
     """Enter queries into ``ledger`` with the flaws of their records, one a step."""
     seen: set[str] = set()
     for item in items:
@@ -529,6 +532,7 @@ def _inspect(items: Sequence[Item], ledger: Ledger) -> Generator[None, None, Non
             problems.append("its id was drawn twice")
         if Query.model_validate_json(query.model_dump_json()) != query:
             problems.append("it does not survive a JSON round trip")
+        problems += application.doubts(query)
         seen.add(query.id)
         ledger.enter(item)
         ledger.add(_flaw(item, Reason.RECORD, problem) for problem in problems)

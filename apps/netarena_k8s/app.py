@@ -41,6 +41,7 @@ from netarena_k8s import (
     guess,
     heuristic,
     kubectl,
+    mask,
     picture,
     prompt,
     query,
@@ -130,8 +131,12 @@ class Kubernetes(Application):
         ]
 
     def solutions(self, query: Query) -> Iterator[Sequence[str]]:
-        """Every order of the repairs."""
-        return solution.orders(query)
+        """Every order of the repairs; of more than three, the first and the last one."""
+        return solution.some_orders(query)
+
+    def doubts(self, query_: Query) -> Sequence[str]:
+        """Whether each fault shows alone, each order is safe, and what is masked is hidden."""
+        return mask.doubts(_world(query_), query.faults_of(query_))
 
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
         return self.generate_from(config, seed, 0)
@@ -156,7 +161,8 @@ class Kubernetes(Application):
         return guess.blanket(NAMESPACE)
 
     def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
-        del briefing
+        if briefing is Briefing.TICKET:
+            raise ConfigError("agent", "the heuristic agent of k8s reads no tickets")
         return heuristic.Operator().reply
 
     def describe(self, action: Action) -> str:

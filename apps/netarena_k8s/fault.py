@@ -18,9 +18,11 @@ from itertools import combinations
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
 from netarena.label import Catalogue
 from netarena.model import Action, JsonValue, Record
-from netarena_k8s.opening import opened, selected_anew
+from netarena_k8s.opening import opened_by_each, selected_anew
 from netarena_k8s.world import App, Net, Policy, Spec, World, target_port
 
 #: draws of one part of a combination before it is begun anew, and beginnings before it is given up
@@ -45,6 +47,15 @@ class Fault(Record):
     repair: tuple[dict[str, JsonValue], ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
     opened: tuple[tuple[str, str], ...] = ()
+    #: policies whose faults show in no pair while this one is there
+    masks: tuple[str, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = dump(self)
+        if not self.masks:
+            found.pop("masks", None)
+        return found
 
 
 @dataclass(frozen=True)
@@ -605,13 +616,14 @@ def _draw_next(
     taken = {fault.policy for fault in faults}
     policies = [policy for policy in world.policies if policy.name not in taken]
     for _ in range(_TRIES if policies else 0):
-        fault = _draw_one(world, kind, rng.choice(policies), rng)
+        fault = draw_one(world, kind, rng.choice(policies), rng)
         if fault is not None and (not faults or sound(world, [*faults, fault])):
             return fault
     return None
 
 
-def _draw_one(world: World, kind: str, policy: Policy, rng: random.Random) -> Fault | None:
+def draw_one(world: World, kind: str, policy: Policy, rng: random.Random) -> Fault | None:
+    """A fault of ``kind`` on ``policy`` that shows; None where this draw finds none."""
     method = rng.choice(sorted(KINDS[kind]))
     spec = KINDS[kind][method](Scene(world, policy, rng))
     if spec is None or spec == policy.spec:
@@ -671,8 +683,9 @@ def sound(world: World, faults: Sequence[Fault]) -> bool:
             if any(was > now for was, now in zip(uses[left], uses[left - {number}], strict=True)):
                 return False
     known = (world.policies, policies[everything])
-    between = [left for left in states if 0 < len(left) < len(faults)]
-    return not any(opened(world, known, policies[left]) for left in between)
+    between = [policies[left] for left in states if 0 < len(left) < len(faults)]
+    # none has opened anything before the first that does: each is held against ``known`` alone
+    return not any(opened_by_each(world, known, [policies[everything], *between]))
 
 
 def action_of(fault: Fault) -> Action:

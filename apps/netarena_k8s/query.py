@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from netarena.errors import ConfigError
@@ -13,7 +13,8 @@ from netarena_k8s.boutique import boutique
 from netarena_k8s.checkout import read_checkout
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.estate import estate
-from netarena_k8s.fault import CATALOGUE, KINDS, Fault, action_of, draw, fault_of
+from netarena_k8s.fault import CATALOGUE, Fault, action_of, draw, fault_of
+from netarena_k8s.mask import draw_number
 from netarena_k8s.varied import varied
 from netarena_k8s.world import World
 
@@ -57,7 +58,8 @@ def generate(
         anew = config.world == "varied" or label in COUNTED
         for _ in range(_WORLDS if anew else 1):
             world = _world(config, rng) or standard
-            faults = draw(world, _drawn(kinds, rng), rng)
+            number = COUNTED.get(label)
+            faults = draw(world, kinds, rng) if number is None else draw_number(world, number, rng)
             if faults is not None:
                 break
         else:
@@ -83,13 +85,6 @@ def _world(config: KubernetesConfig, rng: random.Random) -> World | None:
     if config.world != "varied":
         return None
     return varied(rng) if config.num_apps is None else estate(rng, *config.num_apps)
-
-
-def _drawn(kinds: tuple[str, ...], rng: random.Random) -> Sequence[str]:
-    """Kinds of a label; those that it counts are drawn."""
-    if len(kinds) == 1 and kinds[0] in COUNTED:
-        return rng.sample([*KINDS], COUNTED[kinds[0]])
-    return kinds
 
 
 def world_of(query: Query) -> World:

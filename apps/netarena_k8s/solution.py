@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import permutations
 from typing import Any
 
+from netarena.label import MAX_PARTS
 from netarena.model import Query
 from netarena_k8s.fault import patch
 from netarena_k8s.query import faults_of, world_of
@@ -33,6 +34,14 @@ def orders(query: Query) -> Iterator[list[str]]:
         for fault in faults_of(query)
     ]
     yield from map(list, permutations(repairs or [fenced(LOOK)]))
+
+
+def some_orders(query: Query) -> Iterator[list[str]]:
+    """As ``orders``, but of more than three faults the first and the last order alone."""
+    if len(query.actions) <= MAX_PARTS:
+        return orders(query)
+    first = solve(query)
+    return iter([first, first[::-1]])
 
 
 def patch_command(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
