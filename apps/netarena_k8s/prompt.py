@@ -138,7 +138,7 @@ def _tell_harm(findings: Sequence[Finding], detail: Mapping[str, object]) -> Ite
     )
     if isinstance(midway, list):
         yield from map(str, midway)
-    yield from (one.detail for one in findings if one.rule == "object_touched")
+    yield from (one.detail for one in findings if one.rule in {"use_broken", "object_touched"})
 
 
 def _group(exposed: Sequence[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from netarena_k8s.apiserver.bound import POLICY_ENTRIES
 from netarena_k8s.claim import WORDS
 from netarena_k8s.fault import faulty
 from netarena_k8s.plan import Grant, Group, Plan
-from netarena_k8s.prompt import MAX_HISTORY_CHARS, MAX_OUTPUT_CHARS, PACKAGE, tell_intent
+from netarena_k8s.prompt import PACKAGE, tell_intent
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.world import Net, Pair, World
 
@@ -71,14 +71,14 @@ def ticket_parts(
         words="\n".join(f"- {word}: {what}" for word, what in WORDS.items())
     )
     turns = [
-        tell_turn(number, step, ("command",), "", MAX_OUTPUT_CHARS)
+        tell_turn(number, step, ("command",), "", limits.output_chars)
         for number, step in enumerate(steps, start=1)
     ]
     return PromptParts(
         rules=rules,
         reply_format=reply,
         task=f"A ticket has come in: {observed}",
-        history=bound(turns, MAX_HISTORY_CHARS),
+        history=bound(turns, limits.history_chars),
         examples=read_examples(PACKAGE, ("ticket_look", "ticket_repair")),
     )
 
