@@ -241,7 +241,8 @@ def strayed_by_each(
         rules = [
             policy.spec
             for policy in now
-            if policy.spec not in (known.get(policy.name), healthy.get(policy.name))
+            if _plain(policy.spec)
+            not in (_plain(known.get(policy.name)), _plain(healthy.get(policy.name)))
             and _looks_up(policy.spec)
         ]
         about.append(_selected(world, rules, marks) if world.restricts_egress else frozenset())
@@ -263,6 +264,11 @@ def strayed_by_each(
             for (source, target), ports in _fresh(table(number + 1), [table(-1), table(number)])
             if source in names and target not in world.by_name and not difference(ports, _LOOKUPS)
         )
+
+
+def _plain(spec: Spec | None) -> Spec | None:
+    """Without empty lists, which the API leaves out of what it was sent."""
+    return None if spec is None else {key: value for key, value in spec.items() if value != []}
 
 
 def _looks_up(spec: Spec) -> bool:

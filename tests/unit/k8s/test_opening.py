@@ -10,7 +10,9 @@ import pytest
 from netarena.model import Judgement, Query
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.estate import estate
 from netarena_k8s.fault import faulty
+from netarena_k8s.opening import strayed_by_each
 from netarena_k8s.query import faults_of, generate, world_of
 from netarena_k8s.state import judge, make_state
 from netarena_k8s.world import Policy, World, Write, reach
@@ -97,3 +99,16 @@ def test_where_all_call_out_freely_lookups_are_free(rule: dict[str, Any]) -> Non
     verdict, _ = repair(query, rule)
     assert verdict.correct
     assert verdict.safe
+
+
+def test_a_policy_put_right_strays_nowhere_though_the_api_leaves_its_empty_lists_out():
+    world = estate(random.Random(3), 20, 20)
+    lookups = {"ports": [{"port": 53, "protocol": "UDP"}]}
+    app = next(policy for policy in world.policies if policy.spec.get("ingress") == [])
+    right = {**app.spec, "egress": [lookups]}
+    healthy = [p.model_copy(update={"spec": right}) if p is app else p for p in world.policies]
+    there = world.model_copy(update={"policies": tuple(healthy)})
+    stored = {key: value for key, value in right.items() if value != []}
+    faulty = [p for p in healthy if p.name != app.name]
+    after = [*faulty, app.model_copy(update={"spec": stored})]
+    assert list(strayed_by_each(there, faulty, [faulty, after])) == [()]
