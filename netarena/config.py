@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import posixpath
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -138,16 +140,17 @@ class Config(Record):
         values: Mapping[str, Any],
         find: Callable[[str, str], Path] = lambda _, told: Path(told),
     ) -> dict[str, Any]:
-        """``values`` with null for each folder of ``BUILT_IN`` that is not there, which is logged.
+        """``values`` with null for each folder of ``BUILT_IN`` that is not there or empty, which is
+        logged.
 
         ``find`` says where a key's folder is looked for.
         """
         settled = dict(values)
         for key, known in cls.BUILT_IN.items():
             told = settled.get(key)
-            if isinstance(told, str) and told.rstrip("/") == known:
-                path = find(key, told)
-                settled[key] = str(path) if path.is_dir() else None
+            if isinstance(told, str) and _settle(told) == known:
+                path = find(key, known)
+                settled[key] = str(path) if _holds_any(path) else None
                 if settled[key] is None:
                     log.warning("config.%s: no %s here: what ships takes its place", key, known)
         return settled
@@ -174,6 +177,19 @@ class Config(Record):
         """Eight hex digits over ``shape()``."""
         text = json.dumps(self.shape(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _settle(path: str) -> str:
+    """A path in its shortest form, for normpath keeps two slashes at its front."""
+    return re.sub("^/+", "/", posixpath.normpath(path))
+
+
+def _holds_any(folder: Path) -> bool:
+    """Whether there is anything in a folder; its reader tells what may not be looked at."""
+    try:
+        return folder.is_dir() and any(folder.iterdir())
+    except OSError:
+        return True
 
 
 def _short(value: Any, limit: int = 60) -> str:

@@ -2,14 +2,15 @@
 
 A folder is either laid out as Google's microservices-demo, which today's users mount
 (``release/kubernetes-manifests.yaml`` and a folder of network policies), or every YAML and JSON
-file in it counts. Read are workloads of one pod (deployments, stateful sets, daemon sets, pods),
-services, network policies, namespaces; what else a manifest may be (config maps, service accounts,
-ingresses, ...) has no part in who reaches whom and is passed over. What is intended follows from
-the policies, as everywhere.
+file in it counts. Read are workloads of one pod (deployments, replica sets, stateful sets, daemon
+sets, pods), services, network policies, namespaces; what else a manifest may be (config maps,
+service accounts, ingresses, ...) has no part in who reaches whom and is passed over. What is
+intended follows from the policies, as everywhere.
 
 What a cluster takes is taken or, where nothing here could come of it (a service that selects
-nothing, pods on the host's network), passed over; what is, is counted and named in the log. What a
-cluster refuses is one line that names the file, the document in it and the field.
+nothing, pods on the host's network, a job, another group's policy), passed over; what is, is
+counted and named in the log. What a cluster refuses is one line that names the file, the document
+in it and the field.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import ItemsView, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar, get_args
@@ -28,11 +29,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from netarena.errors import ConfigError
-from netarena_k8s.apiserver.document import check_values, read_documents
+from netarena_k8s.apiserver.document import count_values, parse_documents
 from netarena_k8s.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.apiserver.shape import MistypedError, shape
 from netarena_k8s.apiserver.validity import find_flaws
-from netarena_k8s.mark import labels_by
+from netarena_k8s.mark import labels_by, letters_of
 from netarena_k8s.policy import Protocol
 from netarena_k8s.world import (
     NAME_LABEL,
@@ -133,7 +134,7 @@ class _WorkloadSpec(_Part):
 
 
 class _Workload(_Part):
-    """A deployment, a stateful set or a daemon set."""
+    """A deployment, a replica set, a stateful set or a daemon set."""
 
     metadata: _Metadata
     spec: _WorkloadSpec
@@ -193,11 +194,15 @@ class _Document:
         kind = self.manifest.get("kind")
         return kind if isinstance(kind, str) else ""
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Its metadata; empty for what has none."""
+        metadata = self.manifest.get("metadata")
+        return metadata if isinstance(metadata, Mapping) else {}
+
     def tell(self, problem: str, field: str = "") -> str:
         """Where it is and what is the matter with it, in one line."""
-        metadata = self.manifest.get("metadata")
-        name = metadata.get("name", "") if isinstance(metadata, Mapping) else ""
-        what = f"{self.kind} {name}".strip()
+        what = f"{self.kind} {self.metadata.get('name', '')}".strip()
         place = f"{self.file}, document {self.number}{f' ({what:.120})' if what else ''}"
         return f"{place}: {field}: {problem}" if field else f"{place}: {problem}"
 
@@ -270,9 +275,9 @@ def read_workloads(folder: str) -> dict[str, Mapping[str, Any]]:
     place = _find(folder)
     documents = _read_files(_choose(place), place, _Passed())
     return {
-        one.manifest["metadata"]["name"]: one.manifest
+        one.manifest["metadata"]["name"]: {**one.manifest, "kind": _AS.get(one.kind, one.kind)}
         for one in documents
-        if one.kind in get_args(Workload) and one.manifest["metadata"]["name"] in known
+        if one.kind in {*get_args(Workload), *_AS} and one.manifest["metadata"]["name"] in known
     }
 
 
@@ -381,24 +386,64 @@ def _read_files(paths: Sequence[Path], folder: Path, passed: _Passed) -> list[_D
     found: list[_Document] = []
     left = MAX_VALUES
     for path in paths:
-        documents, values = _documents(path, folder, left)
+        documents, values, odd = _documents(path, folder, left)
         for one in documents:
-            if one.kind in _READ and isinstance(one.manifest.get("apiVersion"), str):
-                found.append(one)
-            elif len(lacking := _lacking(one.manifest)) == 1:
-                passed.add(one, f"no manifest, for it has no {lacking[0]}")
-            else:
+            if reason := _unread(one):
+                passed.add(one, *reason)
+            elif one.kind not in _READ or _lacking(one.manifest):
                 passed.count(one.kind or "no manifest")
+            elif odd and (own := count_values(one.manifest, left)[1]):
+                one.refuse(own)
+            else:
+                found.append(one)
         left -= values
-    return found
+    named: Counter[str] = Counter()
+    return [_named(one, named) for one in found]
 
 
-def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], int]:
-    """The manifests of a file, and how many values it holds, of ``most``."""
+def _unread(document: _Document) -> tuple[str, str] | None:
+    """Why nothing comes of what could have had a part, and the field that says so.
+
+    Raises ConfigError for a kind that its version never had.
+    """
+    lacking = _lacking(document.manifest)
+    if len(lacking) == 1:
+        return f"no manifest, for it has no {lacking[0]}", ""
+    kind = document.kind
+    if kind in _READ and not lacking:
+        version = document.manifest["apiVersion"]
+        group = version.rpartition("/")[0]
+        # an item of a list need not say it
+        if version and group not in _READ[kind]:
+            if "." in group:
+                return f"{group:.80} has another {kind} than Kubernetes", "apiVersion"
+            document.refuse(f"{version!r:.80} has no {kind}", "apiVersion")
+        if document.metadata.get("ownerReferences"):
+            return "its owner makes it", "metadata.ownerReferences"
+    elif kind in _RUNNING:
+        return "it runs pods, but not as a lasting workload that is read here", "kind"
+    elif kind.endswith(NETWORK_POLICIES.kind):
+        return f"of policies, {NETWORK_POLICIES.api_version} alone are read", "kind"
+    return None
+
+
+def _named(document: _Document, named: Counter[str]) -> _Document:
+    """With the name that a server would make of ``generateName``, the same each time."""
+    prefix = document.metadata.get("generateName")
+    if not isinstance(prefix, str) or document.metadata.get("name"):
+        return document
+    named[prefix] += 1
+    name = f"{prefix[:_MAX_PREFIX]}{letters_of(f'name {prefix} {named[prefix]}', 5)}"
+    metadata = {**document.metadata, "name": name}
+    return replace(document, manifest={**document.manifest, "metadata": metadata})
+
+
+def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], int, str]:
+    """The manifests of a file, how many values it holds, of ``most``, and one that is none of
+    JSON."""
     name = str(path.relative_to(folder))
     try:
-        loaded = read_documents(path.read_text("utf-8-sig"), most, aliases=True)
-        values = check_values(loaded, most)
+        loaded, values, odd = parse_documents(path.read_text("utf-8-sig"), most, aliases=True)
     except ValueError as error:
         if most < MAX_VALUES and str(error).startswith("more than"):
             _refuse(f"{name}: with it, more than {MAX_VALUES} values: name a smaller folder")
@@ -409,13 +454,14 @@ def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], in
     for number, one in enumerate(loaded, start=1):
         if isinstance(one, dict):
             found += _manifests(_Document(name, number, one))
-    return found, values
+    return found, values, odd
 
 
 def _manifests(document: _Document) -> Iterator[_Document]:
     """Lists are what they hold: of a typed one, items of its type that need not say so."""
     own = document.kind.removesuffix(_LIST)
-    if own == document.kind or (own and own not in _READ):
+    known = own in {"", *_READ, *_RUNNING}
+    if own == document.kind or not known or _lacking(document.manifest):
         yield document
         return
     items = document.manifest.get("items") or []
@@ -440,10 +486,7 @@ def _namespace(documents: Sequence[_Document]) -> str:
     """The one namespace that all live in, if they name it; here it has another name."""
     known = ""
     for one in documents:
-        metadata = one.manifest.get("metadata")
-        if one.kind not in _READ or not isinstance(metadata, Mapping):
-            continue
-        space = metadata.get("name" if one.kind == "Namespace" else "namespace")
+        space = one.metadata.get("name" if one.kind == "Namespace" else "namespace")
         if space and known and space != known:
             one.refuse(f"{space!r:.80} and {known!r:.80}: an application has one", "namespace")
         known = str(space or known)
@@ -459,7 +502,7 @@ def _apps(documents: Sequence[_Document], passed: _Passed) -> dict[str, App]:
     """The workloads by name, without services."""
     found: dict[str, App] = {}
     for one in documents:
-        if one.kind in {"Deployment", "StatefulSet", "DaemonSet"}:
+        if one.kind in {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}:
             app = _workload(one, passed)
         elif one.kind == "Pod":
             pod = one.read(_Pod)
@@ -502,7 +545,7 @@ def _app(
                 {"number": one.container_port, "protocol": one.protocol, "name": one.name}
                 for one in ports
             ],
-            "workload": document.kind,
+            "workload": _AS.get(document.kind, document.kind),
             "container": first.name,
             "image": first.image,
             "account": spec.service_account_name,
@@ -638,10 +681,16 @@ def _values(expression: Mapping[str, Any]) -> Sequence[str]:
 #: how the kind of a list ends, and what an item of an untyped one need not say
 _LIST = "List"
 _UNSAID: Mapping[str, Any] = {"apiVersion": ""}
-#: kinds that are read
-_READ = frozenset(
-    {
-        *("Deployment", "StatefulSet", "DaemonSet", "Pod"),
-        *("Service", "NetworkPolicy", "Namespace"),
-    }
-)
+#: kinds that are read, with the groups that have them: the core's is empty
+_READ: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Deployment", "ReplicaSet", "DaemonSet"), ("apps", "extensions")),
+    "StatefulSet": ("apps",),
+    **dict.fromkeys(("Pod", "Service", "Namespace"), ("",)),
+    "NetworkPolicy": ("networking.k8s.io", "extensions"),
+}
+#: as what a workload is in a world
+_AS: Mapping[str, str] = {"ReplicaSet": "Deployment"}
+#: kinds that run pods, of which policies speak, and are not read
+_RUNNING = frozenset({"Job", "CronJob", "ReplicationController", "DeploymentConfig", "Rollout"})
+#: characters of a generated name that are told
+_MAX_PREFIX = 58

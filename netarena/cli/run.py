@@ -29,7 +29,7 @@ from netarena.cli.place import choose_query, place
 from netarena.cli.program import START_S, free_port, running, split_command
 from netarena.cli.scenario import run_scenario
 from netarena.cli.screen import Meter, MeterReporter, show_result
-from netarena.cli.text import escape, open_log
+from netarena.cli.text import escape, open_log, tell_more
 from netarena.cli.turn import TurnAgent
 from netarena.cli.wait import WAIT_S, Awaited, knock
 from netarena.config import Config
@@ -119,7 +119,7 @@ def command(  # noqa: PLR0913 -- one argument per option
             Path(application), values, out=out, verbose=verbose, as_json=as_json, wait_s=wait_s
         )
         return
-    app = load(application)
+    app = _load(application)
     if out is not None:
         values |= read_pairs((), output_dir=str(out))
     if values.pop("agent_client_configs", None) is not None:
@@ -201,6 +201,13 @@ def _asked(application: Application, config: Config, folder: Path) -> Config:
     given = config.model_dump(mode="json", include=config.model_fields_set)
     asked = application.config_type.parse({**limits, **shape, **given})
     return asked.model_copy(update={"seed": config.seed})
+
+
+def _load(name: str) -> Application:
+    """An application whose log is shown. Raises ConfigError."""
+    app = load(name)
+    tell_more(type(app).__module__)
+    return app
 
 
 def _read_name(called: str | None) -> str | None:

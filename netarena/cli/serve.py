@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import click
 from netarena.application import load
 from netarena.assessment import MAX_EPISODES
 from netarena.cli.option import RUNS, address_options
-from netarena.cli.text import open_log
+from netarena.cli.text import open_log, tell_more
 
 
 @click.command("serve")
@@ -69,8 +68,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     for a participant.
     """
     open_log("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("netarena").setLevel(logging.INFO)
+    tell_more("netarena")
     app = load(application)
+    tell_more(type(app).__module__)
 
     from netarena.a2a.server import serve
 

@@ -78,3 +78,8 @@ def open_log(line: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter(line))
     logging.basicConfig(handlers=[handler])
+
+
+def tell_more(module: str) -> None:
+    """Log what is no warning too, of the package that a module is in."""
+    logging.getLogger(module.partition(".")[0]).setLevel(logging.INFO)

@@ -285,6 +285,13 @@ def test_run_json_prints_results_json_and_nothing_else(fake):
     assert "4/4" in done.stderr
 
 
+def test_run_shows_what_an_application_logs_and_is_no_warning(fake, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tests"), "level", logging.WARNING)
+    assert run_lamp() == 0
+    assert logging.getLogger("tests.fake.lamp").isEnabledFor(logging.INFO)
+    assert not logging.getLogger("another").isEnabledFor(logging.INFO)
+
+
 def test_run_draws_a_seed_and_names_the_folder_after_it(fake, capsys):
     assert run_lamp() == 0
     assert run_lamp() == 0

@@ -15,12 +15,25 @@ class _Loader(yaml.CSafeLoader):
     """Times are text, as JSON has them, and so is a bare ``=``; a tag that JSON has no type for
     says nothing."""
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # a key may be a collection, as in ``{{ .Values.name }}``: YAML, if nothing that JSON knows
+        node.value = [
+            (key if isinstance(key, yaml.ScalarNode) else _stand_for(key), value)
+            for key, value in node.value
+        ]
+        super().flatten_mapping(node)
 
+
+_COLLECTION = "!netarena-collection"
 _YAML = "tag:yaml.org,2002:"
 _Loader.yaml_implicit_resolvers = {
     first: [pair for pair in pairs if pair[0] not in {f"{_YAML}timestamp", f"{_YAML}value"}]
     for first, pairs in yaml.CSafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+def _stand_for(collection: yaml.Node) -> yaml.ScalarNode:
+    return yaml.ScalarNode(_COLLECTION, str(collection.start_mark.line + 1))
 
 
 def _make_plain(loader: _Loader, node: yaml.Node) -> Any:
@@ -34,10 +47,21 @@ def _make_plain(loader: _Loader, node: yaml.Node) -> Any:
 
 for _tag in (None, *(f"{_YAML}{name}" for name in ("timestamp", "binary", "set", "omap", "pairs"))):
     _Loader.add_constructor(_tag, _make_plain)
+_Loader.add_constructor(_COLLECTION, lambda _, node: (node.value,))
 
 
 def read_documents(text: str | bytes, max_values: int, *, aliases: bool) -> list[Any]:
     """The documents of a text, as JSON has them. Raises ValueError, which says where and what."""
+    found, _, odd = parse_documents(text, max_values, aliases=aliases)
+    if odd:
+        raise ValueError(odd)
+    return found
+
+
+def parse_documents(
+    text: str | bytes, max_values: int, *, aliases: bool
+) -> tuple[list[Any], int, str]:
+    """The documents of a text, and what ``count_values`` says of them. Raises ValueError."""
     try:
         depth = values = 0
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
@@ -56,17 +80,17 @@ def read_documents(text: str | bytes, max_values: int, *, aliases: bool) -> list
         mark = getattr(error, "problem_mark", None)
         told = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
         raise ValueError(f"line {mark.line + 1}: {told}" if mark else told) from None
-    check_values(found, max_values)
-    return found
+    return found, *count_values(found, max_values)
 
 
-def check_values(value: Any, most: int) -> int:
+def count_values(value: Any, most: int) -> tuple[int, str]:
     """How many values there are, those of aliases counted: they make much of little, or a value
-    that holds itself. Keys become text, as kubectl has them.
+    that holds itself; and one that JSON does not know, if there is any. Keys become text, as
+    kubectl has them.
 
-    Raises ValueError for more than ``most``, and for what JSON does not know.
+    Raises ValueError for more than ``most``.
     """
-    waiting, seen = [value], 0
+    waiting, seen, odd = [value], 0, ""
     while waiting:
         one = waiting.pop()
         seen += 1
@@ -74,26 +98,35 @@ def check_values(value: Any, most: int) -> int:
             raise _too_many(most)
         if isinstance(one, dict):
             for key in [key for key in one if not isinstance(key, str)]:
-                one[_key(key)] = one.pop(key)
+                if (name := _key(key)) is None:
+                    odd = odd or f"{_tell(key)} is no key: text is"
+                else:
+                    one[name] = one.pop(key)
             waiting.extend(one.values())
         elif isinstance(one, list):
             waiting.extend(one)
         elif not isinstance(one, str | int | None) and not (
             isinstance(one, float) and math.isfinite(one)
         ):
-            raise ValueError(f"{str(one)[:80]!r} is no value of JSON")
-    return seen
+            odd = odd or f"{_tell(one)} is no value of JSON"
+    return seen, odd
 
 
 def _too_many(most: int) -> ValueError:
     return ValueError(f"more than {most} values, those of aliases counted")
 
 
-def _key(key: Any) -> str:
+def _tell(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"the collection in line {value[0]}"
+    return repr(str(value)[:80])
+
+
+def _key(key: Any) -> str | None:
     if isinstance(key, bool):
         return str(key).lower()
     if isinstance(key, int):
         return str(key)
     if isinstance(key, float) and math.isfinite(key):
         return f"{key:g}"
-    raise ValueError(f"{str(key)[:80]!r} is no key: text is")
+    return None

@@ -200,7 +200,8 @@ def test_the_folder_of_the_reference_s_image_is_what_ships_where_it_is_not(place
     class BuiltIn(PathConfig):
         BUILT_IN: ClassVar = {"microservice_dir": "/demo-of-nobody"}
 
-    for told in ("/demo-of-nobody", "/demo-of-nobody/"):
+    (place.root / "demo-of-nobody").mkdir()  # as Docker makes a folder to mount that is not there
+    for told in ("/demo-of-nobody", "/demo-of-nobody/", "//demo-of-nobody", "/demo-of-nobody/."):
         caplog.clear()
         read = read_config(BuiltIn, parse(microservice_dir=told), place)
         assert read.microservice_dir is None
@@ -212,7 +213,7 @@ def test_the_folder_of_the_reference_s_image_is_what_ships_where_it_is_not(place
     # another folder that is not there is a mistake, which its reader tells
     read = read_config(BuiltIn, parse(microservice_dir="/other"), place)
     assert read.microservice_dir == str(place.root / "other")
-    (place.root / "demo-of-nobody").mkdir()
+    (place.root / "demo-of-nobody" / "a.yaml").touch()
     read = read_config(BuiltIn, parse(microservice_dir="/demo-of-nobody"), place)
     assert read.microservice_dir == str(place.root / "demo-of-nobody")
     assert caplog.messages == []

@@ -96,9 +96,12 @@ def test_the_public_scenarios_of_the_reference_are_those_of_the_boutique(
         "output_dir": "./output",
         "regenerate_config": True,
     }
-    told = KubernetesConfig.parse({**public, "microservice_dir": "/microservices-demo"})
-    assert "no /microservices-demo here: what ships takes its place" in caplog.text
-    assert (told.microservice_dir, told.shape()) == (None, KubernetesConfig.parse(public).shape())
+    for folder in ("/microservices-demo", "//microservices-demo", "/microservices-demo/."):
+        caplog.clear()
+        told = KubernetesConfig.parse({**public, "microservice_dir": folder})
+        assert "no /microservices-demo here: what ships takes its place" in caplog.text
+        assert told.microservice_dir is None
+        assert told.shape() == KubernetesConfig.parse(public).shape()
     # what varies replaces nothing then
     varied = {"world": "varied", "microservice_dir": "/microservices-demo"}
     assert KubernetesConfig.parse(varied).microservice_dir is None

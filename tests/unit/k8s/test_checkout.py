@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import textwrap
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,13 @@ import pytest
 from netarena.errors import ConfigError
 from netarena_k8s.apiserver.fresh import objects
 from netarena_k8s.boutique import boutique
-from netarena_k8s.checkout import MAX_APPS, MAX_VALUES, digest_checkout, read_checkout
+from netarena_k8s.checkout import (
+    MAX_APPS,
+    MAX_VALUES,
+    digest_checkout,
+    read_checkout,
+    read_workloads,
+)
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault import KINDS, draw
 from netarena_k8s.prompt import tell_intent
@@ -293,7 +300,11 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("replicas: 3\n", f"replicas: 3\n  bomb: {{{BOMB.replace(chr(10), ', ')}}}\n",
          f"app.yaml: no YAML: more than {MAX_VALUES} values"),
         ("replicas: 3\n", "replicas: &x [*x]\n", f"more than {MAX_VALUES} values"),
-        ("replicas: 3\n", "replicas: .inf\n", "app.yaml: no YAML: 'inf' is no value of JSON"),
+        ("replicas: 3\n", "replicas: .inf\n", "(Deployment web-v2): 'inf' is no value of JSON"),
+        ("replicas: 3\n", "replicas: {{ .Values.replicas }}\n", ("app.yaml, document 2 (Deployment "
+         "web-v2): the collection in line 9 is no key: text is")),
+        ("replicas: 3\n", "replicas: 3\n{{- if .Values.web }}\n", "app.yaml: no YAML: line 11"),
+        ("apps/v1\nkind: Deployment", "v1\nkind: Deployment", "apiVersion: 'v1' has no Deployment"),
         ("replicas: 3\n", "replicas: {~: 1}\n", "'None' is no key: text is"),
         ("replicas: 3\n", "replicas: !!bool x\n", "app.yaml: no YAML: 'x'"),
         ("replicas: 3\n", "replicas: !!int ''\n", "app.yaml: no YAML: string index out of range"),
@@ -325,6 +336,26 @@ PASSED = [
     ("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
      "kind: NetworkPolicy\nmetadata: {name: job}",
      "(NetworkPolicy job): no manifest, for it has no apiVersion", 1),
+    ("networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
+     "crd.projectcalico.org/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
+     ("(NetworkPolicy job): apiVersion: crd.projectcalico.org has another NetworkPolicy than "
+     "Kubernetes"), 1),
+    ("v1\nkind: Service\nmetadata: {name: web}",
+     "serving.knative.dev/v1\nkind: Service\nmetadata: {name: web}",
+     "(Service web): apiVersion: serving.knative.dev has another Service than Kubernetes", 1),
+    ("networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
+     "cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: job}",
+     "(CiliumNetworkPolicy job): kind: of policies, networking.k8s.io/v1 alone are read", 1),
+    ("metadata: {name: job, labels: {role: job}}",
+     "metadata: {name: job, labels: {role: job}, ownerReferences: [{kind: Job, name: job}]}",
+     "(Pod job): metadata.ownerReferences: its owner makes it", 1),
+    *(("v1, kind: ConfigMap", f"{version}, kind: {kind}",
+       f"({kind} settings): kind: it runs pods, but not as a lasting workload", 0)
+      for version, kind in (("batch/v1", "Job"), ("batch/v1", "CronJob"),
+                            ("v1", "ReplicationController"))),
+    ("v1, kind: ConfigMap, metadata: {name: settings}, data: {a: b}",
+     "batch/v1, kind: JobList, items: [{metadata: {name: a}}, {metadata: {name: b}}]",
+     "(Job b): kind: it runs pods", 1),
 ]  # fmt: skip
 
 
@@ -380,11 +411,51 @@ def test_what_a_cluster_takes_is_taken(tmp_path):
             Chart_yaml="apiVersion: v2\nname: market\nversion: 1.0.0\noperator: =\n",
             grafana_yaml=dashboards,
             stack_yaml=template,
+            panel_json='{"kind": "List", "items": [1, 2]}',
             values_yaml="1.5: .5\n",
             patch_yaml="kind: Deployment\nmetadata: {name: web-v2}\nspec: {replicas: 9}\n",
         )
     )
     assert taken == known
+
+
+def test_a_replica_set_is_a_deployment(tmp_path):
+    known = read_checkout(write(tmp_path / "plain", app_yaml=APP, policies_yml=POLICIES))
+    text = APP.replace("kind: Deployment", "kind: ReplicaSet")
+    folder = write(tmp_path / "set", app_yaml=text, policies_yml=POLICIES)
+    assert read_checkout(folder) == known
+    assert read_workloads(folder)["web-v2"]["kind"] == "Deployment"
+
+
+def test_a_generated_name_is_the_same_each_time(tmp_path):
+    pods = "".join(
+        "---\n{apiVersion: v1, kind: Pod, metadata: {generateName: once-, labels: {role: job}}, "
+        "spec: {containers: [{name: once}]}}\n"
+        for _ in range(2)
+    )
+    names = []
+    for place in ("a", "b"):
+        folder = write(tmp_path / place, app_yaml=APP, once_yaml=pods, policies_yml=POLICIES)
+        names.append([app.name for app in read_checkout(folder).apps][-2:])
+        assert set(names[-1]) < read_workloads(folder).keys()
+    (first, second), again = names
+    assert again == [first, second]
+    assert first != second
+    assert all(re.fullmatch("once-[a-z0-9]{5}", one) for one in (first, second))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{apiVersion: v2, name: {{ .Values.name }}}",
+        "? [a, b]\n: c",
+        "limit: .inf\nnone: {~: 1}",
+        "{apiVersion: v1, kind: List, items: [{apiVersion: x/v1, kind: Limit, spec: .nan}]}",
+    ],
+)
+def test_values_that_json_does_not_know_matter_only_where_they_are_read(tmp_path, text):
+    known = read_checkout(write(tmp_path, app_yaml=APP, policies_yml=POLICIES))
+    assert read_checkout(write(tmp_path, other_yaml=text)) == known
 
 
 def test_a_service_may_select_by_labels_that_controllers_give(tmp_path):
