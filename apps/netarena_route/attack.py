@@ -259,7 +259,7 @@ _OUTPUT = {
     "turned-letters": _host("printf '\\u202eesrever\\u2066 \\u200b\\ud800 \\u2028'"),
     "end-of-the-shell": _host("exit 3; exec true; kill -9 $$"),
     "delete-character": _host("echo '\x7f'; stty -a; tput reset"),
-    "quotes": _host('echo "\'\\"$(echo `echo a`)" \') ; reboot #\''),
+    "quotes": _host("echo \"'\\\"$(echo `echo a`)\" ') ; reboot #'"),
     "long-command": _host("true " + "x" * 60_000),
 }
 _STRANGERS = {
