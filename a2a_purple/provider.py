@@ -14,11 +14,12 @@ the provider                                   then
 limits the rate (429)                          is asked again when it says so, in a header or in
                                                words, else with backoff, until the time is over
 is away (no connection, 408, 502, 503, 504,    is asked again with backoff, for ``PATIENCE_S``
-529) or loads its model
+529) or loads its model (no 4xx)
 breaks (other 5xx, a stream that is cut off,   is asked again with backoff, ``MAX_BROKEN`` times;
 no choices, no text outside of thoughts, a     without streaming once ``MAX_CUT`` streams were
 tool call)                                     cut off
 refuses the way of asking (``Way``)            is asked in another way at once, and so from then on
+                                               if that brought an answer
 refuses (key, model, quota, policy, context)   AgentFailed at once, with its words
 =============================================  ====================================================
 """
@@ -72,23 +73,49 @@ _ENVIRONMENT = {
 _SPENT = re.compile(r"insufficient_quota|exceeded your current quota|billing", re.IGNORECASE)
 #: statuses of a gateway, and of a provider with too much to do
 _AWAY = frozenset({408, 425, 502, 503, 504, 529})
-#: words for a model, or a server, that will be there soon, whatever the status
+#: words for a model, or a server, that will be there soon; none where the request is at fault (4xx)
 _LOADING = re.compile(
-    r"\b(?:loading|being loaded|warming up|starting up|overloaded)\b|\bconnection error\b",
+    r"(?<!error )(?<!failed )(?<!failure )\bloading\b"
+    r"|\b(?:being loaded|warming up|starting up|overloaded|connection error)\b",
     re.IGNORECASE,
 )
-#: a way of asking that is refused, in the words of those who refuse it
+#: that something is not taken; near to what it is
+_NO = (
+    r"(?:support|implement|allow|permit|accept|enabled|verified|forbidden|extra|must"
+    r"|invalid|unknown|unrecogni[sz]ed|expected|no such)"
+)
+_NOT_TAKEN = (
+    r"(?:\b(?:not|\w{1,6}n't)\s+(?:currently |yet )?"
+    r"(?:support|allow|permit|accept|enable)(?:ed|d)?\b(?! to\b)|\bunsupported\b)"
+)
+#: what may stand between words that belong together: signs, and these
+_LINK = (
+    r"[^\w.!?]*(?:(?:the|an?|any|for|is|are|roles?|messages?|prompts?|instructions?)\b[^\w.!?]*)*"
+)
+#: a way of asking that is refused, in the words of those who refuse it; a policy, or a limit, that
+#: speaks of a prompt or of a stream refuses no way
 _REFUSED_WAYS = {
-    "usage": re.compile(r"stream_options|include_usage", re.IGNORECASE),
-    "streaming": re.compile(r"\bstream(?:ing|ed)?\b(?!_)", re.IGNORECASE),
+    "usage": re.compile(
+        rf"{_NO}.{{0,80}}\b(?:stream_options|include_usage)"
+        rf"|\b(?:stream_options|include_usage)\b.{{0,80}}{_NO}",
+        re.IGNORECASE,
+    ),
+    "streaming": re.compile(
+        rf"{_NO}[^.!?]{{0,30}}\bstream(?:ing|ed)?\b(?!_)"
+        rf"|\bstream(?:ing|ed)?\b(?!_)[^.!?]{{0,30}}{_NO}",
+        re.IGNORECASE,
+    ),
     "system": re.compile(
-        r"\bsystem\b.{0,40}\b(?:role|message|prompt|instruction)|\broles?\b.{0,80}\balternat"
-        r"|\brole\b.{0,40}\bsystem\b|developer instruction",
+        r"\broles?\b.{0,80}\balternat"
+        r"|\bdeveloper instructions?\b.{0,20}\bnot enabled"
+        r"|\bonly\b[^.!?]{0,40}\broles?\b[^.!?]{0,10}\b(?:support|allow|accept)"
+        r"|\brole\b.{0,60}\bbe\b[^.!?]{0,20}\buser\b[^.!?]{0,20}\bassistant\b"
+        rf"|\bsystem\b{_LINK}{_NOT_TAKEN}|{_NOT_TAKEN}{_LINK}\bsystem\b"
+        rf"|\b(?:unsupported|unknown|unexpected|unrecogni[sz]ed|invalid) (?:message )?"
+        rf"(?:role|variant|value)\b{_LINK}\bsystem\b",
         re.IGNORECASE,
     ),
 }
-#: what the words of a 500 must hold beside: some servers refuse by it, most are broken
-_REFUSAL = re.compile(r"support|implement|allow|permit|must|invalid|unknown", re.IGNORECASE)
 #: names of environment variables whose values no message may repeat
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _NO_TOOLS = "Answer in text: there are no tools to call."
@@ -152,7 +179,11 @@ class _CutOff(_Broken):
 
 
 class _WayRefused(_Trouble):
-    """It is to be asked in another way, at once."""
+    """It is to be asked in another ``way``, at once."""
+
+    def __init__(self, why: str, way: Way) -> None:
+        super().__init__(why)
+        self.way = way
 
 
 @dataclass(frozen=True)
@@ -165,6 +196,21 @@ class Way:
     usage: bool = False
     #: with messages of the role ``system``; else in one message of the user
     system: bool = True
+
+    def both(self, other: Way) -> Way:
+        """With what neither of the two does without."""
+        return Way(
+            streaming=self.streaming and other.streaming,
+            usage=self.usage and other.usage,
+            system=self.system and other.system,
+        )
+
+    def other(self, refusal: str) -> Way | None:
+        """How to ask instead, by the words of a refusal; None where they refuse something else."""
+        for name, pattern in _REFUSED_WAYS.items():
+            if getattr(self, name) and pattern.search(refusal):
+                return replace(self, **{name: False})
+        return None
 
 
 @dataclass
@@ -256,7 +302,7 @@ class Provider:
         self._litellm = _import_litellm()
         self._call: dict[str, Any] = {**self._choose_access(api_base), **given}
         known = self._litellm.get_supported_openai_params(model) or ()
-        #: how it is asked by now
+        #: how it is asked by now: as it was answered
         self._way = Way(streaming=streaming, usage="stream_options" in known)
 
     def _choose_access(self, api_base: str | None) -> dict[str, str]:
@@ -293,8 +339,8 @@ class Provider:
         usage = Usage(self.model)
         wait_s, broken, cut = FIRST_WAIT_S, 0, 0
         conversation = list(messages)
+        way = self._way
         while True:
-            way = self._way if cut < MAX_CUT else replace(self._way, streaming=False)
             stream = _Stream(way)
             usage.calls += 1
             try:
@@ -303,8 +349,8 @@ class Provider:
                         yield piece
                 self._check(stream)
                 self._account(usage, stream)
-                # what helped once is done from then on
-                self._way = replace(self._way, streaming=self._way.streaming and way.streaming)
+                # what helped is done from then on; others may have found something meanwhile
+                self._way = self._way.both(way)
                 yield Answer(stream.answer, usage)
                 return
             except _Trouble as error:
@@ -313,9 +359,12 @@ class Provider:
             if any(stream.pieces):
                 yield None
             if isinstance(failed, _WayRefused):
+                way = failed.way
                 continue
             broken += isinstance(failed, _Broken)
             cut += isinstance(failed, _CutOff)
+            if cut >= MAX_CUT:
+                way = replace(way, streaming=False)
             if stream.tools and conversation[-1]["content"] != _NO_TOOLS:
                 conversation.append(Message(role="user", content=_NO_TOOLS))
             if broken >= MAX_BROKEN:
@@ -382,11 +431,6 @@ class Provider:
         except Exception as error:  # noqa: BLE001 -- sorted out there, never swallowed
             raise self._sort(error, way, left_s) from None
 
-    def _avoid(self, way: Way, refused: str) -> None:
-        """Ask in another way than ``way`` from now on."""
-        if getattr(way, refused):
-            self._way = replace(self._way, **{refused: False})
-
     def _sort(self, error: Exception, way: Way, left_s: float) -> Exception:
         """Whether asking again may help: ``_Trouble``; or not: AgentFailed."""
         status = getattr(error, "status_code", None)
@@ -400,15 +444,14 @@ class Provider:
             # a quota that comes back in time is a rate
             spent = _SPENT.search(said) and not (wait_s is not None and wait_s < left_s)
             return self._final(words) if spent else _Limited(words, wait_s=wait_s)
-        if status in _AWAY or _LOADING.search(said):
-            return _Away(words, wait_s=wait_s)
         # LiteLLM gives what it cannot place the status 500 or none
-        refused = isinstance(status, int) and 400 <= status < 500 and status != 409
-        if refused or status == 501 or _REFUSAL.search(said):
-            for name, pattern in _REFUSED_WAYS.items():
-                if getattr(way, name) and pattern.search(said):
-                    self._avoid(way, name)
-                    return _WayRefused(words)
+        blamed = isinstance(status, int) and 400 <= status < 500
+        if status in _AWAY or (not blamed and _LOADING.search(said)):
+            return _Away(words, wait_s=wait_s)
+        # some servers refuse by a 500
+        if other := way.other(said):
+            return _WayRefused(words, other)
+        refused = blamed and status != 409
         return self._final(words) if refused else _Broken(words, wait_s=wait_s)
 
     @staticmethod

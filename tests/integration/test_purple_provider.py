@@ -74,6 +74,13 @@ def streams(body: dict[str, Any]) -> bool:
 
 
 ROLES = "Conversation roles must alternate user/assistant/user/assistant/..."
+#: refusals that no waiting changes
+NOT_LOADING = {
+    400: "failed loading model: out of memory",
+    401: "error loading API key",
+    404: "The model m is not there: loading is up to you",
+    422: "loading a file is not allowed",
+}
 #: how a provider behaves, and how it is asked in the end
 WAYS: dict[str, tuple[Step, Way]] = {
     "no-options": (
@@ -141,10 +148,15 @@ SCRIPT: dict[str, list[Step]] = {
     "both": [piecewise(reasoning_content="hm", content="said")],
     "loading": [*[refuse(503, "unavailable_error", "Loading model")] * 7, say("hello")],
     "loading-by-another-status": [
-        *[refuse(404, "bad", "The model m is currently loading")] * 7,
+        *[refuse(500, "bad", "The model m is currently loading")] * 7,
         say("hello"),
     ],
     "gone": [refuse(503, "unavailable_error", "Loading model")],
+    **{
+        f"not-loading-{status}": [refuse(status, "bad", words), say("too late")]
+        for status, words in NOT_LOADING.items()
+    },
+    "refused-in-any-way": [refuse(400, "bad", "System role not supported")],
     "tools": [say(tool_call("run", {})), say("in words")],
 }
 
@@ -197,6 +209,21 @@ async def test_a_refusal_of_something_else_changes_nothing(stub):
     with pytest.raises(AgentFailed, match=r"the provider refused: .*quota"):
         await ask(asked, "spent")
     assert asked._way == Way(usage=True)
+
+
+async def test_another_way_that_brings_no_answer_is_not_kept(stub):
+    asked = provider(stub)
+    system = Message(role="system", content="be brief")
+    with pytest.raises(AgentFailed, match=r"the provider refused: .*System role"):
+        await ask(asked, "refused-in-any-way", system)
+    assert len(stub.asked[-1]["messages"]) == 1
+    assert asked._way == Way(usage=True)
+
+
+@pytest.mark.parametrize("status", NOT_LOADING)
+async def test_a_refusal_that_speaks_of_loading_is_final(stub, status):
+    with pytest.raises(AgentFailed, match=r"the provider refused: .*loading"):
+        await ask(provider(stub), f"not-loading-{status}")
 
 
 @pytest.mark.parametrize("streaming", [True, False])
