@@ -2,7 +2,8 @@
 
 It speaks protocol 1.0 or 0.3, whichever the agent's card names, to the URL that was given (the
 card's own URL is often the inside of a container). Only where that URL takes no messages (404,
-405) is the origin that was given asked at the path of the card's interface. A reply is the first
+405), and took none before, is the origin that was given asked at the path of the card's interface:
+a line in the log says so, as whoever answers there may be another agent. A reply is the first
 of these that holds text: a message; the task's artifacts; its status message; in the history of a
 completed task, the agent's last message. Data and files are no text. Whatever the agent does ends
 within the deadline, as a ``Reply`` or as ``AgentFailed`` with one of these reasons:
@@ -164,8 +165,11 @@ class A2AAgent:
         self._network = network or Network()
         self._inner = transport
         self._http: httpx.AsyncClient | None = None
-        #: by URL, in the order in which they are asked; one alone once it took a message
         self._clients: dict[str, Client] = {}
+        #: in the order in which they are asked; one alone once it took a message
+        self._urls: tuple[str, ...] = ()
+        #: what answered a message at all, the given URL or another
+        self._heard: set[str] = set()
         #: what its card says, once it is open
         self.card: Card | None = None
 
@@ -176,7 +180,7 @@ class A2AAgent:
     @property
     def asked_url(self) -> str:
         """Where messages go: the URL that was given, until another one is known to take them."""
-        return next(iter(self._clients), self._url)
+        return next(iter(self._urls), self._url)
 
     async def open(self, *, timeout_s: float) -> None:
         """Fetch the card. Raises AgentFailed."""
@@ -188,6 +192,7 @@ class A2AAgent:
                 timeout=httpx.Timeout(None),
                 follow_redirects=False,
                 trust_env=False,
+                event_hooks={"response": [self._hear]},
             )
         path, card = await _persist(self._fetch_card, timeout_s)
         self.card = Card(
@@ -205,10 +210,9 @@ class A2AAgent:
         )
         self._name = _clean(card.name, 200).strip() or self._name
         factory = ClientFactory(ClientConfig(httpx_client=self._http, streaming=True))
-        self._clients = {
-            url: factory.create(reachable_card(card, url))
-            for url in (self._url, *_other_urls(card, self._url))
-        }
+        others = () if self._url in self._heard else _other_urls(card, self._url)
+        self._urls = (self._url, *others)
+        self._clients = {url: factory.create(reachable_card(card, url)) for url in self._urls}
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         """Send one prompt and wait for the whole reply. Raises AgentFailed."""
@@ -226,24 +230,53 @@ class A2AAgent:
     async def aclose(self) -> None:
         if self._http is not None:
             await self._http.aclose()
-            self._http, self._clients = None, {}
+            self._http, self._clients, self._urls = None, {}, ()
 
     async def _send(self, message: Message) -> Reply:
         """Ask where messages are taken: the first URL that answers one is kept. Raises."""
         refused: list[StatusRefused] = []
-        for url, client in list(self._clients.items()):
+        for url in self._urls:
+            # another turn may have been answered meanwhile
+            if url not in self._urls:
+                break
             try:
-                reply = await _exchange(client, message)
+                reply = await _exchange(self._clients[url], message)
             except StatusRefused as error:
                 if error.status not in _NO_SUCH_PLACE:
+                    self._note_answer(url)
                     raise
                 refused.append(error)
             else:
-                self._clients = {url: client}
+                if url in self._urls:
+                    self._urls = (url,)
                 return reply
         first, *others = refused
         also = ", also at the path that its card names" if others else ""
         raise AgentFailed(first.reason, first.detail + also)
+
+    async def _hear(self, response: httpx.Response) -> None:
+        """Note who takes a message, as soon as the answer begins; other statuses end earlier."""
+        request = response.request
+        if request.method == "POST":
+            for url in self._clients:
+                if httpx.URL(url) == request.url:
+                    self._note_answer(url)
+
+    def _note_answer(self, url: str) -> None:
+        if url in self._heard:
+            return
+        self._heard.add(url)
+        if url == self._url:
+            # from now on a 404 there passes: no prompt goes elsewhere
+            self._urls = (url,)
+        else:
+            log.warning(
+                "agent %s: %s takes no messages; %s, the path that its card names, answered, and "
+                "may be another agent",
+                self._name,
+                _without_query(self._url),
+                _without_query(url),
+            )
 
     async def _fetch_card(self) -> tuple[str, AgentCard]:
         http = cast("httpx.AsyncClient", self._http)
@@ -305,6 +338,11 @@ def _other_urls(card: AgentCard, url: str) -> list[str]:
         below = [] if f"{path}/".startswith(f"{prefix}/") else [prefix + path]
         others += [urlunsplit(given._replace(path=each)) for each in (*below, path)]
     return [other for other in others if other != url and _is_url(other)]
+
+
+def _without_query(url: str) -> str:
+    """For a line of ours: a query may hold a secret."""
+    return urlunsplit(urlsplit(url)._replace(query=""))
 
 
 def _path(url: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import logging
+import re
 import socket
 import time
 from contextlib import ExitStack
@@ -511,6 +512,88 @@ async def test_no_other_status_leads_elsewhere(status):
 async def test_a_card_that_names_no_other_path_leads_nowhere(named):
     error = await failure(taking("/rpc", card=card03(url=named)))
     assert (error.reason, error.detail) == (FailureReason.ENDPOINT, "HTTP 404")
+
+
+#: what the given URL says before its 404, and what the first turn comes to
+FIRST_ANSWERS = {
+    "a reply": (replying(message03("42")), None),
+    "an error": ("500 Oops", "HTTP 500"),
+    "no key": ("401 No", "HTTP 401"),
+    "nothing of the protocol": ("200 OK", "no message and no task"),
+}
+
+
+@pytest.mark.parametrize("kind", FIRST_ANSWERS)
+async def test_a_passing_404_of_a_url_that_answered_leads_nowhere(kind, caplog):
+    """A proxy at /agentA forgets it for a moment; at the root another agent listens."""
+    first, error = FIRST_ANSWERS[kind]
+    given: list[Call] = []
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "POST" and call.path == "/agentA":
+            given.append(call)
+            if len(given) > 1:
+                respond(writer, status="404 Not Found")
+            elif isinstance(first, str):
+                respond(writer, {}, status=first)
+            else:
+                await first(call, writer)
+        else:
+            await replying(message03("another"), card=card03(url="http://in:1/"))(call, writer)
+
+    async with raw_server(script) as server:
+        agent = A2AAgent(server.url + "agentA")
+        await agent.open(timeout_s=5)
+        if error is None:
+            assert (await agent.ask("x", context_id="c", timeout_s=5)).text == "42"
+        else:
+            with pytest.raises(AgentFailed, match=error):
+                await agent.ask("x", context_id="c", timeout_s=5)
+        # a new look at the card changes nothing
+        await agent.open(timeout_s=5)
+        with pytest.raises(AgentFailed, match=r"HTTP 404$"):
+            await agent.ask("x", context_id="c", timeout_s=5)
+        await agent.aclose()
+        assert [call.path for call in server.asks] == ["/agentA", "/agentA"]
+    assert not caplog.messages
+
+
+async def test_a_404_that_waits_while_the_given_url_answers_another_turn_leads_nowhere():
+    both_asked, answered = asyncio.Event(), asyncio.Event()
+    given: list[Call] = []
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "POST" and call.path == "/agentA":
+            given.append(call)
+            if len(given) == 1:
+                both_asked.set()
+                await answered.wait()
+                respond(writer, status="404 Not Found")
+                return
+        await replying(message03("42"), card=card03(url="http://in:1/"))(call, writer)
+
+    async with raw_server(script) as server:
+        agent = A2AAgent(server.url + "agentA")
+        await agent.open(timeout_s=5)
+        late = asyncio.ensure_future(agent.ask("x", context_id="c", timeout_s=PATIENCE_S))
+        await both_asked.wait()
+        assert (await agent.ask("y", context_id="d", timeout_s=PATIENCE_S)).text == "42"
+        answered.set()
+        with pytest.raises(AgentFailed, match=r"HTTP 404$"):
+            await late
+        await agent.aclose()
+        assert {call.path for call in server.asks} == {"/agentA"}
+
+
+async def test_who_answers_elsewhere_is_told_once(caplog):
+    script = taking("/?key=secret", card=card03(url="http://in:1/"))
+    await posts(script, "/agentA?key=secret", turns=2)
+    (told,) = caplog.messages
+    assert re.fullmatch(
+        r"agent old: http://\S+/agentA takes no messages; http://[^/]+/, the path that its card "
+        r"names, answered, and may be another agent",
+        told,
+    )
 
 
 async def test_a_message_that_was_taken_is_sent_nowhere_else():
