@@ -20,6 +20,9 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     "scripts/test": "is what runs this test",
     "scripts/venv .venv all": "scripts/test has called scripts/venv before",
+    'netarena run malt --agent-exec "llm -m gpt-4o" --out runs/llm': "asks a provider",
+    "netarena play route": "asks a person; tests/unit/test_play.py is one",
+    "netarena mcp route": "waits for a client; tests/unit/test_mcp.py is one",
     "source .venv/bin/activate": "the environment that runs this test comes first in PATH",
 }
 #: what the commands find in the folder that they are run in
@@ -79,7 +82,8 @@ def test_the_page_of_config_keys_has_each_key_and_says_which_shape_queries(name)
     kind = load(name).config_type
     named_beside = {"regenerate_benchmark", "regenerate_config"}
     assert not kind.model_fields.keys() - marks.keys() - named_beside
-    shaping = kind.parse({}).shape().keys() | {"seed"}
+    extras = {key: field.json_schema_extra for key, field in kind.model_fields.items()}
+    shaping = {key for key, extra in extras.items() if extra and extra.get("shapes")} | {"seed"}
     marked = {key for key in kind.model_fields if marks.get(key)}
     assert marked == shaping
 
