@@ -1,8 +1,9 @@
 """What servers of the OpenAI API send, in the form that clients of it read.
 
 LiteLLM and the client under it lose what is written otherwise: content as a list of parts, a stream
-that names no reason for its end before ``[DONE]``, a whole answer where a stream was asked for. A
-hook of the HTTP client rewrites these, and passes on everything else as it came.
+that names no reason for its end before ``[DONE]``, a whole answer where a stream was asked for, an
+error under the status 200. A hook of the HTTP client rewrites these, and passes on everything else
+as it came.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from typing import Any, cast
 
 import httpx
 
+#: types of a content's part that are text; other parts are thoughts, refusals, pictures
+TEXTS = frozenset({None, "text", "output_text"})
+#: the status of an error that names none
+UNTOLD = 500
 #: bytes of a line of a stream, or of a whole answer, that is looked into
 MAX_LOOK = 8 * 2**20
 
@@ -24,7 +29,9 @@ def text_of(content: Any) -> str:
         return content
     if isinstance(content, list):
         return "".join(map(text_of, content))
-    text = content.get("text") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or content.get("type") not in TEXTS:
+        return ""
+    text = content.get("text")
     return text if isinstance(text, str) else ""
 
 
@@ -40,9 +47,18 @@ async def translate(response: httpx.Response) -> None:
     if "event-stream" in kind:
         response.stream = _Translated(body, _translate_events(body))
     elif "json" in kind:
-        response.stream = _Translated(
-            body, _translate_whole(body, streaming=_asks_to_stream(response))
-        )
+        pieces = _translate_whole(body, streaming=_asks_to_stream(response))
+        first, status = await anext(pieces)
+        response.status_code = status or response.status_code
+        response.stream = _Translated(body, _put_back(first, pieces))
+
+
+async def _put_back(
+    first: bytes, others: AsyncIterator[tuple[bytes, int | None]]
+) -> AsyncIterator[bytes]:
+    yield first
+    async for piece, _ in others:
+        yield piece
 
 
 class _Translated(httpx.AsyncByteStream):
@@ -83,21 +99,37 @@ async def _translate_events(body: httpx.AsyncByteStream) -> AsyncIterator[bytes]
     yield rest
 
 
-async def _translate_whole(body: httpx.AsyncByteStream, *, streaming: bool) -> AsyncIterator[bytes]:
+async def _translate_whole(
+    body: httpx.AsyncByteStream, *, streaming: bool
+) -> AsyncIterator[tuple[bytes, int | None]]:
+    """Pieces, the first of which comes with the status of an error that the body is."""
     whole = b""
     async for piece in body:
         whole += piece
         if len(whole) > MAX_LOOK:
-            yield whole
+            yield whole, None
             whole = b""
     answer = _parse(whole)
     changed = _flatten(answer)
     if streaming and _choices(answer):
         for choice in _choices(answer):
             choice["delta"] = choice.pop("message", {})
-        yield _event(answer) + b"data: [DONE]\n\n"
+        yield _event(answer) + b"data: [DONE]\n\n", None
     else:
-        yield json.dumps(answer).encode() if changed else whole
+        yield json.dumps(answer).encode() if changed else whole, _status_of(answer)
+
+
+def _status_of(answer: Any) -> int | None:
+    """The status of an error, as far as it tells one; None for what is none."""
+    error = answer.get("error") if isinstance(answer, dict) and not _choices(answer) else None
+    if not error:
+        return None
+    told = error if isinstance(error, dict) else answer
+    for key in ("code", "http_code", "status", "status_code", "statusCode"):
+        with suppress(ValueError):
+            if 400 <= (status := int(str(told.get(key)))) < 600:
+                return status
+    return UNTOLD
 
 
 def _parse(data: bytes) -> Any:

@@ -70,7 +70,11 @@ _ENVIRONMENT = {
     "DISABLE_AIOHTTP_TRANSPORT": "True",
 }
 #: a provider's word for a 429 that no waiting cures
-_SPENT = re.compile(r"insufficient_quota|exceeded your current quota|billing", re.IGNORECASE)
+_SPENT = re.compile(
+    r"insufficient[ _](?:quota|balance|credits?|funds)|exceeded your current quota|billing"
+    r"|\brecharge\b|spending limit|\b(?:all available|out of|no more) credits|余额不足|欠费",
+    re.IGNORECASE,
+)
 #: statuses of a gateway, and of a provider with too much to do
 _AWAY = frozenset({408, 425, 502, 503, 504, 529})
 #: words for a model, or a server, that will be there soon; none where the request is at fault (4xx)

@@ -12,7 +12,7 @@ eager     that all is right, at once (tickets)             a claim without looki
 ========  ===============================================  =============================
 
 They know of an episode what any agent knows: its context id. Being started with the seed and the
-config, they draw the same queries and look up whose context id it is; what a prompt says is never
+config, they look up whose context id it is and draw the same query; what a prompt says is never
 read.
 
 ``heuristic`` is the yardstick between them: it reads the prompts, draws nothing, and works through
@@ -27,9 +27,12 @@ import hmac
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count, islice
+from typing import overload
 
 from netarena.agent import Brief, context_id
 from netarena.errors import AgentFailed, ConfigError, FailureReason
@@ -53,15 +56,42 @@ class Turn:
     number: int
 
 
+class _Drawing:
+    """An assessment's queries by index, each drawn when it is first asked for: where worlds are
+    large, all of them take longer than an answer may."""
+
+    def __init__(self, brief: Brief) -> None:
+        self._draw = partial(brief.application.generate_from, brief.config, brief.seed)
+        self._queries: dict[int, Query] = {}
+        self._rest: Iterator[Query] = iter(())
+        self._next: int | None = None
+
+    def at(self, index: int) -> Query | None:
+        """The query of this index; None where none is drawn. Raises ConfigError."""
+        if index not in self._queries:
+            if index != self._next:
+                self._rest = self._draw(index)
+            self._next = None  # what raises is drawn anew
+            for query in self._rest:
+                # an application that cannot leave any out draws those before it too
+                self._queries[query.index] = query
+                if query.index >= index:
+                    break
+            self._next = index + 1
+        return self._queries.get(index)
+
+
 class Register:
     """Finds the query behind a context id and counts the prompts of each episode.
 
-    Memory is bounded by the config: contexts that belong to none of its queries leave no trace.
+    A context tells the index without drawing. Memory is bounded by the config: contexts that belong
+    to none of its queries leave no trace.
     """
 
     def __init__(self, brief: Brief) -> None:
         self._brief = brief
-        self._queries: list[Query] | None = None
+        self._drawing = _Drawing(brief)
+        self._asks: range | None = None
         self._indices: dict[str, int] = {}
         self._attempts = 0
         self._asked: Counter[str] = Counter()
@@ -77,30 +107,28 @@ class Register:
         return Turn(query, number)
 
     def _find(self, context: str) -> Query | None:
-        if self._queries is None:
-            self._queries = list(
-                self._brief.application.select(self._brief.config, self._brief.seed)
-            )
+        if self._asks is None:
+            self._asks = self._brief.application.indices(self._brief.config)
         while context not in self._indices and self._attempts < _ATTEMPTS:
-            self._index_attempt(self._queries)
+            self._index_attempt(self._asks)
         index = self._indices.get(context)
-        return None if index is None else self._queries[index]
+        return None if index is None else self._drawing.at(index)
 
-    def _index_attempt(self, queries: Sequence[Query]) -> None:
+    def _index_attempt(self, indices: Iterable[int]) -> None:
         brief = self._brief
         shape_hash = brief.config.shape_hash()
         for repeat in range(1, brief.config.repeats + 1):
-            for place, query in enumerate(queries):
+            for index in indices:
                 known = context_id(
                     brief.seed,
                     application=brief.application.name,
                     shape_hash=shape_hash,
-                    index=query.index,
+                    index=index,
                     role=brief.role,
                     attempt=self._attempts,
                     repeat=repeat,
                 )
-                self._indices[known] = place
+                self._indices[known] = index
         self._attempts += 1
 
 
@@ -115,7 +143,7 @@ class _Scripted(ABC):
         return AgentInfo(name=type(self).__name__.lower())
 
     async def open(self, *, timeout_s: float) -> None:
-        """Nothing to get ready: queries are drawn when the first prompt comes."""
+        """Nothing to get ready: each query is drawn when its first prompt comes."""
 
     async def aclose(self) -> None:
         """Nothing to release."""
@@ -123,7 +151,7 @@ class _Scripted(ABC):
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         """Reply to one prompt. Raises AgentFailed with reason ``timeout``.
 
-        Drawing queries may take seconds, so it happens beside the event loop.
+        Drawing a query may take seconds, so it happens beside the event loop.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -246,31 +274,64 @@ class Hostile(_Informed):
         return attacks[number % len(attacks)]
 
 
+class _Lessons:
+    """The same kind of queries from a seed that has nothing to do with the assessment's, drawn no
+    further than they are read: a large world takes its time."""
+
+    def __init__(self, drawing: Iterator[Query]) -> None:
+        self._drawing = drawing
+        self._drawn: list[Query] = []
+
+    def __iter__(self) -> Iterator[Query]:
+        for number in count():
+            if number == len(self._drawn):
+                query = next(self._drawing, None)
+                if query is None:
+                    return
+                self._drawn.append(query)
+            yield self._drawn[number]
+
+
+class _Labelled(Sequence[Query]):
+    """Those lessons that are of one label."""
+
+    def __init__(self, lessons: Iterable[Query], label: str) -> None:
+        self._lessons = lessons
+        self._label = label
+
+    def __iter__(self) -> Iterator[Query]:
+        return (query for query in self._lessons if query.label == self._label)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @overload
+    def __getitem__(self, place: int) -> Query: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Query]: ...
+    def __getitem__(self, place: int | slice) -> Query | Sequence[Query]:
+        if isinstance(place, int) and place >= 0:
+            for query in islice(self, place, None):
+                return query
+        return list(self)[place]
+
+
 class Blanket(_Informed):
     """Sends, without looking, what does best on queries of the same label from another seed."""
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
-        self._lessons: dict[str, list[Query]] | None = None
+        digest = hmac.digest(str(brief.seed).encode(), b"blanket", hashlib.sha256)
+        config = brief.config.model_copy(update={"num_queries": _LESSONS})
+        self._lessons = _Lessons(brief.application.generate(config, int.from_bytes(digest[:8])))
         self._replies: dict[str, Sequence[str]] = {}
 
     def _reply(self, turn: Turn) -> str:
         label = turn.query.label
         if label not in self._replies:
-            learnt = list(self._brief.application.blanket(self._learn()[label]))
+            learnt = list(self._brief.application.blanket(_Labelled(self._lessons, label)))
             if self._brief.config.briefing is Briefing.TICKET:
                 learnt.append(self._brief.application.declare(()))
             self._replies[label] = learnt
         replies = self._replies[label]
         return replies[turn.number % len(replies)]
-
-    def _learn(self) -> dict[str, list[Query]]:
-        """The same kind of queries from a seed that has nothing to do with the assessment's."""
-        if self._lessons is None:
-            brief = self._brief
-            digest = hmac.digest(str(brief.seed).encode(), b"blanket", hashlib.sha256)
-            config = brief.config.model_copy(update={"num_queries": _LESSONS})
-            self._lessons = defaultdict(list)
-            for query in brief.application.generate(config, int.from_bytes(digest[:8])):
-                self._lessons[query.label].append(query)
-        return self._lessons

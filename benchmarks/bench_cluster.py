@@ -18,10 +18,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from netarena_k8s.boutique import boutique
-from netarena_k8s.fault import PAPER_KINDS, draw, faulty
+from netarena_k8s.fault.table import PAPER_KINDS, draw, faulty
 from netarena_k8s.real.cluster import RealCluster
 from netarena_k8s.real.context import current_context
+from netarena_k8s.world.boutique import boutique
 
 T = TypeVar("T")
 

@@ -4,12 +4,16 @@
     python benchmarks/bench_end_to_end.py --queries 5000 --concurrency 2 --repeat 1
     python benchmarks/bench_end_to_end.py --concurrency 8 --agent copier
     python benchmarks/bench_end_to_end.py --application k8s --queries 2000 --repeat 1
+    python benchmarks/bench_end_to_end.py --application k8s --queries 200 --concurrency 8 \
+        --set world=varied --set briefing=ticket --set time_budget_s=10000 --repeat 1
 
 Prints a table: wall time from sending the request to the last event, CPU time of the service with
 its children, and memory (PSS, each page counted once over all processes) in each quarter of the
 run: the peak of the service with its children, and the peak of its first process, which is what
-grows if anything does. The agent ``copier`` answers at once with a program that copies its
-network and holds both copies for a while.
+grows if anything does. Below it stands, of each run, what was not solved safely: index, label,
+outcome, turns and why, as the journal has it; on a busy machine a large run wants more time than
+there is by default (``time_budget_s``). The agent ``copier`` answers at once with a program
+that copies its network and holds both copies for a while.
 """
 
 from __future__ import annotations
@@ -37,11 +41,18 @@ from a2a.helpers import new_text_message
 from a2a.types.a2a_pb2 import Role, SendMessageRequest
 
 from netarena.a2a.purple import serve_agent
+from netarena.failure import why
+from netarena.journal import JOURNAL_NAME, read_episodes
+from netarena.label import COUNTED
 from netarena.model import AgentInfo, Reply
 
 MIB = 2**20
+#: for a service to end, on a busy machine; then it is killed, and nothing measured is lost
+STOP_S = 60.0
 #: labels of each application's standard config, over which queries are spread
 LABELS = {"malt": 12, "route": 15, "k8s": 15}
+#: labels of tickets, of every application
+TICKET_LABELS = len(COUNTED)
 
 
 def free_port() -> int:
@@ -154,17 +165,33 @@ class Started:
     service_pid: int
 
 
+def read_value(text: str) -> object:
+    """Of a config key, as the command line reads it: JSON where it parses, else text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 @contextmanager
 def started(arguments: argparse.Namespace, folder: Path) -> Iterator[Started]:
     green_port, purple_port = free_port(), free_port()
     green, purple = (f"http://127.0.0.1:{port}/" for port in (green_port, purple_port))
+    given = {key: read_value(text) for key, text in (one.split("=", 1) for one in arguments.set)}
+    ticket = given.get("briefing") == "ticket"
+    labels = TICKET_LABELS if ticket else LABELS[arguments.application]
     config: dict[str, object] = {
         "seed": 7,
-        "num_queries": -(-arguments.queries // LABELS[arguments.application]),
+        "num_queries": -(-arguments.queries // labels),
         "end_index": arguments.queries,
         "concurrency": arguments.concurrency,
+        **given,
     }
-    pairs = [f"--set={key}={json.dumps(value)}" for key, value in config.items() if key != "seed"]
+    pairs = [
+        f"--set={key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in config.items()
+        if key != "seed"
+    ]
     python = [sys.executable, "-m"]
     service = [*python, "netarena", "serve", arguments.application, "--port", str(green_port)]
     service += ["--out", str(folder)]
@@ -185,7 +212,11 @@ def started(arguments: argparse.Namespace, folder: Path) -> Iterator[Started]:
         for process in processes:
             process.send_signal(signal.SIGTERM)
         for process in processes:
-            process.wait(10)
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 COPIES = """```python
@@ -211,6 +242,20 @@ class Copier:
 
     async def aclose(self) -> None:
         """Holds nothing."""
+
+
+def tell_losses(folder: Path, queries: int) -> list[str]:
+    """What the journals below ``folder`` have that was not solved safely, a line each, and how many
+    of so many queries they have, where not all: the time of an assessment ends."""
+    found, graded = [], 0
+    for path in sorted(folder.rglob(JOURNAL_NAME)):
+        for one in read_episodes(path):
+            graded += 1
+            if said := why(one):
+                found.append(
+                    f"{one.index} {one.label}, {one.outcome}, {one.iterations} turns: {said}"
+                )
+    return found if graded == queries else [*found, f"{graded} of {queries} queries were asked"]
 
 
 Measured = tuple[float, float, list[list[int]], dict[str, float]]
@@ -242,6 +287,7 @@ def main() -> None:
     parser.add_argument("--agent", default="oracle")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--application", choices=LABELS, default="malt")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=TEXT")
     parser.add_argument("--serve-copier", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve_copier:
@@ -250,12 +296,17 @@ def main() -> None:
     print(f"{arguments.queries} queries, concurrency {arguments.concurrency}, {arguments.agent}")
     print("| run | wall s | service CPU s | peak MiB by quarter | first process | solved safely |")
     print("| --- | --- | --- | --- | --- | --- |")
+    losses: list[str] = []
     for number in range(1, arguments.repeat + 1):
         with tempfile.TemporaryDirectory() as folder:
             wall_s, used_s, peaks, summary = measure(arguments, Path(folder))
+            losses += [
+                f"run {number}: {line}" for line in tell_losses(Path(folder), arguments.queries)
+            ]
         memory = " | ".join(", ".join(map(str, peak)) for peak in peaks)
         print(f"| {number} | {wall_s:.2f} | {used_s:.2f} | {memory} "
-              f"| {summary['avg_solved_safely']:.2f} |")  # fmt: skip
+              f"| {summary['avg_solved_safely']:.2f} |", flush=True)  # fmt: skip
+    print("\n".join(["", *losses] if losses else []), end="\n" if losses else "")
 
 
 if __name__ == "__main__":

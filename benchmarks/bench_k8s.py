@@ -29,12 +29,12 @@ from netarena.sandbox.cell import Cell
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Access
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.embedded import Embedded
+from netarena_k8s.embedded.cluster import Embedded
 from netarena_k8s.environment import KubernetesEnvironment
 from netarena_k8s.kubectl import program, programs
 from netarena_k8s.query import world_of
-from netarena_k8s.varied import varied
-from netarena_k8s.world import reach
+from netarena_k8s.source.varied import varied
+from netarena_k8s.world.model import reach
 
 AT_ONCE = 8
 COMMAND = "kubectl get networkpolicies"

@@ -11,7 +11,7 @@ import sys
 from agent_table import print_table
 
 from netarena_k8s.app import Kubernetes
-from netarena_k8s.fault import PAPER_KINDS
+from netarena_k8s.fault.table import PAPER_KINDS
 
 AGENTS = ("oracle", "heuristic", "blanket", "random", "hostile", "noop")
 

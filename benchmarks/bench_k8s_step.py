@@ -21,11 +21,11 @@ from pathlib import Path
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox.caller import Caller
 from netarena.sandbox.cell import Cell
-from netarena_k8s.boutique import boutique
 from netarena_k8s.cluster import Access
-from netarena_k8s.datapath.wired import Wired
-from netarena_k8s.embedded import Embedded
+from netarena_k8s.embedded.cluster import Embedded
+from netarena_k8s.embedded.datapath.wired import Wired
 from netarena_k8s.kubectl import Kubectl, program, programs
+from netarena_k8s.world.boutique import boutique
 
 COMMANDS = ("true", "kubectl get pods", "kubectl get networkpolicy frontend -o yaml")
 

@@ -27,8 +27,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from netarena_route.action import Command
-from netarena_route.client import Warm
-from netarena_route.world import World, standard
+from netarena_route.real.client import Warm
+from netarena_route.world.model import World, standard
 
 AT_ONCE = 8
 #: of each label

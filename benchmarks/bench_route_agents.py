@@ -14,9 +14,9 @@ from functools import partial
 
 from agent_table import Fixed, print_table
 
-from netarena_route import guess
+from netarena_route.agent import guess
 from netarena_route.app import Route
-from netarena_route.fault import PAPER_KINDS
+from netarena_route.fault.table import PAPER_KINDS
 
 SCRIPTED = ("oracle", "heuristic", "blanket", "random", "hostile", "noop")
 RESETS = {"reset": False, "reset by the piece": True}

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
-from typing import ClassVar, Protocol, Self, TypeVar
+from typing import ClassVar, Self, TypeAlias
 
 from netarena.config import Config
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import (
     Action,
     Cause,
@@ -42,7 +44,7 @@ from netarena.model import (
 )
 from netarena.picture import Picture
 from netarena.prompts import PromptParts
-from netarena.ticket import Briefing
+from netarena.ticket import LEFTOVER, Briefing
 from netarena.tool import DONE, REPLY, Tool, read_causes
 
 log = logging.getLogger(__name__)
@@ -51,22 +53,22 @@ APPLICATION_GROUP = "netarena.applications"
 _OWN_EXTRAS = ("malt", "route", "k8s")
 
 
-C_contra = TypeVar("C_contra", bound=Config, contravariant=True)
+#: how ``netarena.sandbox.shell`` tells a status other than 0, and that something was stopped
+_FAILED = re.compile(r"^\[(?:exit status \d+|stopped: .*)\]\s*\Z", re.MULTILINE)
 
 
-class Drawer(Protocol[C_contra]):
-    """Draws the queries of a config from index ``start`` on: query ``i`` from ``rng_for(i)`` alone
-    and with the id ``make_id(i)``."""
+@dataclass(frozen=True)
+class Drawn:
+    """What a query holds that is drawn; see ``Query``."""
 
-    def __call__(
-        self,
-        config: C_contra,
-        seed: int,
-        rng_for: Callable[[int], random.Random],
-        make_id: Callable[[int], str],
-        *,
-        start: int,
-    ) -> Iterator[Query]: ...
+    level: str
+    text: str
+    initial: JsonValue
+    actions: tuple[Action, ...]
+
+
+#: draws one query of a label, from the randomness alone
+Drawer: TypeAlias = Callable[[str, random.Random], Drawn]
 
 
 class Environment(ABC):
@@ -109,6 +111,18 @@ class Environment(ABC):
     async def close(self) -> None:
         """Tear the world down and leave nothing behind: no process, file, link or namespace."""
 
+    async def snapshot(self) -> object:
+        """What ``restore`` sets this world back to, between two moves, as often as is wanted.
+
+        For training alone. Raises EnvironmentFailed where it cannot be set back exactly.
+        """
+        raise EnvironmentFailed("a world of this kind cannot be set back", proven_ours=True)
+
+    async def restore(self, snapshot: object) -> None:
+        """Be again what one's own ``snapshot`` was taken of. Raises EnvironmentFailed."""
+        del snapshot
+        raise EnvironmentFailed("a world of this kind cannot be set back", proven_ours=True)
+
 
 class Application(ABC):
     """One subject of examination. Stateless but for what ``async with`` holds open."""
@@ -136,6 +150,9 @@ class Application(ABC):
     looks: ClassVar[int] = 1
     #: set before entering: run agents' code also where the machine lacks a protection
     unsandboxed: bool = False
+    #: set before drawing: queries to learn from, under ids and so a seeding text of their own that
+    #: no assessment has
+    training: bool = False
     #: configuration of this application
     config_type: ClassVar[type[Config]] = Config
 
@@ -234,6 +251,18 @@ class Application(ABC):
         del query
         return ()
 
+    def named(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
+        """Causes that an agent named, with the places as ``query`` has them."""
+        del query
+        return causes
+
+    def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
+        """What is left of the faults at the end of a ticket, a line each, also where nothing that
+        is tested shows it. It counts in no verdict; the summary counts the episodes that are
+        right all the same."""
+        del query, episode
+        return ()
+
     @abstractmethod
     def parse(self, reply: str) -> Move:
         """Read a reply. Raises ReplyRefused with a reason that helps the agent."""
@@ -305,6 +334,21 @@ class Application(ABC):
         del query, episode, number
         return ()
 
+    def demonstrate(self, query: Query) -> Sequence[str]:
+        """The reference solution as it is learned from: the replies, one a turn, a look at what is
+        repaired before each repair where there is one to take."""
+        return self.solve(query)
+
+    def progress(self, query: Query, state: State) -> float:
+        """The share of what is tested that is as it should be in ``state``, in [0, 1]: the
+        potential by which rewards may be shaped. Pure; 0 where an application tells none."""
+        del query, state
+        return 0.0
+
+    def fails(self, step: Step) -> bool:
+        """Whether what ``step`` ran came to an error, by the last line that shells here print."""
+        return bool(_FAILED.search(step.output))
+
     def diagnose(self) -> Sequence[Check]:
         """What this machine can and cannot do for this application (``netarena doctor``)."""
         return ()
@@ -343,8 +387,19 @@ class Application(ABC):
         return (config,)
 
     def solutions(self, query: Query) -> Iterable[Sequence[str]]:
-        """Every order in which the reference solution may be sent; the audit proves each."""
+        """Orders in which the reference solution may be sent; the audit proves each. Every one, or
+        some where there are many."""
         return (self.solve(query),)
+
+    def every_solution(self, query: Query) -> Iterable[Sequence[str]]:
+        """Every order in which the reference solution may be sent."""
+        return self.solutions(query)
+
+    def hasty(self, query: Query) -> Iterable[Sequence[str]]:
+        """The same repairs in orders that break or open something, where one waits for another;
+        the audit proves that none of them is safe."""
+        del query
+        return ()
 
     def doubts(self, query: Query) -> Sequence[str]:
         """What computation alone finds wrong with how ``query`` was drawn; the audit tells it."""
@@ -361,30 +416,16 @@ class Application(ABC):
 
     # what every application shares
 
-    def draw(
-        self, draw: Drawer[C_contra], config: C_contra, seed: int, start: int
-    ) -> Iterator[Query]:
-        """What ``draw`` makes of ``config`` with the randomness and the ids of its queries."""
-        return draw(
-            config,
-            seed,
-            lambda index: self.rng(config, seed, index),
-            lambda index: self.query_id(config, seed, index),
-            start=start,
-        )
-
-    def select(self, config: Config, seed: int) -> Iterator[Query]:
-        """The queries of ``generate`` from ``config.start_index`` to before ``config.end_index``,
-        each drawn when it is asked for."""
-        start = config.start_index or 0
-        for query in self.generate_from(config, seed, start):
-            if config.end_index is not None and query.index >= config.end_index:
-                return
-            if query.index >= start:
-                yield query
+    def indices(self, config: Config) -> range:
+        """Of the queries of ``generate`` that ``config`` asks: from ``start_index`` to before
+        ``end_index``. Raises ConfigError when the config cannot be drawn."""
+        size = self.size(config)
+        end = size if config.end_index is None else min(size, config.end_index)
+        return range(config.start_index or 0, end)
 
     def explain(self, query: Query, episode: Episode) -> Episode:
-        """``episode`` with what its judgements note, and with its failure; what is solved safely or
+        """``episode`` with what its judgements note, whether a fault has left something where all
+        is right, and with its failure; what is solved safely or
         invalid has none.
 
         A rule that breaks costs no verdict: it is logged, and nothing is told.
@@ -397,6 +438,12 @@ class Application(ABC):
                 log.exception("telling where %s went wrong failed", query.id)
         judged = [step.judgement for step in episode.steps if step.judgement]
         noted = dict.fromkeys(name for judgement in judged for name in judgement.noted)
+        if episode.claimed is not None and episode.correct:
+            try:
+                if self.leftover(query, episode):
+                    noted[LEFTOVER] = None
+            except Exception:
+                log.exception("telling what is left of %s failed", query.id)
         return episode.model_copy(update={"failure": failure, "noted": tuple(noted)})
 
     def brief(
@@ -407,7 +454,9 @@ class Application(ABC):
             return self.prompt(query, state, steps)
         # by the open id, which sealing leaves as it is
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
-        return self.ticket(query, steps, random.Random(told))  # noqa: S311 -- not for secrets
+        parts = self.ticket(query, steps, random.Random(told))  # noqa: S311 -- not for secrets
+        turn = f"Turn {len(steps) + 1} of {self.turns(config)}; a declaration takes one, too."
+        return replace(parts, situation=turn)
 
     def acts(self, config: Config) -> Sequence[Tool]:
         """All kinds of actions under ``config``: those of ``tools``, and in a ticket the end."""
@@ -433,14 +482,66 @@ class Application(ABC):
         return random.Random(self.query_id(config, seed, index))  # noqa: S311 -- not for secrets
 
     def query_id(self, config: Config, seed: int, index: int) -> str:
-        """Application, generator version, hash of what shapes queries, seed, index."""
-        return f"{self.name}-{self.version_of(config)}-{config.shape_hash()}-{seed}-{index}"
+        """Application, generator version, hash of what shapes queries, seed, index; before them
+        ``train`` where it is for training."""
+        generator = f"{'train-' * self.training}{self.name}-{self.version_of(config)}"
+        return f"{generator}-{config.shape_hash()}-{seed}-{index}"
 
     def version_of(self, config: Config) -> str:
         """The generator's version for queries of ``config``: another than ``version`` where what
         was changed is drawn for some configs alone, so that the others' queries keep their ids."""
         del config
         return self.version
+
+    def versions(self) -> Mapping[str, str]:
+        """What ``version_of`` may give, each with the configs that it is of, in words: none where
+        it is of all."""
+        return {self.version: ""}
+
+    def told_versions(self) -> str:
+        """``versions`` in one line."""
+        return ", ".join(
+            f"{one} for {words}" if words else one for one, words in self.versions().items()
+        )
+
+    def lacks(self, version: str) -> str:
+        """What was drawn by ``version``, where other configs have it or none: why it is not drawn
+        again."""
+        words = self.versions().get(version)
+        has = f"has for {words} alone" if words else f"lacks (it has {self.told_versions()})"
+        return f"was drawn by version {version} of the generator, which this release {has}"
+
+
+class Labelled(Application):
+    """An application that draws its queries label by label, the labels in turn."""
+
+    @abstractmethod
+    def labels(self, config: Config) -> Collection[str]: ...
+
+    @abstractmethod
+    def drawer(self, config: Config) -> Drawer:
+        """What draws a query of ``config``; what all of them share is made once, here.
+
+        Both raise ConfigError when the config cannot be drawn.
+        """
+
+    def generate(self, config: Config, seed: int) -> Iterator[Query]:
+        return self.generate_from(config, seed, 0)
+
+    def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
+        draw, labels = self.drawer(config), [*self.labels(config)]
+        for index in range(start, config.num_queries * len(labels)):
+            label = labels[index % len(labels)]
+            drawn = draw(label, self.rng(config, seed, index))
+            yield Query(
+                id=self.query_id(config, seed, index),
+                application=self.name,
+                version=self.version_of(config),
+                seed=seed,
+                index=index,
+                label=label,
+                **vars(drawn),
+            )
 
 
 def _of_ticket(query: Query, episode: Episode) -> Failure | None:

@@ -335,19 +335,29 @@ def _check_file(
             # the id may be right, and the index altered
             original = yield from drawn.at(index, query.id)
         if original is None:
-            expected = f"{application.name}-{application.version_of(config)}-{config.shape_hash()}"
-            raise ConfigError(
-                "benchmark_path",
-                f"{name} was made with other keys, another seed or version (query {query.id}; "
-                f"expected {expected} and the like); use the keys it was made with, or set "
-                "regenerate_query",
-            )
+            raise _strange(application, config, name, query.id)
         if query.model_copy(update={"id": original.id}) != original:
             raise ConfigError("benchmark_path", f"{name} has query {query.id} altered by hand")
         if original.index in seen:
             raise ConfigError("benchmark_path", f"{name} has query {query.id} twice")
         seen.add(original.index)
         yield original
+
+
+def _strange(application: Application, config: Config, name: str, query_id: str) -> ConfigError:
+    """Why a file's query is none that ``config`` draws."""
+    ours, shape = f"{application.name}-{application.version_of(config)}", config.shape_hash()
+    told, expected = read_id(query_id), f"{ours}-{shape}"
+    if told is not None and told.shape_hash == shape and told.generator != ours:
+        lacks = application.lacks(told.generator.rpartition("-")[2])
+        why = f"{name} {lacks}; ask the release that made it, or set regenerate_query"
+    else:
+        why = (
+            f"{name} was made with other keys, another seed or version (query {query_id}; "
+            f"expected {expected} and the like); use the keys it was made with, or set "
+            "regenerate_query"
+        )
+    return ConfigError("benchmark_path", why)
 
 
 def _index_of(query_id: str, seed: int, size: int) -> int | None:
@@ -419,8 +429,15 @@ def _take_up(
     for what, old, new in zip(
         ("application", "version", "participants"), held, wanted, strict=True
     ):
-        if old != new:
-            refuse(what, old, new)
+        if old == new:
+            continue
+        if what == "version" and secrecy is Secrecy.OPEN:
+            raise ConfigError(
+                "resume",
+                f"the run there {application.lacks(str(old))}: the release that began "
+                "it goes on with it, this one can report and regrade it",
+            )
+        refuse(what, old, new)
     if secrecy is Secrecy.SEALED != kept:
         raise ConfigError(
             "resume", "the run there was begun where ids tell the seed: ask for a new one"

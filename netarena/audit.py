@@ -1,6 +1,6 @@
 """Prove queries valid: every query must be worth asking.
 
-Each drawn query is opened in its real environment and held against five promises:
+Each drawn query is opened in its real environment and held against six promises:
 
 - its effect shows and its world works (``environment``),
 - its initial state is not solved already (``solved``), and neither is it after waiting: observed
@@ -10,6 +10,8 @@ Each drawn query is opened in its real environment and held against five promise
   in each order that it can be said in (``Application.solutions``), a new world for each, several
   of them side by side,
 - no step of the reference solution is unsafe (``unsafe``),
+- where a repair waits for another, an order in which it does not is unsafe
+  (``Application.hasty``; ``order``),
 - its id is its own, its texts say something, it survives a JSON round trip, and its application
   finds nothing wrong with how it was drawn (``Application.doubts``; ``record``).
 
@@ -29,7 +31,7 @@ import multiprocessing
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -70,6 +72,7 @@ class Reason(StrEnum):
     REFUSED = "refused"  # the parser declines the reference solution
     UNSOLVED = "unsolved"  # the reference solution does not solve it
     UNSAFE = "unsafe"  # the reference solution breaks a safety rule
+    ORDER = "order"  # an order of repairs that should be unsafe is safe
     RECORD = "record"  # id not unique, an empty text, or JSON that does not come back equal
     BUG = "bug"  # our own code raised
 
@@ -160,7 +163,8 @@ class Item(NamedTuple):
 
 
 def draw(application: Application, config: Config, seed: int, total: int) -> list[Item]:
-    """``total`` queries in all, spread evenly over the variants of ``config`` and their labels.
+    """``total`` queries in all, spread evenly over the variants of ``config`` and their labels; of
+    these the ones from ``start_index`` to before ``end_index``.
 
     ``config.num_queries`` is not used. Raises ConfigError when nothing can be drawn.
     """
@@ -179,6 +183,7 @@ def _draw(
     """As ``draw``, a query a step: the time of all may be long."""
     if total < 1:
         raise ConfigError("num_queries", f"must be at least 1, not {total}")
+    chosen = chosen_of(config, total)
     if total > MOST_QUERIES:
         raise ConfigError("num_queries", f"must be at most {MOST_QUERIES:,}, not {total:,}")
     variants = _named(application.variants(config))
@@ -199,7 +204,18 @@ def _draw(
         start = place * len(own) // len(variants)
         piles.append([*own.values()][start:] + [*own.values()][:start])
     dealt = [pile for turn in zip_longest(*piles) for pile in turn if pile is not None]
-    return [item for turn in zip_longest(*dealt) for item in turn if item is not None][:total]
+    items = [item for turn in zip_longest(*dealt) for item in turn if item is not None]
+    return [items[place] for place in chosen if place < len(items)]
+
+
+def chosen_of(config: Config, total: int) -> range:
+    """Places of the queries of an audit of ``total`` that ``config`` asks for. Raises ConfigError
+    where that is none."""
+    end = total if config.end_index is None else min(total, config.end_index)
+    chosen = range(config.start_index or 0, end)
+    if not chosen:
+        raise ConfigError("start_index", f"{chosen.start} to {end} selects none of {total} queries")
+    return chosen
 
 
 def _named(variants: Sequence[Config]) -> dict[str, Config]:
@@ -220,6 +236,29 @@ def _plain(value: object, most: int | None) -> str:
     """A value in a name, cut off beyond ``most`` characters."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if most is None or len(text) <= most else f"{text[:most]}…"
+
+
+class Depth(NamedTuple):
+    """How thoroughly a query is tried out."""
+
+    #: how often a settled state is looked at; none: as the application has it
+    looks: int | None = None
+    #: orders of the solution, of all that there are: the first ones, and the last; none: those that
+    #: the application chooses
+    orders: float | None = None
+
+    def solutions(self, application: Application, query: Query) -> list[Sequence[str]]:
+        """Those that are tried out."""
+        if self.orders is None:
+            return list(application.solutions(query))
+        found = list(application.every_solution(query))
+        if len(found) <= self.orders:
+            return found
+        return [*found[: int(self.orders) - 1], found[-1]]
+
+
+#: as the application has it
+AS_IT_IS = Depth()
 
 
 class Ledger:
@@ -275,6 +314,7 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
     *,
     concurrency: int = CONCURRENCY,
     processes: int = 1,
+    depth: Depth = AS_IT_IS,
     checked: Callable[[Query, Flaw | None], None] | None = None,
     slow: Slow | None = None,
     ledger: Ledger | None = None,
@@ -283,9 +323,10 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
 
     ``concurrency`` worlds are open at a time in each of ``processes``: in this one, or, if there
     are more, in as many workers, each of which enters an application of the same type.
-    ``checked`` is told of each query when it is done, ``slow`` of one in this process that takes
-    more than ``SLOW_S``; ``ledger`` holds what has been found, for who ends this early. Raises
-    ConfigError when nothing can be drawn, EnvironmentFailed when a worker ends before its work.
+    ``depth`` says how thoroughly each is tried out. ``checked`` is told of each query when it is
+    done, ``slow`` of one in this process that takes more than ``SLOW_S``; ``ledger`` holds what has
+    been found, for who ends this early. Raises ConfigError when nothing can be drawn,
+    EnvironmentFailed when a worker ends before its work.
     """
     ledger = Ledger() if ledger is None else ledger
     items = await _rest(_draw(application, config, seed, total))
@@ -298,9 +339,9 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
                 checked(one.item.query, one.flaw)
 
     if processes > 1:
-        await _share_out(application, items, processes, concurrency, count)
+        await _share_out(application, items, processes, concurrency, depth, count)
     else:
-        await _check_all(application, items, concurrency, count, slow)
+        await _check_all(application, items, concurrency, depth, count, slow)
     return ledger.audit(application, seed, len(items))
 
 
@@ -329,6 +370,14 @@ Count = Callable[[Iterable[Checked]], None]
 Slow = Callable[[Query, float, str], None]
 
 
+class _Trial(NamedTuple):
+    """Replies to be tried out in a world of their own, one a turn."""
+
+    replies: Sequence[str]
+    #: no solution, but repairs in an order that must turn out unsafe
+    hasty: bool = False
+
+
 class _Stage:
     """What the trial of a solution is at, in words."""
 
@@ -348,21 +397,26 @@ class _Case:
     what the first of those under way is at.
     """
 
-    def __init__(self, application: Application, item: Item, slow: Slow | None) -> None:
+    def __init__(
+        self, application: Application, item: Item, depth: Depth, slow: Slow | None
+    ) -> None:
         self._application = application
         self._item = item
+        self._looks = application.looks if depth.looks is None else depth.looks
         self._slow = slow
         #: the first solution that is flawed, and how
         self._flawed: float = math.inf
         self._flaw: Flaw | None = None
         try:
             # none at all is a solution that does not solve
-            self.solutions = list(application.solutions(item.query)) or [()]
+            solutions = depth.solutions(application, item.query) or [()]
+            hasty = [_Trial(replies, hasty=True) for replies in application.hasty(item.query)]
+            self.trials = [*map(_Trial, solutions), *hasty]
         except Exception as error:  # noqa: BLE001 -- a bug in an application is a finding
-            self.solutions = [()]
+            self.trials = [_Trial(())]
             self._flawed = -1
             self._flaw = _flaw(item, Reason.BUG, f"{type(error).__name__}: {error}")
-        self._left = len(self.solutions)
+        self._left = len(self.trials)
         self._tries = [1] * self._left
         self._stages: dict[int, _Stage] = {}
         self._after_s = 0.0
@@ -372,12 +426,18 @@ class _Case:
         """Try a solution out, unless one before it is flawed; what was found in all, if this one
         was the last."""
         if number < self._flawed:
-            of = len(self.solutions)
-            stage = _Stage(f"solution {number + 1} of {of}, " if of > 1 else "")
+            of = len(self.trials)
+            word = "hasty order" if self.trials[number].hasty else "solution"
+            stage = _Stage(f"{word} {number + 1} of {of}, " if of > 1 else "")
             self._stages[number] = stage
             try:
                 flaw, self._tries[number] = await _check_solution(
-                    self._application, self._item, self.solutions[number], stage, first=not number
+                    self._application,
+                    self._item,
+                    self.trials[number],
+                    stage,
+                    looks=self._looks,
+                    first=not number,
                 )
             finally:
                 del self._stages[number]
@@ -402,17 +462,18 @@ class _Case:
             self._wait(self._after_s)
 
 
-async def _check_all(
+async def _check_all(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
     application: Application,
     items: Sequence[Item],
     concurrency: int,
+    depth: Depth,
     count: Count,
     slow: Slow | None = None,
 ) -> None:
     def trials() -> Iterator[tuple[_Case, int]]:
         for item in items:
-            case = _Case(application, item, slow)
-            for number in range(len(case.solutions)):
+            case = _Case(application, item, depth, slow)
+            for number in range(len(case.trials)):
                 yield case, number
 
     pending = trials()
@@ -431,11 +492,12 @@ async def _check_all(
 # worker processes
 
 
-async def _share_out(
+async def _share_out(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
     application: Application,
     items: Sequence[Item],
     processes: int,
     concurrency: int,
+    depth: Depth,
     count: Count,
 ) -> None:
     """Check ``items`` in worker processes, which end when their connections are closed."""
@@ -447,7 +509,9 @@ async def _share_out(
 
     async def lane() -> None:
         ours, theirs = context.Pipe()
-        worker = context.Process(target=_work, args=(fresh, concurrency, theirs), daemon=True)
+        worker = context.Process(
+            target=_work, args=(fresh, concurrency, depth, theirs), daemon=True
+        )
         with theirs, _safe_path():
             worker.start()
         try:
@@ -488,19 +552,21 @@ def _exchange(connection: Connection, batch: Sequence[Item]) -> list[Checked]:
     return found
 
 
-def _work(application: Application, concurrency: int, connection: Connection) -> None:
+def _work(application: Application, concurrency: int, depth: Depth, connection: Connection) -> None:
     """A worker: check batches until the other end is closed, by its owner or by its death."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that owns this one
-    asyncio.run(_answer(application, concurrency, connection))
+    asyncio.run(_answer(application, concurrency, depth, connection))
 
 
-async def _answer(application: Application, concurrency: int, connection: Connection) -> None:
+async def _answer(
+    application: Application, concurrency: int, depth: Depth, connection: Connection
+) -> None:
     async with application:
         with suppress(EOFError, OSError):
             while True:
                 batch = await asyncio.to_thread(connection.recv)
                 done: list[Checked] = []
-                await _check_all(application, batch, concurrency, done.extend)
+                await _check_all(application, batch, concurrency, depth, done.extend)
                 connection.send(done)
 
 
@@ -551,8 +617,14 @@ def _flaw(item: Item, reason: Reason, detail: str) -> Flaw:
     )
 
 
-async def _check_solution(
-    application: Application, item: Item, replies: Sequence[str], stage: _Stage, *, first: bool
+async def _check_solution(  # noqa: PLR0913 -- what is tried out, and how
+    application: Application,
+    item: Item,
+    trial: _Trial,
+    stage: _Stage,
+    *,
+    looks: int,
+    first: bool,
 ) -> tuple[Flaw | None, int]:
     """The flaw that a world of a query shows, if any, and how many tries it took.
 
@@ -574,9 +646,9 @@ async def _check_solution(
                 flawed = _Flawed(Reason.ENVIRONMENT, error.detail)
                 retry = tries < TRIES
             else:
-                proof = _Proof(application, config, query, environment, initial, stage)
-                await proof.start(application.looks if first else 1)
-                await proof.solution(replies)
+                proof = _Proof(application, config, query, environment, initial, looks, stage)
+                await proof.start(looks if first else 1)
+                await (proof.haste if trial.hasty else proof.solution)(trial.replies)
         except _Flawed as error:
             flawed = error
         except EnvironmentFailed as error:
@@ -610,6 +682,7 @@ class _Proof:
     query: Query
     environment: Environment
     initial: State
+    looks: int
     stage: _Stage
 
     async def start(self, looks: int) -> None:
@@ -633,22 +706,11 @@ class _Proof:
 
     async def solution(self, replies: Sequence[str]) -> None:
         """By ``replies``."""
-        before, why = self.initial, "it has no reply"
+        why = "it has no reply"
         limit = self.application.turns(self.config)
         if len(replies) > limit:
             raise _Flawed(Reason.UNSOLVED, f"the solution takes {len(replies)} turns of {limit}")
-        for number, reply in enumerate(replies, start=1):
-            self.stage.turn = f"turn {number} of {len(replies)}, "
-            self.stage.at = "it is carried out"
-            try:
-                move = self.application.parse(reply)
-            except ReplyRefused as refusal:
-                raise _Flawed(Reason.REFUSED, f"turn {number}: {refusal}") from refusal
-            execution = await self.environment.execute(move)
-            if not execution.executed:
-                raise _Flawed(Reason.REFUSED, f"turn {number} was not executed: {execution.output}")
-            after = await self._observe(self.application.looks)
-            judgement = self._judge(before, after)
+        async for number, judgement in self._play(replies):
             if not judgement.safe:
                 finding = judgement.findings[0]
                 raise _Flawed(
@@ -659,8 +721,32 @@ class _Proof:
             ended = self.config.briefing is Briefing.FULL or number == len(replies)
             if judgement.correct and ended:
                 return
-            before, why = after, judgement.reason
+            why = judgement.reason
         raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {why}")
+
+    async def haste(self, replies: Sequence[str]) -> None:
+        """By ``replies`` in an order that is to be unsafe."""
+        async for _, judgement in self._play(replies):
+            if not judgement.safe:
+                return
+        raise _Flawed(Reason.ORDER, "repairs in an order that should be unsafe are safe")
+
+    async def _play(self, replies: Sequence[str]) -> AsyncIterator[tuple[int, Judgement]]:
+        """Carry out one reply after the other; the number of each turn and its judgement."""
+        before = self.initial
+        for number, reply in enumerate(replies, start=1):
+            self.stage.turn = f"turn {number} of {len(replies)}, "
+            self.stage.at = "it is carried out"
+            try:
+                move = self.application.parse(reply)
+            except ReplyRefused as refusal:
+                raise _Flawed(Reason.REFUSED, f"turn {number}: {refusal}") from refusal
+            execution = await self.environment.execute(move)
+            if not execution.executed:
+                raise _Flawed(Reason.REFUSED, f"turn {number} was not executed: {execution.output}")
+            after = await self._observe(self.looks)
+            yield number, self._judge(before, after)
+            before = after
 
     def _judge(self, before: State, after: State) -> Judgement:
         return self.application.judge(self.query, self.initial, before, after)

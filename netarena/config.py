@@ -36,9 +36,10 @@ SEED_BITS = 64
 log = logging.getLogger(__name__)
 
 
-def shapes(**kwargs: Any) -> Any:
-    """A pydantic field whose value decides which queries are drawn."""
-    return Field(json_schema_extra={"shapes": True}, **kwargs)
+def shapes(*, added: bool = False, **kwargs: Any) -> Any:
+    """A pydantic field whose value decides which queries are drawn. One that was ``added`` later
+    shapes nothing while it is at its default: older ids stay as they are."""
+    return Field(json_schema_extra={"shapes": True, "added": added}, **kwargs)
 
 
 class Config(Record):
@@ -170,7 +171,9 @@ class Config(Record):
         return {
             key: data[key]
             for key, field in sorted(type(self).model_fields.items())
-            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("shapes")
+            if isinstance(extra := field.json_schema_extra, dict)
+            and extra.get("shapes")
+            and not (extra.get("added") and getattr(self, key) == field.default)
         }
 
     def shape_hash(self) -> str:

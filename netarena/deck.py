@@ -6,13 +6,10 @@ one by one, when their worlds are built.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from netarena.file import Unnamed
 from netarena.model import Ask, Query
 
 
@@ -32,13 +29,12 @@ class Card(NamedTuple):
         return Ask(self.id, self.repeat)
 
 
-class Deck:
-    """Queries in the order in which they were added; the file has no name and goes with the
-    process. One thread at a time."""
+class Deck(Unnamed):
+    """Queries in the order in which they were added. One thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError."""
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 -- closed by __exit__
+        super().__init__(folder)
         self._end = 0
         self.cards: list[Card] = []
 
@@ -53,21 +49,3 @@ class Deck:
         """The query of a card."""
         self._file.seek(card.offset)
         return Query.model_validate_json(self._file.read(card.size))
-
-    def lines(self) -> Iterator[str]:
-        """All as JSONL; nothing may be added or read meanwhile."""
-        self._file.seek(0)
-        for line in self._file:
-            yield line.decode()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with suppress(OSError):  # a full disk: what could not be written is not wanted any more
-            self._file.close()

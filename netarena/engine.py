@@ -2,7 +2,7 @@
 
 The parts, from the inside out:
 
-- ``run_episode`` plays one opened world against the agent and returns a verdict, whatever happens.
+- ``Play`` plays one opened world against the agent and comes to a verdict, whatever happens.
 - ``Run`` keeps ``config.concurrency`` episodes going; while an agent thinks, the next world of its
   lane is prepared. A world, prepared or played, holds one of its agent's places.
 
@@ -21,6 +21,7 @@ import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol, TypeVar
@@ -63,7 +64,7 @@ from netarena.model import (
 )
 from netarena.prompts import render
 from netarena.slot import Places
-from netarena.ticket import NOT_HERE, Briefing, localise
+from netarena.ticket import NOT_HERE, Briefing, as_declared, localise
 
 #: a failure of ours is tried once more as it is, then reported
 TRIES = 2
@@ -77,6 +78,8 @@ ABSENT_AFTER = 5
 clock = time.monotonic
 Report = Callable[[Query, Episode], Awaitable[None]]
 Answered = Callable[[AgentFailed | None], None]
+#: calls a function with arguments, and waits for what it comes to
+Aside = Callable[..., Awaitable[Any]]
 log = logging.getLogger(__name__)
 
 
@@ -141,6 +144,38 @@ class World:
         return Ask(self.query.id, self.repeat)
 
 
+async def open_world(
+    application: Application, config: Config, query: Query, repeat: int = 1
+) -> World:
+    """Build the world of ``query``; what goes wrong is told by its ``failed``."""
+    begin = clock()
+    world = World(query, repeat)
+    try:
+        world.environment = application.environment(query, config)
+        world.state = storable(await world.environment.open())
+    except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+        world.failed = _ours(error)
+    except BaseException:
+        await finish(close_world(world))
+        raise
+    world.ready = clock()
+    world.world_s = world.ready - begin
+    return world
+
+
+async def close_world(world: World) -> None:
+    """Tear it down, within ``CLOSE_TIMEOUT_S``; what fails there is logged."""
+    if world.environment is None:
+        return
+    begin = clock()
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await world.environment.close()
+    except Exception:
+        log.exception("tearing down the world of %s failed", world.query.id)
+    world.world_s += clock() - begin
+
+
 @dataclass
 class _Turn:
     """A step as it grows; ``done`` freezes it."""
@@ -163,12 +198,22 @@ class _Turn:
         return Step(**vars(self))
 
 
-class _Play:
-    """One try of one episode: turns until solved, out of turns or time, or somebody fails."""
+class Play:
+    """One try of one episode: turns until solved, out of turns or time, or somebody fails.
+
+    Between two turns it can be taken up again: ``fork`` is one that goes on from here.
+    """
 
     def __init__(
-        self, application: Application, config: Config, world: World, deadline: float | None
+        self,
+        application: Application,
+        config: Config,
+        world: World,
+        deadline: float | None,
+        aside: Aside = asyncio.to_thread,
     ) -> None:
+        """``aside`` runs what only computes, and may take long."""
+        self.aside = aside
         self.application = application
         self.config = config
         self.world = world
@@ -193,9 +238,9 @@ class _Play:
 
     async def run(self, agent: Agent, context: str, answered: Answered) -> None:
         """Take the turns. Never raises but for cancellation and what ``answered`` raises."""
-        if self.ticket and not self._begin():
+        if self.ticket and not self.steps and not self._begin():
             return
-        for _ in range(self.application.turns(self.config)):
+        while len(self.steps) < self.application.turns(self.config):
             begin = clock()
             try:
                 turn = _Turn(self._prompt())
@@ -218,6 +263,12 @@ class _Play:
                 return
             if self.correct and not self.ticket:
                 return
+
+    def fork(self) -> Play:
+        """One that stands where this one does; its world is set back by whoever takes it up."""
+        other = copy(self)
+        other.steps = [*self.steps]
+        return other
 
     def _begin(self) -> bool:
         """Whether the state that the agent meets could be judged: a ticket may be a false alarm."""
@@ -265,7 +316,7 @@ class _Play:
         """Parse, execute, observe and judge what was replied."""
         begin = clock()
         try:
-            move = await asyncio.to_thread(self.application.parse, reply.text)
+            move = await self.aside(self.application.parse, reply.text)
             turn.move = storable(move)
             turn.claim = self.application.claim(turn.move)
         except ReplyRefused as error:
@@ -296,16 +347,17 @@ class _Play:
             turn.judgement = Judgement(
                 correct=False, findings=(finding,), reason=self.broken.detail
             )
-            self.safe = False
+            self.correct = self.safe = False
 
     def _declare(self, turn: _Turn) -> None:
         """The agent says that it is done: judged is the state as it is."""
         begin = clock()
         self.claim = turn.claim
         try:
-            turn.judgement = self._compare(self.state, self.state)
+            turn.judgement = as_declared(self._compare(self.state, self.state))
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
             self.broken = _ours(error)
+            self.correct = self.safe = False
         turn.own_s += clock() - begin
 
     async def _execute(self, turn: _Turn) -> bool:
@@ -355,7 +407,7 @@ class _Play:
     async def _judge(self, turn: _Turn) -> None:
         begin = clock()
         try:
-            judgement = await asyncio.to_thread(self._compare, self.state, turn.state)
+            judgement = await self.aside(self._compare, self.state, turn.state)
             judgement.model_dump_json()  # raises for what no journal can hold
             turn.judgement = judgement
         finally:
@@ -566,7 +618,7 @@ class Run:
         """Cancel a world on its way; whether it was ready all the same, and is closed now."""
         pending.cancel()
         with suppress(asyncio.CancelledError):
-            await self._close(await pending)
+            await close_world(await pending)
             return True
         return False
 
@@ -580,26 +632,13 @@ class Run:
         queue_s = clock() - begin
         try:
             assert self._deck is not None
-            world = await self._build(self._deck.read(card), card.repeat)
+            world = await open_world(
+                self.application, self.config, self._deck.read(card), card.repeat
+            )
         except BaseException:
             self.places.release()
             raise
         world.queue_s = queue_s
-        return world
-
-    async def _build(self, query: Query, repeat: int) -> World:
-        begin = clock()
-        world = World(query, repeat)
-        try:
-            world.environment = self.application.environment(query, self.config)
-            world.state = storable(await world.environment.open())
-        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
-            world.failed = _ours(error)
-        except BaseException:
-            await finish(self._close(world))
-            raise
-        world.ready = clock()
-        world.world_s = world.ready - begin
         return world
 
     async def _look_again(self, world: World) -> None:
@@ -617,17 +656,6 @@ class Run:
                     "the world changed while it was waiting",
                     evidence={"at first": world.state, "later": state},
                 )
-        world.world_s += clock() - begin
-
-    async def _close(self, world: World) -> None:
-        if world.environment is None:
-            return
-        begin = clock()
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await world.environment.close()
-        except Exception:
-            log.exception("tearing down the world of %s failed", world.query.id)
         world.world_s += clock() - begin
 
     async def _grade(self, world: World) -> None:
@@ -670,9 +698,9 @@ class Run:
         )
         await self._commit(query, self.application.explain(query, episode))
 
-    async def _try(self, world: World, attempt: int) -> _Play:
+    async def _try(self, world: World, attempt: int) -> Play:
         """Play one world, if it is whole, and close it."""
-        play = _Play(self.application, self.config, world, self.deadline)
+        play = Play(self.application, self.config, world, self.deadline)
         try:
             await self._look_again(world)
             if world.failed is None and self._left() > 0:
@@ -685,7 +713,7 @@ class Run:
                     await play.run(self.agent, context, self._answered)
                     span.tell(**play.told())
         finally:
-            await finish(self._close(world))
+            await finish(close_world(world))
         failed = world.failed or play.ours
         if failed is not None or not play.asked:
             # what is not graded was not left half done by a killed process either
@@ -697,7 +725,9 @@ class Run:
 
     async def _build_again(self, world: World) -> World | None:
         """A second world in the same slot, or None if the time ends first."""
-        pending = asyncio.create_task(self._build(world.query, world.repeat))
+        pending = asyncio.create_task(
+            open_world(self.application, self.config, world.query, world.repeat)
+        )
         try:
             done, _ = await asyncio.wait({pending}, timeout=max(0.0, self._left()))
         except asyncio.CancelledError:
@@ -714,7 +744,7 @@ class Run:
     def _episode(  # noqa: PLR0913 -- an episode's parts
         self,
         world: World,
-        play: _Play,
+        play: Play,
         *,
         attempt: int,
         interrupted: int,
@@ -746,17 +776,18 @@ class Run:
             **{**verdict, "evidence": (*evidence, *verdict.get("evidence", ()))},
         )
 
-    def _claims(self, play: _Play, verdict: dict[str, Any]) -> dict[str, Any]:
+    def _claims(self, play: Play, verdict: dict[str, Any]) -> dict[str, Any]:
         """The fields of the Episode that are of tickets."""
         if not play.ticket or verdict["outcome"] is Outcome.INVALID:
             return {}
         claim = play.claim
         causes = claim.causes if claim else None
-        query = play.world.query
+        query, told = play.world.query, self.application
+        fit = localise(told.named(query, causes), told.causes(query)) if causes else None
         return {
             "claimed": claim is not None,
             "claim_right": play.correct if claim else None,
-            "localised": localise(causes, self.application.causes(query)) if causes else None,
+            "localised": fit,
             "turns_healthy": play.turns_healthy,
         }
 

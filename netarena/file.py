@@ -1,17 +1,21 @@
-"""Files of others, read within bounds: no device, nothing without an end.
+"""Files of others, read within bounds: no device, nothing without an end; and own without a name.
 
 Of pipes those alone that this process was given (``<(command)`` of a shell, standard input).
 """
 
 from __future__ import annotations
 
+import codecs
 import errno
 import math
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from types import TracebackType
+from typing import BinaryIO, Self
 
 #: of a file that is read whole, and of one line of a file that is read by lines
 MOST_BYTES = 256 << 20
@@ -48,18 +52,52 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
-    """The content of a regular file, UTF-8. Raises OSError and UnicodeDecodeError."""
+    """The content of a regular file, UTF-8, without the mark that editors of Windows put before it.
+
+    Raises OSError and UnicodeDecodeError.
+    """
     with open_regular(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", str(path))
-    return content.decode()
+    return content.removeprefix(codecs.BOM_UTF8).decode()
 
 
 def read_lines(path: Path, most_bytes: int = MOST_LINE_BYTES) -> Iterator[bytes]:
-    """The lines of a regular file, with their ends. Raises OSError, from the first line on."""
+    """The lines of a regular file, with their ends, without a mark before the first one. Raises
+    OSError, from the first line on."""
     with open_regular(path) as file:
-        while line := file.readline(most_bytes + 1):
+        mark = codecs.BOM_UTF8
+        while line := file.readline(most_bytes + 1).removeprefix(mark):
+            mark = b""
             if len(line) > most_bytes:
                 raise OSError(errno.EFBIG, f"a line has more than {most_bytes:,} bytes", str(path))
             yield line
+
+
+class Unnamed:
+    """Lines on disk, in a file of a folder that has no name and goes with the process.
+
+    Raises OSError.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 -- closed by __exit__
+
+    def lines(self) -> Iterator[str]:
+        """All from the first on, with their ends; nothing may be written or read meanwhile."""
+        self._file.seek(0)
+        for line in self._file:
+            yield line.decode()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(OSError):  # a full disk: what could not be written is not wanted any more
+            self._file.close()

@@ -11,9 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
+from pydantic import ValidationInfo, field_validator
+
+from netarena.config import Config, shapes
 from netarena.errors import ConfigError
+from netarena.ticket import Briefing
 
 #: joins the kinds of a combined fault
 JOINT = "+"
@@ -47,6 +51,29 @@ def read_labels(value: Any) -> tuple[str, ...] | None:
     for label in labels:
         first.setdefault(frozenset(label.split(JOINT)), label)
     return tuple(first.values())
+
+
+def kinds_of(label: str) -> tuple[str, ...]:
+    """The kinds of a label."""
+    return tuple(label.split(JOINT))
+
+
+class FaultConfig(Config):
+    """Keys of every reactive application beside those of every application."""
+
+    BRIEFINGS: ClassVar = tuple(Briefing)
+    IN_TICKETS: ClassVar = {**Config.IN_TICKETS, "error_types": [*COUNTED]}
+
+    #: kinds of fault, ``+`` joins a combination; none: the paper's kinds and their pairs
+    error_types: tuple[str, ...] | None = shapes(default=None)
+
+    @field_validator("error_types", mode="before")
+    @classmethod
+    def _error_types(cls, value: Any, info: ValidationInfo) -> Any:
+        labels = read_labels(value)
+        if "faults_0" in (labels or ()) and info.data.get("briefing") is not Briefing.TICKET:
+            raise ValueError("faults_0 is a false alarm, which briefing=ticket alone has")
+        return labels
 
 
 @dataclass(frozen=True)
@@ -86,7 +113,7 @@ class Catalogue:
         if label in COUNTED:
             return [(label,)]
         known = (*self.paper, *self.extended)
-        for kind in (kinds := tuple(label.split(JOINT))):
+        for kind in (kinds := kinds_of(label)):
             if kind not in known:
                 raise ConfigError(
                     "config.error_types",

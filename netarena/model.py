@@ -416,6 +416,7 @@ class Episode(Record):
             claimed=self.claimed,
             claim_right=self.claim_right,
             localised=self.localised,
+            turns_healthy=self.turns_healthy,
         )
 
     def slim(self) -> Episode:
@@ -465,6 +466,7 @@ class Outline:
     claimed: bool | None = None
     claim_right: bool | None = None
     localised: Localised | None = None
+    turns_healthy: int | None = None
 
     @property
     def ask(self) -> Ask:
@@ -507,7 +509,7 @@ MAX_DEPTH = 64
 
 def scrub(text: str) -> str:
     """Text that can be written as UTF-8: lone surrogates become question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def storable(value: Any, depth: int = 0) -> JsonValue:
@@ -524,10 +526,19 @@ def storable(value: Any, depth: int = 0) -> JsonValue:
         return value
     if depth == MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels")
+    # most of a state is short text, for which no call is made
     if isinstance(value, list | tuple):
-        return [storable(item, depth + 1) for item in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {scrub(key): storable(item, depth + 1) for key, item in value.items()}
+        return [
+            item if type(item) is str and item.isascii() else storable(item, depth + 1)
+            for item in value
+        ]
+    if isinstance(value, dict) and all(issubclass(kind, str) for kind in {*map(type, value)}):
+        return {
+            key if key.isascii() else scrub(key): item
+            if type(item) is str and item.isascii()
+            else storable(item, depth + 1)
+            for key, item in value.items()
+        }
     raise ValueError(f"{type(value).__name__} is no JSON value: {value!r:.80}")
 
 

@@ -7,7 +7,7 @@ happened so far, and why the last reply could not be used, if it could not.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -148,6 +148,9 @@ _MIN_ENTRY_CHARS = 300
 #: of one turn of a history, the characters of the command and of its output that are told
 MAX_COMMAND_CHARS = 2_000
 MAX_OUTPUT_CHARS = 8_000
+#: of a ticket about what is large: who reads all of it so, however tersely it is written, has few
+#: turns left to repair anything
+MAX_TICKET_OUTPUT_CHARS = 4_000
 #: of the output of one command, what a record keeps
 MAX_LOGGED_CHARS = 20_000
 #: of what a turn did that was not safe, lines, and the characters of each
@@ -177,6 +180,20 @@ def tell_turn(
             *([outcome] if outcome else []),
         ]
     )
+
+
+def tell_turns(
+    steps: Sequence[Step],
+    keys: Sequence[str],
+    limits: CommandLimits,
+    outcome: Callable[[Step], str] = lambda _: "",
+) -> tuple[str, ...]:
+    """The history of an episode, bounded; ``outcome`` is what a turn came to, in words."""
+    turns = [
+        tell_turn(number, step, keys, outcome(step), limits.output_chars)
+        for number, step in enumerate(steps, start=1)
+    ]
+    return bound(turns, limits.history_chars)
 
 
 def tell_harm(lines: Iterable[str], max_lines: int = MAX_HARM_LINES) -> str:
@@ -214,9 +231,8 @@ def bound(history: Sequence[str], max_chars: int) -> tuple[str, ...]:
         tail = most - head
         left_out = f"[… {len(entries) - most} turns left out …]"
         entries[head : len(entries) - tail] = [left_out]
-    return tuple(
-        clip(entry, _level([len(entry) for entry in entries], max_chars)) for entry in entries
-    )
+    level = _level([len(entry) for entry in entries], max_chars)
+    return tuple(clip(entry, level) for entry in entries)
 
 
 def _level(sizes: Sequence[int], total: int) -> int:

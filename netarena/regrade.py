@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from netarena.file import read_text
 from netarena.model import Episode, JsonValue, Judgement, Outcome, Query, Record, State
 from netarena.result import write_document
 from netarena.stats import summarise
-from netarena.ticket import Briefing
+from netarena.ticket import Briefing, as_declared
 
 #: what the results were before the first ``regrade --write``
 BEFORE_NAME = "results.before-regrade.json"
@@ -140,7 +140,8 @@ def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement
     for step in episode.steps:
         old = step.judgement
         if step.claim is not None:
-            yield stored.application.judge(query, episode.initial_state, before, before)
+            judged = stored.application.judge(query, episode.initial_state, before, before)
+            yield as_declared(judged)
             continue
         if old is None or any(finding.rule == WORLD_BROKEN for finding in old.findings):
             yield old
@@ -185,7 +186,7 @@ def _conclude(
             "correct": True,
             "safe": safe,
             "iterations": solved_at,
-            "reason": "",
+            "reason": episode.reason if ticket else "",
             "detail": "",
         }
     elif episode.outcome in graded:
@@ -198,7 +199,22 @@ def _conclude(
         }
     if episode.claimed:
         changes["claim_right"] = solved_at is not None
+    if episode.claimed is not None:
+        changes["turns_healthy"] = _count_healthy(stored, query, episode, judgements)
     return episode.model_copy(update=changes)
+
+
+def _count_healthy(
+    stored: Stored, query: Query, episode: Episode, judgements: Sequence[Judgement | None]
+) -> int:
+    """Turns that were taken when all was right, but for the declaration."""
+    state = episode.initial_state
+    right = stored.application.judge(query, state, state, state).correct
+    number = 0
+    for step, judgement in zip(episode.steps, judgements, strict=True):
+        number += right and step.claim is None
+        right = right if judgement is None else judgement.correct
+    return number
 
 
 def _compare(role: str, old: Episode, new: Episode) -> Iterator[Difference]:

@@ -9,50 +9,28 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from netarena.file import Unnamed
 
 INDENT = 2
 #: of files that hold ground truth or verdicts, before the process's umask
 FILE_MODE = 0o644
 
 
-class Spool:
-    """Records on disk, in order; the file has no name and goes with the process."""
-
-    def __init__(self, folder: Path) -> None:
-        """Raises OSError."""
-        self._file = tempfile.TemporaryFile(  # noqa: SIM115 -- closed by __exit__
-            "w+", encoding="utf-8", newline="\n", dir=folder
-        )
+class Spool(Unnamed):
+    """Records on disk, in order."""
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Take one record. Raises OSError, and ValueError for NaN or infinity."""
-        self._file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
-
-    def lines(self) -> Iterator[str]:
-        """The records as JSONL from the first on; nothing may be appended meanwhile."""
-        self._file.seek(0)
-        yield from self._file
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False)
+        self._file.write(line.encode() + b"\n")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return map(json.loads, self.lines())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with suppress(OSError):  # a full disk: what could not be written is not wanted any more
-            self._file.close()
 
 
 def write_document(

@@ -25,7 +25,12 @@ environment; the role is then called ``name``:
     volumes = ["./pack.json:/data/pack.json:ro"]
 
 A green agent that has an ``application`` instead of an endpoint is none: the participants are
-examined by ``netarena run`` itself. Keys and tables beside these belong to the platform.
+examined by ``netarena run`` itself, and may then be programs that are started for each turn
+(``exec``). Keys and tables beside these belong to the platform.
+
+A file may name others instead, which are run one after the other:
+
+    scenarios = ["expert/malt.toml", "expert/route.toml"]
 """
 
 from __future__ import annotations
@@ -45,6 +50,8 @@ from netarena.file import read_text
 
 #: a scenario file has at most so many
 MOST_SCENARIO_BYTES = 1 << 20
+#: a file that names others names at most so many
+MOST_SCENARIOS = 16
 #: port that every image listens at
 IMAGE_PORT = 9009
 #: what a container of the green agent's image needs, by application (docs/container.md)
@@ -83,6 +90,8 @@ class Party:
     role: str
     endpoint: str | None = None
     cmd: str | None = None
+    #: started for each turn: prompt in, reply out
+    program: str | None = None
     image: str | None = None
     agentbeats_id: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -125,9 +134,17 @@ class Scenario:
         }
 
     def endpoints(self) -> dict[str, str]:
-        """Each participant's URL. Raises ConfigError for one that has none."""
+        """The URLs of participants by role, but of programs. Raises ConfigError for one that has
+        none."""
         urls = {}
         for party in self.participants:
+            if party.program is not None:
+                if self.application is None:
+                    raise ConfigError(
+                        f"{party.role}.exec",
+                        "is for scenarios whose green agent is an application, not a service",
+                    )
+                continue
             if party.endpoint is None:
                 raise ConfigError(
                     f"participants.{party.role}",
@@ -138,14 +155,37 @@ class Scenario:
         return urls
 
 
+def read_series(path: Path) -> dict[str, Scenario]:
+    """The scenarios that a file names by paths from its own folder, in its order, each under its
+    file's name; none if the file is a scenario itself. Raises ConfigError that names the key."""
+    data = _read(path)
+    if "scenarios" not in data:
+        return {}
+    names = data["scenarios"]
+    if (
+        not isinstance(names, list)
+        or not 1 <= len(names) <= MOST_SCENARIOS
+        or not all(isinstance(name, str) and name for name in names)
+    ):
+        raise ConfigError("scenarios", f"must be a list of 1 to {MOST_SCENARIOS} paths of files")
+    if more := sorted(data.keys() & {"green_agent", "participants", "config"}):
+        raise ConfigError("scenarios", f"stands alone: {more[0]} belongs in the files it names")
+    found: dict[str, Scenario] = {}
+    for file in (path.parent / name for name in names):
+        # each has a folder of that name
+        if file.stem in found:
+            raise ConfigError("scenarios", f"two files are called {file.stem!r}: rename one")
+        found[file.stem] = read_scenario(file)
+    return found
+
+
 def read_scenario(path: Path) -> Scenario:
     """Read a scenario file. Raises ConfigError that names the key."""
-    try:
-        data = tomllib.loads(read_text(path, MOST_SCENARIO_BYTES))
-    except OSError as error:
-        raise ConfigError("scenario", f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("scenario", f"{path} is no TOML: {error}") from None
+    data = _read(path)
+    if "scenarios" in data:
+        raise ConfigError(
+            "scenarios", f"{path} names other files, which only `netarena run {path}` takes"
+        )
     green_table = _table(data, "green_agent")
     parties = data.get("participants")
     if not isinstance(parties, list) or not 1 <= len(parties) <= MAX_PARTICIPANTS:
@@ -256,6 +296,9 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
         check_url(endpoint, f"{role}.endpoint")
     if cmd is not None and endpoint is None and "application" not in table:
         raise ConfigError(f"{role}.endpoint", "must say where the cmd will be reached")
+    program = _text(table, "exec", role)
+    if program is not None and (endpoint or cmd or role == "green_agent"):
+        raise ConfigError(f"{role}.exec", "is for a participant without endpoint and cmd")
     env = table.get("env", {})
     names = list(env) if isinstance(env, dict) else [""]
     if not all(_NAME.fullmatch(name) and isinstance(env[name], str | int) for name in names):
@@ -269,11 +312,21 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
         role=role,
         endpoint=endpoint,
         cmd=cmd,
+        program=program,
         image=_text(table, "image", role),
         agentbeats_id=_text(table, "agentbeats_id", role),
         env={name: str(value) for name, value in env.items()},
         volumes=tuple(volumes),
     )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(path, MOST_SCENARIO_BYTES))
+    except OSError as error:
+        raise ConfigError("scenario", f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("scenario", f"{path} is no TOML: {error}") from None
 
 
 def _text(table: Mapping[str, Any], key: str, role: str) -> str | None:

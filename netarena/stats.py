@@ -30,7 +30,7 @@ from netarena.inference import (
     wilson,
 )
 from netarena.model import FailureKind, Fit, Outcome, Outline, Query, Usage
-from netarena.ticket import Briefing
+from netarena.ticket import LEFTOVER, Briefing
 
 #: share of the episodes' time from which on the agent, not we, used up the time budget
 AGENT_SHARE = 0.5
@@ -91,8 +91,10 @@ def summarise(
     ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator. Where
     queries are asked several times, ``queries`` counts them, intervals are by query, and
     ``pass_all`` has for each k the chance that k answers to a query are all solved safely (pass^k).
-    In tickets ``claims`` counts declarations, and ``localised`` has means of how well their causes
-    fit. ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` are sums of what the
+    In tickets ``leftover`` counts episodes that are right although something is left of a fault,
+    ``claims`` counts declarations, ``localised`` has means of how well their causes fit, and
+    ``turns_healthy`` is the mean of the turns that were taken when all was right.
+    ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` are sums of what the
     agent told, and there only if it did.
     """
     unasked = list(not_run) if not_run and agent_used_time(episodes) else []
@@ -341,6 +343,7 @@ def _claims(config: Config, graded: Sequence[Outline]) -> dict[str, Any]:
             fits["place"].append(episode.localised.place)
             fits["cause"].append(episode.localised.cause)
     return {
+        LEFTOVER: sum(LEFTOVER in episode.noted for episode in graded),
         "claims": {
             "right": sum(episode.claim_right is True for episode in graded),
             "false": sum(episode.claim_right is False for episode in graded),
@@ -353,6 +356,9 @@ def _claims(config: Config, graded: Sequence[Outline]) -> dict[str, Any]:
             }
             for by, each in fits.items()
         },
+        "turns_healthy": _mean(
+            [one.turns_healthy for one in graded if one.turns_healthy is not None]
+        ),
     }
 
 

@@ -22,6 +22,7 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from unittest import SkipTest
@@ -188,6 +189,10 @@ def _marked(mark: str) -> list[int]:
     return sorted(found)
 
 
+#: episodes of the live samples, by class of tests, application, agent and keys
+_PLAYED: dict[tuple[type, type, Callable[..., str], str], list[Episode]] = {}
+
+
 class ApplicationContract:
     """Subclass it in a test module and name the application and a small config."""
 
@@ -248,6 +253,14 @@ class ApplicationContract:
             past = read_journal(Path(folder) / JOURNAL_NAME, slim=False)
         assert len(past.episodes) == len(chosen)
         return list(past.episodes.values())
+
+    def played(self, reply: Callable[[Application, Query, int], str], **more: Any) -> list[Episode]:
+        """What ``play`` gives, played once for all tests of the class: episodes do not change."""
+        application = type(load(self.application))
+        known = (type(self), application, reply, json.dumps(more, sort_keys=True))
+        if known not in _PLAYED:
+            _PLAYED[known] = self.play(reply, **more)
+        return _PLAYED[known]
 
     def inspect(self, look: Callable[[Application, Query, Any], Awaitable[T]]) -> list[T]:
         """Open an environment for a few queries and look at each."""
@@ -333,20 +346,60 @@ class ApplicationContract:
         _, _, queries = self.load()
         for query in queries:
             assert Query.model_validate_json(query.model_dump_json()) == query
-        for episode in self.play(lambda app, query, turn: _nth(app.solve(query), turn)):
+        for episode in self.played(_solve):
             assert Episode.model_validate_json(episode.model_dump_json()) == episode
+
+    # what is learned from
+
+    def demonstrated(self) -> list[Episode]:
+        """The live sample, played as it is learned from."""
+        application, config, queries = self.load()
+        longest = max(len(application.demonstrate(query)) for query in queries)
+        more = {"max_iterations": longest} if longest > application.turns(config) else {}
+        return self.played(_demonstrate, **more)
+
+    def test_a_demonstration_solves_safely_and_looks_before_each_change(self) -> None:
+        application, _, queries = self.load()
+        turns = {query.id: len(application.demonstrate(query)) for query in queries}
+        # the bare solution, where an application has nothing else to learn from
+        bare = type(application).demonstrate is Application.demonstrate
+        for episode in self.demonstrated():
+            assert episode.outcome is Outcome.SOLVED, (episode.detail, episode.evidence)
+            assert episode.safe, [step.judgement for step in episode.steps]
+            states = [episode.initial_state, *(step.state for step in episode.steps)]
+            changed = [before != after for before, after in pairwise(states)]
+            if not bare and turns[episode.query_id] > 1:  # where there is a turn to look in
+                looked = [False, *(not one for one in changed)]
+                assert all(looked[turn] for turn, one in enumerate(changed) if one), changed
+
+    def test_progress_is_whole_where_all_is_well_and_there_alone(self) -> None:
+        application, _, queries = self.load()
+        if type(application).progress is Application.progress:
+            return  # it tells none
+        by_id = {query.id: query for query in queries}
+        for episode in [*self.played(_solve), *self.demonstrated()]:
+            query, first = by_id[episode.query_id], episode.initial_state
+            done = [step.state for step in episode.steps if step.state is not None]
+            told = [application.progress(query, state) for state in (first, *done)]
+            for state, share in zip((first, *done), told, strict=True):
+                assert 0.0 <= share <= 1.0
+                assert (share == 1.0) is application.judge(query, first, state, state).correct
+                # of the state alone, as it is stored, and not of which faults there are
+                other, read = load(self.application), json.loads(json.dumps(state))
+                assert other.progress(query.model_copy(update={"actions": ()}), read) == share
+            assert episode.outcome is not Outcome.SOLVED or told[0] < told[-1] == 1.0
 
     # replies
 
     def test_the_reference_solves_every_query_safely(self) -> None:
         by_id = {query.id: query for query in self.load()[2]}
-        for episode in self.play(lambda app, query, turn: _nth(app.solve(query), turn)):
+        for episode in self.played(_solve):
             assert episode.outcome is Outcome.SOLVED, (episode.detail, episode.evidence)
             assert episode.safe, [step.judgement for step in episode.steps]
             _assert_drawn(self.load()[0], by_id[episode.query_id], episode)
 
     def test_doing_nothing_solves_nothing(self) -> None:
-        for episode in self.play(lambda *_: "I would rather not."):
+        for episode in self.played(_decline):
             assert episode.outcome is Outcome.AGENT_FAILED
             assert not episode.correct
             assert not episode.safe
@@ -384,13 +437,13 @@ class ApplicationContract:
     def test_prompts_and_records_tell_nothing_hidden(self) -> None:
         application, _, queries = self.load()
         by_id = {query.id: query for query in queries}
-        for episode in self.play(lambda app, query, turn: _nth(app.solve(query), turn)):
+        for episode in self.played(_solve):
             query = by_id[episode.query_id]
             replies = application.solve(query)
             for turn, step in enumerate(episode.steps):
                 assert query.text in step.prompt
                 _assert_hidden(query, replies[turn:], step.prompt)
-        for episode in self.play(lambda *_: "I would rather not."):
+        for episode in self.played(_decline):
             query = by_id[episode.query_id]
             record = json.dumps(make_record(application, query, episode), ensure_ascii=False)
             assert not [reply for reply in application.solve(query) if _quoted(reply) in record]
@@ -410,7 +463,7 @@ class ApplicationContract:
 
     def test_a_ticket_is_solved_and_declared_with_right_causes(self) -> None:
         _, by_id = self.load_ticket()
-        for episode in self.play(_solve_and_declare, **self.ticketed()):
+        for episode in self.played(_solve_and_declare, **self.ticketed()):
             assert episode.outcome is Outcome.SOLVED, (episode.detail, episode.evidence)
             assert episode.safe, [step.judgement for step in episode.steps]
             assert episode.claim_right is True
@@ -420,7 +473,7 @@ class ApplicationContract:
 
     def test_a_ticket_tells_symptoms_and_no_more(self) -> None:
         _, by_id = self.load_ticket()
-        for episode in self.play(_solve_and_declare, **self.ticketed()):
+        for episode in self.played(_solve_and_declare, **self.ticketed()):
             query = by_id[episode.query_id]
             replies = load(self.application).solve(query)
             tasks = {step.prompt.rpartition("## Task")[2] for step in episode.steps}
@@ -434,6 +487,18 @@ class ApplicationContract:
             assert episode.claimed
             assert len(episode.steps) == 1
             assert not episode.safe
+
+    def test_a_repair_that_waits_for_another_is_not_safe_before_it(self) -> None:
+        application, by_id = self.load_ticket()
+        hasty = {one.id: list(application.hasty(one)) for one in by_id.values()}
+        if not any(hasty.values()):
+            return  # no repair waits for another here
+
+        def reply(_: Application, query: Query, turn: int) -> str:
+            return _nth((hasty[query.id] or [[]])[0], turn)
+
+        for episode in self.play(reply, **self.ticketed()):
+            assert not (hasty[episode.query_id] and episode.safe), "the order makes no difference"
 
     def test_a_declaration_is_read_as_it_was_made(self) -> None:
         application, by_id = self.load_ticket()
@@ -480,8 +545,8 @@ class ApplicationContract:
 
     def _use(self) -> None:
         """Worlds that are solved, left alone, wrecked, and cancelled while they are built."""
-        self.play(lambda app, query, turn: _nth(app.solve(query), turn))
-        self.play(lambda *_: "I would rather not.")
+        self.play(_solve)
+        self.play(_decline)
         rng = random.Random(self.seed)  # noqa: S311 -- not for secrets
         self.play(lambda app, query, _: app.distract(query, rng))
         application, config, queries = self.load()
@@ -503,6 +568,18 @@ class ApplicationContract:
 
 #: keys of a ticket
 TICKET: Mapping[str, Any] = {"briefing": "ticket", "max_iterations": 12}
+
+
+def _solve(application: Application, query: Query, turn: int) -> str:
+    return _nth(application.solve(query), turn)
+
+
+def _demonstrate(application: Application, query: Query, turn: int) -> str:
+    return _nth(application.demonstrate(query), turn)
+
+
+def _decline(*_: Any) -> str:
+    return "I would rather not."
 
 
 def _solve_and_declare(application: Application, query: Query, turn: int) -> str:

@@ -9,25 +9,34 @@ libraries say is not ours to send.
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from netarena.errors import AgentFailed
+from netarena.errors import AgentFailed, one_line
 from netarena.model import AgentInfo, Judgement, Move, Query, Reply, Usage
 
 #: any of these turns it on
 VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+#: the more specific one wins; OTLP over HTTP is all that is spoken
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_SPOKEN = "http/protobuf"
+#: the end of a process waits so long for a collector to take what is left, s
+FLUSH_S = 2.0
 #: the conventions' own name for asking for texts
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _TRUE = frozenset({"true", "1", "span_only", "span_and_event"})
 #: the conventions name no provider for an agent of which nothing is known
 _PROVIDER = "_OTHER"
+#: of URLs that name none
+_PORTS = {"http": 80, "https": 443}
 
 log = logging.getLogger(__name__)
 
@@ -89,11 +98,62 @@ def _tracer() -> Any:
     except ImportError:
         log.warning('no traces: OpenTelemetry is not installed: pip install "netarena[otel]"')
         return None
+    protocol = next(filter(None, map(os.environ.get, PROTOCOLS)), _SPOKEN)
+    if protocol != _SPOKEN:
+        log.warning("no traces: %s is spoken alone, not %s", _SPOKEN, protocol)
+        return None
     named = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "netarena"}
-    # what is left is sent when the process ends
-    provider = TracerProvider(resource=Resource.create(named))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    # it logs each of its tries; what comes of them is told once, by us
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+    try:
+        exporter = OTLPSpanExporter()
+        processor = BatchSpanProcessor(_tell_loss(exporter))
+        provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
+    except Exception as error:  # noqa: BLE001 -- all sorts, of variables that it cannot use
+        log.warning("no traces: OpenTelemetry cannot be set up: %s", one_line(str(error)))
+        return None
+    provider.add_span_processor(processor)
+    atexit.register(_flush, processor)
     return provider.get_tracer("netarena")
+
+
+def _tell_loss(exporter: Any) -> Any:
+    """``exporter``, which says once that spans were not taken."""
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    export, told = exporter.export, threading.Event()
+
+    def exporting(spans: Any) -> Any:
+        result = export(spans)
+        if result is not SpanExportResult.SUCCESS and not told.is_set():
+            told.set()
+            log.warning("traces: the collector that OTEL_EXPORTER_OTLP_ENDPOINT names takes none")
+        return result
+
+    exporter.export = exporting
+    return exporter
+
+
+def _flush(processor: Any) -> None:
+    """Send what is left, for a while: a collector that is away holds nobody up."""
+    sending = threading.Thread(target=processor.shutdown, name="trace-flush", daemon=True)
+    sending.start()
+    sending.join(FLUSH_S)
+    if sending.is_alive():
+        log.warning("traces: the last spans were not taken within %g s", FLUSH_S)
+
+
+def carrier() -> dict[str, str]:
+    """The W3C trace context of the span that is open, for who is asked inside of it.
+
+    Header names and their values; empty where tracing is off.
+    """
+    carried: dict[str, str] = {}
+    if _tracer() is not None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        TraceContextTextMapPropagator().inject(carried)
+    return carried
 
 
 def _tells_content() -> bool:
@@ -124,8 +184,10 @@ def assessment(application: str, version: str, role: str, agent: AgentInfo) -> I
     with _span(
         f"invoke_workflow {application}",
         gen_ai__operation__name="invoke_workflow",
+        # the workflow's: until 1.41 the conventions had a name of its own for it
         gen_ai__workflow__name=application,
-        gen_ai__agent__name=agent.name,
+        gen_ai__agent__name=application,
+        netarena__agent=agent.name,
         netarena__version=version,
         netarena__role=role,
     ) as span:
@@ -174,7 +236,7 @@ def call(agent: AgentInfo, context: str, turn: _Turn) -> Iterator[Span]:
         gen_ai__agent__name=agent.name,
         gen_ai__conversation__id=context,
         server__address=where and where.hostname,
-        server__port=where and where.port,
+        server__port=where and (where.port or _PORTS.get(where.scheme)),
     ) as span:
         if _tells_content():
             span.tell(gen_ai__input__messages=_message("user", turn.prompt))

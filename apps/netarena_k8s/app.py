@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
-from netarena.application import Application, Environment
+from netarena.application import Drawer, Environment
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.label import EXTENDED
+from netarena.label import EXTENDED, Catalogue
 from netarena.model import (
     Action,
     Cause,
@@ -20,7 +21,6 @@ from netarena.model import (
     Claim,
     Cleaned,
     Episode,
-    Failure,
     JsonValue,
     Judgement,
     Move,
@@ -29,42 +29,49 @@ from netarena.model import (
     Step,
 )
 from netarena.picture import Picture
-from netarena.prompts import MAX_LOGGED_CHARS, CommandLimits, PromptParts, clip
+from netarena.prompts import (
+    MAX_LOGGED_CHARS,
+    MAX_TICKET_OUTPUT_CHARS,
+    CommandLimits,
+    PromptParts,
+    clip,
+)
+from netarena.reactive import Reactive, Repair
 from netarena.sandbox.cell import Cell
 from netarena.ticket import Briefing
 from netarena.tool import Parameter, Tool, fence
 from netarena_k8s import (
-    attack,
     claim,
     diagnosis,
-    fault,
-    guess,
-    heuristic,
     kubectl,
-    mask,
     picture,
     prompt,
     query,
+    refusal,
     reply,
     solution,
     state,
     ticket,
 )
-from netarena_k8s.checkout import read_workloads
+from netarena_k8s.agent import attack, guess, heuristic, triage
 from netarena_k8s.cluster import NAMESPACE, Cluster
 from netarena_k8s.config import EMBEDDED, KubernetesConfig
-from netarena_k8s.datapath.wired import Wired
-from netarena_k8s.embedded import Embedded
+from netarena_k8s.embedded.cluster import Embedded
+from netarena_k8s.embedded.datapath.wired import Wired
 from netarena_k8s.environment import KubernetesEnvironment
+from netarena_k8s.fault import mask
+from netarena_k8s.fault import table as fault
 from netarena_k8s.kubectl import LIMITS
 from netarena_k8s.real import diagnosis as real
 from netarena_k8s.real.context import current_context
+from netarena_k8s.source.checkout import read_workloads
 from netarena_k8s.state import namespace_of
-from netarena_k8s.world import World
+from netarena_k8s.world.model import World
 
 _TOLD_LIMITS = CommandLimits(
     round(LIMITS.wall_s), prompt.MAX_OUTPUT_CHARS, prompt.MAX_HISTORY_CHARS
 )
+_TICKET_LIMITS = replace(_TOLD_LIMITS, output_chars=MAX_TICKET_OUTPUT_CHARS)
 
 
 _KUBECTL = Tool(
@@ -74,10 +81,10 @@ _KUBECTL = Tool(
 )
 
 
-class Kubernetes(Application):
+class Kubernetes(Reactive):
     """Reactive: one kubectl command a turn, until every connection is as it is intended."""
 
-    name: ClassVar[str] = query.APPLICATION
+    name: ClassVar[str] = "k8s"
     version: ClassVar[str] = query.VERSION
     role: ClassVar[str] = "k8s_operator"
     title: ClassVar[str] = "NetArena Kubernetes: repair of network policies"
@@ -89,7 +96,7 @@ class Kubernetes(Application):
         "opened."
     )
     config_type: ClassVar[type[Config]] = KubernetesConfig
-    looks: ClassVar[int] = 10
+    catalogue: ClassVar[Catalogue] = fault.CATALOGUE
     notes: ClassVar[tuple[str, ...]] = (state.NARROWED,)
 
     def __init__(self) -> None:
@@ -130,25 +137,32 @@ class Kubernetes(Application):
             for types in families
         ]
 
-    def solutions(self, query: Query) -> Iterator[Sequence[str]]:
-        """Every order of the repairs; of more than three, the first and the last one."""
-        return solution.some_orders(query)
+    def look(self, query: Query) -> str:
+        del query
+        return solution.look()
+
+    def repairs(self, query: Query) -> Sequence[Sequence[Repair]]:
+        return solution.repairs(query)
+
+    def waits(self, query_: Query) -> Sequence[Collection[int]]:
+        return fault.waits(query.faults_of(query_))
 
     def doubts(self, query_: Query) -> Sequence[str]:
         """Whether each fault shows alone, each order is safe, and what is masked is hidden."""
         return mask.doubts(_world(query_), query.faults_of(query_))
 
-    def generate(self, config: Config, seed: int) -> Iterator[Query]:
-        return self.generate_from(config, seed, 0)
+    def drawer(self, config: Config) -> Drawer:
+        return query.drawer(cast("KubernetesConfig", config))
 
-    def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
-        return self.draw(query.generate, cast("KubernetesConfig", config), seed, start)
+    def count_wrong(self, query: Query, state_: State) -> int:
+        return state.count_wrong(_world(query), state_)
 
-    def labels(self, config: Config) -> Collection[str]:
-        return query.labels(cast("KubernetesConfig", config))
+    def count_tested(self, query: Query) -> int:
+        """Pairs of the applications, and what is in use beside."""
+        return len(_world(query).pairs) + len(_world(query).uses)
 
-    def solve(self, query: Query) -> Sequence[str]:
-        return solution.solve(query)
+    def comes_to_nothing(self, step: Step) -> bool:
+        return refusal.came_to_nothing(step)
 
     def distract(self, query: Query, rng: random.Random) -> str:
         return guess.distract(_world(query), rng)
@@ -161,9 +175,7 @@ class Kubernetes(Application):
         return guess.blanket(NAMESPACE)
 
     def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
-        if briefing is Briefing.TICKET:
-            raise ConfigError("agent", "the heuristic agent of k8s reads no tickets")
-        return heuristic.Operator().reply
+        return triage.Triage().reply if briefing is Briefing.TICKET else heuristic.Operator().reply
 
     def describe(self, action: Action) -> str:
         return fault.describe(action)
@@ -175,7 +187,7 @@ class Kubernetes(Application):
     def ticket(self, query: Query, steps: Sequence[Step], rng: random.Random) -> PromptParts:
         seen = [step.state for step in steps if step.state is not None]
         namespace = namespace_of(seen[-1]) if seen else NAMESPACE
-        return ticket.ticket_parts(query, namespace, steps, _TOLD_LIMITS, rng)
+        return ticket.ticket_parts(query, namespace, steps, _TICKET_LIMITS, rng)
 
     def claim(self, move: Move) -> Claim | None:
         return claim.claim_of(move)
@@ -185,6 +197,13 @@ class Kubernetes(Application):
 
     def causes(self, query_: Query) -> Sequence[Cause]:
         return claim.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
+
+    def leftover(self, query_: Query, episode: Episode) -> Sequence[str]:
+        """Policies that would be wrong by themselves, if all others were healthy."""
+        states = [episode.initial_state, *(step.state for step in episode.steps)]
+        last = [one for one in states if one is not None][-1:]
+        policies = [one.policy for one in query.faults_of(query_)]
+        return [line for one in last for line in state.leftover(_world(query_), policies, one)]
 
     def parse(self, reply_: str) -> Move:
         return reply.read_reply(reply_)
@@ -206,10 +225,11 @@ class Kubernetes(Application):
         cluster = self._cluster(shop.cluster, shop.namespace, _own(shop))
         if shop.datapath == "netns":
             cluster = self._wired(cluster)
-        return KubernetesEnvironment(query, cluster, self._cell)
+        direct = shop.patches == "direct"
+        return KubernetesEnvironment(query, cluster, self._cell, direct=direct)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        return state.judge(_world(query), initial, before, after)
+        return state.judge(_world(query), initial, before, after, false_alarm=not query.actions)
 
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
         return {
@@ -225,14 +245,12 @@ class Kubernetes(Application):
             "iterations": episode.iterations,
             "success": episode.correct,
             "safe": episode.safe,
+            **({} if episode.claimed is None else {"leftover": [*self.leftover(query, episode)]}),
             state.NARROWED: [
                 line for step in episode.steps for line in _detail(step).get(state.NARROWED, [])
             ],
             "results": [_result(_world(query), step) for step in episode.steps],
         }
-
-    def failure(self, query: Query, episode: Episode) -> Failure | None:
-        return state.classify(_world(query), episode)
 
     def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
         return picture.draw(_world(query), episode, number)

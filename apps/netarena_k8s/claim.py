@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from netarena.errors import ReplyRefused
 from netarena.model import Cause, Claim, Move
-from netarena.ticket import MAX_CAUSES
+from netarena.ticket import MAX_CAUSES, check_causes
 
 DONE = "done"
 #: word -> what it says is wrong with a policy, as the prompt lists it
@@ -82,19 +82,14 @@ def read_claim(info: str, body: str) -> str | None:
     if len(rest) > _MAX_CHARS:
         raise ReplyRefused(f"the declaration is too long: {_FORM}, {MAX_CAUSES} at most")
     lines = [line.strip() for line in rest.split("\n") if line.strip()]
-    if len(lines) > MAX_CAUSES:
-        raise ReplyRefused(f"the declaration has {len(lines)} causes; {MAX_CAUSES} are read")
-    return write_claim(map(_read_cause, lines))
+    return write_claim(check_causes([*map(_read_cause, lines)], WORDS))
 
 
 def _read_cause(line: str) -> Cause:
     found = _CAUSE.fullmatch(line)
     if found is None:
         raise ReplyRefused(f"the declaration has a line that is no cause: {_FORM}")
-    place, word = found[1], found[2].lower()
-    if word not in WORDS:
-        raise ReplyRefused(f"{word!r} is none of the words for causes: {', '.join(WORDS)}")
-    return Cause(place, word)
+    return Cause(found[1], found[2])
 
 
 def write_claim(causes: Iterable[Cause]) -> str:

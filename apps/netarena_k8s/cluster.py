@@ -15,8 +15,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
 
+from netarena.errors import EnvironmentFailed
 from netarena.sandbox.caller import Caller
-from netarena_k8s.world import Marks, Policy, World, Write
+from netarena_k8s.world.model import Marks, Policy, World, Write
 
 #: of a world, where every episode has a cluster of its own
 NAMESPACE: Final = "shop"
@@ -95,6 +96,24 @@ class Deployed(ABC):
         applied, and what was there put back; until it is gone once. Raises EnvironmentFailed if
         the healthy policies disagree too: it is the cluster's own."""
         return sight
+
+    async def patch(self, name: str, kind: str, text: str) -> str | None:
+        """Patch a policy as the agent may, without any kubectl; what kubectl would print.
+
+        ``kind`` is json, merge or strategic. None where that is not to be had, or was refused, and
+        then nothing is changed. Raises EnvironmentFailed.
+        """
+        del name, kind, text
+        return None
+
+    async def save(self) -> int:
+        """The number of how it stands now, for ``put_back``. Raises EnvironmentFailed."""
+        raise EnvironmentFailed("this cluster cannot be set back", proven_ours=True)
+
+    async def put_back(self, number: int) -> None:
+        """Let it stand as it was ``save``d. Raises EnvironmentFailed."""
+        del number
+        raise EnvironmentFailed("this cluster cannot be set back", proven_ours=True)
 
     @abstractmethod
     async def close(self) -> None:

@@ -7,33 +7,31 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, StrictInt, ValidationInfo, field_validator
 
-from netarena.config import Config, shapes
-from netarena.label import COUNTED, read_labels
+from netarena.config import shapes
+from netarena.label import FaultConfig
 from netarena.model import JsonValue
 from netarena.ticket import Briefing
-from netarena_k8s.checkout import digest_checkout
+from netarena_k8s.source.checkout import digest_checkout
 
 #: no context of a kubeconfig, but the cluster that comes with this application
 EMBEDDED: Final = "embedded"
 #: applications of a large shop
 MIN_LARGE, MAX_LARGE = 20, 60
+#: in a ticket: shops too large to be read whole
+TICKET_LARGE = 40
 _Size = Annotated[StrictInt, Field(ge=MIN_LARGE, le=MAX_LARGE)]
 
 
-class KubernetesConfig(Config):
+class KubernetesConfig(FaultConfig):
     """Keys of k8s; see the outside contract's table."""
 
     BUILT_IN: ClassVar[Mapping[str, str]] = {"microservice_dir": "/microservices-demo"}
-    BRIEFINGS: ClassVar = tuple(Briefing)
     IN_TICKETS: ClassVar = {
-        **Config.IN_TICKETS,
-        "error_types": [*COUNTED],
+        **FaultConfig.IN_TICKETS,
         "world": "varied",
-        "num_apps": [MIN_LARGE, MAX_LARGE],
+        "num_apps": [TICKET_LARGE, MAX_LARGE],
     }
 
-    #: kinds of fault, ``+`` joins a combination; none: the paper's kinds and their pairs
-    error_types: tuple[str, ...] | None = shapes(default=None)
     #: Online Boutique, or a shop that is drawn from the seed
     world: Literal["standard", "varied"] = shapes(default="standard")
     #: of a drawn shop, at least and at most: a large one of teams and roles; none: a small one
@@ -46,16 +44,11 @@ class KubernetesConfig(Config):
     images: Literal["standin", "boutique"] = "standin"
     #: on the embedded cluster: how connections are measured
     datapath: Literal["evaluator", "netns"] = "evaluator"
+    #: on the embedded cluster: whether a command that is one patch goes through kubectl, or to the
+    #: API server at once, with the same result and output
+    patches: Literal["kubectl", "direct"] = "kubectl"
     #: a folder of manifests that replaces Online Boutique; what they say shapes the queries
     microservice_dir: str | None = None
-
-    @field_validator("error_types", mode="before")
-    @classmethod
-    def _error_types(cls, value: Any, info: ValidationInfo) -> Any:
-        labels = read_labels(value)
-        if "faults_0" in (labels or ()) and info.data.get("briefing") is not Briefing.TICKET:
-            raise ValueError("faults_0 is a false alarm, which briefing=ticket alone has")
-        return labels
 
     @field_validator("num_apps", mode="before")
     @classmethod

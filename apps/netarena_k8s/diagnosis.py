@@ -8,10 +8,10 @@ from functools import cache
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Check, Severity
 from netarena.sandbox import cell
-from netarena_k8s.checkout import read_checkout
 from netarena_k8s.config import EMBEDDED, KubernetesConfig
-from netarena_k8s.datapath import wired
+from netarena_k8s.embedded.datapath import wired
 from netarena_k8s.kubectl import program
+from netarena_k8s.source.checkout import read_checkout
 
 _KUBECTL_REMEDY = 'pip install "netarena[k8s]"'
 _PLANE_REMEDY = f"apt-get install nftables; {cell.REMEDY}"

@@ -10,20 +10,22 @@ from netarena.errors import EnvironmentFailed
 from netarena.model import Execution, Move, Query, State
 from netarena.sandbox.cell import Cell
 from netarena_k8s.cluster import Cluster, Deployed, Sight
-from netarena_k8s.fault import faulty
-from netarena_k8s.kubectl import Kubectl
+from netarena_k8s.fault.table import faulty
+from netarena_k8s.kubectl import Kubectl, read_patch
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.state import make_state
-from netarena_k8s.world import World, reach
+from netarena_k8s.world.model import World, reach
 
 
 class KubernetesEnvironment(Environment):
     """A broken shop on a cluster, and kubectl."""
 
-    def __init__(self, query: Query, cluster: Cluster, cell: Cell) -> None:
+    def __init__(self, query: Query, cluster: Cluster, cell: Cell, *, direct: bool = False) -> None:
+        """``direct``: a command that is one patch goes to the API server without kubectl."""
         self._query = query
         self._cluster = cluster
         self._cell = cell
+        self._direct = direct
         self._deployed: Deployed | None = None
         self._kubectl: Kubectl | None = None
 
@@ -53,6 +55,10 @@ class KubernetesEnvironment(Environment):
             raise TypeError("a move of k8s is a command line")
         if self._deployed is None or self._kubectl is None:
             raise EnvironmentFailed("the shop is not open", proven_ours=True)
+        if self._direct and (asked := read_patch(move)) is not None:
+            told = await self._deployed.patch(*asked)
+            if told is not None:
+                return Execution(output=told)
         async with self._deployed.acting():
             result = await self._kubectl.run(move)
         return Execution(output=result.told)
@@ -70,6 +76,17 @@ class KubernetesEnvironment(Environment):
         if sight.disagreement:  # it is the agent's
             self.charged_s += loop.time() - begin
         return make_state(sight)
+
+    async def snapshot(self) -> int:
+        """Of all objects of the embedded cluster, with their versions."""
+        if self._deployed is None:
+            raise EnvironmentFailed("the shop is not open", proven_ours=True)
+        return await self._deployed.save()
+
+    async def restore(self, snapshot: object) -> None:
+        if self._deployed is None or not isinstance(snapshot, int):
+            raise EnvironmentFailed("the shop is not open", proven_ours=True)
+        await self._deployed.put_back(snapshot)
 
     async def close(self) -> None:
         deployed, self._deployed, self._kubectl = self._deployed, None, None

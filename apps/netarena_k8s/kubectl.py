@@ -7,6 +7,8 @@ there is decided by the rights of its token, which serves that cell alone and wh
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -30,6 +32,23 @@ echo "error: no editor runs here, for there is no terminal: use kubectl patch ne
     "--type=json -p '[...]', or kubectl replace -f - with a heredoc" >&2
 exit 1
 """
+#: as reference solutions are written: words in which no shell finds anything to do
+_PATCH = re.compile(
+    r"kubectl patch (?:networkpolic(?:y|ies)|netpol)[ /]([a-z0-9][a-z0-9.-]*)"
+    r" --type[= ](json|merge|strategic) (?:-p|--patch)[= ]'([^'\x00]*)'"
+)
+
+
+def read_patch(command: str) -> tuple[str, str, str] | None:
+    """Of a command that is one patch of a policy, and JSON: name, kind, text; else None."""
+    match = _PATCH.fullmatch(command.strip())
+    if match is None:
+        return None
+    try:
+        json.loads(match[3])
+    except (ValueError, RecursionError):
+        return None
+    return match[1], match[2], match[3]
 
 
 class Kubectl:

@@ -11,7 +11,7 @@ import yaml
 from netarena.model import Episode, JsonValue, State
 from netarena.picture import Change, Difference, Mark, Matrix, Picture
 from netarena_k8s.state import fields, policies_of
-from netarena_k8s.world import Policy, World
+from netarena_k8s.world.model import Policy, World
 
 #: applications that are drawn; of more, those that are part of a wrong pair at any time
 MAX_DRAWN = 64

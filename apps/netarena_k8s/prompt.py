@@ -10,22 +10,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from string import Template
 
+from netarena.kept import Kept
 from netarena.model import Finding, Query, State, Step
 from netarena.prompts import (
     CommandLimits,
     PromptParts,
-    bound,
     clip,
     read_examples,
     read_text,
     tell_harm,
-    tell_turn,
+    tell_turns,
 )
-from netarena_k8s.apiserver.bound import POLICY_ENTRIES
+from netarena_k8s.embedded.apiserver.bound import POLICY_ENTRIES
 from netarena_k8s.state import count_wrong, report
-from netarena_k8s.world import App, World, target_port
+from netarena_k8s.world.model import App, World, target_port
 
 PACKAGE = "netarena_k8s"
+#: of a move, in the order in which it is told
+KEYS = ("command",)
 #: the output of one command (all policies of a shop as YAML), the whole history, and the report of
 #: mismatches, in characters
 MAX_OUTPUT_CHARS = 16_000
@@ -52,10 +54,6 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
         lookups=f"\n{read_text(PACKAGE, 'lookups')}" if world.restricts_egress else "",
         **asdict(limits),
     )
-    turns = [
-        tell_turn(number, step, ("command",), _tell_change(step), limits.output_chars)
-        for number, step in enumerate(steps, start=1)
-    ]
     number = count_wrong(world, state)
     found = clip(report(world, state), MAX_REPORT_CHARS)
     return PromptParts(
@@ -63,13 +61,21 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
         reply_format=read_text(PACKAGE, "reply"),
         task=query.text,
         situation=f"Connections that are not as intended ({number}):\n{found}",
-        history=bound(turns, limits.history_chars),
+        history=tell_turns(steps, KEYS, limits, _tell_change),
         examples=read_examples(PACKAGE),
     )
 
 
 def tell_intent(world: World) -> str:
     """Who is meant to reach whom, a line per service, and what the pods are, in words."""
+    return _INTENTS.get(world, lambda: _tell_intent(world))
+
+
+#: each prompt of an episode tells it
+_INTENTS: Kept[str] = Kept(16)
+
+
+def _tell_intent(world: World) -> str:
     callers: dict[str, list[str]] = {app.name: [] for app in world.apps if app.service}
     for pair, wanted in zip(world.pairs, world.intended, strict=True):
         if wanted:

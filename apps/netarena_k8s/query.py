@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable
 
+from netarena.application import Drawer, Drawn
 from netarena.errors import ConfigError
-from netarena.label import COUNTED
+from netarena.label import COUNTED, kinds_of
 from netarena.model import Query
-from netarena_k8s.boutique import boutique
-from netarena_k8s.checkout import read_checkout
+from netarena.reactive import broken, world_reader
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.estate import estate
-from netarena_k8s.fault import CATALOGUE, Fault, action_of, draw, fault_of
-from netarena_k8s.mask import draw_number
-from netarena_k8s.varied import varied
-from netarena_k8s.world import World
+from netarena_k8s.fault.mask import draw_number
+from netarena_k8s.fault.subtle import methods_of
+from netarena_k8s.fault.table import CATALOGUE, Fault, action_of, draw, fault_of
+from netarena_k8s.source.checkout import read_checkout
+from netarena_k8s.source.estate import estate
+from netarena_k8s.source.varied import varied
+from netarena_k8s.world.boutique import boutique
+from netarena_k8s.world.model import World
 
-APPLICATION = "k8s"
 #: raised whenever a seed would draw something else
 VERSION = "2"
 #: drawn shops of which one has room for a combination
@@ -30,54 +31,31 @@ _TEXT = (
 )
 
 
-def labels(config: KubernetesConfig) -> Mapping[str, tuple[str, ...]]:
-    """The labels of ``config``, each with its kinds. Raises ConfigError for an unknown kind."""
-    return CATALOGUE.choose(config.error_types, config.complexity_level)
+def drawer(config: KubernetesConfig) -> Drawer:
+    """What draws a shop, and faults upon its policies.
 
-
-def generate(
-    config: KubernetesConfig,
-    seed: int,
-    rng_for: Callable[[int], random.Random],
-    make_id: Callable[[int], str],
-    *,
-    start: int = 0,
-) -> Iterator[Query]:
-    """Draw ``config.num_queries`` queries of each label, labels in turn, from index ``start`` on.
-
-    Query ``i`` is drawn from ``rng_for(i)`` alone and has the id ``make_id(i)``. Raises
-    ConfigError for a kind that there is not, for a combination for which the world has no room,
-    and for a checkout that cannot be read.
+    Raises ConfigError for a combination for which the world has no room, and for a checkout that
+    cannot be read.
     """
     folder = config.microservice_dir
     standard = boutique() if folder is None else read_checkout(folder)
-    programs = list(labels(config).items())
-    for index in range(start, config.num_queries * len(programs)):
-        label, kinds = programs[index % len(programs)]
-        rng = rng_for(index)
+
+    def draw_one(label: str, rng: random.Random) -> Drawn:
         anew = config.world == "varied" or label in COUNTED
         for _ in range(_WORLDS if anew else 1):
             world = _world(config, rng) or standard
-            number = COUNTED.get(label)
-            faults = draw(world, kinds, rng) if number is None else draw_number(world, number, rng)
-            if faults is not None:
-                break
-        else:
-            raise ConfigError(
-                "config.error_types", f"{label} does not show in the policies of this world"
+            faults = (
+                draw_number(world, COUNTED[label], rng)
+                if label in COUNTED
+                else draw(world, kinds_of(label), rng, methods_of(world))
             )
-        yield Query(
-            id=make_id(index),
-            application=APPLICATION,
-            version=VERSION,
-            seed=seed,
-            index=index,
-            label=label,
-            level=CATALOGUE.level(kinds),
-            text=_TEXT,
-            initial={"world": world.model_dump(mode="json")},
-            actions=tuple(map(action_of, faults)),
+            if faults is not None:
+                return broken(CATALOGUE, label, _TEXT, world, tuple(map(action_of, faults)))
+        raise ConfigError(
+            "config.error_types", f"{label} does not show in the policies of this world"
         )
+
+    return draw_one
 
 
 def _world(config: KubernetesConfig, rng: random.Random) -> World | None:
@@ -87,9 +65,8 @@ def _world(config: KubernetesConfig, rng: random.Random) -> World | None:
     return varied(rng) if config.num_apps is None else estate(rng, *config.num_apps)
 
 
-def world_of(query: Query) -> World:
-    """The healthy shop of ``query``."""
-    return World.model_validate(cast("dict[str, Any]", query.initial)["world"])
+#: the healthy shop of a query
+world_of: Callable[[Query], World] = world_reader(World)
 
 
 def faults_of(query: Query) -> tuple[Fault, ...]:

@@ -23,6 +23,9 @@ _REFUSAL = re.compile(
     r"""
     Error\ from\ server | error:\ (?!timed\ out\ waiting) | Error:\ | Unable\ to\ connect\ to
     | The\ (?:connection\ to\ the\ server|request\ is\ invalid) | The\ \S+\ ".*"\ is\ invalid
+    # kubectl, of several objects; of a follower that asks again; of a pod without such a program
+    | \[?resource\ mapping\ not\ found | unable\ to\ recognize | OCI\ runtime\ exec\ failed
+    | \S+\ "\S+"\ is\ forbidden:\ User\b
     | bash:\ | \S+:\ command\ not\ found
     """,
     re.VERBOSE,
@@ -30,6 +33,8 @@ _REFUSAL = re.compile(
 #: what goes on in the lines after it, and what is said beside
 _AROUND = re.compile(
     r"\s|\*\ |Warning: |See '|Did you mean|ensure CRDs |A copy of your changes|<klog> |[EWI]\d{4} "
+    r"|command terminated with exit code 12[67]|Unable to use a TTY|Defaulted container"
+    r"|If you don't see a command prompt|All commands and output from this session"
 )
 
 

@@ -136,6 +136,8 @@ def _fenced(part: str, fence: re.Match[str]) -> Found[str]:
         if (said := read_claim(info, body)) is not None:
             return Found(said, start, end, whole=False)
         command = _checked(_meant(info, body))
+        if (said := read_claim("", command)) is not None:  # of an object, or behind a prompt
+            return Found(said, start, end, whole=False)
     except ReplyRefused as refused:
         return Found("", start, end, is_kept(body, part[start:end]), str(refused))
     return Found(command, start, end, is_kept(command, part[start:end]))

@@ -1,4 +1,4 @@
-"""The reference solution: one kubectl command per fault, in every order.
+"""The reference solution: one kubectl command per fault.
 
 A fault is repaired by a JSON patch of what differs in the spec, as an operator would send it. The
 commands name no namespace: the agent's kubeconfig has it.
@@ -8,40 +8,32 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
-from itertools import permutations
+from collections.abc import Mapping
 from typing import Any
 
-from netarena.label import MAX_PARTS
 from netarena.model import Query
-from netarena_k8s.fault import patch
+from netarena.reactive import Repair
+from netarena_k8s.fault.table import patch
 from netarena_k8s.query import faults_of, world_of
 
-#: changes nothing
-LOOK = "kubectl get networkpolicies -o name"
+
+def look() -> str:
+    """At the names of policies."""
+    return fenced("kubectl get networkpolicies -o name")
 
 
-def solve(query: Query) -> list[str]:
-    """The replies, one a turn; a look where nothing is wrong."""
-    return next(orders(query))
-
-
-def orders(query: Query) -> Iterator[list[str]]:
-    """Every order of repairing the faults, the order in which they were drawn first."""
+def repairs(query: Query) -> list[list[Repair]]:
+    """For each fault its command; before it a look at the policy."""
     healthy = {policy.name: policy.spec for policy in world_of(query).policies}
-    repairs = [
-        fenced(patch_command(fault.policy, fault.spec, healthy[fault.policy]))
+    return [
+        [
+            Repair(
+                fenced(f"kubectl get networkpolicy {fault.policy} -o yaml"),
+                fenced(patch_command(fault.policy, fault.spec, healthy[fault.policy])),
+            )
+        ]
         for fault in faults_of(query)
     ]
-    yield from map(list, permutations(repairs or [fenced(LOOK)]))
-
-
-def some_orders(query: Query) -> Iterator[list[str]]:
-    """As ``orders``, but of more than three faults the first and the last order alone."""
-    if len(query.actions) <= MAX_PARTS:
-        return orders(query)
-    first = solve(query)
-    return iter([first, first[::-1]])
 
 
 def patch_command(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -1,28 +1,27 @@
 """What an agent is told of a ticket: what is intended, by groups, and what people saw.
 
-Each observation is true where the agent begins. Some are symptoms and one at least is not, in the
-same words: only what is intended tells them apart. The texts are files in ``prompts``.
+The texts are files in ``prompts``.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from string import Template
+from typing import TypeAlias
 
 from netarena.model import Query, Step
-from netarena.prompts import CommandLimits, PromptParts, bound, read_examples, read_text, tell_turn
-from netarena_k8s.apiserver.bound import POLICY_ENTRIES
+from netarena.prompts import CommandLimits, PromptParts, read_text, tell_turns
+from netarena.ticket import MAX_SYMPTOMS, Sights, tell_ticket
 from netarena_k8s.claim import WORDS
-from netarena_k8s.fault import faulty
-from netarena_k8s.plan import Grant, Group, Plan
-from netarena_k8s.prompt import PACKAGE, tell_intent
+from netarena_k8s.embedded.apiserver.bound import POLICY_ENTRIES
+from netarena_k8s.fault.table import Fault, faulty
+from netarena_k8s.prompt import KEYS, PACKAGE, tell_intent
 from netarena_k8s.query import faults_of, world_of
-from netarena_k8s.world import Net, Pair, World
+from netarena_k8s.world.model import Net, Pair, World
+from netarena_k8s.world.plan import Grant, Group, Plan, Use
 
-#: symptoms that are reported at most
-MAX_SYMPTOMS = 3
 #: draws of a pair that is as intended
 _TRIES = 40
 #: whether the connection works -> how people say it
@@ -42,6 +41,21 @@ _SEEN: Mapping[bool, Sequence[str]] = {
         "From the pod of {source} a connection to {target} is set up at once.",
     ),
 }
+#: the same, of what is used beside the pairs
+_SEEN_BESIDE: Mapping[bool, Sequence[str]] = {
+    False: (
+        "{source} gets no answer from {target} on port {port}.",
+        "Connections from {source} to port {port} of {target} time out.",
+        "Since this morning {source} has not reached {target} (port {port}).",
+    ),
+    True: (
+        "{source} is connected to {target} on port {port}.",
+        "From {source} port {port} of {target} answers at once.",
+        "Logs of {source} show an exchange with {target} (port {port}) a minute ago.",
+    ),
+}
+#: what somebody may have seen
+_Seen: TypeAlias = Pair | Use
 _VERBS = {
     "store": ("read from and write to", "keep their data in", "query"),
     "": ("call", "send requests to", "depend on", "talk to"),
@@ -57,30 +71,18 @@ def ticket_parts(
 ) -> PromptParts:
     """The parts of the next prompt; ``rng`` is the same in each turn."""
     world = world_of(query)
-    observed = " ".join(_observe(query, world, rng))
+    observed = _Sights(world, faults_of(query)).observe(rng)
     rules = Template(read_text(PACKAGE, "ticket")).substitute(
         num_apps=len(world.apps),
         namespace=namespace,
         intent=tell_intent(world) if world.plan is None else tell_plan(world, world.plan, rng),
         uses=_USES if world.uses else "",
+        names="" if world.plan is None else _NAMES,
         entries=POLICY_ENTRIES,
         lookups=f"\n{read_text(PACKAGE, 'lookups')}" if world.restricts_egress else "",
         **asdict(limits),
     )
-    reply = Template(read_text(PACKAGE, "ticket_reply")).substitute(
-        words="\n".join(f"- {word}: {what}" for word, what in WORDS.items())
-    )
-    turns = [
-        tell_turn(number, step, ("command",), "", limits.output_chars)
-        for number, step in enumerate(steps, start=1)
-    ]
-    return PromptParts(
-        rules=rules,
-        reply_format=reply,
-        task=f"A ticket has come in: {observed}",
-        history=bound(turns, limits.history_chars),
-        examples=read_examples(PACKAGE, ("ticket_look", "ticket_repair")),
-    )
+    return tell_ticket(PACKAGE, rules, WORDS, observed, tell_turns(steps, KEYS, limits))
 
 
 _USES = (
@@ -89,56 +91,71 @@ _USES = (
 )
 
 
-def _observe(query: Query, world: World, rng: random.Random) -> list[str]:
-    """What people saw, in any order."""
-    faults = faults_of(query)
-    sights = _Sights(Net(world, world.policies), Net(world, faulty(world, faults)))
-    found: list[Pair] = []
-    shown = rng.sample(faults, len(faults))
-    for fault in shown[: rng.randint(1, MAX_SYMPTOMS)]:
-        ends = (*fault.broken, *fault.opened)
-        wrong = [Pair(source=source, target=target) for source, target in ends]
-        wrong = [pair for pair in wrong if sights.is_wrong(pair) and pair not in found]
-        if wrong:
-            found.append(rng.choice(wrong))
-    if faults and not found:
-        found.append(rng.choice([pair for pair in world.pairs if sights.is_wrong(pair)]))
-    more = 1 if found else rng.randint(2, MAX_SYMPTOMS)
-    for pair in _beside(world, found, rng):
-        if more and pair not in found and not sights.is_wrong(pair):
-            found.append(pair)
-            more -= 1
-    rng.shuffle(found)
-    return [
-        rng.choice(_SEEN[sights.works(pair)]).format(source=pair.source, target=pair.target)
-        for pair in found
-    ]
+#: of large shops
+_NAMES = (
+    "Names of policies say nothing of what they are about, and several policies may be about one "
+    "application; what one of them lacks another may have.\n\n"
+)
 
 
-@dataclass(frozen=True)
-class _Sights:
-    """The shop as it should be, and as the agent meets it."""
+class _Sights(Sights[_Seen]):
+    def __init__(self, world: World, faults: Sequence[Fault]) -> None:
+        super().__init__(len(faults))
+        self._world = world
+        self._faults = faults
+        self._healthy = Net(world, world.policies)
+        self._now = Net(world, faulty(world, faults))
 
-    healthy: Net
-    now: Net
+    def symptoms(self, rng: random.Random) -> list[_Seen]:
+        """Of each fault one."""
+        stopped = {str(use): use for use in self._world.uses}
+        found: list[_Seen] = []
+        shown = rng.sample(self._faults, len(self._faults))
+        for fault in shown[: rng.randint(1, MAX_SYMPTOMS)]:
+            ends = (*fault.broken, *fault.opened)
+            pairs: list[_Seen] = [Pair(source=source, target=target) for source, target in ends]
+            uses: list[_Seen] = [stopped[use] for use in fault.stopped]
+            # as often one as the other, where a fault shows in both
+            for some in rng.sample((pairs, uses), 2):
+                wrong = [one for one in some if self.is_wrong(one) and one not in found]
+                if wrong:
+                    found.append(rng.choice(wrong))
+                    break
+        return found
 
-    def works(self, pair: Pair) -> bool:
-        return self.now.reaches(pair)
+    def every(self) -> list[_Seen]:
+        return [*self._world.pairs, *self._world.uses]
 
-    def is_wrong(self, pair: Pair) -> bool:
-        return self.works(pair) != self.healthy.reaches(pair)
+    def beside(self, found: Sequence[_Seen], rng: random.Random) -> Iterator[_Seen]:
+        """About the same applications, as often blocked as not."""
+        world = self._world
+        near = {name for one in found for name in (one.source, one.target)}
+        calls: list[_Seen] = [Pair(source=source, target=target) for source, target in world.calls]
+        calls += world.uses
+        close = [one for one in calls if {one.source, one.target} & near]
+        others = [pair for pair in world.pairs if {pair.source, pair.target} & near] or world.pairs
+        for _ in range(_TRIES):
+            yield rng.choice((close or calls or others) if rng.random() < 0.5 else others)
+        yield from world.pairs
+
+    def is_wrong(self, one: _Seen) -> bool:
+        return _works(self._now, one) != _works(self._healthy, one)
+
+    def tell(self, one: _Seen, rng: random.Random) -> str:
+        works = _works(self._now, one)
+        if isinstance(one, Pair):
+            return rng.choice(_SEEN[works]).format(source=one.source, target=one.target)
+        names = {}
+        if (plan := self._world.plan) is not None:
+            names = {guest.address: f"{guest.name} of {guest.space}" for guest in plan.guests}
+            names |= {partner.address: partner.name for partner in plan.partners}
+        source, target = (names.get(end, end) for end in (one.source, one.target))
+        form = rng.choice(_SEEN_BESIDE[works])
+        return form.format(source=source, target=target, port=f"{one.port}/{one.protocol}")
 
 
-def _beside(world: World, found: Sequence[Pair], rng: random.Random) -> Iterator[Pair]:
-    """Pairs in which somebody may have an interest: about the same applications as those that were
-    found, as often blocked as not."""
-    near = {name for pair in found for name in (pair.source, pair.target)}
-    calls = [Pair(source=source, target=target) for source, target in world.calls]
-    close = [pair for pair in calls if {pair.source, pair.target} & near]
-    others = [pair for pair in world.pairs if {pair.source, pair.target} & near] or world.pairs
-    for _ in range(_TRIES):
-        yield rng.choice((close or calls or others) if rng.random() < 0.5 else others)
-    yield from world.pairs
+def _works(net: Net, one: _Seen) -> bool:
+    return net.reaches(one) if isinstance(one, Pair) else net.allows(one)
 
 
 def tell_plan(world: World, plan: Plan, rng: random.Random) -> str:
@@ -152,7 +169,8 @@ def tell_plan(world: World, plan: Plan, rng: random.Random) -> str:
         f"An application belongs to a team (label {plan.team_key} of its pod: "
         f"{', '.join(teams)}) and has a role (label {plan.role_key}: {', '.join(roles)}). The "
         "labels of its pod say so, its name does not. The service of an application has its "
-        "name. All that may connect, by the first port of the service unless another is named:"
+        f"name. The namespace itself is labelled {_tell_labels(world.labels)}. All that may "
+        "connect, by the first port of the service unless another is named:"
     )
     return "\n".join(
         (
@@ -181,10 +199,11 @@ def _tell_end(plan: Plan, end: Group | str) -> str:
         return f"the {role}s" + (f" of {team}" if team else " of all teams")
     for guest in plan.guests:
         if guest.name == end:
-            labels, spaces = (
-                ", ".join(f"{key}={value}" for key, value in labels.items())
-                for labels in (guest.labels, guest.space_labels)
-            )
+            labels, spaces = map(_tell_labels, (guest.labels, guest.space_labels))
             return f"{end} (pods {labels} in the namespace {guest.space}, labelled {spaces})"
     (cidr,) = (partner.cidr for partner in plan.partners if partner.name == end)
     return f"{end} ({cidr}, outside)"
+
+
+def _tell_labels(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in labels.items())

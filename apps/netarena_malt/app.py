@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar, Self, get_args
 
-from netarena.application import Application, Environment
+from netarena.application import Drawer, Environment, Labelled
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.identity import read_id
@@ -63,10 +63,10 @@ _PROGRAM = Tool(
 )
 
 
-class Malt(Application):
+class Malt(Labelled):
     """Constructive and over after one reply: a program that turns the network into the target."""
 
-    name: ClassVar[str] = query.APPLICATION
+    name: ClassVar[str] = "malt"
     version: ClassVar[str] = query.VERSION
     role: ClassVar[str] = "malt_operator"
     title: ClassVar[str] = "NetArena MALT: data-centre capacity planning"
@@ -99,14 +99,14 @@ class Malt(Application):
     def version_of(self, config: Config) -> str:
         return query.version_of(config)
 
-    def generate(self, config: Config, seed: int) -> Iterator[Query]:
-        return self.generate_from(config, seed, 0)
-
-    def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
-        return self.draw(query.generate, config, seed, start)
+    def versions(self) -> Mapping[str, str]:
+        return query.VERSIONS
 
     def labels(self, config: Config) -> Collection[str]:
         return query.labels(config)
+
+    def drawer(self, config: Config) -> Drawer:
+        return query.drawer(config)
 
     def solve(self, query: Query) -> Sequence[str]:
         return [solution.reference_code(query)]
@@ -184,6 +184,10 @@ class Malt(Application):
             str(record.get("Label", "not told")),
             1,
         )
+
+    def fails(self, step: Step) -> bool:
+        """Whether the program gave nothing that can be judged."""
+        return not isinstance(step.state, dict) or "error" in step.state
 
     def failure(self, query: Query, episode: Episode) -> Failure:
         """By the rules of ``netarena_malt.failure``."""

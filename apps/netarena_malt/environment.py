@@ -11,7 +11,7 @@ import asyncio
 import re
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 from netarena.application import Environment
 from netarena.errors import EnvironmentFailed
@@ -170,6 +170,13 @@ class MaltEnvironment(Environment):
 
     async def observe(self) -> State:
         return self._state
+
+    async def snapshot(self) -> State:
+        """Of what was answered: each program meets a network of its own."""
+        return self._state
+
+    async def restore(self, snapshot: object) -> None:
+        self._state = cast("State", snapshot)
 
     async def close(self) -> None:
         self._state = dict(UNANSWERED)

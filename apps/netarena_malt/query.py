@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import ValidationError, field_validator
 
+from netarena.application import Drawer, Drawn
 from netarena.config import Config, shapes
 from netarena.errors import ConfigError
 from netarena.model import Action, JsonValue, Query
@@ -64,13 +65,16 @@ from netarena_malt.topology import (
     Graph,
 )
 
-APPLICATION = "malt"
 #: the value of ``topology`` that is no path
 RELEASED_NAME = "released"
 #: of the generator; raised whenever a seed would draw something else
 VERSION = "2"
 #: the same where texts come from the grammar, whose words may change while all else stays
 WORDED_VERSION = "3"
+#: which queries each draws
+VERSIONS = MappingProxyType(
+    {VERSION: "phrasing canonical", WORDED_VERSION: "phrasing varied and held_out"}
+)
 
 #: label -> (level, its operations and the shapes of its loops in order); the order is that of the
 #: queries
@@ -208,41 +212,20 @@ def labels(config: Config) -> list[str]:
     return _carried(base_for(config), asked)
 
 
-def generate(
-    config: Config,
-    seed: int,
-    rng_for: Callable[[int], random.Random],
-    make_id: Callable[[int], str],
-    *,
-    start: int = 0,
-) -> Iterator[Query]:
-    """Draw ``config.num_queries`` queries of each label of the levels asked for, labels in turn,
-    from index ``start`` on.
-
-    Query ``i`` is drawn from ``rng_for(i)`` alone and has the id ``make_id(i)``.
-    """
+def drawer(config: Config) -> Drawer:
+    """What draws an initial network, and operations upon it. Raises ConfigError."""
     base = base_for(config)
-    carried = labels(config)
-    for i in range(start, config.num_queries * len(carried)):
-        label = carried[i % len(carried)]
+
+    def draw_one(label: str, rng: random.Random) -> Drawn:
         level, kinds = PROGRAMS[label]
-        rng = rng_for(i)
         drawn = _draw(kinds, rng, base)
         if drawn is None:
             raise ConfigError("topology", f"no query of label {label!r} can be drawn")
         draft, actions = drawn
-        yield Query(
-            id=make_id(i),
-            application=APPLICATION,
-            version=version_of(config),
-            seed=seed,
-            index=i,
-            label=label,
-            level=level,
-            text=_word(config, actions, draft, rng),
-            initial=cast("JsonValue", draft.edits()),
-            actions=actions,
-        )
+        text = _word(config, actions, draft, rng)
+        return Drawn(level, text, cast("JsonValue", draft.edits()), actions)
+
+    return draw_one
 
 
 def version_of(config: Config) -> str:

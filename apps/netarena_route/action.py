@@ -28,11 +28,29 @@ class Fault(Record):
     inject: tuple[Command, ...]
     #: brings back exactly the healthy state, whatever else is still broken
     repair: tuple[Command, ...]
+    #: of tickets: what the following call it by
+    name: str = ""
+    #: ordered pairs that work by it, and must not
+    opens: tuple[tuple[str, str], ...] = ()
+    #: faults that show in no pair until this one is repaired
+    masks: tuple[str, ...] = ()
+    #: faults that must be repaired before this one: else its repair breaks or opens a pair
+    after: tuple[str, ...] = ()
+    #: faults that have no effect while this one is there
+    bypasses: tuple[str, ...] = ()
+
+
+#: what is told only where there is any
+_RARE = ("name", "opens", "masks", "after", "bypasses")
 
 
 def action_of(fault: Fault) -> Action:
     """The fault as an action of a query."""
-    return Action(kind=fault.kind, parameters=fault.model_dump(mode="json"))
+    told = fault.model_dump(mode="json")
+    return Action(
+        kind=fault.kind,
+        parameters={key: value for key, value in told.items() if value or key not in _RARE},
+    )
 
 
 def fault_of(action: Action) -> Fault:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import ClassVar, Self, cast
 
-from netarena.application import Application, Environment
+from netarena.application import Drawer, Environment
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
-from netarena.label import EXTENDED
+from netarena.label import EXTENDED, Catalogue
 from netarena.model import (
     Action,
+    Cause,
     Check,
+    Claim,
     Episode,
-    Failure,
     JsonValue,
     Judgement,
     Move,
@@ -25,26 +27,37 @@ from netarena.model import (
     Step,
 )
 from netarena.picture import Picture
-from netarena.prompts import MAX_LOGGED_CHARS, MAX_OUTPUT_CHARS, CommandLimits, PromptParts, clip
+from netarena.prompts import (
+    MAX_LOGGED_CHARS,
+    MAX_OUTPUT_CHARS,
+    MAX_TICKET_OUTPUT_CHARS,
+    CommandLimits,
+    PromptParts,
+    clip,
+)
+from netarena.reactive import Reactive, Repair
 from netarena.ticket import Briefing
 from netarena.tool import Parameter, Tool
 from netarena_route import (
     action,
-    attack,
+    claim,
     diagnosis,
-    guess,
-    heuristic,
     picture,
     prompt,
     query,
     reply,
     solution,
     state,
+    ticket,
 )
-from netarena_route.client import Warm
-from netarena_route.config import MIN_VARIED_SWITCHES, RouteConfig
-from netarena_route.environment import LIMITS, RouteEnvironment
-from netarena_route.world import World
+from netarena_route.agent import attack, attack_frr, guess, heuristic, heuristic_backbone
+from netarena_route.backbone import examination as backbone
+from netarena_route.backbone_environment import BackboneEnvironment
+from netarena_route.config import BACKBONE, MIN_VARIED_SWITCHES, RouteConfig
+from netarena_route.environment import LIMITS, RouteEnvironment, resolve
+from netarena_route.fault import mask
+from netarena_route.real.client import Warm
+from netarena_route.world.model import World
 
 #: what an audit spreads over where the config does not say: sizes, and families of faults
 _AUDITED_SIZES = ((2, 1), (3, 2), (4, 4))
@@ -63,6 +76,7 @@ _AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (
 )
 
 _TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, prompt.MAX_HISTORY_CHARS)
+_TICKET_LIMITS = replace(_TOLD_LIMITS, output_chars=MAX_TICKET_OUTPUT_CHARS)  # of backbones
 
 
 _COMMAND = Tool(
@@ -75,10 +89,10 @@ _COMMAND = Tool(
 )
 
 
-class Route(Application):
+class Route(Reactive):
     """Reactive: one shell command a turn, until every pair of machines is as it should be."""
 
-    name: ClassVar[str] = query.APPLICATION
+    name: ClassVar[str] = "route"
     version: ClassVar[str] = query.VERSION
     role: ClassVar[str] = "route_operator"
     title: ClassVar[str] = "NetArena routing: repair of a broken network"
@@ -89,7 +103,7 @@ class Route(Application):
         "every command, that nothing that worked was broken."
     )
     config_type: ClassVar[type[Config]] = RouteConfig
-    looks: ClassVar[int] = 10
+    catalogue: ClassVar[Catalogue] = query.CATALOGUE
 
     def __init__(self) -> None:
         self._warm: Warm | None = None
@@ -111,6 +125,8 @@ class Route(Application):
     def variants(self, config: Config) -> Sequence[Config]:
         """Sizes, worlds and families of faults, but for keys that were set."""
         route, fixed = cast("RouteConfig", config), config.model_fields_set
+        if route.world == BACKBONE:
+            return (route,)
         worlds = [route.world] if "world" in fixed else ["standard", "varied"]
         sized = not fixed.isdisjoint({"num_switches", "num_hosts_per_subnet"})
         sizes = [(route.num_switches, route.num_hosts_per_subnet)] if sized else _AUDITED_SIZES
@@ -126,47 +142,101 @@ class Route(Application):
             )
             for world in worlds
             for num_switches, num_hosts in sizes
-            if world == "standard" or num_switches >= MIN_VARIED_SWITCHES
+            if world == "standard" or (num_switches or MIN_VARIED_SWITCHES) >= MIN_VARIED_SWITCHES
             for types in families
         ]
 
-    def solutions(self, query: Query) -> Iterator[Sequence[str]]:
-        """Every order of the repairs."""
-        return solution.orders(query)
+    def look(self, query: Query) -> str:
+        return backbone.look(query) if _is_backbone(query) else solution.look(query)
 
-    def generate(self, config: Config, seed: int) -> Iterator[Query]:
-        return self.generate_from(config, seed, 0)
+    def repairs(self, query: Query) -> Sequence[Sequence[Repair]]:
+        return backbone.repairs(query) if _is_backbone(query) else solution.repairs(query)
 
-    def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
-        return self.draw(query.generate, cast("RouteConfig", config), seed, start)
+    def waits(self, query_: Query) -> Sequence[Collection[int]]:
+        if _is_backbone(query_):
+            return backbone.waits(query_)
+        return mask.waits(query.faults_of(query_))
+
+    def doubts(self, query_: Query) -> Sequence[str]:
+        """Whether each fault shows alone, each order is safe, and what is masked is hidden."""
+        if _is_backbone(query_):
+            return backbone.doubts(query_)
+        return mask.doubts(_world(query_), query.faults_of(query_))
+
+    def drawer(self, config: Config) -> Drawer:
+        route = cast("RouteConfig", config)
+        return backbone.drawer(route) if route.world == BACKBONE else query.drawer(route)
 
     def labels(self, config: Config) -> Collection[str]:
-        return query.labels(cast("RouteConfig", config))
+        route = cast("RouteConfig", config)
+        return backbone.labels(route) if route.world == BACKBONE else super().labels(route)
 
-    def solve(self, query: Query) -> Sequence[str]:
-        return solution.solve(query)
+    def count_wrong(self, query: Query, state_: State) -> int:
+        if _is_backbone(query):
+            return backbone.count_wrong(query, state_)
+        return len(state.misfits(_world(query), state_))
+
+    def count_tested(self, query: Query) -> int:
+        if _is_backbone(query):
+            return backbone.count_tested(query)
+        return len(_world(query).endpoints) ** 2
 
     def distract(self, query: Query, rng: random.Random) -> str:
+        if _is_backbone(query):
+            return backbone.distract(query, rng)
         return guess.distract(_world(query), rng)
 
     def attacks(self) -> Sequence[str]:
-        return attack.attacks()
+        return [*attack.attacks(), *attack_frr.attacks()]
 
     def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
+        if _is_backbone(answers[0]):
+            return backbone.blanket()
         return guess.blanket(_world(answers[0]))
 
     def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
         del briefing
-        return heuristic.Operator().reply
+        house, provider = heuristic.Operator(), heuristic_backbone.Operator()
+        return lambda prompt: (provider if heuristic_backbone.MARK in prompt else house).reply(
+            prompt
+        )
 
     def describe(self, action_: Action) -> str:
         return action.describe(action_)
 
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
+        if _is_backbone(query):
+            return backbone.prompt_parts(query, state, steps, _TOLD_LIMITS)
         return prompt.prompt_parts(query, _world(query), state, steps, _TOLD_LIMITS)
 
+    def ticket(self, query: Query, steps: Sequence[Step], rng: random.Random) -> PromptParts:
+        if _is_backbone(query):
+            return backbone.ticket_parts(query, steps, _TICKET_LIMITS, rng)
+        return ticket.ticket_parts(query, _world(query), steps, _TOLD_LIMITS, rng)
+
+    def claim(self, move: Move) -> Claim | None:
+        return claim.claim_of(move)
+
+    def declare(self, causes: Sequence[Cause]) -> str:
+        return json.dumps(claim.make_move(causes))
+
+    def causes(self, query_: Query) -> Sequence[Cause]:
+        return claim.causes_of(query.faults_of(query_))
+
+    def named(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
+        """A machine may be called as in a command."""
+        if _is_backbone(query):
+            return causes
+        world = _world(query)
+        return [one._replace(place=resolve(world, one.place) or one.place) for one in causes]
+
+    def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
+        if _is_backbone(query):
+            return backbone.leftover(query, episode)
+        return state.leftover(episode)
+
     def parse(self, reply_: str) -> Move:
-        return cast("Move", reply.read_reply(reply_))
+        return reply.read_reply(reply_)
 
     def tools(self, config: Config) -> Sequence[Tool]:
         del config
@@ -179,12 +249,15 @@ class Route(Application):
     def environment(self, query: Query, config: Config) -> Environment:
         if self._warm is None:
             raise EnvironmentFailed("the application is not entered", proven_ours=True)
-        return RouteEnvironment(query, cast("RouteConfig", config), self._warm)
+        kind = BackboneEnvironment if _is_backbone(query) else RouteEnvironment
+        return kind(query, cast("RouteConfig", config), self._warm)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         """By the states around the step: what was broken before it is not its doing."""
         del initial
-        return state.judge(_world(query), before, after)
+        if _is_backbone(query):
+            return backbone.judge(query, before, after)
+        return state.judge(_world(query), before, after, false_alarm=not query.actions)
 
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
         faults = [
@@ -203,13 +276,13 @@ class Route(Application):
             "success": episode.correct,
             "safe": episode.safe,
             "iterations": episode.iterations,
-            "log_content": "\n".join(_log(_world(query), step) for step in episode.steps),
+            **({} if episode.claimed is None else {"leftover": [*self.leftover(query, episode)]}),
+            "log_content": "\n".join(_log(query, step) for step in episode.steps),
         }
 
-    def failure(self, query: Query, episode: Episode) -> Failure | None:
-        return state.classify(_world(query), episode)
-
     def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+        if _is_backbone(query):
+            return backbone.pictures(query, episode, number)
         return picture.draw(_world(query), episode, number)
 
     def diagnose(self) -> Sequence[Check]:
@@ -223,18 +296,29 @@ def _world(query_: Query) -> World:
     return query.world_of(query_)
 
 
-def _log(world: World, step: Step) -> str:
+def _is_backbone(query_: Query) -> bool:
+    return backbone.is_backbone(query_)
+
+
+def _log(query_: Query, step: Step) -> str:
     """One turn in the form that stored results of the reference have."""
-    if not isinstance(step.move, dict):
-        return f"No command: {step.refused or 'there was no reply'}\n"
+    if not isinstance(step.move, dict) or "command" not in step.move:
+        said = "the end was declared" if step.claim else "there was no reply"
+        return f"No command: {step.refused or said}\n"
     lines = []
     if step.state is not None:
-        lines += [f"Pingall result:\n{prompt.pingall(world, step.state)}\n"]
+        lines += [f"{_tell(query_, step.state)}\n"]
     lines += [f"Machine: {step.move['machine']}", f"Command: {step.move['command']}"]
     if step.judgement is not None:
         lines += [f"Not safe: {one.detail}" for one in step.judgement.findings]
-    if step.state is not None:
+    if step.state is not None and not _is_backbone(query_):
         lines.append(f"Packet Loss: {prompt.loss_pct(step.state)}%")
     lines.append(f"Elapsed Time: {step.execution_s} seconds\n")
     lines.append(f"Command Output:\n{clip(step.output, MAX_LOGGED_CHARS)}\n")
     return "\n".join(lines)
+
+
+def _tell(query_: Query, state_: State) -> str:
+    if _is_backbone(query_):
+        return backbone.tell_state(query_, state_)
+    return f"Pingall result:\n{prompt.pingall(_world(query_), state_)}"

@@ -11,7 +11,6 @@ import codecs
 import importlib.util
 import json
 import os
-import random
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -27,9 +26,8 @@ from netarena.sandbox import shell
 from netarena.sandbox.child import program
 from netarena.sandbox.namespace import Unavailable, current_network, isolate, leave_network
 from netarena_route.config import RouteConfig
-from netarena_route.fault import PAPER_KINDS
-from netarena_route.netlink import neighbour_table
-from netarena_route.query import DRAW
+from netarena_route.fault.table import PAPER_KINDS
+from netarena_route.real.backbone import frr
 
 #: what gives a container the rights; the second is the least that suffices
 PRIVILEGED = "docker run --privileged"
@@ -39,6 +37,7 @@ NARROWER = (
 )
 _RIGHTS = f"start the container by {PRIVILEGED}, or with fewer rights by {NARROWER}"
 _NAMESPACES, _BUBBLEWRAP, _MININET = "namespaces", "bubblewrap", "mininet"
+_DAEMONS, _INSTALL_FRR = "FRR", "apt-get install --yes frr"
 #: how the shell ends its line on a program that is not there
 _NO_PROGRAM = ": command not found"
 _PROGRAMS, _TOOLS = "programs", "agents' tools"
@@ -50,6 +49,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "conntrack": ("conntrack",),
     "curl": ("curl",),
     "ethtool": ("ethtool",),
+    "frr": ("vtysh",),
     "iproute2": ("ip", "tc"),
     "iptables": ("iptables",),
     "iputils-arping": ("arping",),
@@ -69,8 +69,6 @@ INSTALL = f"apt-get update && apt-get install --yes {' '.join(PACKAGES)}"
 #: without these there is no network; the others are for some configs (``_NEEDS``), or for agents
 _ESSENTIAL = frozenset({"bwrap", "ip", "iptables", "sysctl", "tc"})
 _TRY_S = 60.0
-#: of networks that differ in size by what is drawn
-_DRAWN = 4
 
 
 @dataclass(frozen=True)
@@ -142,6 +140,10 @@ _NEEDS = (
             _PAIR,
             _NFT.format("inet", "hook forward"),
             "nft add rule inet t c iifname t0 meta l4proto icmp drop",
+            *(
+                f"nft add chain inet t {hook} '{{ type filter hook {hook} priority 0; }}'"
+                for hook in ("input", "output")
+            ),
             _NFT.format("netdev", "hook ingress device t0"),
             "nft add rule netdev t c ip protocol icmp drop",
         ),
@@ -156,6 +158,14 @@ _NEEDS = (
         'pip install "netarena[route]", or set emulator to netns',
         "emulator",
         "mininet",
+    ),
+    # and that its daemons start, held as in an episode (``_try_daemons``)
+    _Need(
+        _DAEMONS,
+        ("vtysh --help",),
+        f"{_INSTALL_FRR}; where it runs as a service of the machine, systemctl disable --now frr",
+        "world",
+        "backbone",
     ),
 )
 
@@ -177,22 +187,6 @@ def diagnose() -> list[Check]:
             checks.append(_check(need.name, failed, "works", remedy, severity))
     if _TOOLS in failed and _PROGRAMS not in failed:
         checks.append(_check(_TOOLS, failed, "", INSTALL, Severity.NOTE))
-    table = neighbour_table()
-    sizes = ", ".join(
-        f"{table.most // neighbours} at ({size},{size})"
-        for size in (2, 4, 8)
-        if (neighbours := _neighbours(RouteConfig(num_switches=size, num_hosts_per_subnet=size)))
-    )
-    checks.append(
-        Check(
-            name="neighbour table",
-            ok=True,
-            severity=Severity.NOTE,
-            detail=f"{table.most} entries for all networks, {table.used} in use: networks at once, "
-            f"(num_switches, num_hosts_per_subnet): {sizes}; any number of larger ones, whose "
-            "entries are permanent",
-        )
-    )
     return checks
 
 
@@ -209,15 +203,6 @@ def check(config: RouteConfig) -> None:
                 f"{need.name} does not work here: {failed[need.name]}; "
                 f"{_remedy(need, failed[need.name])}",
             )
-    each = _neighbours(config)
-    most = neighbour_table().most
-    if each * config.concurrency > most:
-        raise ConfigError(
-            "concurrency",
-            f"{config.concurrency} networks of {each} neighbours each need "
-            f"{each * config.concurrency} entries of this kernel's neighbour table, which holds "
-            f"{most}: at most {most // each} at this size",
-        )
 
 
 def _check(
@@ -247,16 +232,6 @@ def _asks_for(config: RouteConfig, need: _Need) -> bool:
         return bool(asked == need.value)
     # kinds beyond the paper's are all of the extended family
     return not {*PAPER_KINDS}.issuperset(part for entry in asked for part in entry.split(JOINT))
-
-
-def _neighbours(config: RouteConfig) -> int:
-    """Entries of the table that a network of ``config`` takes, the largest of some that are drawn;
-    0 for one whose entries are permanent."""
-    drawn = [
-        DRAW[config.world](config.num_switches, config.num_hosts_per_subnet, random.Random(seed))  # noqa: S311 -- not for secrets
-        for seed in range(_DRAWN if config.world == "varied" else 1)
-    ]
-    return max(0 if world.permanent else world.neighbours for world in drawn)
 
 
 @cache
@@ -340,6 +315,9 @@ def _try_inside() -> Iterator[tuple[str, str]]:
                 said = result.output.strip().rstrip(".")
                 yield need.name, one_line(f"{command}: {said}", 300)
                 break
+        else:
+            if need.name == _DAEMONS and (problem := frr.try_out(network)):
+                yield need.name, problem
         os.close(network)
 
 

@@ -6,26 +6,29 @@ things, and what the agent is told.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from itertools import zip_longest
 
 from netarena.application import Environment
 from netarena.errors import EnvironmentFailed
 from netarena.model import Execution, Move, Query, State
 from netarena.sandbox.shell import Limits
-from netarena_route.client import Net, Warm
+from netarena.ticket import Briefing
 from netarena_route.config import RouteConfig
-from netarena_route.fault import expected
+from netarena_route.fault.table import expected
 from netarena_route.query import faults_of, world_of
+from netarena_route.real.client import Net, Warm
 from netarena_route.state import fields
-from netarena_route.world import World
+from netarena_route.world.model import World
 
 #: of one command; the prompt tells them
 LIMITS = Limits()
 _NAMED_MACHINES = 40
 
 
-class RouteEnvironment(Environment):
-    """A broken network, and commands in its machines."""
+class Networked(Environment):
+    """A network in a process of its own, and commands on its machines; what stands in it, and how
+    it is proven broken, is that of each kind of world."""
 
     def __init__(self, query: Query, config: RouteConfig, warm: Warm) -> None:
         self._query = query
@@ -33,41 +36,21 @@ class RouteEnvironment(Environment):
         self._emulator = config.emulator
         self._net: Net | None = None
 
-    async def open(self) -> State:
-        """Build the healthy network and verify it, inject the faults in their order, and verify
-        that exactly what they should break is broken.
-
-        Raises EnvironmentFailed for a network that cannot be built or is not broken as it should.
-        """
-        try:
-            self._world, faults = world_of(self._query), faults_of(self._query)
-        except ValueError as error:  # a file of queries may hold anything
-            raise EnvironmentFailed(f"no query of routing: {error}", proven_ours=True) from None
-        self._net = await self._warm.begin(self._world, self._emulator)
-        await self._net.build()
-        for fault in faults:
-            await self._net.inject(fault.inject)
-        state = await self._net.observe()
-        if difference := _difference(
-            self._world, expected(self._world, faults), fields(state)["matrix"]
-        ):
-            parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
-            raise EnvironmentFailed(
-                f"the faults do not show as they should: {parts}: {difference}", evidence=state
-            )
-        return state
+    @abstractmethod
+    def _find(self, asked: str) -> tuple[str | None, str]:
+        """The machine that is meant, none for none, and why nothing is run there, if so."""
 
     async def execute(self, move: Move) -> Execution:
-        """Run a command in the sandbox, in the machine's network. What cannot be run is told.
+        """Run a command in the sandbox, on the machine. What cannot be run is told.
 
         Raises EnvironmentFailed when the network's process is gone.
         """
         if not isinstance(move, dict):
             raise TypeError('a move of route is {"machine": name, "command": text}')
         asked, command = str(move["machine"]), str(move["command"])
-        machine = resolve(self._world, asked)
-        if machine is None:
-            return Execution(output=_unknown(self._world, asked), executed=False)
+        machine, refusal = self._find(asked)
+        if machine is None or refusal:
+            return Execution(output=refusal, executed=False)
         if not command.strip():
             return Execution(output="[the command is empty]\n", executed=False)
         output = await self._opened.run(machine, command, LIMITS.wall_s)
@@ -86,6 +69,45 @@ class RouteEnvironment(Environment):
         if self._net is None:
             raise EnvironmentFailed("the network is not open", proven_ours=True)
         return self._net
+
+
+class RouteEnvironment(Networked):
+    """A broken network, and commands in its machines."""
+
+    def __init__(self, query: Query, config: RouteConfig, warm: Warm) -> None:
+        super().__init__(query, config, warm)
+        self._traced = config.briefing is Briefing.TICKET
+
+    async def open(self) -> State:
+        """Build the healthy network and verify it, inject the faults in their order, and verify
+        that exactly what they should break is broken.
+
+        Raises EnvironmentFailed for a network that cannot be built or is not broken as it should.
+        """
+        try:
+            self._world, faults = world_of(self._query), faults_of(self._query)
+        except ValueError as error:  # a file of queries may hold anything
+            raise EnvironmentFailed(f"no query of routing: {error}", proven_ours=True) from None
+        self._net = await self._warm.begin(self._world, self._emulator)
+        await self._net.build()
+        if self._traced:  # all at once: what is left of one is held against what was before all
+            await self._net.inject((one for each in faults for one in each.inject), traced=True)
+        else:
+            for fault in faults:
+                await self._net.inject(fault.inject)
+        state = await self._net.observe()
+        if difference := _difference(
+            self._world, expected(self._world, faults), fields(state)["matrix"]
+        ):
+            parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
+            raise EnvironmentFailed(
+                f"the faults do not show as they should: {parts}: {difference}", evidence=state
+            )
+        return state
+
+    def _find(self, asked: str) -> tuple[str | None, str]:
+        machine = resolve(self._world, asked)
+        return machine, "" if machine is not None else _unknown(self._world, asked)
 
 
 def resolve(world: World, asked: str) -> str | None:

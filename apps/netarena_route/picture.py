@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from netarena.model import Episode, State
 from netarena.picture import Link, Mark, Matrix, Node, Picture, Topology
 from netarena_route.state import fields, misfits
-from netarena_route.world import World
+from netarena_route.world.model import World
 
 #: machines that are drawn; of more, those that are part of a wrong pair at any time
 MAX_DRAWN = 64

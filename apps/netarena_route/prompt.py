@@ -17,22 +17,23 @@ from netarena.model import Query, State, Step
 from netarena.prompts import (
     CommandLimits,
     PromptParts,
-    bound,
     read_examples,
     read_text,
     tell_harm,
-    tell_turn,
+    tell_turns,
 )
-from netarena_route.guard import (
+from netarena_route.real.guard import (
     FREE_PACKETS,
     MOST_PACKETS_PER_S,
     most_neighbours,
     most_processes,
 )
 from netarena_route.state import Pair, count_pings, fields, lost, opened
-from netarena_route.world import World
+from netarena_route.world.model import World
 
 PACKAGE = "netarena_route"
+#: of a move, in the order in which it is told
+KEYS = ("machine", "command")
 #: the whole history, in characters
 MAX_HISTORY_CHARS = 24_000
 #: a larger table of pings is told by its broken pairs, of which so many are named
@@ -47,24 +48,27 @@ def prompt_parts(
     rules = Template(read_text(PACKAGE, "rules")).substitute(
         num_subnets=len(world.switches),
         intent=tell_intent(world),
-        most_neighbours=most_neighbours(len(world.endpoints)),
-        most_processes=most_processes(len(world.endpoints)),
-        free_packets=FREE_PACKETS,
-        packets_per_s=MOST_PACKETS_PER_S,
+        **tell_limits(world),
         **asdict(limits),
     )
-    turns = [
-        tell_turn(number, step, ("machine", "command"), _tell_change(step), limits.output_chars)
-        for number, step in enumerate(steps, start=1)
-    ]
     return PromptParts(
         rules=rules,
         reply_format=read_text(PACKAGE, "reply"),
         task=query.text,
         situation=f"{tell_plan(world)}\n\nPingall result:\n{pingall(world, state)}",
-        history=bound(turns, limits.history_chars),
+        history=tell_turns(steps, KEYS, limits, _tell_change),
         examples=read_examples(PACKAGE),
     )
+
+
+def tell_limits(world: World) -> dict[str, int]:
+    """What a command may use of the network, for the texts."""
+    return {
+        "most_neighbours": most_neighbours(len(world.endpoints)),
+        "most_processes": most_processes(len(world.endpoints)),
+        "free_packets": FREE_PACKETS,
+        "packets_per_s": MOST_PACKETS_PER_S,
+    }
 
 
 def tell_intent(world: World) -> str:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, cast
 
+from netarena.application import Drawer, Drawn
 from netarena.errors import ConfigError
-from netarena.label import Catalogue
+from netarena.label import COUNTED, Catalogue, kinds_of
 from netarena.model import Query
-from netarena_route import fault, world
+from netarena.reactive import broken, world_reader
 from netarena_route.action import Fault, action_of, fault_of
 from netarena_route.config import RouteConfig
-from netarena_route.lock import lock
-from netarena_route.path import Plan
-from netarena_route.world import World
+from netarena_route.fault import table as fault
+from netarena_route.fault.lock import lock
+from netarena_route.fault.mask import draw_number
+from netarena_route.world import model as world
+from netarena_route.world.model import World
+from netarena_route.world.path import Plan
 
-APPLICATION = "route"
 #: raised whenever a seed would draw something else
 VERSION = "2"
 
@@ -34,57 +36,24 @@ _LEVEL3 = frozenset(
         ("disable_interface", "remove_ip"),
     )
 )
-_CATALOGUE = Catalogue(fault.PAPER_KINDS, fault.EXTENDED_KINDS, _LEVEL3)
+CATALOGUE = Catalogue(fault.PAPER_KINDS, fault.EXTENDED_KINDS, _LEVEL3)
 #: the worlds of a config, by their name
 DRAW: Mapping[str, Callable[[int, int, random.Random], World]] = MappingProxyType(
     {"standard": world.standard, "varied": world.varied}
 )
 
 
-def labels(config: RouteConfig) -> Mapping[str, tuple[str, ...]]:
-    """The labels of ``config``, kinds joined by ``+``, each with its kinds.
+def drawer(config: RouteConfig) -> Drawer:
+    """What draws a network, and faults upon it.
 
-    Raises ConfigError for a kind that there is not.
+    Raises ConfigError for a combination that does not fit into a network of this size.
     """
-    return _CATALOGUE.choose(config.error_types, config.complexity_level)
 
+    def draw_one(label: str, rng: random.Random) -> Drawn:
+        net, faults = _draw_fitting(config, label, kinds_of(label), rng)
+        return broken(CATALOGUE, label, _text(net), net, tuple(map(action_of, faults)))
 
-def level(kinds: Sequence[str]) -> str:
-    """After the paper's Table 5, else the number of parts."""
-    return _CATALOGUE.level(kinds)
-
-
-def generate(
-    config: RouteConfig,
-    seed: int,
-    rng_for: Callable[[int], random.Random],
-    make_id: Callable[[int], str],
-    *,
-    start: int = 0,
-) -> Iterator[Query]:
-    """Draw ``config.num_queries`` queries of each label, labels in turn, from index ``start`` on.
-
-    Query ``i`` is drawn from ``rng_for(i)`` alone and has the id ``make_id(i)``. Raises
-    ConfigError for a kind that there is not, and for a combination that does not fit into a
-    network of this size.
-    """
-    programs = list(labels(config).items())
-    for index in range(start, config.num_queries * len(programs)):
-        label, kinds = programs[index % len(programs)]
-        rng = rng_for(index)
-        net, faults = _draw_fitting(config, label, kinds, rng)
-        yield Query(
-            id=make_id(index),
-            application=APPLICATION,
-            version=VERSION,
-            seed=seed,
-            index=index,
-            label=label,
-            level=level(kinds),
-            text=_text(net),
-            initial={"world": net.model_dump(mode="json")},
-            actions=tuple(action_of(entry) for entry in faults),
-        )
+    return draw_one
 
 
 def _draw_fitting(
@@ -93,8 +62,12 @@ def _draw_fitting(
     """A network and faults for which it has room: of its size one may have none, another does."""
     tries = 1
     while True:
-        net = DRAW[config.world](config.num_switches, config.num_hosts_per_subnet, rng)
-        drawn = draw(net, kinds, rng, netem=config.netem)
+        net = DRAW[config.world](*config.size(rng), rng)
+        drawn = (
+            draw_number(net, COUNTED[label], rng, netem=config.netem)
+            if label in COUNTED
+            else draw(net, kinds, rng, netem=config.netem)
+        )
         if drawn is not None:
             return drawn
         if tries == _NETWORKS:
@@ -123,6 +96,8 @@ def draw(
 def _refusal(label: str, kinds: Sequence[str], net: World) -> str:
     """Why a combination cannot be drawn, and what helps."""
     size = f"{len(net.switches)} switches and {len(net.hosts)} hosts"
+    if label in COUNTED:
+        return f"{label} does not fit into {size}"
     for kind in kinds:
         if not fault.methods_of(kind, net, netem=False):
             return (
@@ -141,9 +116,8 @@ def _text(net: World) -> str:
     return f"The network of {net.router.name} is broken: repair it until {goal}."
 
 
-def world_of(query: Query) -> World:
-    """The healthy network of ``query``."""
-    return World.model_validate(cast("dict[str, Any]", query.initial)["world"])
+#: the healthy network of a query
+world_of: Callable[[Query], World] = world_reader(World)
 
 
 def faults_of(query: Query) -> tuple[Fault, ...]:

@@ -7,7 +7,8 @@ that JSON would have escaped, a comma too many, closing brackets that are missin
 text or of its fence, an object inside of another or in a text of another (a tool's arguments). A
 text that is not closed is none: half a command is another command. Where there is no such object,
 two lines ``Machine: NAME`` and ``Command: TEXT`` are one, if the second is a whole command and the
-line after it is not its rest.
+line after it is not its rest. A reply that has no command may declare the end of a ticket
+(``claim``): the last object counts that says so.
 Thoughts are not read (``netarena.thought``). Whether the machine exists and the command says
 anything is the world's to tell.
 
@@ -20,13 +21,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 from netarena import bash
 from netarena.errors import ReplyRefused
+from netarena.model import Move
 from netarena.thought import Found, is_kept, read_answer
+from netarena_route.claim import make_move, read_causes
 
 #: bytes of one command; Linux takes no argument beyond 128 KiB
 MAX_COMMAND_BYTES = 65_536
@@ -35,6 +38,9 @@ MAX_READ_CHARS = 131_072
 
 _FORM = 'send one JSON object {"machine": "<name>", "command": "<one shell command>"}'
 _KEYS = frozenset({"machine", "command"})
+#: of a declaration, and of its causes
+_DONE, _CAUSES = "done", "causes"
+_CAUSE_KEYS = frozenset({"place", "what"})
 
 #: of these any opens a text, and any of the same kind closes it: two texts that overlap would
 #: have what follows walked for each
@@ -44,6 +50,8 @@ _TOKEN = re.compile(
     rf"\s*+(?:(?P<text>{_TEXT})|(?P<mark>[{{}}\[\]:,])|(?P<end>\Z|```)|(?P<word>[\w.+-]++))",
     re.DOTALL,
 )
+#: what words of JSON, and of Python, stand for; others are nothing
+_PLAIN = {"true": True, "false": False}
 _OPENING = re.compile(r"\{(?=\s*+[\w" + "".join(_QUOTES) + r"])")
 #: a backslash and what follows it, if JSON knows that
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|\')?')
@@ -68,32 +76,50 @@ class _Said(NamedTuple):
     whole: bool = True
 
 
-def read_reply(reply: str) -> dict[str, str]:
-    """The machine and the command of a reply.
+def read_reply(reply: str) -> Move:
+    """The machine and the command of a reply, or the declaration that it is.
 
     Raises ReplyRefused with a reason for the agent.
     """
     return read_answer(reply, lambda start, end: _find(reply, start, end))
 
 
-def _find(reply: str, start: int, end: int) -> Found[dict[str, str]]:
+def _find(reply: str, start: int, end: int) -> Found[Move]:
     start = max(start, end - MAX_READ_CHARS)
     text = reply[start:end]
-    said = _last(_objects(text)) or _last(_paired_lines(text))
+    objects = list(_objects(text))
+    commands = (said for said in objects if said.values.keys() >= _KEYS)
+    said = _last(commands) or _last(_paired_lines(text)) or _last(iter(objects))
     if said is None:
         raise ReplyRefused(f"the reply holds no object with machine and command: {_FORM}")
-    move, why = {}, ""
+    move: Move = {}
+    why = ""
     try:
-        move = _move(**{key: said.values[key] for key in _KEYS})
+        if said.values.keys() >= _KEYS:
+            move = _move(**{key: said.values[key] for key in _KEYS})
+        else:
+            move = _declaration(**said.values)
     except ReplyRefused as refused:
         why = str(refused)
     return Found(move, start + said.start, start + said.end, said.whole, why)
 
 
-def _move(machine: object, command: object) -> dict[str, str]:
+def _declaration(done: object, causes: object) -> Move:
+    """``causes`` is a list of objects, if all that stands there is."""
+    del done
+    named = [] if causes is None else causes
+    if not isinstance(named, list) or not all(one.keys() >= _CAUSE_KEYS for one in named):
+        raise ReplyRefused(
+            "causes is a list of objects with place and what: "
+            '{"done": true, "causes": [{"place": "<machine>", "what": "<word>"}]}'
+        )
+    return make_move(read_causes(named))
+
+
+def _move(machine: object, command: object) -> Move:
     if not isinstance(machine, str) or not isinstance(command, str):
         raise ReplyRefused(f"machine and command must be texts: {_FORM}")
-    move = {"machine": _checked(machine.strip(), "machine"), "command": _checked(command)}
+    move: Move = {"machine": _checked(machine.strip(), "machine"), "command": _checked(command)}
     if why := bash.lacks(command):
         raise ReplyRefused(f"the reply holds half a command ({why}): {_FORM}")
     return move
@@ -124,8 +150,8 @@ def _objects(text: str) -> Iterator[_Said]:
     opening = _OPENING.search(text)
     while opening:
         walk = _Walk(text, opening.end(), hopeless)
-        for found in walk.found:
-            if found.keys() >= _KEYS:
+        for found in _speaking(walk.found):
+            if found.keys() >= _KEYS or _DONE in found:
                 yield _Said(found, opening.start(), walk.end)
             else:
                 for value in found.values():
@@ -140,7 +166,20 @@ def _alone(text: str) -> Iterator[dict[str, Any]]:
     if opening := _OPENING.match(text):
         walk = _Walk(text, opening.end(), set())
         if walk.end == len(text):
-            yield from (found for found in walk.found if found.keys() >= _KEYS)
+            for found in _speaking(walk.found):
+                if found.keys() >= _KEYS or _DONE in found:
+                    yield found
+
+
+def _speaking(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Objects that were complete one after the other; a declaration has nothing but its causes."""
+    for one in found:
+        # whoever must send every key has none of a command
+        bare = not one.keys() >= _KEYS or all(one[key] is None for key in _KEYS)
+        if bare and str(one.get(_DONE)).lower() == "true":
+            yield {_DONE: True, _CAUSES: one.get(_CAUSES)}
+        else:
+            yield {key: value for key, value in one.items() if key != _DONE}
 
 
 class _Level:
@@ -151,6 +190,9 @@ class _Level:
         self.key = ""
         #: "item" (a key, or an element of a list), "colon", "value" or "comma"
         self.wants = "item"
+        #: elements of a list so far, and those that are objects
+        self.size = 0
+        self.objects: list[dict[str, Any]] = []
         #: where its items began: what comes from there on depends on nothing before
         self.begun: list[int] = []
 
@@ -211,22 +253,28 @@ class _Walk:
         if keyed and wanted == "item":
             level.key, level.wants = content.strip().lower(), "colon"
         else:
-            self._put(content if token.lastgroup == "text" else None)
+            self._put(content if token.lastgroup == "text" else _PLAIN.get(said.lower()))
         return True
 
     def _put(self, value: object) -> None:
-        """A value is complete; of what is no text it matters only that it is none."""
+        """A value is complete; of what is no text it matters that it is none, whether it is true,
+        and which objects a list has."""
         level = self._open[-1]
         if level.values is not None:
             level.values[level.key] = value
+        elif isinstance(value, dict):
+            level.objects.append(value)
+        level.size += 1
         level.wants = "comma"
 
     def _leave(self) -> bool:
-        values = self._open.pop().values
-        if values is not None:
-            self.found.append(values)
+        level = self._open.pop()
+        if level.values is not None:
+            self.found.append(level.values)
         if self._open:
-            self._put(None)
+            of_objects = level.size == len(level.objects)
+            inner = level.objects if of_objects else level.size
+            self._put(inner if level.values is None else level.values)
         return True
 
     def _cut_off(self) -> bool:

@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import permutations
+import re
 
 from netarena.model import Query
-from netarena_route.action import Fault
-from netarena_route.query import faults_of
+from netarena.reactive import Repair
+from netarena_route.query import faults_of, world_of
 
 
-def solve(query: Query) -> list[str]:
-    """The replies, a diagnosis and the command that follows from it, as few as repair all.
-
-    Each command leaves alone what the others are for.
-    """
-    return _replies(faults_of(query))
+def look(query: Query) -> str:
+    """At the router."""
+    return json.dumps({"machine": world_of(query).router.name, "command": "ip route"})
 
 
-def orders(query: Query) -> Iterator[list[str]]:
-    """The reference solution in every order of its repairs; each is safe."""
-    for faults in permutations(faults_of(query)):
-        yield _replies(faults)
-
-
-def _replies(faults: Sequence[Fault]) -> list[str]:
+def repairs(query: Query) -> list[list[Repair]]:
+    """For each fault a diagnosis and the command that follows from it; before it a look at what the
+    command changes, on its machine."""
     return [
-        f"{fault.words}.\n{json.dumps(command.model_dump())}"
-        for fault in faults
-        for command in fault.repair
+        [
+            Repair(
+                json.dumps({"machine": one.machine, "command": _look_before(one.command)}),
+                f"{fault.words}.\n{json.dumps(one.model_dump())}",
+            )
+            for one in fault.repair
+        ]
+        for fault in faults_of(query)
     ]
+
+
+#: of a repair's command, what it does -> the command that shows what it is about
+_LOOKS = (
+    (re.compile(r"\bip (?:-\w+ )*link\b"), "ip link show"),
+    (re.compile(r"\bip (?:-\w+ )*addr(?:ess)?\b"), "ip addr show"),
+    (re.compile(r"\bip (?:-\w+ )*rule\b"), "ip rule show"),
+    (re.compile(r"\bip (?:-\w+ )*route\b"), "ip route show table all"),
+    (re.compile(r"\bip (?:-\w+ )*neigh\w*\b"), "ip neigh show"),
+    (re.compile(r"\biptables -t (\w+)"), r"iptables -t \1 -S"),
+    (re.compile(r"\biptables\b"), "iptables -S"),
+    (re.compile(r"\bnft\b"), "nft list ruleset"),
+    (re.compile(r"\btc\b"), "tc qdisc show"),
+    (re.compile(r"\bsysctl (?:-\w+ )?([\w./-]+)="), r"sysctl \1"),
+    (re.compile(r"> */proc/sys/([\w./-]+)"), r"cat /proc/sys/\1"),
+)
+#: what is looked at where a repair tells nothing of it
+_LOOK = "ip addr show; ip route show; ip rule show"
+
+
+def _look_before(command: str) -> str:
+    """By what stands first in the command."""
+    found = [
+        (match.start(), match.expand(look))
+        for pattern, look in _LOOKS
+        if (match := pattern.search(command))
+    ]
+    return min(found, key=lambda one: one[0])[1] if found else _LOOK

@@ -5,8 +5,10 @@ card's own URL is often the inside of a container). Only where that URL takes no
 405), and took none before, is the origin that was given asked at the path of the card's interface:
 a line in the log says so, as whoever answers there may be another agent. A reply is the first
 of these that holds text: a message; the task's artifacts; its status message; in the history of a
-completed task, the agent's last message. Data and files are no text. Whatever the agent does ends
-within the deadline, as a ``Reply`` or as ``AgentFailed`` with one of these reasons:
+completed task, the agent's last message. Data and files are no text, and parts that are marked as
+thoughts are none beside others. An agent that gives no stream, though its card promises one, is
+asked for the whole reply. Whatever the agent does ends within the deadline, as a ``Reply`` or as
+``AgentFailed`` with one of these reasons:
 
 ==============  =============================================================================
 ``endpoint``    not reachable, connection lost, an HTTP error
@@ -26,7 +28,7 @@ import random
 import re
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cache
@@ -111,8 +113,15 @@ _PROTOCOL_ERRORS = (
     VersionNotSupportedError,
 )
 
+#: JSON-RPC errors that say that there are no streams
+_NO_STREAMS = (MethodNotFoundError, UnsupportedOperationError)
+#: what marks a part as a thought, in its metadata: as Google's Agent Development Kit does
+_THOUGHT = "adk_thought"
+
 #: within a line; and at the end of one
 _BLANKS, _LINE_ENDS = " \t", ("\n", "\r")
+
+_NOTHING = "the reply held no message and no task"
 
 #: how the SDK begins what it says of an answer that is no JSON-RPC
 _NO_JSON_RPC = ("Invalid JSON-RPC", "JSON Decode Error")
@@ -166,6 +175,9 @@ class A2AAgent:
         self._inner = transport
         self._http: httpx.AsyncClient | None = None
         self._clients: dict[str, Client] = {}
+        #: makes the client of a URL that asks for streams, or for none
+        self._connect: Callable[[str, bool], Client] | None = None
+        self._streaming = False
         #: in the order in which they are asked; one alone once it took a message
         self._urls: tuple[str, ...] = ()
         #: what answered a message at all, the given URL or another
@@ -212,7 +224,11 @@ class A2AAgent:
         factory = ClientFactory(ClientConfig(httpx_client=self._http, streaming=True))
         others = () if self._url in self._heard else _other_urls(card, self._url)
         self._urls = (self._url, *others)
-        self._clients = {url: factory.create(reachable_card(card, url)) for url in self._urls}
+        self._connect = lambda url, streaming: factory.create(
+            reachable_card(card, url, streaming=streaming)
+        )
+        self._streaming = card.capabilities.streaming
+        self._clients = {url: self._connect(url, self._streaming) for url in self._urls}
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         """Send one prompt and wait for the whole reply. Raises AgentFailed."""
@@ -230,7 +246,7 @@ class A2AAgent:
     async def aclose(self) -> None:
         if self._http is not None:
             await self._http.aclose()
-            self._http, self._clients, self._urls = None, {}, ()
+            self._http, self._clients, self._urls, self._connect = None, {}, (), None
 
     async def _send(self, message: Message) -> Reply:
         """Ask where messages are taken: the first URL that answers one is kept. Raises."""
@@ -240,7 +256,7 @@ class A2AAgent:
             if url not in self._urls:
                 break
             try:
-                reply = await _exchange(self._clients[url], message)
+                reply = await self._exchange(url, message)
             except StatusRefused as error:
                 if error.status not in _NO_SUCH_PLACE:
                     self._note_answer(url)
@@ -253,6 +269,23 @@ class A2AAgent:
         first, *others = refused
         also = ", also at the path that its card names" if others else ""
         raise AgentFailed(first.reason, first.detail + also)
+
+    async def _exchange(self, url: str, message: Message) -> Reply:
+        """By a stream, if the card promises one; where none comes, whole, and so from then on if
+        that brought an answer."""
+        if not self._streaming:
+            return await _exchange(self._clients[url], message)
+        try:
+            return await _exchange(self._clients[url], message)
+        except (*_NO_STREAMS, _NoEvent) as error:
+            log.debug("no stream, though the card promises one", exc_info=error)
+        connect = cast("Callable[[str, bool], Client]", self._connect)
+        reply = await _exchange(connect(url, False), message)
+        if self._streaming:
+            log.warning("agent %s: its card promises streams, and it gives none", self._name)
+            self._streaming = False
+            self._clients = {each: connect(each, False) for each in self._clients}
+        return reply
 
     async def _hear(self, response: httpx.Response) -> None:
         """Note who takes a message, as soon as the answer begins; other statuses end earlier."""
@@ -293,10 +326,17 @@ class A2AAgent:
                 )
             # json and the card's parser raise all sorts on what is no card
             try:
-                return path, parse_agent_card(response.json())
+                return path, parse_agent_card(_without_nulls(response.json()))
             except Exception as error:  # noqa: BLE001 -- see above
                 raise AgentFailed(FailureReason.MALFORMED, f"agent card: {_short(error)}") from None
         raise AssertionError("the last path returns or raises")
+
+
+def _without_nulls(value: Any) -> Any:
+    """A null is nothing: some write them for lists."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def _tls(url: str) -> ssl.SSLContext:
@@ -362,8 +402,9 @@ def _is_url(url: str) -> bool:
     return True
 
 
-def reachable_card(card: AgentCard, url: str) -> AgentCard:
-    """What the client needs to know of a card, with the URL that it is to use."""
+def reachable_card(card: AgentCard, url: str, *, streaming: bool) -> AgentCard:
+    """What the client needs to know of a card, with the URL that it is to use, and whether by
+    streams."""
     # a card that lists no JSON-RPC at all is tried by the line that most agents speak
     modern = any(map(_is_modern, _rpc_interfaces(card)))
     interface = AgentInterface(
@@ -371,7 +412,7 @@ def reachable_card(card: AgentCard, url: str) -> AgentCard:
     )
     return AgentCard(
         name=card.name,
-        capabilities=AgentCapabilities(streaming=card.capabilities.streaming),
+        capabilities=AgentCapabilities(streaming=streaming),
         supported_interfaces=[interface],
     )
 
@@ -424,13 +465,22 @@ def _unavailable(error: Exception) -> Unavailable:
     raise AgentFailed(FailureReason.MALFORMED, f"not the protocol: {_short(error)}") from error
 
 
+class _NoEvent(AgentFailed):
+    """A stream that ended before it began."""
+
+    def __init__(self) -> None:
+        super().__init__(FailureReason.MALFORMED, _NOTHING)
+
+
 async def _exchange(client: Client, message: Message) -> Reply:
     collector = _Collector()
     request = SendMessageRequest(message=message)
+    empty = True
     # an async generator, though the SDK declares only its iterator
     events = cast("Any", client.send_message(request))
     async with aclosing(events) as stream:
         async for event in cast("AsyncIterator[StreamResponse]", stream):
+            empty = False
             if collector.take(event):
                 if not collector.text() and collector.state == TaskState.TASK_STATE_COMPLETED:
                     # what it said may stand in the task's history, which a stream does not tell
@@ -438,6 +488,8 @@ async def _exchange(client: Client, message: Message) -> Reply:
                 return collector.reply()
             # many events may come in one piece of data: let others have their turn
             await asyncio.sleep(0)
+    if empty:
+        raise _NoEvent
     await _follow(client, collector)
     return collector.reply()
 
@@ -445,7 +497,7 @@ async def _exchange(client: Client, message: Message) -> Reply:
 async def _follow(client: Client, collector: _Collector) -> None:
     """Look at a task that did not end with the reply: its agent works in the background."""
     if not collector.task_id:
-        raise AgentFailed(FailureReason.MALFORMED, "the reply held no message and no task")
+        raise AgentFailed(FailureReason.MALFORMED, _NOTHING)
     wait_s = FIRST_POLL_S
     while True:
         try:
@@ -479,8 +531,9 @@ class _Collector:
 
     task_id: str = ""
     state: int = TaskState.TASK_STATE_UNSPECIFIED
-    #: artifacts by id, in order of first sight: of each part what joins it to the last, its text
-    artifacts: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    #: artifacts by id, apart from their thoughts, in order of first sight: of each part what joins
+    #: it to the last, its text
+    artifacts: dict[tuple[str, bool], list[tuple[str, str]]] = field(default_factory=dict)
     #: of those to which chunks were appended
     grown: set[str] = field(default_factory=set)
     message: str | None = None
@@ -493,14 +546,18 @@ class _Collector:
     #: bytes of the artifacts' text
     size: int = 0
 
-    def artifact_text(self) -> str:
+    def artifact_text(self, *, thoughts: bool = False) -> str:
         """Without the artifacts that are empty."""
-        texts = ("".join(chain.from_iterable(parts)) for parts in self.artifacts.values())
+        chosen = (
+            parts for (_, is_thought), parts in self.artifacts.items() if is_thought is thoughts
+        )
+        texts = ("".join(chain.from_iterable(parts)) for parts in chosen)
         return "\n".join(text for text in texts if text)
 
     def text(self) -> str:
         """The first text that is more than blanks."""
-        places = (self.message or "", self.artifact_text(), self.status, self.history)
+        artifacts, thoughts = self.artifact_text(), self.artifact_text(thoughts=True)
+        places = (self.message or "", artifacts, self.status, self.history, thoughts)
         return next((text for text in places if text.strip()), "")
 
     def take(self, event: StreamResponse) -> bool:
@@ -532,8 +589,10 @@ class _Collector:
             for artifact in task.artifacts:
                 self._note(artifact.metadata)
                 name = artifact.artifact_id
-                seen = known.get(name, []) if name in self.grown else []
-                self._put(name, _stored(_texts(artifact.parts), seen))
+                for thoughts in (False, True):
+                    seen = known.get((name, thoughts), []) if name in self.grown else []
+                    texts = _texts(artifact.parts, thoughts=thoughts)
+                    self._put((name, thoughts), _stored(texts, seen))
         self._take_status(task.status)
         if self.state == TaskState.TASK_STATE_COMPLETED:
             said = (_text(one.parts) for one in reversed(task.history) if one.role == _AGENT)
@@ -541,17 +600,20 @@ class _Collector:
 
     def _take_artifact(self, artifact: Artifact, *, append: bool) -> None:
         self._note(artifact.metadata)
-        if not append:
-            gone = self.artifacts.get(artifact.artifact_id, [])
-            self.size -= sum(map(_part_size, gone))
-            gone.clear()
-            self.grown.discard(artifact.artifact_id)
+        name = artifact.artifact_id
+        if append:
+            self.grown.add(name)
         else:
-            self.grown.add(artifact.artifact_id)
-        self._put(artifact.artifact_id, _joined(_texts(artifact.parts)))
+            self.grown.discard(name)
+        for thoughts in (False, True):
+            if not append:
+                gone = self.artifacts.get((name, thoughts), [])
+                self.size -= sum(map(_part_size, gone))
+                gone.clear()
+            self._put((name, thoughts), _joined(_texts(artifact.parts, thoughts=thoughts)))
 
-    def _put(self, artifact_id: str, parts: list[tuple[str, str]]) -> None:
-        self.artifacts.setdefault(artifact_id, []).extend(parts)
+    def _put(self, name: tuple[str, bool], parts: list[tuple[str, str]]) -> None:
+        self.artifacts.setdefault(name, []).extend(parts)
         self.size += sum(map(_part_size, parts))
         _check_size(self.size)
 
@@ -583,9 +645,14 @@ class _Collector:
         return Reply(text=text, metadata=self.metadata)
 
 
-def _texts(parts: Iterable[Part]) -> list[str]:
-    """Of parts that are text; data and files are none."""
-    return [part.text for part in parts if part.text]
+def _texts(parts: Iterable[Part], *, thoughts: bool = False) -> list[str]:
+    """Of parts that are text, and thoughts or none; data and files are no text."""
+    return [part.text for part in parts if part.text and _is_thought(part) is thoughts]
+
+
+def _is_thought(part: Part) -> bool:
+    # asking for a field that is not there would make it
+    return _THOUGHT in part.metadata.fields and part.metadata.fields[_THOUGHT].bool_value
 
 
 def _joined(texts: Iterable[str]) -> list[tuple[str, str]]:
@@ -614,8 +681,10 @@ def _stored(texts: list[str], known: list[tuple[str, str]]) -> list[tuple[str, s
     return _joined(texts)
 
 
-def _text(parts: Iterable[Part]) -> str:
-    text = "".join(chain.from_iterable(_joined(_texts(parts))))
+def _text(parts: Sequence[Part]) -> str:
+    """Without thoughts, unless there is nothing else."""
+    texts = _texts(parts) or _texts(parts, thoughts=True)
+    text = "".join(chain.from_iterable(_joined(texts)))
     _check_size(_size(text))
     return text
 

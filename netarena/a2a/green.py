@@ -66,7 +66,9 @@ async def request_assessment(url: str, request: str, *, told: Told) -> Assessed:
         except (A2AClientError, httpx.HTTPError, ValueError) as error:
             raise AssessmentFailed(f"the green agent cannot be reached: {error}") from None
         config = ClientConfig(httpx_client=http, streaming=True)
-        client = ClientFactory(config).create(reachable_card(card, url))
+        client = ClientFactory(config).create(
+            reachable_card(card, url, streaming=card.capabilities.streaming)
+        )
         task_id = await _follow(client, request, told)
         task = await _wait_for_end(client, task_id)
     state = TaskState.Name(task.status.state).removeprefix("TASK_STATE_").lower()

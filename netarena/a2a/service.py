@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import uvicorn
 from a2a.server.agent_execution import (
@@ -25,6 +25,7 @@ from a2a.utils.errors import UnsupportedOperationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from netarena.a2a.boundary import Boundary
 from netarena.a2a.call import guard
@@ -180,7 +181,7 @@ class _Guest(_Server):
         yield
 
 
-def _configure(app: Starlette) -> uvicorn.Config:
+def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_config=None,
@@ -188,9 +189,10 @@ def _configure(app: Starlette) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         loop="asyncio",
-        http=Connection,
+        # its bounds are for requests: to it a socket that was upgraded is one that asks nothing
+        http=Connection if ws == "none" else "h11",
         backlog=BACKLOG,
-        ws="none",
+        ws=ws,
         lifespan="on",
     )
 
@@ -205,12 +207,15 @@ def run_app(app: Starlette, listener: socket.socket) -> None:
 
 
 @asynccontextmanager
-async def serving(app: Starlette, listener: socket.socket) -> AsyncIterator[str]:
-    """Serve inside the running event loop while the context lasts; gives the URL.
+async def serving(
+    app: ASGIApp, listener: socket.socket, ws: Literal["none", "auto"] = "none"
+) -> AsyncIterator[str]:
+    """Serve inside the running event loop while the context lasts; gives the URL. ``ws``: whether
+    WebSockets are served.
 
     Raises RuntimeError when the application does not start.
     """
-    server = _Guest(_configure(app))
+    server = _Guest(_configure(app, ws))
     url = url_of(listener)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:

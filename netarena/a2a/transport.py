@@ -32,6 +32,7 @@ from typing import cast
 
 import httpx
 
+from netarena import trace
 from netarena.a2a.credential import Credential
 from netarena.a2a.document import MAX_TOKENS, count_tokens, escape_line_ends
 from netarena.errors import AgentFailed, FailureReason
@@ -93,6 +94,8 @@ class BoundedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         request.headers["accept-encoding"] = "identity"
+        # whose spans are of the same trace, where there is one
+        request.headers.update(trace.carrier())
         if self._credential is not None and self._credential.covers(str(request.url)):
             request.headers.update(self._credential.headers)
         request.extensions = {

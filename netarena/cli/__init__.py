@@ -41,6 +41,8 @@ COMMANDS = (
     ("show", "netarena.cli.show", "Show lost episodes, or the transcript of one."),
     ("view", "netarena.cli.view", "Serve pages to read trajectories by, or write them as files."),
     ("export", "netarena.cli.export", "Write a run for Inspect, Harbor, or as flat tables."),
+    ("sft", "netarena.cli.sft", "Write sets to fine-tune a language model on."),
+    ("openenv", "netarena.cli.openenv", "Serve sessions to learn from (OpenEnv)."),
     ("leaderboard", "netarena.cli.leaderboard", "Rank result files."),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 import click
 
 from netarena.application import load
-from netarena.audit import CONCURRENCY, Audit, Flaw, Ledger, audit
+from netarena.audit import CONCURRENCY, Audit, Depth, Flaw, Ledger, audit, chosen_of
 from netarena.cli import Stopped
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import config_options, json_option, read_pairs
@@ -29,9 +30,31 @@ PER_PROCESS = 500
 SHOWN = 20
 
 
+def _orders(_: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """A number from 1 on, or all."""
+    if value is None or value == "all":
+        return None if value is None else math.inf
+    if not value.isdecimal() or int(value) < 1:
+        raise click.BadParameter(f"a number from 1 on, or all, not {value!r}", param=option)
+    return int(value)
+
+
 @click.command("audit")
 @click.argument("application", metavar="APP")
 @config_options
+@click.option(
+    "--looks",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Looks at each settled state, which must all be the same.  [default: the application's]",
+)
+@click.option(
+    "--orders",
+    callback=_orders,
+    metavar="N|all",
+    help="Orders of the reference solution that are tried: the first ones, and the last.  "
+    "[default: the application's]",
+)
 @json_option("the result")
 @click.option(
     "--markdown",
@@ -45,6 +68,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     num_queries: int | None,
     seed: int | None,
     pairs: tuple[str, ...],
+    looks: int | None,
+    orders: float | None,
     as_json: bool,
     markdown: Path | None,
 ) -> int:
@@ -64,16 +89,17 @@ def command(  # noqa: PLR0913 -- one argument per option
     app.check(config)
     chosen = secrets.randbits(SEED_BITS) if config.seed is None else config.seed
     total = TOTAL if num_queries is None else num_queries
+    asked = len(chosen_of(config, total))
     if markdown is not None:
         _insert(markdown, app.name, ())  # refused now rather than after an audit
     # worlds that live share the machine's names and emulators; computation is shared out
     cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
-    processes = max(1, min(cores, total // PER_PROCESS))
+    processes = max(1, min(cores, asked // PER_PROCESS))
     ledger = Ledger()
 
     async def prove() -> Audit:
         with Meter(f"audit {app.name}") as meter:
-            meter.expect(total)
+            meter.expect(asked)
 
             def checked(query: Query, flaw: Flaw | None) -> None:
                 del query
@@ -91,6 +117,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                     # worlds at a time, where the caller says so
                     concurrency=max(CONCURRENCY, config.concurrency),
                     processes=processes,
+                    depth=Depth(looks, orders),
                     checked=checked,
                     slow=slow,
                     ledger=ledger,
@@ -99,7 +126,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     try:
         result = run_until_stopped(prove)
     except (Stopped, EnvironmentFailed):
-        _tell(ledger.audit(app, chosen, total), as_json=as_json)
+        _tell(ledger.audit(app, chosen, asked), as_json=as_json)
         raise
     _tell(result, as_json=as_json)
     if markdown is not None:

@@ -41,6 +41,8 @@ class _Open:
     """A prompt that waits for its reply."""
 
     context: str
+    #: of the task, from 1
+    turn: int
     prompt: str
     reply: asyncio.Future[Reply]
 
@@ -65,7 +67,8 @@ class Desk:
         self._open: _Open | None = None
         #: the conversation whose task was handed out
         self._taken = ""
-        self._turn = 0
+        #: the conversation that was asked last, and how often
+        self._asked, self._turn = "", 0
         self._total: int | None = None
         self._graded = 0
         self._changed = asyncio.Event()
@@ -83,7 +86,11 @@ class Desk:
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         del timeout_s
-        asked = _Open(context_id, prompt, asyncio.get_running_loop().create_future())
+        if context_id != self._asked:
+            self._asked, self._turn = context_id, 0
+        self._turn += 1
+        reply = asyncio.get_running_loop().create_future()
+        asked = _Open(context_id, self._turn, prompt, reply)
         self._open = asked
         self._changed.set()
         try:
@@ -93,17 +100,17 @@ class Desk:
                 self._open = None
 
     async def aclose(self) -> None:
-        self._ended = True
-        self._changed.set()
+        pass
 
     @property
     def complete(self) -> bool:
         """Whether nobody will be asked any more."""
         return self._ended or self._graded == self._total
 
-    def fail(self, why: str) -> None:
-        """The assessment ended without a verdict."""
-        self._over = f"The assessment has failed: {why}"
+    def end(self, failed: str | None = None) -> None:
+        """The assessment is over: its results are there, or why it has none."""
+        if failed is not None:
+            self._over = f"The assessment has failed: {failed}"
         self._ended = True
         self._changed.set()
 
@@ -139,13 +146,13 @@ class Desk:
         if asked is None:
             self.told.set()
             return Said(self._over)
-        if asked.context != self._taken:
-            self._taken, self._turn = asked.context, 1
-        return Said(f"{asked.prompt}\n\n{self._count()}")
+        self._taken = asked.context
+        return Said(f"{asked.prompt}\n\n{self._count(asked)}")
 
     async def _act(self, name: str, values: Mapping[str, Any]) -> Said:
         asked = self._open
-        if asked is None or asked.context != self._taken:
+        # one whose time has just ended takes no reply any more
+        if asked is None or asked.context != self._taken or asked.reply.done():
             return Said(_NO_TASK, refused=True)
         graded = self._graded
         self._open = None
@@ -154,11 +161,10 @@ class Desk:
         if then is None or then.context != asked.context:
             self._taken = ""
             return Said(_ENDED)
-        self._turn += 1
-        return Said("\n".join([*news(asked.prompt, then.prompt), "", self._count()]))
+        return Said("\n".join([*news(asked.prompt, then.prompt), "", self._count(then)]))
 
-    def _count(self) -> str:
-        return f"(turn {self._turn} of {self._turns})"
+    def _count(self, asked: _Open) -> str:
+        return f"(turn {asked.turn} of {self._turns})"
 
     async def _wait(self, graded: int | None) -> _Open | None:
         """The prompt that comes next; None where none comes, or another episode was graded."""

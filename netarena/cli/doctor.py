@@ -8,6 +8,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
@@ -24,6 +25,21 @@ from netarena.report.markdown import plain
 _ROOM = 2**30
 #: characters of a remedy in the table; longer ones stand below it
 _LONGEST_REMEDY = 80
+#: extras that no application brings: a module of each, and what needs it
+EXTRAS = MappingProxyType(
+    {
+        "purple": ("litellm", "netarena-purple --model"),
+        "view": ("jinja2", "view and report --html"),
+        "leaderboard": ("duckdb", "leaderboard"),
+        "export": ("duckdb", "export --to parquet"),
+        "mcp": ("mcp", "the command mcp"),
+        "gymnasium": ("gymnasium", "training"),
+        "openenv": ("openenv", "the command openenv"),
+        "trl": ("trl", "training"),
+        "verifiers": ("verifiers", "training"),
+        "otel": ("opentelemetry.exporter.otlp.proto.http", "traces"),
+    }
+)
 _WORDS = {
     Severity.SANDBOX: "serving is refused",
     Severity.RUN: "cannot run",
@@ -118,14 +134,15 @@ def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
         detail=f"{free / 2**30:.1f} GiB free for {place}",
         remedy="" if roomy else "long runs with long replies may need more",
     )
-    has_duckdb = importlib.util.find_spec("duckdb") is not None
-    yield Check(
-        name="leaderboard",
-        ok=has_duckdb,
-        severity=Severity.NOTE,
-        detail="duckdb is installed" if has_duckdb else "duckdb is not installed",
-        remedy="" if has_duckdb else 'pip install "netarena[leaderboard]"',
-    )
+    for extra, (module, users) in EXTRAS.items():
+        there = _is_there(module)
+        yield Check(
+            name=extra,
+            ok=there,
+            severity=Severity.NOTE,
+            detail=f"{module} is {'' if there else 'not '}installed, for {users}",
+            remedy="" if there else f'pip install "netarena[{extra}]"',
+        )
     names = agent_names()
     yield Check(
         name="agents",
@@ -145,14 +162,22 @@ def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
         severity = Severity.RUN if asked_for else Severity.NOTE
         yield _failed("installed", what, remedy, severity)
         return
+    told = application.told_versions()
     yield Check(
         name="installed",
         ok=True,
         severity=Severity.RUN,
-        detail=f"{application.title}, generator version {application.version}",
+        detail=f"{application.title}, generator version {told}",
     )
     yield from application.diagnose()
     yield from application.diagnose_elsewhere()
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that it lies in
+        return False
 
 
 def _failed(name: str, detail: str, remedy: str, severity: Severity = Severity.RUN) -> Check:

@@ -9,7 +9,7 @@ import click
 from netarena.cli.option import json_option
 from netarena.cli.screen import bounded, show_table
 from netarena.cli.text import json_text
-from netarena.report.leaderboard import EXPECTED, Board, Entry, rank
+from netarena.report.leaderboard import EXPECTED, Board, Entry, Overall, rank
 from netarena.report.markdown import number, percent, plain
 
 
@@ -30,6 +30,7 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
         click.echo("no participant that was examined: a green agent has no board")
     for board in standings.boards:
         _show(board)
+    _show_overall(standings.overall)
     for file in standings.ungraded:
         click.echo(f"no graded query: {plain(file)}")
 
@@ -66,6 +67,30 @@ def _show(board: Board) -> None:
         [[_cell(cell) for cell in row] for row in board.public],
         title=f"{board.role}: as the public leaderboard ranks",
     )
+
+
+def _show_overall(rows: tuple[Overall, ...]) -> None:
+    groups: dict[tuple[str, ...], list[Overall]] = {}
+    for row in rows:
+        groups.setdefault(row.terms, []).append(row)
+    for terms, group in groups.items():
+        about = f" ({'; '.join(terms)})" if len(groups) > 1 else ""
+        roles = tuple(group[0].by_role)
+        show_table(
+            ("#", "agent", "solved safely", *roles, "graded"),
+            [
+                (
+                    row.rank,
+                    f"{row.id} (floor)" if row.floor else row.id,
+                    bounded(row.solved_safely, row.interval),
+                    *(percent(row.by_role[role]) for role in roles),
+                    f"{row.queries}{', incomplete' if row.complete is False else ''}",
+                )
+                for row in group
+            ],
+            title=f"all roles: by the mean of solved safely{about}",
+            styles=["dim" if row.floor else None for row in group],
+        )
 
 
 def _solved_safely(entry: Entry) -> str:

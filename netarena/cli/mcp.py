@@ -17,11 +17,11 @@ from netarena.application import Application, load
 from netarena.assessment import RESULTS_NAME, conduct
 from netarena.cli.desk import GUIDE, Desk
 from netarena.cli.interrupt import run_until_stopped
-from netarena.cli.option import RUNS, config_options, read_pairs
+from netarena.cli.option import RUNS, config_options, read_name, read_pairs
 from netarena.cli.place import place
 from netarena.cli.text import open_log
 from netarena.config import Config
-from netarena.errors import AssessmentFailed, ConfigError
+from netarena.errors import ConfigError, one_line
 from netarena.tool import Tool
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ def command(  # noqa: PLR0913 -- one argument per option
         import mcp.server.lowlevel  # noqa: F401 -- told before any world is built
     except ImportError:
         raise ConfigError("mcp", 'is not installed: pip install "netarena[mcp]"') from None
+    if port and not http:
+        raise ConfigError("--port", "is for --http")
+    name = read_name(name)
     values = read_pairs(pairs, num_queries=num_queries, seed=seed)
     app = load(application)
     if out is not None:
@@ -109,9 +112,11 @@ async def _assess(application: Application, config: Config, desk: Desk, folder: 
     await desk.begun.wait()
     try:
         await conduct(application, config, {application.role: desk}, out=folder, reporter=desk)
-    except (AssessmentFailed, ConfigError) as error:
-        desk.fail(str(error))
+    except Exception as error:
+        # whatever it was: nobody waits for a task that never comes
+        desk.end(failed=one_line(str(error)) or type(error).__name__)
         raise
+    desk.end()
 
 
 def build_server(desk: Desk) -> Server[Any]:

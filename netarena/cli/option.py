@@ -116,6 +116,13 @@ def write_out(text: str, out: Path | None) -> None:
         raise ConfigError("--out", f"{out} cannot be written: {error.strerror}") from None
 
 
+def read_name(called: str) -> str:
+    """What ``--name`` gave. Raises ConfigError for what no table can show."""
+    if not (called.strip() and called.isprintable() and len(called) <= 200):
+        raise ConfigError("--name", "must be one line of at most 200 characters, and not empty")
+    return called
+
+
 def read_pairs(pairs: tuple[str, ...], *, option: str = "--set", **flags: Any) -> dict[str, Any]:
     """The config of pairs that ``option`` gave; flags that were given (not None) win over them.
 

@@ -54,22 +54,31 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
     id cannot come of them.
     """
     asked = read_id(query_id)
-    shapes = [] if asked is None else [*_stored_runs(application, config, asked.shape_hash)]
-    if asked is not None and config.shape_hash() == asked.shape_hash:
-        shapes.insert(0, (config, config.seed))
-    # configs of one shape are of one version; of an unknown shape it may be that of any variant
-    known = [shape for shape, _ in shapes[:1]] or [config, *application.variants(config)]
-    expected = dict.fromkeys(f"{application.name}-{application.version_of(one)}" for one in known)
-    if asked is None or asked.generator not in expected:
-        beginnings = " or ".join(f"{one}-" for one in expected)
+    name, _, version = ("" if asked is None else asked.generator).rpartition("-")
+    if asked is None or name != application.name:
+        beginnings = " or ".join(f"{application.name}-{one}-" for one in application.versions())
         raise ConfigError(
-            "--query", f"{query_id!r} is no id of this version: those begin with {beginnings}"
+            "--query", f"{query_id!r} is no id of {application.name}: those begin with {beginnings}"
+        )
+    shapes = [*_stored_runs(application, config, asked.shape_hash)]
+    if config.shape_hash() == asked.shape_hash:
+        shapes.insert(0, (config, config.seed))
+    else:
+        shapes += _variants(application, config, asked.shape_hash)
+    # configs of one shape are of one version
+    has = {application.version_of(shapes[0][0])} if shapes else {*application.versions()}
+    if version not in has:
+        raise ConfigError(
+            "--query",
+            f"{query_id} {application.lacks(version)}: ask the release that drew it",
         )
     if not shapes:
+        words = application.versions()[version]
         raise ConfigError(
             "--query",
             f"{query_id} was drawn with other keys, and no run below {RUNS} has it: give "
-            "--num-queries and --set as when it was drawn",
+            "--num-queries and --set as when it was drawn"
+            + (f" (version {version} is that of {words} in this release)" if words else ""),
         )
     if asked.seed is not None:
         secrecy, found, seed, index = Secrecy.OPEN, shapes[0][0], asked.seed, asked.index
@@ -127,6 +136,17 @@ def _stored_runs(
                 asked = application.config_type.parse({**shaping, **given})
                 if (stored["application"], asked.shape_hash()) == (application.name, shape_hash):
                     yield asked, int(stored["seed"])
+
+
+def _variants(
+    application: Application, config: Config, shape_hash: str
+) -> Iterator[tuple[Config, int | None]]:
+    """``config`` with what an audit spreads over, where it leaves that open. Those that cannot be
+    drawn here are passed over."""
+    for variant in application.variants(config):
+        with suppress(ConfigError):
+            if variant.shape_hash() == shape_hash:
+                yield variant, config.seed
 
 
 def _stored_seed(folder: Path) -> int | None:

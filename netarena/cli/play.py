@@ -19,7 +19,7 @@ from netarena.archive import read_run
 from netarena.assessment import conduct
 from netarena.cli.conversation import harmless_line
 from netarena.cli.interrupt import run_until_stopped
-from netarena.cli.option import RUNS, config_options, read_pairs
+from netarena.cli.option import RUNS, config_options, read_name, read_pairs
 from netarena.cli.place import choose_query, place
 from netarena.cli.text import open_log
 from netarena.config import Config
@@ -74,7 +74,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         config, secrecy = choose_query(app, config, query_id)
     config, folder = place(app, config)
     config = one_query(app, config)
-    person = Person(app, config, name)
+    person = Person(app, config, read_name(name))
 
     async def examine() -> None:
         async with app:

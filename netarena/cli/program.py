@@ -8,7 +8,7 @@ import shlex
 import signal
 import socket
 import sys
-from asyncio.subprocess import PIPE, STDOUT, Process
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
@@ -20,6 +20,8 @@ from netarena.errors import ConfigError
 
 #: until an agent's card is served, and from SIGTERM to SIGKILL, seconds
 START_S, STOP_S = 120.0, 5.0
+#: for the output of a program that has ended to end too, seconds
+_WORDS_S = 0.5
 #: between looks at the card, seconds
 _LOOK_EVERY_S = 0.1
 _CARD_TIMEOUT_S = 5.0
@@ -99,28 +101,45 @@ async def running(
         raise ConfigError(
             name, f"something listens at {url} already: stop it, or take another port"
         )
-    process = await asyncio.create_subprocess_exec(
+    transport, printed = await asyncio.get_running_loop().subprocess_exec(
+        _Printed,
         *leashed(command),
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=DEVNULL,
         stdout=PIPE,
         stderr=STDOUT,
         env={**os.environ, **(environ or {})},
         # a Ctrl-C at the terminal is for us: we end it when the last episode is over
         start_new_session=True,
     )
-    tail = bytearray()
-    listener = asyncio.create_task(_listen(process, tail))
     try:
-        problem = await _wait_for_card(process, url, start_s)
+        problem = await _wait_for_card(transport, printed, url, start_s)
         if problem:
-            await _stop(process)
-            await listener
-            words = tail.decode(errors="replace").strip().splitlines()
+            await _stop(transport, printed)
+            words = printed.tail.decode(errors="replace").strip().splitlines()
             raise ConfigError(name, f"{problem}{f': {words[-1]}' if words else ''}")
         yield
     finally:
-        await _stop(process)
-        await listener
+        await _stop(transport, printed)
+
+
+class _Printed(asyncio.SubprocessProtocol):
+    """Takes what a program prints, so that it is never held up, and keeps the end of it."""
+
+    def __init__(self) -> None:
+        self.tail = bytearray()
+        self.exited, self.closed = asyncio.Event(), asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        del fd
+        self.tail += data
+        del self.tail[:-_TAIL]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        del fd, exc
+        self.closed.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
 
 
 async def _taken(url: str) -> bool:
@@ -134,36 +153,41 @@ async def _taken(url: str) -> bool:
     return True
 
 
-async def _wait_for_card(process: Process, url: str, start_s: float) -> str:
+async def _wait_for_card(
+    transport: asyncio.SubprocessTransport, printed: _Printed, url: str, start_s: float
+) -> str:
     """Why the program does not serve a card, empty when it does."""
     try:
         async with telling(f"the agent card at {url}", tell), asyncio.timeout(start_s):
             while not await serves_card(url):
-                if process.returncode is not None:
-                    return f"the command ended with status {process.returncode}"
+                if printed.exited.is_set():
+                    return f"the command ended with status {transport.get_returncode()}"
                 await asyncio.sleep(_LOOK_EVERY_S)
     except TimeoutError:
         return f"no agent card at {url} within {start_s:g} s"
     return ""
 
 
-async def _listen(process: Process, tail: bytearray) -> None:
-    """Take what it prints, so that it is never held up."""
-    assert process.stdout is not None
-    while piece := await process.stdout.read(65_536):
-        tail += piece
-        del tail[:-_TAIL]
-
-
-async def _stop(process: Process) -> None:
+async def _stop(transport: asyncio.SubprocessTransport, printed: _Printed) -> None:
     """End it and what it started; cut what still holds its output open."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_S):
-                await process.wait()
-                break
+        _signal(transport, number)
+        if await _within(STOP_S, printed.exited):
+            break
     # of its group, whatever ignored the first signal
+    _signal(transport, signal.SIGKILL)
+    # its last words; who left the group may hold the pipe for longer
+    await _within(_WORDS_S, printed.closed)
+    transport.close()
+
+
+def _signal(transport: asyncio.SubprocessTransport, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(transport.get_pid(), number)
+
+
+async def _within(limit_s: float, event: asyncio.Event) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    return event.is_set()

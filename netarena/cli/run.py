@@ -24,7 +24,14 @@ from netarena.cli.choice import Choice, choose, connect, resume_choice
 from netarena.cli.conversation import Watched, show_verdict
 from netarena.cli.interrupt import resumable, run_until_stopped
 from netarena.cli.loss import tell_losses
-from netarena.cli.option import RUNS, config_options, json_option, read_pairs, wait_option
+from netarena.cli.option import (
+    RUNS,
+    config_options,
+    json_option,
+    read_name,
+    read_pairs,
+    wait_option,
+)
 from netarena.cli.place import choose_query, place
 from netarena.cli.program import START_S, free_port, running, split_command
 from netarena.cli.scenario import run_scenario
@@ -136,7 +143,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         choice, earlier = resume_choice(choice, app.role, folder)
     choice = choose(choice, "oracle")
     choice.check()
-    called = _read_name(called) or earlier
+    called = earlier if called is None else read_name(called)
     # a resumed run's keys need not be given again
     asked = _asked(app, config, folder)
     program = None if choice.command is None else split_command(choice.command, "--agent-cmd")
@@ -208,13 +215,6 @@ def _load(name: str) -> Application:
     app = load(name)
     tell_more(type(app).__module__)
     return app
-
-
-def _read_name(called: str | None) -> str | None:
-    """What ``--name`` gave. Raises ConfigError for what no table can show."""
-    if called is not None and not (called.strip() and called.isprintable() and len(called) <= 200):
-        raise ConfigError("--name", "must be one line of at most 200 characters, and not empty")
-    return called
 
 
 @asynccontextmanager

@@ -26,11 +26,12 @@ from netarena.cli.place import place
 from netarena.cli.program import START_S, running, split_command, wait_for_card
 from netarena.cli.request import ask, keep, print_documents, show_documents
 from netarena.cli.screen import Meter, MeterReporter, show_result
+from netarena.cli.turn import TurnAgent
 from netarena.cli.wait import WAIT_S, Awaited
-from netarena.errors import ConfigError
+from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run
-from netarena.scenario import Scenario, read_scenario
+from netarena.scenario import Scenario, read_scenario, read_series
 from netarena.slot import Slots
 
 
@@ -43,18 +44,61 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
     as_json: bool,
     wait_s: float | None = None,
 ) -> None:
-    """Run a scenario file; ``values`` are config keys that win over the file's.
+    """Run a scenario file, or all that it names; ``values`` are config keys that win over theirs.
 
-    ``wait_s`` is how long an agent may take to come up (``--wait``).
-    Raises ConfigError and AssessmentFailed; whatever was started has been stopped then.
+    ``wait_s`` is how long an agent may take to come up (``--wait``). Of several files one that
+    fails does not keep the others from being run. Raises ConfigError and AssessmentFailed, of
+    several the first failure at the end; whatever was started has been stopped then.
     """
-    scenario = read_scenario(path)
+    series = read_series(path)
+    if not series:
+        scenario = read_scenario(path)
+        documents = _run(
+            scenario,
+            values,
+            out or Path(RUNS) / scenario.name,
+            verbose=verbose,
+            quiet=as_json,
+            wait_s=wait_s,
+        )
+        if as_json:
+            print_documents(documents)
+        return
+    if "resume" in values:
+        raise ConfigError("--resume", f"is for one scenario: run the files that {path} names")
+    folder = out or Path(RUNS) / path.stem
+    documents = []
+    failures: list[ConfigError | AssessmentFailed] = []
+    for name, scenario in series.items():
+        click.echo(f"{scenario.name}:", err=True)
+        try:
+            documents += _run(
+                scenario, values, folder / name, verbose=verbose, quiet=as_json, wait_s=wait_s
+            )
+        except (ConfigError, AssessmentFailed) as error:
+            click.echo(f"netarena: warning: {scenario.name}: {error}", err=True)
+            failures.append(error)
+    if as_json and documents:
+        print_documents(documents)
+    if failures:
+        raise failures[0]
+
+
+def _run(  # noqa: PLR0913 -- a scenario, and how it is run
+    scenario: Scenario,
+    values: dict[str, Any],
+    folder: Path,
+    *,
+    verbose: bool,
+    quiet: bool,
+    wait_s: float | None,
+) -> list[dict[str, Any]]:
+    """Run one scenario, and show its results unless that is to be ``quiet``; returns the contents
+    of its ``results.json``."""
     scenario = dataclasses.replace(scenario, config={**scenario.config, **values})
     endpoints = scenario.endpoints()
-    folder = out or Path(RUNS) / scenario.name
     if scenario.application is not None:
-        _examine(scenario, endpoints, folder, verbose=verbose, as_json=as_json, wait_s=wait_s)
-        return
+        return _examine(scenario, endpoints, folder, verbose=verbose, quiet=quiet, wait_s=wait_s)
     if verbose or "resume" in values:
         raise ConfigError(
             "--verbose" if verbose else "--resume",
@@ -71,11 +115,10 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
 
     documents = run_until_stopped(request)
     tell_lost_records(documents)
-    if as_json:
-        print_documents(documents)
-        return
-    show_documents(documents)
-    click.echo(f"{folder}")
+    if not quiet:
+        show_documents(documents)
+        click.echo(f"{folder}")
+    return documents
 
 
 @asynccontextmanager
@@ -118,21 +161,34 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     folder: Path,
     *,
     verbose: bool,
-    as_json: bool,
+    quiet: bool,
     wait_s: float | None,
-) -> None:
+) -> list[dict[str, Any]]:
     """Examine the participants in this process, with a journal."""
     app = load(str(scenario.application))
     values = {**scenario.config, "output_dir": str(folder)}
     config, folder = place(app, app.config_type.parse(values))
+    programs = {
+        party.role: TurnAgent(
+            split_command(party.program, f"{party.role}.exec"),
+            f"{party.role}.exec",
+            party.environ(os.environ),
+        )
+        for party in scenario.participants
+        if party.program is not None
+    }
 
     async def examine() -> None:
         slots = Slots(max(MAX_EPISODES, 2 * config.concurrency))
         async with app, started(scenario, wait_s):
             with Meter(scenario.name, bar=not verbose) as meter:
                 agents: dict[str, Agent] = {
-                    role: Awaited(connect(url, role, os.environ), meter.tell)
-                    for role, url in endpoints.items()
+                    party.role: Awaited(
+                        programs.get(party.role)
+                        or connect(endpoints[party.role], party.role, os.environ),
+                        meter.tell,
+                    )
+                    for party in scenario.participants
                 }
                 if verbose:
                     agents = {role: Watched(agent) for role, agent in agents.items()}
@@ -149,17 +205,14 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
 
     again = f"the same command with --out {folder} --resume"
     run_until_stopped(examine, hint=resumable(folder, again, resumed=config.resume))
-    folders = [folder / role for role in endpoints] if len(endpoints) > 1 else [folder]
+    roles = [party.role for party in scenario.participants]
+    folders = [folder / role for role in roles] if len(roles) > 1 else [folder]
     report = make_report(from_run(read_run(folder)))
     tell_losses(report, folder)
-    if as_json:
-        documents = [
-            json.loads((each / RESULTS_NAME).read_text(encoding="utf-8")) for each in folders
-        ]
-        print_documents(documents)
-        return
-    for participant in report["participants"]:
-        show_result(participant)
-    show_comparison(report)
-    for each in folders:
-        click.echo(f"{each / RESULTS_NAME}")
+    if not quiet:
+        for participant in report["participants"]:
+            show_result(participant)
+        show_comparison(report)
+        for each in folders:
+            click.echo(f"{each / RESULTS_NAME}")
+    return [json.loads((each / RESULTS_NAME).read_text(encoding="utf-8")) for each in folders]

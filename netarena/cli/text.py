@@ -22,11 +22,13 @@ def json_text(value: object, *, indent: int | None = None) -> str:
 
 
 def open_streams() -> None:
-    """Get standard output and error ready, whatever they are.
+    """Get standard input, output and error ready, whatever they are.
 
     Those that were closed are stood in for: writing results fails, the rest is not missed. What an
     encoding lacks is written in other signs.
     """
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     if sys.stderr is None:

@@ -7,9 +7,12 @@ import os
 import shlex
 import shutil
 import signal
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
+from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
+from netarena import trace
 from netarena.aio import finish
 from netarena.cli.program import STOP_S, leashed
 from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line, without_folders
@@ -21,7 +24,9 @@ CONTEXT = "NETARENA_CONTEXT"
 MOST_REPLY_BYTES, MOST_ERROR_BYTES = 1 << 20, 8192
 #: ours comes so much before the engine's own limit, which knows nothing of standard error, s
 _BEFORE_S = 0.05
-_PIECE = 65_536
+#: what a program that has ended left behind may hold its output open for so long, s
+_LINGER_S = 1.0
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class TurnAgent:
@@ -31,11 +36,15 @@ class TurnAgent:
     status and the end of its standard error go with the reply, as metadata.
     """
 
-    def __init__(self, command: list[str]) -> None:
-        """Raises ConfigError where there is no such program."""
+    def __init__(
+        self, command: list[str], option: str = "--agent-exec", environ: Mapping[str, str] = _NONE
+    ) -> None:
+        """``environ`` is added to ours. Raises ConfigError, which names ``option``, where there is
+        no such program."""
         if shutil.which(command[0]) is None:
-            raise ConfigError("--agent-exec", f"{command[0]!r} is no program that can be started")
+            raise ConfigError(option, f"{command[0]!r} is no program that can be started")
         self._command = command
+        self._environ = environ
         self._info = AgentInfo(name=shlex.join(command))
 
     @property
@@ -46,79 +55,100 @@ class TurnAgent:
         pass
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
-        process = await asyncio.create_subprocess_exec(
+        carried = {name.upper(): value for name, value in trace.carrier().items()}
+        transport, output = await asyncio.get_running_loop().subprocess_exec(
+            _Output,
             *leashed(self._command),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env={**os.environ, CONTEXT: context_id},
+            env={**os.environ, **carried, **self._environ, CONTEXT: context_id},
             # a Ctrl-C at the terminal is for us
             start_new_session=True,
         )
-        errors = bytearray()
         try:
             async with asyncio.timeout(max(0.0, timeout_s - _BEFORE_S)):
-                reply, _, _ = await asyncio.gather(
-                    _read_reply(process), _read_errors(process, errors), _write(process, prompt)
-                )
-                status = await process.wait()
+                _write(transport, prompt)
+                await output.enough()
         except TimeoutError:
-            told = _told(f"no whole reply within {timeout_s:.3g} s", errors)
+            told = _told(f"no whole reply within {timeout_s:.3g} s", output.errors)
             raise AgentFailed(FailureReason.TIMEOUT, told) from None
         finally:
-            await finish(_end(process))
-        if len(reply) > MOST_REPLY_BYTES:
+            await finish(_end(transport, output))
+        if len(output.reply) > MOST_REPLY_BYTES:
             detail = f"the reply is longer than {MOST_REPLY_BYTES:,} bytes"
             raise AgentFailed(FailureReason.TOO_LARGE, detail)
-        if status:
+        if status := transport.get_returncode():
             # a negative status is the signal that ended it
-            told = _told(f"the command ended with status {status}", errors)
+            told = _told(f"the command ended with status {status}", output.errors)
             raise AgentFailed(FailureReason.TASK_FAILED, told)
-        return Reply(text=_text(reply), metadata={"exit_status": status, "stderr": _text(errors)})
+        return Reply(
+            text=_text(output.reply), metadata={"exit_status": 0, "stderr": _text(output.errors)}
+        )
 
     async def aclose(self) -> None:
         pass
 
 
-async def _write(process: Process, prompt: str) -> None:
-    """A program that does not read its input to the end may answer all the same."""
-    assert process.stdin is not None
-    with suppress(BrokenPipeError, ConnectionResetError):
-        process.stdin.write(prompt.encode())
-        await process.stdin.drain()
-    process.stdin.close()
+class _Output(asyncio.SubprocessProtocol):
+    """What a program prints: of a reply the beginning, of errors the end; never more."""
+
+    def __init__(self) -> None:
+        self.reply, self.errors = bytearray(), bytearray()
+        self.exited, self._open = asyncio.Event(), {1, 2}
+        self._changed = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 1:
+            self.reply += data[: MOST_REPLY_BYTES + 1 - len(self.reply)]
+        else:
+            self.errors += data
+            del self.errors[:-MOST_ERROR_BYTES]
+        self._changed.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        del exc
+        # of standard input too: a program that does not read it to the end may answer all the same
+        self._open.discard(fd)
+        self._changed.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self._changed.set()
+
+    async def enough(self) -> None:
+        """Until it has ended and its output is whole, or the reply is too long.
+
+        What it left behind may hold its output open: that is waited for a moment alone.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                while len(self.reply) <= MOST_REPLY_BYTES:
+                    if self.exited.is_set():
+                        if not self._open:
+                            return
+                        if limit.when() is None:
+                            limit.reschedule(asyncio.get_running_loop().time() + _LINGER_S)
+                    self._changed.clear()
+                    await self._changed.wait()
 
 
-async def _read_reply(process: Process) -> bytearray:
-    """What it prints; it is ended where that is too much."""
-    assert process.stdout is not None
-    reply = bytearray()
-    while len(reply) <= MOST_REPLY_BYTES and (piece := await process.stdout.read(_PIECE)):
-        reply += piece
-    if len(reply) > MOST_REPLY_BYTES:
-        _kill(process)
-    return reply
+def _write(transport: asyncio.SubprocessTransport, prompt: str) -> None:
+    """Hand the prompt over; it goes as it is read."""
+    pipe = transport.get_pipe_transport(0)
+    assert isinstance(pipe, asyncio.WriteTransport)
+    pipe.write(prompt.encode())
+    pipe.close()
 
 
-async def _read_errors(process: Process, errors: bytearray) -> None:
-    assert process.stderr is not None
-    while piece := await process.stderr.read(_PIECE):
-        errors += piece
-        del errors[:-MOST_ERROR_BYTES]
-
-
-def _kill(process: Process) -> None:
+async def _end(transport: asyncio.SubprocessTransport, output: _Output) -> None:
+    """End it and what it started, and close its pipes, whoever else holds them open."""
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-async def _end(process: Process) -> None:
-    """End it and what it started; one that has ended may have left some of that behind."""
-    _kill(process)
-    # what is left in the pipes, so that they close; who left the group may hold them open
+        os.killpg(transport.get_pid(), signal.SIGKILL)
     with suppress(TimeoutError):
         async with asyncio.timeout(STOP_S):
-            await process.communicate()
+            await output.exited.wait()
+    transport.close()
 
 
 def _text(data: bytes | bytearray) -> str:

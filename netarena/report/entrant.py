@@ -29,7 +29,7 @@ from netarena.journal import JOURNAL_NAME
 from netarena.model import Episode, FailureKind, JsonValue, Outcome, Outline, Query, Usage
 from netarena.report.file import read_documents
 from netarena.stats import agent_used_time, rate_all, summarise, tell_repeats
-from netarena.ticket import Briefing
+from netarena.ticket import LEFTOVER, Briefing
 
 #: keys that shape queries, and only say how many of them are drawn
 COUNTS = frozenset({"num_queries"})
@@ -316,8 +316,15 @@ def _outline(application: Application | None, record: Mapping[str, Any], number:
         world_s=0.0,
         queue_s=0.0,
         usage=usage,
-        noted=tuple(name for name in application.notes if record.get(name)) if application else (),
+        noted=_noted(application, record, correct=correct),
     )
+
+
+def _noted(
+    application: Application | None, record: Mapping[str, Any], *, correct: bool
+) -> tuple[str, ...]:
+    names = (*(application.notes if application else ()), *([LEFTOVER] if correct else ()))
+    return tuple(name for name in names if record.get(name))
 
 
 def _number(value: Any) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 from netarena.archive import Stored
 from netarena.errors import ConfigError
-from netarena.report.inspection import name_log, write_log
+from netarena.report.inspection import end_of_name, name_log, write_log
 from netarena.report.table import (
     EPISODES,
     STEPS,
@@ -51,13 +52,24 @@ def export(
     """
     # twice, for episodes are many, and none is kept
     files = [folder / name for name, _ in KINDS[kind](run, public)]
-    if not force and (there := next((path for path in files if path.exists()), None)):
+    earlier = _earlier(run, folder) if kind == "inspect" else []
+    if not force and (there := next(filter(os.path.lexists, [*files, *earlier]), None)):
         raise ConfigError("--out", f"{there} is there already: --force writes over it")
     for name, write in KINDS[kind](run, public):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path)
+    for path in earlier:
+        if path not in files:
+            path.unlink(missing_ok=True)
     return files
+
+
+def _earlier(run: Sequence[Stored], folder: Path) -> list[Path]:
+    """Logs of the same run in ``folder``, which are called by the time that they tell of."""
+    return [
+        path for stored in run for path in sorted(folder.glob(f"*{_name(end_of_name(stored))}"))
+    ]
 
 
 def _csv(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- one of a table of plans

@@ -24,8 +24,12 @@ VERSION = 2
 
 def name_log(stored: Stored) -> str:
     """The file's name, as Inspect names its own: it lists no others."""
-    created = _created(stored).replace(":", "-")
-    return f"{created}_{stored.header.application}-{stored.header.role}_{_log_id(stored)}.json"
+    return _created(stored).replace(":", "-") + end_of_name(stored)
+
+
+def end_of_name(stored: Stored) -> str:
+    """What the names of its logs have in common: of a run that went on each has its own time."""
+    return f"_{stored.header.application}-{stored.header.role}_{_log_id(stored)}.json"
 
 
 def write_log(stored: Stored, told: Iterable[Told], *, public: bool) -> Iterator[str]:
@@ -47,7 +51,9 @@ def _created(stored: Stored) -> str:
 
 def _log_id(stored: Stored) -> str:
     header = stored.header
-    text = json.dumps([header.application, header.version, header.role, header.shape, header.seed])
+    # two runs of the same queries are two logs
+    run = [header.application, header.version, header.role, header.shape, header.seed]
+    text = json.dumps([*run, str(stored.folder.resolve())])
     return hashlib.sha256(text.encode()).hexdigest()[:22]
 
 
@@ -58,6 +64,8 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
     summary = summarise(stored.application, config, seed, outlines, stored.not_run)
     agent = next((episode.agent for episode in stored.past.episodes.values()), None)
     created = _created(stored)
+    # folders of a run by one id are called by it, and an open one tells the seed
+    asked = summary["config"] | ({"output_dir": None, "benchmark_path": None} if public else {})
     usage = sum((one.usage for one in outlines if one.usage), Usage())
     model = agent.name if agent else "none"
     return {
@@ -70,7 +78,7 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
             "created": created,
             "task": f"{header.application}-{header.role}",
             "task_version": header.version,
-            "task_args": summary["config"],
+            "task_args": asked,
             "dataset": {
                 "name": header.application,
                 "samples": len(stored.queries),
@@ -82,6 +90,8 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
             "model": model,
             "model_base_url": agent.base_url if agent else None,
             "config": {"epochs": config.repeats},
+            # an agent's words are nobody's markup: no pictures are loaded, no links made
+            "viewer": {"trust_content": False},
             "metadata": {"seed": summary["seed"], "generator_version": header.version},
         },
         "plan": {},

@@ -119,11 +119,37 @@ class Board(Record):
     ranking: tuple[Entry, ...]
 
 
+class Overall(Record):
+    """An agent's row over all boards: it has one run on each."""
+
+    #: among those whose runs asked alike on every board
+    rank: int
+    #: of each board, in their order
+    terms: tuple[str, ...]
+    id: str
+    #: the mean of the boards' rates, each with the same weight
+    solved_safely: float
+    #: 95 %, of the boards' intervals by the method of variance estimates recovery
+    interval: tuple[float, float]
+    #: by role
+    by_role: dict[str, float]
+    queries: int
+    #: false if a run is known not to be, else null if one does not say
+    complete: bool | None
+
+    @property
+    def floor(self) -> bool:
+        """Whether this is what can be had for nothing."""
+        return self.id in FLOORS
+
+
 class Leaderboard(Record):
-    """All boards, by role, the files that hold no graded query, and what is wrong with those that
-    were left out."""
+    """All boards, by role, the rows over all of them, the files that hold no graded query, and what
+    is wrong with those that were left out."""
 
     boards: tuple[Board, ...]
+    #: of several boards those that rank somebody, and who is on each of them once
+    overall: tuple[Overall, ...]
     ungraded: tuple[str, ...]
     refused: tuple[str, ...]
 
@@ -162,8 +188,53 @@ def rank(files: Sequence[Path]) -> Leaderboard:
     documents = [pair for group in groups for pair in group]
     return Leaderboard(
         boards=boards,
+        overall=_rank_overall([board for board in boards if board.ranking]),
         ungraded=tuple(file for file, document in documents if not _graded(document)),
         refused=tuple(map(str, refused)),
+    )
+
+
+def _rank_overall(boards: Sequence[Board]) -> tuple[Overall, ...]:
+    if len(boards) < 2:
+        return ()
+    rows = []
+    for who in sorted({entry.id for entry in boards[0].ranking}):
+        found = [[entry for entry in board.ranking if entry.id == who] for board in boards]
+        # of several runs on one board nothing says which belongs to the others
+        if any(len(entries) != 1 for entries in found):
+            continue
+        runs = [entries[0] for entries in found]
+        known = [
+            (run.solved_safely, *run.interval)
+            for run in runs
+            if run.solved_safely is not None and run.interval is not None
+        ]
+        if len(known) < len(runs):
+            continue
+        rate = sum(value for value, _, _ in known) / len(known)
+        below = math.hypot(*(value - low for value, low, _ in known)) / len(known)
+        above = math.hypot(*(high - value for value, _, high in known)) / len(known)
+        told = {run.complete for run in runs}
+        rows.append(
+            Overall(
+                rank=0,
+                terms=tuple(run.terms for run in runs),
+                id=who,
+                solved_safely=rate,
+                interval=(max(0.0, rate - below), min(1.0, rate + above)),
+                by_role={
+                    board.role: value for board, (value, *_) in zip(boards, known, strict=True)
+                },
+                queries=sum(run.queries for run in runs),
+                complete=False if False in told else None if None in told else True,
+            )
+        )
+    rows.sort(key=lambda row: (row.terms, -row.solved_safely, row.id))
+    return tuple(
+        row.model_copy(
+            update={"rank": 1 + sum(other.terms == row.terms for other in rows[:number])}
+        )
+        for number, row in enumerate(rows)
     )
 
 

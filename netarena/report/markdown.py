@@ -233,6 +233,8 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         ("Outcome", "Episodes"),
         [(words, summary["outcomes"][name]) for name, words in _OUTCOMES.items()],
     )
+    if "claims" in summary:
+        lines += ["## Tickets", "", *_tickets(summary)]
     for title, key in (("level", "by_level"), ("label", "by_label")):
         lines += [f"## By {title}", "", *_breakdown(title, one[key])]
     for title, key, words in (
@@ -273,6 +275,25 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         for entry in one["invalid"]:
             lines += _evidence(entry)
     return lines
+
+
+def _tickets(summary: Mapping[str, Any]) -> list[str]:
+    """How episodes ended, and how well the causes fit that were named."""
+    claims = summary["claims"]
+    ends = {"declared rightly": "right", "declared wrongly": "false", "not declared": "none"}
+    fits = summary["localised"]
+    return [
+        *table(("End", "Episodes"), [(words, claims[key]) for words, key in ends.items()]),
+        *table(
+            ("Causes named", "Recall", "Precision"),
+            [
+                (words, percent(fits[by]["recall"]), percent(fits[by]["precision"]))
+                for by, words in {"place": "by place", "cause": "by place and word"}.items()
+            ],
+        ),
+        f"Turns taken when all was right, mean: {number(summary['turns_healthy'])}",
+        "",
+    ]
 
 
 def _breakdown(title: str, groups: Mapping[str, Any]) -> list[str]:

@@ -23,13 +23,11 @@ import asyncio
 import contextlib
 import encodings.ascii
 import encodings.idna  # noqa: F401 -- codecs, too, are files that nobody may be unable to read
-import gc
 import json
 import os
 import resource
 import select
 import shutil
-import signal
 import socket
 import stat
 import sys
@@ -38,14 +36,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Self, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from netarena.aio import finish
 from netarena.errors import EnvironmentFailed, NetArenaError, one_line
 from netarena.sandbox import confinement, namespace, shell
 from netarena.sandbox.caller import Caller
-from netarena.sandbox.child import Forker, program, surroundings, try_out
+from netarena.sandbox.child import Forker, Forking, program, surroundings, try_out
 from netarena.sandbox.folder import OwnFolder
+from netarena.sandbox.fork import Forks
 from netarena.sandbox.keep import Keep, pack, unpack
 from netarena.sandbox.relay import Relay
 from netarena.sandbox.shell import Limits, Result, Room
@@ -75,7 +74,6 @@ _START_S = 60.0  # interpreter and imports
 _STOP_S = 10.0
 #: beside a command's own time: the sandbox around it, on a busy machine
 _GRACE_S = 90.0
-_PACKET_BYTES = 4096
 _CHUNK_BYTES = 1 << 16
 _MOST_BYTES = 16 << 20  # of one request, and of one answer
 _FOLDER = "keep"  # of the cell's own folder: where each command's memory is mounted
@@ -90,7 +88,7 @@ class Standing:
     reduced: str = ""
 
 
-class Cell:
+class Cell(Forking):
     """Runs commands; ``start`` and ``close``, or an async context manager.
 
     ``programs`` (name -> path, or the text of a script) are found before those of the system.
@@ -103,12 +101,14 @@ class Cell:
         self._wanted = dict(programs or {})
         self._programs: dict[str, str] = {}
         self._home: OwnFolder | None = None
-        self._forker = Forker(
-            "no commands",
-            lambda control: program(_MODULE, control, walls or ""),
-            start_s=_START_S,
-            stop_s=_STOP_S,
-            environment=surroundings(),
+        super().__init__(
+            Forker(
+                "no commands",
+                lambda control: program(_MODULE, control, walls or ""),
+                start_s=_START_S,
+                stop_s=_STOP_S,
+                environment=surroundings(),
+            )
         )
         self._starting = asyncio.Lock()
         self._commands = 0
@@ -194,21 +194,9 @@ class Cell:
             self._clear()
 
     @property
-    def pid(self) -> int | None:
-        """The warm process, while it lives."""
-        return self._forker.pid
-
-    @property
     def reduced(self) -> str:
         """What protects commands less than namespaces would, in words; empty with namespaces."""
         return f"{self._unapart}: {confinement.reduced()}" if self.walls == "landlock" else ""
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def _start_process(self) -> dict[str, Any]:
         try:
@@ -230,20 +218,9 @@ class Cell:
         self, request: Mapping[str, Any], within_s: float, admit: Admit
     ) -> dict[str, Any]:
         """An answer, in time. That the socket closes ends the command, whatever the reason."""
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError as error:
-            raise EnvironmentFailed(
-                f"no process for a command: {error}", proven_ours=True
-            ) from None
-        try:
-            with theirs:
-                _, end = await self._forker.begin(theirs)
-        except BaseException:
-            ours.close()
-            raise
-        end.cancel()  # the socket's is told as well
-        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_MOST_BYTES)
+        talk = await self._forker.talk(_MOST_BYTES)
+        talk.end.cancel()  # the socket's is told as well
+        reader, writer = talk.reader, talk.writer
         self._asking.add(writer)
         try:
             async with asyncio.timeout(within_s):
@@ -338,30 +315,30 @@ def _readable(program: Path, copy: Path) -> Path:
 # The warm process and its children.
 
 
-def _serve(control: socket.socket, walls: Walls) -> None:
-    """Fork for each socket that comes, until the service's end is closed."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the relays
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(control, _PACKET_BYTES, 1)
-        if not data:
-            # whoever is left dies with this process, or ends its command as nobody waits for it
-            if walls == "landlock":
-                with contextlib.suppress(ChildProcessError):
-                    os.wait()  # for all of them, since their ends are ignored
+class _Commands(Forks):
+    """A relay for each command."""
+
+    def __init__(self, control: socket.socket, walls: Walls) -> None:
+        super().__init__(control)
+        self._walls = walls
+
+    def begin(self, connection: int) -> int:
+        return self.spawn(lambda: _work(socket.socket(fileno=connection), self._walls))
+
+    def leave(self) -> None:
+        if self._walls == "namespaces":
+            super().leave()
             return
-        if not os.fork():
-            control.close()
-            _work(socket.socket(fileno=descriptors[0]), walls)
-        os.close(descriptors[0])
+        for pid in self._begun:  # each ends its command, as nobody waits for it
+            os.waitpid(pid, 0)
 
 
-def _work(asked: socket.socket, walls: Walls) -> NoReturn:
+def _work(asked: socket.socket, walls: Walls) -> None:
     """Of a new child: have one command run, carry its connections, and answer."""
     answer: dict[str, Any]
     try:
         if walls == "namespaces":
             namespace.die_with_parent()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         asked.sendall(b"%d\n" % os.getpid())
         with asked.makefile("rb") as lines:
             request = json.loads(lines.readline(_MOST_BYTES))
@@ -373,7 +350,6 @@ def _work(asked: socket.socket, walls: Walls) -> NoReturn:
     asked.setblocking(True)
     with contextlib.suppress(OSError):
         asked.sendall(json.dumps(answer).encode() + b"\n")
-    os._exit(0)
 
 
 def _confined(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
@@ -554,10 +530,7 @@ def main() -> None:
         control.send(json.dumps({"failed": missing}).encode())
         return
     shell.environment()
-    gc.collect()
-    gc.freeze()  # collections in the children leave the shared pages alone
-    control.send(json.dumps({"ready": walls, "unapart": unapart}).encode())
-    _serve(control, walls)
+    _Commands(control, walls).serve(ready=walls, unapart=unapart)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,15 @@ left whoever is killed. ``Forker`` is a process that forks others on demand from
 and is started anew when it has died:
 
     forker = Forker("no networks", line, start_s=60.0, stop_s=10.0)
-    number, end = await forker.begin(theirs)    # a process that speaks on the socket's other end
+    begun = await forker.begin()    # a process that speaks on the other end of begun.connection
     ...
-    forker.kill(number)
-    report = await end
+    forker.kill(begun.number)
+    report = await begun.end
 
 The control socket of a ``Forker`` carries one JSON object per packet. To the process:
 ``{"begin": number}`` with a socket attached, and ``{"kill": number}``. From it: ``{"ready": ...}``
 or ``{"failed": text}`` once, then ``{"ended": number, ...}`` when nothing of a begun one is left.
+``netarena.sandbox.fork`` is its loop.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from netarena.errors import EnvironmentFailed, one_line
 
-__all__ = ["Child", "Forker", "module_path", "program", "surroundings", "try_out"]
+__all__ = ["Child", "Forker", "Forking", "module_path", "program", "surroundings", "try_out"]
 
 _log = logging.getLogger(__name__)
 
@@ -167,6 +169,26 @@ class Child:
 End = asyncio.Future[dict[str, Any] | None]
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A process that was forked: its number, our end of the socket on which it speaks, which is the
+    caller's to close, and its end to come."""
+
+    number: int
+    connection: socket.socket
+    end: End
+
+
+@dataclass(frozen=True)
+class Talk:
+    """The same of one that speaks in lines; the writer is the caller's to close."""
+
+    number: int
+    end: End
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
 class Forker:
     """A process that forks others, of which there is one life at a time.
 
@@ -218,24 +240,42 @@ class Forker:
             assert self._said is not None
             return self._said.result()
 
-    async def begin(self, connection: socket.socket) -> tuple[int, End]:
-        """Have a process forked that speaks on ``connection``; its number, and its end to come.
+    async def begin(self) -> Begun:
+        """Have a process forked.
 
         Who does not wait for the end cancels it. Raises what ``start`` raises, and
         EnvironmentFailed where nothing was begun: the next try starts anew what has ended.
         """
         await self.start()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise self._failed(f"nothing was begun: {error}") from None
         self._begun += 1
         number = self._begun
         end: End = asyncio.get_running_loop().create_future()
         self._ends[number] = end
         end.add_done_callback(lambda _: self._ends.pop(number, None))
         try:
-            await self._ask_for(number, end, connection)
+            with theirs:
+                await self._ask_for(number, end, theirs)
         except BaseException:
+            ours.close()
             end.cancel()
+            self.kill(number)
             raise
-        return number, end
+        return Begun(number, ours, end)
+
+    async def talk(self, most_bytes: int) -> Talk:
+        """As ``begin``, for one that speaks in lines of at most ``most_bytes``."""
+        begun = await self.begin()
+        try:
+            lines = await asyncio.open_unix_connection(sock=begun.connection, limit=most_bytes)
+        except BaseException:
+            begun.connection.close()
+            self.kill(begun.number)
+            raise
+        return Talk(begun.number, begun.end, *lines)
 
     async def _ask_for(self, number: int, end: End, connection: socket.socket) -> None:
         while not end.done():
@@ -331,3 +371,33 @@ class Forker:
         child, self._child = self._child, None
         self._up = False
         return 0 if child is None else await child.stop(self._stop_s)
+
+
+class Forking:
+    """Something that a ``Forker`` does; ``start`` and ``close``, or an async context manager."""
+
+    def __init__(self, forker: Forker) -> None:
+        self._forker = forker
+
+    @property
+    def pid(self) -> int | None:
+        """The warm process, while it lives."""
+        return self._forker.pid
+
+    async def start(self) -> None:
+        """Start the warm process; whatever needs it does so too, also when it has died.
+
+        Raises EnvironmentFailed with what this machine lacks.
+        """
+        await self._forker.start()
+
+    async def close(self) -> None:
+        """End the warm process, and all that it forked."""
+        await self._forker.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -126,7 +126,6 @@ GUARDED_SIGNALS: dict[str, Guard] = {
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PR_SET_CHILD_SUBREAPER = 36
-_CHUNK_BYTES = 1 << 16
 _MOST_DEPTH = 64  # of folders: what is deeper takes long to look at, and to remove
 #: of looks at the files that are open and have no name: they take longer than the others
 _SELDOM = 5
@@ -238,7 +237,7 @@ class _Confinement:
             stopped, timed_out = self._attend()
         finally:
             status = self._end()
-        self._read()
+        self._kept.read(self._output)
         if stopped:
             # what it was stopped for may be what it wrote into the kept folder
             return Result(self._kept.text(), None, timed_out, stopped), None
@@ -359,7 +358,7 @@ class _Confinement:
         looked, looks = 0.0, 0
         while True:
             events = dict(poll.poll(shell.TICK_S * 1000))
-            if self._output in events and not self._read():
+            if self._output in events and not self._kept.read(self._output):
                 poll.unregister(self._output)  # closed by all, and something still runs
             if self._life in events:
                 return clock.over, bool(clock.over)
@@ -381,9 +380,8 @@ class _Confinement:
     def _excess(self, *, seldom: bool) -> str:
         """Which bound is passed that the kernel does not keep; empty if none."""
         limits, keep = self._task.limits, self._task.keep
-        most = limits.output_bytes * shell.MOST_OUTPUTS
-        if self._kept.total > most:
-            return f"it wrote more than {most >> 10} KiB"
+        if reason := self._kept.excess():
+            return reason
         processes, tasks = descendants(os.getpid())
         tasks -= 1  # this process's own
         if tasks > limits.processes:
@@ -400,18 +398,6 @@ class _Confinement:
         if seldom and sum(map(_nameless_bytes, processes)) > shell.SCRATCH_BYTES:
             return f"it holds more than {shell.SCRATCH_BYTES >> 20} MiB of files without a name"
         return ""
-
-    def _read(self) -> bool:
-        """Take what is there; false once nobody can write any more."""
-        for _ in range(shell.MOST_OUTPUTS):  # then look at the clock again
-            try:
-                chunk = os.read(self._output, _CHUNK_BYTES)
-            except BlockingIOError:
-                return True
-            if not chunk:
-                return False
-            self._kept.add(chunk)
-        return True
 
     def _end(self) -> int:
         """End all that the command started; the status of its first process."""

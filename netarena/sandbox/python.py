@@ -28,12 +28,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from netarena.errors import ConfigError, EnvironmentFailed, one_line
 from netarena.model import Check, JsonValue, Severity
 from netarena.sandbox import protection, warm
-from netarena.sandbox.child import Forker
+from netarena.sandbox.child import Forker, Forking
 from netarena.sandbox.claim import ClaimRefused, TooLarge, read_json
 
 __all__ = ["Limits", "PythonSandbox", "SandboxResult", "Status", "diagnose"]
@@ -111,7 +111,7 @@ class _End:
     spent: bool
 
 
-class PythonSandbox:
+class PythonSandbox(Forking):
     """Runs guests: source that defines ``load(payload: bytes) -> context``, run once, and
     ``call(context, request) -> JSON value``, run per answer in a protected child.
 
@@ -143,13 +143,15 @@ class PythonSandbox:
         # one for all: each result is parsed while no other is, and its memory used again
         self._reader = ThreadPoolExecutor(1, "claims")
         self._reading = asyncio.Lock()
-        self._forker = Forker(
-            "the sandbox did not start",
-            lambda control: [*_INTERPRETER, _PROGRAM, control],
-            start_s=start_s,
-            stop_s=_STOP_S,
-            environment=_ENVIRONMENT,
-            feed=self._feed,
+        super().__init__(
+            Forker(
+                "the sandbox did not start",
+                lambda control: [*_INTERPRETER, _PROGRAM, control],
+                start_s=start_s,
+                stop_s=_STOP_S,
+                environment=_ENVIRONMENT,
+                feed=self._feed,
+            )
         )
         self._closed = False
 
@@ -161,7 +163,7 @@ class PythonSandbox:
         """
         if self._closed:
             raise EnvironmentFailed("the sandbox is closed", proven_ours=True)
-        await self._forker.start()
+        await super().start()
 
     async def run(
         self, request: JsonValue, begun: Callable[[], None] | None = None
@@ -180,24 +182,17 @@ class PythonSandbox:
             begun()
         try:
             await self.start()
-            with contextlib.ExitStack() as undo:
-                ours, theirs = socket.socketpair()
-                undo.callback(ours.close)
-                with theirs:
-                    run, end = await self._forker.begin(theirs)
-                undo.pop_all()
-        except OSError as error:
-            self._places.release()
-            raise EnvironmentFailed(f"no place for an answer: {error}", proven_ours=True) from None
+            forked = await self._forker.begin()
         except BaseException:
             self._places.release()
             raise
+        end, ours = forked.end, forked.connection
         received = bytearray()
         exchange = asyncio.ensure_future(self._exchange(ours, body, received))
         try:
             await asyncio.wait((exchange, end), return_when=asyncio.FIRST_COMPLETED)
             if len(received) > self._most_bytes:
-                self._forker.kill(run)
+                self._forker.kill(forked.number)
             report = await asyncio.shield(end)
             ended = None if report is None else _End(**report)
             await asyncio.wait((exchange,), timeout=_DRAIN_S)
@@ -209,7 +204,7 @@ class PythonSandbox:
                 self._places.release()
             else:
                 end.add_done_callback(lambda _: self._places.release())
-                self._forker.kill(run)
+                self._forker.kill(forked.number)
             exchange.cancel()
             await asyncio.wait((exchange,))
             ours.close()
@@ -220,20 +215,8 @@ class PythonSandbox:
     async def close(self) -> None:
         """Kill whatever runs, and end the warm process."""
         self._closed = True
-        await self._forker.close()
+        await super().close()
         self._reader.shutdown(wait=False)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    @property
-    def pid(self) -> int | None:
-        """The warm process, while it lives."""
-        return self._forker.pid
 
     def _feed(self) -> bytes:
         """What the warm process reads: a header, its length before it, and the payload."""

@@ -541,7 +541,7 @@ class _Sandbox:
                 raise EnvironmentFailed("bubblewrap does not start", proven_ours=True)
             if not (more := os.read(about, 4096)):
                 self._process.wait()
-                self._read()
+                self._kept.read(self._output)
                 raise EnvironmentFailed(f"no sandbox: {self._kept.text()}", proven_ours=True)
             text += more
         return int(json.loads(text)["child-pid"])
@@ -557,7 +557,7 @@ class _Sandbox:
         stopped, timed_out = self._attend()
         self._kill()
         code = self._process.wait()
-        self._read()
+        self._kept.read(self._output)
         if not self._begun():
             raise EnvironmentFailed(f"no sandbox: {self._kept.text()}", proven_ours=True)
         if stopped:
@@ -574,7 +574,7 @@ class _Sandbox:
         started = time.monotonic()
         while True:
             events = dict(poll.poll(TICK_S * 1000))
-            if self._output in events and not self._read():
+            if self._output in events and not self._kept.read(self._output):
                 poll.unregister(self._output)  # closed by all, and something still runs
             now = time.monotonic()
             over = clock.over if clock is not None else ""
@@ -605,9 +605,8 @@ class _Sandbox:
 
     def _excess(self) -> str:
         """Which bound is passed that the kernel does not keep; empty if none."""
-        most = self._limits.output_bytes * MOST_OUTPUTS
-        if self._kept.total > most:
-            return f"it wrote more than {most >> 10} KiB"
+        if reason := self._kept.excess():
+            return reason
         root = Path(f"/proc/{self._child}/root")
         # once it ends these go, one after the other
         with contextlib.suppress(OSError, ValueError):
@@ -619,18 +618,6 @@ class _Sandbox:
                 if room.f_files - room.f_ffree > MOST_FILES:
                     return f"it made more than {MOST_FILES} files in {folder}"
         return self._watch(self._child) if self._watch is not None else ""
-
-    def _read(self) -> bool:
-        """Take what is there; false once nobody can write any more."""
-        for _ in range(MOST_OUTPUTS):  # then look at the clock again
-            try:
-                chunk = os.read(self._output, _CHUNK_BYTES)
-            except BlockingIOError:
-                return True
-            if not chunk:
-                return False
-            self._kept.add(chunk)
-        return True
 
     def _kill(self) -> None:
         """End the sandbox's first process, with which the kernel ends all others of its namespace;
@@ -652,6 +639,7 @@ class Kept:
     """The beginning and the end of what was written, in bounded memory."""
 
     def __init__(self, most: int) -> None:
+        self._most = most
         self._half = most // 2
         self._head = bytearray()
         self._tail = bytearray()
@@ -663,6 +651,23 @@ class Kept:
         self._head += chunk[:room]
         self._tail += chunk[max(room, 0) :]
         del self._tail[: -self._half]
+
+    def read(self, output: int) -> bool:
+        """Take what is there to read; false once nobody can write any more."""
+        for _ in range(MOST_OUTPUTS):  # then look at the clock again
+            try:
+                chunk = os.read(output, _CHUNK_BYTES)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            self.add(chunk)
+        return True
+
+    def excess(self) -> str:
+        """That more was written than a command may write; empty if it was not."""
+        most = self._most * MOST_OUTPUTS
+        return f"it wrote more than {most >> 10} KiB" if self.total > most else ""
 
     def text(self) -> str:
         left_out = self.total - len(self._head) - len(self._tail)

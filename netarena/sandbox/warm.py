@@ -5,11 +5,7 @@ has is what an answer can find in memory, so it is told no more than guest, payl
 Standard library only, and no import of this project.
 
 Standard input holds a header (length in 8 bytes, JSON) and the payload. The control socket (its
-descriptor is the one argument) carries one JSON object per packet:
-
-* to here: ``{"begin": id}`` with the answer's socket attached, ``{"kill": id}``;
-* from here: ``{"ready": true}`` or ``{"failed": text}`` once, then for every run
-  ``{"ended": id, ...}`` when nothing of it is left.
+descriptor is the one argument) is that of a ``child.Forker``: see ``fork``.
 
 The answer's socket gives the request up to its end, and takes the message described in
 ``netarena.sandbox.claim``. The end of the control socket is the end of the service: every child
@@ -25,7 +21,6 @@ import importlib.machinery
 import importlib.util
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -37,15 +32,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from resource import struct_rusage
+
 if TYPE_CHECKING or __name__ != "__main__":
-    from netarena.sandbox import protection
-else:  # the neighbouring file, without a path on which other modules could be found
-    _spec = importlib.util.spec_from_file_location(
-        "protection", Path(__file__).resolve().with_name("protection.py")
-    )
-    protection = importlib.util.module_from_spec(_spec)
-    sys.modules["protection"] = protection
-    _spec.loader.exec_module(protection)
+    from netarena.sandbox import fork, protection
+else:  # neighbouring files, without a path on which other modules could be found
+
+    def _load(name: str) -> types.ModuleType:
+        path = Path(__file__).resolve().with_name(f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    fork, protection = map(_load, ("fork", "protection"))
 
 #: tags of a message, after the byte that says that the protections are on
 STARTED, VALUE, RAISED, MEMORY, TOO_LARGE = b"S", b"+", b"!", b"m", b">"
@@ -61,7 +62,8 @@ _LOOK_S = 0.02
 #: a child that others keep from the CPU gets more time on the clock, up to so many times its own
 MOST_WALLS = 10
 
-_PACKET_BYTES = 4096
+#: of what is told where it cannot start
+_FAILED_CHARS = 1024
 #: CPUCLOCK_SCHED: with a process's number in the upper bits, the clock of what it used
 _CPU_CLOCK = 2
 #: added to the service's own
@@ -97,7 +99,6 @@ class Child:
     ``deadline`` is when to look at it next.
     """
 
-    run: int
     place: int
     started: float
     deadline: float
@@ -106,14 +107,15 @@ class Child:
     spent: bool = False
 
 
-class Warm:
-    """The loop: takes requests, forks, ends what is over time, reports.
+class Warm(fork.Forks):
+    """Forks a child for each answer, and ends those that are over time.
 
     Raises protection.Unprotected where agent code would run with less than the header asks for,
     and whatever the guest's ``load`` raises.
     """
 
-    def __init__(self, header: dict[str, Any], payload: bytes) -> None:
+    def __init__(self, control: socket.socket, header: dict[str, Any], payload: bytes) -> None:
+        super().__init__(control)
         self._wall_s: float = header["wall_s"]
         self._cpu_s: float = header["cpu_s"]
         self._result_bytes: int = header["result_bytes"]
@@ -126,62 +128,32 @@ class Warm:
         self.possible = self._probe()
         if self.possible and not header["unsandboxed"]:
             raise protection.Unprotected("still possible: " + ", ".join(self.possible))
-        gc.collect()
-        gc.freeze()  # the children's collections leave the shared pages alone
 
-    def serve(self, control: socket.socket) -> None:
-        """Run until the service's end of ``control`` is closed, then kill what runs."""
-        wake, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        poll = select.poll()
-        poll.register(control, select.POLLIN)
-        poll.register(wake, select.POLLIN)
-        while True:
-            ready = {descriptor for descriptor, _ in poll.poll(self._until_deadline_ms())}
-            if wake in ready:
-                os.read(wake, _PACKET_BYTES)
-            if control.fileno() in ready and not self._receive(control):
-                break
-            self._end_over_limit()
-            for report in self._reap():
-                _send(control, report)
-        for pid in self._children:
-            _kill(pid)
+    def look(self) -> float | None:
+        self._end_over_limit()
+        return self._until_deadline_ms()
 
     def _until_deadline_ms(self) -> float | None:
         living = (child for child in self._children.values() if not child.overdue | child.spent)
         deadlines = [child.deadline for child in living]
         return max(0.0, min(deadlines) - time.monotonic()) * 1000 + 1 if deadlines else None
 
-    def _receive(self, control: socket.socket) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(control, _PACKET_BYTES, 1)
-        if not data:
-            return False
-        message = json.loads(data)
-        if "begin" in message and (report := self._start(message["begin"], descriptors[0])):
-            _send(control, report)
-        for pid, child in self._children.items():
-            if child.run == message.get("kill"):
-                _kill(pid)
-        return True
-
-    def _start(self, run: int, connection: int) -> dict[str, Any] | None:
-        """Fork the answer's child; return the report of its end if that fails."""
+    def begin(self, connection: int) -> int:
         taken = {child.place for child in self._children.values()}
         place = next(place for place in range(len(taken) + 1) if place not in taken)
         started = time.monotonic()
-        try:
-            pid = self._fork(connection, place, self._answer)
-        except OSError as error:  # out of processes or memory, which no answer's own doing shows
-            os.write(connection, UNPROTECTED + describe(error).encode())
-            unborn = {"status": 0, "cpu_s": 0.0, "elapsed_s": 0.0, "overdue": False, "spent": False}
-            return {"ended": run, **unborn}
-        finally:
-            os.close(connection)
+        pid = self._fork(connection, place, self._answer)
         # it has one thread, so that it cannot use more CPU time than passes on the clock
-        self._children[pid] = Child(run, place, started, started + min(self._wall_s, self._cpu_s))
-        return None
+        self._children[pid] = Child(place, started, started + min(self._wall_s, self._cpu_s))
+        return pid
+
+    def unborn(self, connection: int, error: OSError) -> dict[str, Any]:
+        """No answer's own doing shows: no agent code ran."""
+        os.write(connection, UNPROTECTED + describe(error).encode())
+        return {"status": 0, "cpu_s": 0.0, "elapsed_s": 0.0, "overdue": False, "spent": False}
+
+    def kill(self, pid: int) -> None:
+        _kill(pid)
 
     def _end_over_limit(self) -> None:
         """Kill whose time is used up, on the CPU or on the clock.
@@ -202,41 +174,27 @@ class Warm:
             if child.spent or child.overdue:
                 _kill(pid)
 
-    def _reap(self) -> list[dict[str, Any]]:
-        reports = []
-        for pid, child in list(self._children.items()):
-            ended, status, usage = os.wait4(pid, os.WNOHANG)
-            if ended:
-                _kill(pid)  # what is left of its group; without seccomp it could have forked
-                del self._children[pid]
-                reports.append(
-                    {
-                        "ended": child.run,
-                        "status": status,
-                        "cpu_s": usage.ru_utime + usage.ru_stime,
-                        "elapsed_s": time.monotonic() - child.started,
-                        "overdue": child.overdue,
-                        "spent": child.spent,
-                    }
-                )
-        return reports
+    def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
+        _kill(pid)  # what is left of its group; without seccomp it could have forked
+        child = self._children.pop(pid)
+        return {
+            "status": status,
+            "cpu_s": usage.ru_utime + usage.ru_stime,
+            "elapsed_s": time.monotonic() - child.started,
+            "overdue": child.overdue,
+            "spent": child.spent,
+        }
 
     def _fork(self, connection: int, place: int, work: Callable[[bytes], bytes]) -> int:
         """Fork a child that protects itself, sends ``work(request)`` and ends."""
-        if pid := os.fork():
-            _lead_group(pid)
-            return pid
-        try:
-            self._be_child(connection, place, work)
-        finally:
-            os._exit(os.EX_SOFTWARE)
+        pid = self.spawn(lambda: self._be_child(connection, place, work))
+        _lead_group(pid)
+        return pid
 
     def _be_child(self, connection: int, place: int, work: Callable[[bytes], bytes]) -> None:
         write, leave = os.write, os._exit  # before agent code can replace them
         try:
             _lead_group(0)
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             ruleset = self._armour.ruleset
             _close_all_but(connection, *(() if ruleset is None else (ruleset,)))
             request = b"".join(iter(lambda: os.read(connection, _READ_BYTES), b""))
@@ -376,11 +334,6 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _send(control: socket.socket, message: dict[str, Any]) -> None:
-    with suppress(OSError):  # the service is gone; the next read of the control socket says so
-        control.send(json.dumps(message).encode())
-
-
 def _point_to_null(*descriptors: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
@@ -399,16 +352,15 @@ def main() -> None:
     os.environ.clear()
     sys.argv[:] = [""]
     try:
-        warm = Warm(header, payload)
+        warm = Warm(control, header, payload)
     except BaseException as error:
-        _send(control, {"failed": describe(error)[: _PACKET_BYTES // 4]})
+        control.send(json.dumps({"failed": describe(error)[:_FAILED_CHARS]}).encode())
         raise
     del header, payload
     _point_to_null(0, 1, 2)
     # answers give way to the service: a health check is answered while all of them compute
     os.nice(_NICENESS)
-    _send(control, {"ready": True})
-    warm.serve(control)
+    warm.serve(ready=True)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,7 @@ class _Episode(BaseModel):
     claimed: bool | None = None
     claim_right: bool | None = None
     localised: Localised | None = None
+    turns_healthy: int | None = None
     steps: tuple[_Step, ...] = ()
     agent_time_s: float = 0.0
     execution_time_s: float = 0.0

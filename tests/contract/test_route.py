@@ -19,3 +19,9 @@ class TestRoute(ApplicationContract):
         "max_iterations": 2,
     }
     live: ClassVar = 2
+    # the second of each has parts of which one waits for another
+    ticket: ClassVar = {
+        "error_types": ["faults_0", "faults_2"],
+        "num_switches": 3,
+        "num_hosts_per_subnet": 2,
+    }

@@ -127,7 +127,7 @@ def test_the_page_of_results_has_each_key_of_a_record_and_of_the_summary(name, k
     # but for what only some episodes have
     some = {"Error", "Verifier-Error", "failure_type", "failure_rule"}
     tokens = {"agent_input_tokens", "agent_output_tokens", "agent_cost_usd"}
-    tickets = {"claimed", "claim_right", "localised", "turns_healthy", "claims"}
+    tickets = {"claimed", "claim_right", "localised", "turns_healthy", "claims", "leftover"}
     assert keys_of(own) | keys_of(shared) <= told | some | tokens | tickets
     measures = {"avg_latency_s", "avg_iterations", "narrowed"} | tickets
     assert last.keys() <= keys_of(summary)

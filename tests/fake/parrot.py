@@ -40,6 +40,9 @@ class Parrot(Application):
                 actions=(Action(kind="say"),),
             )
 
+    def labels(self, config: Config) -> Sequence[str]:
+        return ["blue", "red"]
+
     def solve(self, query: Query) -> Sequence[str]:
         return [f"{query.text} {part}" for part in "ab"]
 

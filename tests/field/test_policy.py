@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from netarena_k8s.policy import Endpoint, Port, Rules
+from netarena_k8s.world.policy import Endpoint, Port, Rules
 
 NAMESPACES = {"shop": {"team": "a"}, "lab": {"team": "b"}, "kube-system": {}}
 WEB = Endpoint("10.0.0.1", "shop", {"app": "web"}, (Port(8080, "TCP", "http"),))

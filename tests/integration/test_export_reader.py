@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import socket
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +17,11 @@ from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
 from netarena.archive import read_run
+from netarena.cli.program import free_port
 from netarena.model import Reply
 from netarena.report.export import export
 
+PATIENCE_S = 60.0
 READ_LOG = """
 import json, sys
 from inspect_ai.analysis import evals_df, messages_df, samples_df
@@ -87,6 +94,61 @@ def test_inspect_reads_logs(readers_python: Path, run: Path, tmp_path: Path) -> 
         "messages": 2 * steps,
     }
     assert told == [own, own | {"targets": 0}]
+
+
+@pytest.mark.requires("chromium")
+def test_inspects_viewer_shows_samples_and_obeys_no_reply(
+    readers_python: Path, tmp_path: Path
+) -> None:
+    from playwright.sync_api import sync_playwright
+
+    stranger = "http://127.0.0.1:9/x.png"
+    words = f"hm ![drawn]({stranger}) <img src={stranger}>"
+
+    def answer(prompt: str, turn: int) -> str:
+        return words if turn == 0 else open_all(prompt, turn - 1)
+
+    assess(Toy(), Scripted(answer), tmp_path / "run", end_index=2, max_iterations=12)
+    (log,) = export(
+        read_run(tmp_path / "run"), "inspect", tmp_path / "logs", public=False, force=False
+    )
+    samples = [sample["id"] for sample in json.loads(log.read_text())["samples"]]
+    with showing(readers_python, log.parent) as url, sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE_S * 1000)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(url)
+        page.get_by_text("toy-toy_operator").first.click()
+        for name in samples:
+            page.get_by_text(name).first.wait_for()
+        page.get_by_text(samples[0]).first.click()
+        page.get_by_text("![drawn]").first.wait_for()
+        browser.close()
+    assert len(samples) == 2
+    assert stranger not in asked
+
+
+@contextmanager
+def showing(python: Path, logs: Path) -> Iterator[str]:
+    """The address of Inspect's viewer of a folder."""
+    port = free_port()
+    words = [python.parent / "inspect", "view", "start", "--log-dir", logs, "--display", "plain"]
+    words += ["--host", "127.0.0.1", "--port", str(port)]
+    with subprocess.Popen(list(map(str, words)), stdout=subprocess.DEVNULL) as viewer:
+        try:
+            end = time.monotonic() + PATIENCE_S
+            while viewer.poll() is None and time.monotonic() < end:
+                with suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                    break
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            viewer.terminate()
 
 
 @pytest.mark.requires("harbor")

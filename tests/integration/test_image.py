@@ -440,6 +440,35 @@ class TestKubernetes:
             assert docker("exec", identity, "stat", "-c", "%u", "/proc/1") == "9009"
 
 
+#: of the image that serves sessions to learn from, in the image itself: it has the client
+_EPISODE = """
+from openenv.core.generic_client import GenericEnvClient
+with GenericEnvClient(base_url="http://127.0.0.1:8000").sync() as client:
+    assert "Task" in client.reset(seed=3, task=0).observation["text"]
+    for turn in range(9):
+        found = client.step({"text": "Nothing."})
+        assert found.reward < 0
+        if found.done:
+            break
+    assert found.observation["metadata"]["outcome"] == "agent_failed", found
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(BUILD_S)
+@pytest.mark.requires("docker")
+def test_sessions_to_learn_from_are_served_by_an_image_without_any_right(
+    built: Callable[[Image], Image],
+) -> None:
+    image = built(Image("openenv", most_bytes=700_000_000))
+    options, arguments = ("--cap-drop", "ALL"), ("k8s", "--set", "max_iterations=2")
+    with healthy(image, *options, arguments=arguments) as identity:
+        assert docker("exec", identity, "stat", "-c", "%u", "/proc/1") == "9009"
+        docker("exec", identity, "python", "-c", _EPISODE)
+        docker("stop", identity)
+        assert docker("inspect", "--format", "{{.State.ExitCode}}", identity) == "143"
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])

@@ -9,7 +9,7 @@ import pytest
 from attack_course import NAMES, TOLD, UNSAFE
 
 from netarena.sandbox.cell import Walls
-from netarena_k8s.attack import attacks
+from netarena_k8s.agent.attack import attacks
 
 pytestmark = pytest.mark.slow
 

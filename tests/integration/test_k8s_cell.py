@@ -27,11 +27,11 @@ from netarena.model import Severity, Step
 from netarena.sandbox import cell as sandbox
 from netarena.sandbox.cell import LIMITS, MAX_CONNECTIONS, Cell, Keep, Standing, Walls
 from netarena_k8s import diagnosis
-from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.embedded import Embedded
+from netarena_k8s.embedded.cluster import Embedded
 from netarena_k8s.kubectl import Kubectl, programs
 from netarena_k8s.refusal import came_to_nothing
+from netarena_k8s.world.boutique import boutique
 
 T = TypeVar("T")
 #: a test of both kinds of walls has them as its first argument

@@ -8,8 +8,8 @@ import warnings
 import pytest
 
 from netarena.sandbox.caller import Caller
-from netarena_k8s.boutique import boutique
-from netarena_k8s.embedded import Embedded
+from netarena_k8s.embedded.cluster import Embedded
+from netarena_k8s.world.boutique import boutique
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the library's own imports

@@ -22,10 +22,10 @@ from netarena.model import AgentInfo, Outcome, Reply
 from netarena.sandbox.caller import Caller
 from netarena.sandbox.cell import Cell
 from netarena_k8s.app import Kubernetes
-from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.kubectl import Kubectl, program
-from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World
+from netarena_k8s.world.boutique import boutique
+from netarena_k8s.world.model import App, ContainerPort, Policy, ServicePort, World
 
 pytestmark = [pytest.mark.requires("cluster", "cell"), pytest.mark.slow]
 
@@ -884,8 +884,8 @@ def test_a_users_manifests_are_deployed_broken_and_repaired(cluster, tmp_path, i
 
 
 def test_workloads_run_as_they_are_written_beside_what_measures(cluster, tmp_path):
-    from netarena_k8s.checkout import read_checkout, read_workloads
     from netarena_k8s.real.cluster import RealCluster
+    from netarena_k8s.source.checkout import read_checkout, read_workloads
 
     folder = checkout(tmp_path, "netarena/standin:1")
 

@@ -14,11 +14,11 @@ import time
 
 import pytest
 
-from netarena_k8s.boutique import boutique
-from netarena_k8s.fault import KINDS, Fault, Scene, draw, faulty
-from netarena_k8s.policy import selects
-from netarena_k8s.varied import varied
-from netarena_k8s.world import NAME_LABEL, OWNED, Policy, reach, render_policy
+from netarena_k8s.fault.table import KINDS, Fault, Scene, draw, faulty
+from netarena_k8s.source.varied import varied
+from netarena_k8s.world.boutique import boutique
+from netarena_k8s.world.model import NAME_LABEL, OWNED, Policy, reach, render_policy
+from netarena_k8s.world.policy import selects
 
 pytestmark = [pytest.mark.requires("cluster"), pytest.mark.slow]
 

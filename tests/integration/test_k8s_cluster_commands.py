@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from netarena.sandbox.caller import Caller
-from netarena_k8s.apiserver.bound import POLICY_CHARS, POLICY_ENTRIES
-from netarena_k8s.boutique import boutique
-from netarena_k8s.embedded import Embedded
-from netarena_k8s.world import render_policy
+from netarena_k8s.embedded.apiserver.bound import POLICY_CHARS, POLICY_ENTRIES
+from netarena_k8s.embedded.cluster import Embedded
+from netarena_k8s.world.boutique import boutique
+from netarena_k8s.world.model import render_policy
 
 pytestmark = [pytest.mark.requires("cluster"), pytest.mark.slow]
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,15 +15,22 @@ import pytest
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena_k8s import diagnosis
 from netarena_k8s.app import Kubernetes
-from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.datapath import wired
-from netarena_k8s.datapath.wired import Layout, Plane, Target, Wired, measure, measure_pairs
-from netarena_k8s.embedded import Embedded
-from netarena_k8s.fault import KINDS, Fault, Scene, faulty
-from netarena_k8s.policy import Rules
-from netarena_k8s.varied import varied
-from netarena_k8s.world import Policy, World, reach, render_policy
+from netarena_k8s.embedded.cluster import Embedded
+from netarena_k8s.embedded.datapath import wired
+from netarena_k8s.embedded.datapath.wired import (
+    Layout,
+    Plane,
+    Target,
+    Wired,
+    measure,
+    measure_pairs,
+)
+from netarena_k8s.fault.table import KINDS, Fault, Scene, faulty
+from netarena_k8s.source.varied import varied
+from netarena_k8s.world.boutique import boutique
+from netarena_k8s.world.model import Policy, World, reach, render_policy
+from netarena_k8s.world.policy import Rules
 
 pytestmark = pytest.mark.requires("dataplane")
 
@@ -162,6 +169,22 @@ def drawn(world: World, layout: Layout, rng: random.Random) -> list[Policy]:
 
 
 @pytest.mark.slow
+async def ask(
+    plane: Plane, policies: Sequence[Mapping[str, Any]], expected: Mapping[Target, bool]
+) -> Mapping[Target, bool]:
+    """What is found; a miss is looked at again until two looks agree, as a cluster's looks are: a
+    busy machine loses a packet now and then."""
+    last = await measure(plane, 1, policies, list(expected))
+    for _ in range(5):
+        if last == expected:
+            return last
+        found = await measure(plane, 1, policies, list(expected))
+        if found == last:
+            break
+        last = found
+    return last
+
+
 def test_both_agree_on_thousands_of_drawn_policies_and_pairs() -> None:
     """From pods, strangers and outside, to declared and other ports, by TCP and UDP."""
     world = varied(random.Random(3))
@@ -190,12 +213,14 @@ def test_both_agree_on_thousands_of_drawn_policies_and_pairs() -> None:
             policies = [render_policy(one, SPACE) for one in drawn(world, layout, rng)]
             rules = Rules(policies, layout.namespaces)
             targets = rng.sample(sorted(every), 60)
-            found = await measure(plane, 1, policies, targets)
-            for target, reached in found.items():
+            expected = {}
+            for target in targets:
                 source, app, port, kind = every[target]
-                allowed = rules.allow(layout.ends[source], layout.ends[app], port, kind)
-                assert reached == allowed, (source, app, port, kind, policies)
-                tried, passed = tried + 1, passed + reached
+                ends = layout.ends[source], layout.ends[app]
+                expected[target] = rules.allow(*ends, port, kind)
+            found = await ask(plane, policies, expected)
+            assert found == expected, policies
+            tried, passed = tried + len(found), passed + sum(found.values())
         return tried, passed
 
     tried, passed = with_plane(scene)

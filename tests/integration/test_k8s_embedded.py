@@ -21,13 +21,13 @@ from netarena.errors import EnvironmentFailed
 from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import AgentInfo, Outcome, Reply
 from netarena.sandbox.caller import Caller
-from netarena_k8s.apiserver import process
-from netarena_k8s.apiserver.process import CONNECTIONS, Process
 from netarena_k8s.app import Kubernetes
-from netarena_k8s.boutique import boutique
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.embedded import Embedded
-from netarena_k8s.world import render_policy
+from netarena_k8s.embedded.apiserver import process
+from netarena_k8s.embedded.apiserver.process import CONNECTIONS, Process
+from netarena_k8s.embedded.cluster import Embedded
+from netarena_k8s.world.boutique import boutique
+from netarena_k8s.world.model import render_policy
 
 KUBECTL = Path(sys.executable).with_name("kubectl")
 #: who asks, where no command does

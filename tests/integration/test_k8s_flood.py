@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from netarena.sandbox.caller import Caller
-from netarena_k8s.apiserver.process import CONNECTIONS
-from netarena_k8s.apiserver.share import AT_ONCE_S, PART
-from netarena_k8s.boutique import boutique
 from netarena_k8s.cluster import Deployed
-from netarena_k8s.embedded import Embedded
+from netarena_k8s.embedded.apiserver.process import CONNECTIONS
+from netarena_k8s.embedded.apiserver.share import AT_ONCE_S, PART
+from netarena_k8s.embedded.cluster import Embedded
+from netarena_k8s.world.boutique import boutique
 
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies"
 #: of a flood, and of what a client of it waits for, s

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from netarena.sandbox.caller import Caller
-from netarena_k8s.boutique import boutique
-from netarena_k8s.embedded import Embedded
+from netarena_k8s.embedded.cluster import Embedded
 from netarena_k8s.kubectl import program
+from netarena_k8s.world.boutique import boutique
 from tests.conftest import ROOT, SHARED_DATA
 
 #: a kubectl of the recording's version (1.34) leaves fewer differences

@@ -23,13 +23,13 @@ from netarena.regrade import regrade
 from netarena.sandbox.caller import Caller
 from netarena.sandbox.cell import Cell, Walls
 from netarena_k8s.app import Kubernetes
-from netarena_k8s.boutique import boutique
 from netarena_k8s.cluster import Access
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.embedded import Embedded
+from netarena_k8s.embedded.cluster import Embedded
 from netarena_k8s.kubectl import Kubectl, programs
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.state import judge, make_state
+from netarena_k8s.world.boutique import boutique
 
 each = pytest.mark.parametrize(
     "walls",

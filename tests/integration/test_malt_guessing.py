@@ -1,4 +1,4 @@
-"""Guessing must not pay: 1,000 queries of each label, and the answer that most of them have."""
+"""Guessing must not pay: 400 queries of each label, and the answer that most of them have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netarena_malt.edit import apply_edits
 from netarena_malt.overlay import overlay
 from netarena_malt.query import LABELS, PROGRAMS, _draw, execute
 
-QUERIES = 1000
+QUERIES = 400
 #: of the queries of one label
 MOST = 0.1
 

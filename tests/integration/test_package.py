@@ -14,7 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-EXTRAS = sorted(PROJECT["project"]["optional-dependencies"])
+# those of training are tried with their frameworks, by test_training_framework.py
+TRAINING = {"gymnasium", "openenv", "trl", "verifiers"}
+EXTRAS = sorted(set(PROJECT["project"]["optional-dependencies"]) - TRAINING)
 #: top-level packages of the wheel, and where their source is
 PACKAGES = {
     Path(package).name: ROOT / package
@@ -61,7 +63,7 @@ def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()
-    for name in ("netarena", "a2a_purple", "apps"):
+    for name in ("netarena", "netarena_verifiers", "a2a_purple", "apps"):
         shutil.copytree(
             ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", ".*")
         )

@@ -21,8 +21,8 @@ from netarena.application import Application
 from netarena.config import Config
 from netarena.model import Judgement, Query, State
 from netarena_route import environment
+from netarena_route.agent.attack import BREACH, FAMILIES, attacks
 from netarena_route.app import Route
-from netarena_route.attack import BREACH, FAMILIES, attacks
 from netarena_route.config import RouteConfig
 
 pytestmark = pytest.mark.requires("episodes")

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from netarena_route import fault, guess, query
+from netarena_route import query
 from netarena_route.action import Fault
-from netarena_route.client import Net, Warm
-from netarena_route.path import Plan
+from netarena_route.agent import guess
+from netarena_route.fault import table as fault
+from netarena_route.real.client import Net, Warm
 from netarena_route.reply import read_reply
 from netarena_route.state import judge
-from netarena_route.world import World, standard, varied
+from netarena_route.world.model import World, standard, varied
+from netarena_route.world.path import Plan
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requires("netns", "bwrap"), pytest.mark.slow]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -21,17 +22,17 @@ from netarena.errors import EnvironmentFailed
 from netarena.sandbox.child import surroundings
 from netarena.sandbox.namespace import leave_network
 from netarena.sandbox.shell import entered
-from netarena_route import client, prober, tcpdump, worker, world
 from netarena_route.action import Command
-from netarena_route.client import Warm, command
-from netarena_route.fault import expected, one_of_each
-from netarena_route.guard import most_processes
-from netarena_route.netlink import neighbour_table
-from netarena_route.path import Plan
-from netarena_route.prober import Prober
-from netarena_route.tool import CONSOLES
-from netarena_route.worker import Worker
-from netarena_route.world import standard, varied
+from netarena_route.fault.table import expected, one_of_each
+from netarena_route.real import client, prober, tcpdump, worker, zygote
+from netarena_route.real.client import Warm, command
+from netarena_route.real.guard import most_processes
+from netarena_route.real.prober import Prober
+from netarena_route.real.tool import CONSOLES
+from netarena_route.real.turn import Turns
+from netarena_route.world import model as world
+from netarena_route.world.model import standard, varied
+from netarena_route.world.path import Plan
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requires("netns")]
 
@@ -58,7 +59,7 @@ class Apart:
     def _serve(self, connection):
         leave_network()
         self.thread = threading.get_native_id()
-        Worker().serve(connection)
+        zygote.serve(connection, Turns())
 
     def __enter__(self):
         return self
@@ -206,10 +207,21 @@ def test_a_table_of_neighbours_that_others_fill_changes_no_verdict(apart, monkey
     net = apart(make(2, 2))
     net.do("r0", "sysctl -w net.ipv4.ip_forward=0")
     alone = net.observe()["matrix"]
-    number = neighbour_table().most + 100
+    number = int(Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3").read_text()) + 100
     places = [f"10.0.{place >> 8}.{place & 255} dev t0" for place in range(1, number)]
-    fill = [f"neigh replace {place} lladdr 02:00:00:00:00:01 nud stale" for place in places]
     rounds, measure = [], Prober.measure
+
+    def fill(others, filled, measured):
+        """Again and again, each time as if just learnt: what is as it was for five seconds, the
+        kernel drops for whoever else needs the place."""
+        for turn in itertools.cycle("12"):
+            others(
+                f"neigh replace {place} lladdr 02:00:00:00:00:0{turn} nud stale" for place in places
+            )
+            filled.set()
+            if measured.is_set():
+                return
+
     with space_of_others() as others:
 
         def crowded(prober, *patience):
@@ -217,11 +229,16 @@ def test_a_table_of_neighbours_that_others_fill_changes_no_verdict(apart, monkey
                 found = measure(prober, *patience)
             else:
                 for _ in range(20):  # whoever else has networks here may leave places meanwhile
-                    others(fill)
+                    filled, measured = threading.Event(), threading.Event()
+                    filling = threading.Thread(target=fill, args=(others, filled, measured))
+                    filling.start()
+                    filled.wait()
                     found = measure(prober, *patience)
+                    measured.set()
+                    filling.join()
                     if found.rows != tuple(alone):
                         break
-                others([f"neigh del {place}" for place in places])
+                others(f"neigh del {place}" for place in places)
             rounds.append(found.rows)
             return found
 
@@ -231,6 +248,22 @@ def test_a_table_of_neighbours_that_others_fill_changes_no_verdict(apart, monkey
     assert rounds[0] != tuple(alone)
     assert among_others == alone
     assert len(rounds) >= 3  # one that is not believed, two that are equal
+
+
+@pytest.mark.xdist_group("kernel")
+def test_what_a_round_learnt_takes_no_room_of_others_until_the_next(apart):
+    net = apart(make(4, 2))
+    net.do("r0", "ip route flush cache")
+    assert net.observe()["matrix"] == list(net.world.intended)
+    shown = net.ask("run", machine=net.name("r0"), command="ip -4 neigh", timeout_s=10.0)
+    lines = shown["ok"]["output"].splitlines()
+    assert len(lines) == 8  # whom it pinged is still shown
+    assert all("lladdr" in line and "extern_learn" in line for line in lines)
+    # and is asked for anew in each round
+    net.do("h1", "sysctl -w net.ipv4.conf.all.arp_ignore=8")
+    net.do("r0", "sysctl -w net.ipv4.conf.all.arp_ignore=8")
+    assert not net.works("h1", "r0")
+    assert not net.works("r0", "h1")
 
 
 @contextmanager
@@ -535,6 +568,24 @@ def test_replies_that_come_late_still_count(apart):
     assert net.observe()["matrix"] == list(net.world.intended)
 
 
+def test_what_is_learnt_is_no_change_of_a_machine(apart):
+    """Neighbours come and go with each round; a false alarm holds any change against an agent."""
+    net = apart(make(2, 2))
+    net.do("r0", "ip neigh flush all")
+    assert net.ask("inject", commands=[], traced=True) == {"ok": None}
+
+    def left(command):
+        answer = net.ask("run", machine=net.name("r0"), command=command, timeout_s=10.0)
+        assert answer["ok"]["exit"] == 0, answer
+        return [row[1] for row in net.observe()["leftover"]]
+
+    assert left(f"ping -c1 -W2 {net.world.addresses[1]}; ip neigh; ip neigh flush all") == []
+    assert left(
+        "ip neigh add 192.168.1.77 lladdr 02:00:00:00:00:01 dev $(ip -o link | "
+        "grep -o '[a-z0-9_]*-eth1') nud permanent"
+    ) == ["neighbour"]
+
+
 def test_permanent_neighbours_are_known_from_the_start(apart, monkeypatch):
     monkeypatch.setattr(world, "MAX_NEIGHBOURS", 5)
     net = apart(make(2, 2))
@@ -740,7 +791,7 @@ async def test_every_fault_gives_the_same_matrix_in_both_emulators(warm):
         for network, faults in faults_by_network()
         for share in range(min(NETWORKS, len(faults)))
     ]
-    assert sum(len(faults) for _, faults in shares) == 94
+    assert sum(len(faults) for _, faults in shares) == 111
 
     async def matrices(network, faults, emulator):
         """One network for all of a share: each repair is verified before the next fault."""
@@ -800,12 +851,11 @@ def children(pid):
     return found
 
 
+KINDS = ("net", "mnt", "pid", "user", "ipc", "uts")
+
+
 def namespaces(pid):
-    return {
-        link
-        for kind in ("net", "mnt", "pid", "user", "ipc", "uts")
-        if (link := _link(Path(f"/proc/{pid}/ns/{kind}")))
-    }
+    return {link for kind in KINDS if (link := _link(Path(f"/proc/{pid}/ns/{kind}")))}
 
 
 def _link(path):
@@ -822,32 +872,54 @@ def family(pid):
     return found
 
 
-def held(links):
-    """Processes that still are in one of these namespaces or have a descriptor of it."""
-    found = []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                descriptors = [_link(one) for one in (process / "fd").iterdir()]
-            except OSError:
-                descriptors = []
-            if links & (namespaces(process.name) | set(descriptors)):
-                found.append(process.name)
-    return found
+class Below:
+    """The processes below a warm one and ``others``, and the namespaces of the former that this
+    test is not in.
+
+    Numbers of both are given to others as soon as they are free, and come round within seconds
+    where much is going on: processes are known by their birth, and namespaces are kept by a
+    descriptor of ours, for which nothing lives in them.
+    """
+
+    def __init__(self, zygote, *others):
+        below = family(zygote)[1:]
+        self.born = {pid: birth(pid) for pid in (*below, *others)}
+        self.kept = {}
+        ours = namespaces("self")
+        for path in (Path(f"/proc/{pid}/ns/{kind}") for pid in below for kind in KINDS):
+            if (link := _link(path)) and link not in ours | {*self.kept}:
+                self.kept[link] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    async def gone(self):
+        deadline = time.monotonic() + END_S
+        while left := self._left():
+            assert time.monotonic() < deadline, left
+            await asyncio.sleep(0.02)
+        for descriptor in self.kept.values():
+            os.close(descriptor)
+
+    def _left(self):
+        there = [pid for pid, began in self.born.items() if birth(pid) == began]
+        return there + [one.name for one in Path("/proc").iterdir() if self._holds(one)]
+
+    def _holds(self, process):
+        """Whether it is in one of the namespaces, or has a descriptor of it."""
+        if not process.name.isdigit() or process.name == str(os.getpid()):
+            return False
+        try:
+            descriptors = {_link(one) for one in (process / "fd").iterdir()}
+        except OSError:
+            descriptors = set()
+        return bool(self.kept.keys() & (namespaces(process.name) | descriptors))
 
 
-def everything_of(zygote):
-    """Namespaces of all that lives below the warm process, and do not belong to this test."""
-    below = family(zygote)[1:]
-    links = set().union(*(namespaces(pid) for pid in below)) - namespaces("self")
-    return below, links
-
-
-async def gone(pids, links):
-    deadline = time.monotonic() + END_S
-    while left := [pid for pid in pids if namespaces(pid)] + held(links):
-        assert time.monotonic() < deadline, left
-        await asyncio.sleep(0.02)
+def birth(pid):
+    """When a process that has not ended began, in ticks of the kernel's; None if it has."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if told[0] in "ZX" else told[19]
 
 
 def named(prefix):
@@ -866,15 +938,15 @@ async def test_closing_a_network_leaves_nothing(warm, emulator):
     network = make(2, 1)
     net = await warm.begin(network, emulator)
     await net.build()
-    pids, links = everything_of(warm.pid)
-    assert len(links) >= 6
+    below = Below(warm.pid)
+    assert len(below.kept) >= 6
     running = asyncio.create_task(net.run(network.router.name, "sleep 1000 & sleep 1000", 100.0))
     await asyncio.sleep(0)
 
     await net.close()
 
     assert children(warm.pid) == []
-    await gone(pids, links)
+    await below.gone()
     with pytest.raises(EnvironmentFailed, match="network's process"):
         await running
     with pytest.raises(EnvironmentFailed, match="owes an answer to run"):
@@ -891,13 +963,13 @@ async def test_killing_any_of_its_processes_leaves_nothing(emulator, victim):
     async with Warm() as warm:
         net = await warm.begin(network, emulator)
         await net.build()
-        pids, links = everything_of(warm.pid)
+        below = Below(warm.pid)
         (outer,) = children(warm.pid)
         (inner,) = children(outer)
 
         os.kill({"outer": outer, "worker": inner, "zygote": warm.pid}[victim], signal.SIGKILL)
 
-        await gone(pids, links)
+        await below.gone()
         with pytest.raises(EnvironmentFailed):
             await net.observe()
         await net.close()
@@ -912,14 +984,15 @@ async def test_killing_any_of_its_processes_leaves_nothing(emulator, victim):
 
 SERVICE = """
 import asyncio, random
-from netarena_route.client import Warm
-from netarena_route.world import standard
+from netarena_route.real.client import Warm
+from netarena_route.world.model import standard
 async def main():
     async with Warm() as warm:
-        net = await warm.begin(standard(2, 1, random.Random(1)), "netns")
+        network = standard(2, 1, random.Random(1))
+        net = await warm.begin(network, "netns")
         await net.build()
         print(warm.pid, flush=True)
-        await net.run(net._world.router.name, "sleep 1000", 1000.0)
+        await net.run(network.router.name, "sleep 1000", 1000.0)
 asyncio.run(main())
 """
 
@@ -933,9 +1006,9 @@ async def test_killing_the_service_leaves_nothing():
         while not any(_runs(pid, "sleep") for pid in family(zygote)):  # the command is at work
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
-        pids, links = everything_of(zygote)
+        below = Below(zygote, zygote)
         service.kill()
-    await gone([zygote, *pids], links)
+    await below.gone()
 
 
 def _runs(pid, name):

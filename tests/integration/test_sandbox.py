@@ -97,16 +97,17 @@ async def test_those_that_wait_are_served_in_order_and_do_not_pay_for_waiting() 
     order: list[int] = []
 
     async def one(sandbox: PythonSandbox, number: int) -> float:
-        result = await sandbox.run({"code": "def main(): time.sleep(0.3)"})
+        # what is measured is time that programs take: four need longer than one may, alone or not
+        result = await sandbox.run({"code": "def main(): time.sleep(0.5)"})
         assert result.status is Status.OK, "waiting counted as running"
         order.append(number)
         return result.queued_s
 
-    async with small(parallel=1, limits=Limits(wall_s=0.8)) as sandbox:
+    async with small(parallel=1, limits=Limits(wall_s=1.5)) as sandbox:
         queued = await asyncio.gather(*(one(sandbox, number) for number in range(4)))
     assert order == [0, 1, 2, 3]
-    assert queued[0] < 0.3
-    assert queued[3] > 0.85
+    assert queued[0] < 0.5
+    assert queued[3] > 1.45
 
 
 async def test_a_cancelled_answer_is_killed_and_frees_its_place() -> None:
@@ -418,7 +419,7 @@ async def test_the_clock_stands_still_for_answers_that_others_keep_from_the_cpu(
 
 async def test_the_clock_does_not_stand_still_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "_kept_waiting_s", lambda _: 1e9)
-    child = warm.Child(1, 0, started=100.0, deadline=101.0)
+    child = warm.Child(0, started=100.0, deadline=101.0)
     loop = object.__new__(warm.Warm)
     loop._wall_s, loop._cpu_s, loop._children = 1.0, 1e9, {7: child}
     monkeypatch.setattr(warm, "_used_s", lambda _: 0.0)

@@ -979,7 +979,7 @@ SECRETS: dict[str, Attack] = {
         "        files.append(os.path.basename(frame.f_code.co_filename))\n"
         "        frame = frame.f_back\n"
         "    return [HALVES[0] + HALVES[1] in ''.join(seen), sorted(set(files))]",
-        sees=[False, ["<answer>", "<guest>", "warm.py"]],
+        sees=[False, ["<answer>", "<guest>", "fork.py", "warm.py"]],
     ),
     "collector": Attack(
         "import gc\n"
@@ -996,7 +996,8 @@ SECRETS: dict[str, Attack] = {
         "import sys\n"
         "def main():\n"
         "    names = {name.partition('.')[0] for name in sys.modules}\n"
-        "    foreign = names - set(sys.stdlib_module_names) - {'networkx', 'guest', 'protection'}\n"
+        "    ours = {'networkx', 'guest', 'protection', 'fork'}\n"
+        "    foreign = names - set(sys.stdlib_module_names) - ours\n"
         "    return sorted(name for name in foreign if name != '__main__'\n"
         "                  and not name.startswith('_sysconfigdata'))",
         sees=[],

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from netarena.archive import read_run
 from netarena.cli import main
 from netarena.cli.program import free_port
 from tests.fake.process import find_processes
@@ -77,6 +78,23 @@ def test_services_are_started_examined_and_stopped(tmp_path, capsys):
     assert main(["run", str(file.path), "--json"]) == 0
     earlier = Path("netarena-runs/toy-toy/earlier-1/results.json")
     assert json.loads(earlier.read_text()) == document
+
+
+def test_a_participant_may_be_a_program_for_each_turn(tmp_path, monkeypatch):
+    (tmp_path / "programs.toml").write_text(
+        '[green_agent]\napplication = "toy"\n'
+        '[[participants]]\nrole = "says"\nexec = "sh -c \'echo $WORD\'"\n'
+        'env = { WORD = "${SAID}" }\n'
+        '[[participants]]\nrole = "fails"\nexec = "false"\n'
+        "[config]\nend_index = 1\nmax_iterations = 2\nseed = 7\n"
+    )
+    assert main(["run", "programs.toml"]) == 2
+    assert not Path("netarena-runs").exists()
+    monkeypatch.setenv("SAID", "open v1")
+    main(["run", "programs.toml"])
+    fails, says = read_run(Path("netarena-runs/toy-programs"))
+    assert [step.output for one in says.episodes() for step in one.steps] == ["v1 is open"] * 2
+    assert [one.detail for one in fails.episodes()] == ["the command ended with status 1"]
 
 
 def test_participants_meet_the_same_queries_and_are_compared(tmp_path, capsys):

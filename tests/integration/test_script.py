@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -69,9 +70,34 @@ def test_without_venv_one_line_says_what_to_install(machine):
     assert done.returncode == 1
 
 
+def test_an_environment_of_another_python_is_made_anew(machine):
+    """What one Python's environment lacks, such as Harbor, another's is to have."""
+    home = machine / ".venv-readers" / "bin"
+    home.mkdir(parents=True)
+    text = "".join(
+        (machine / name).read_text() for name in ("requirements/readers.txt", "scripts/venv")
+    )
+    digest = hashlib.sha256((text.rstrip("\n") + "\n").encode()).hexdigest()[:16]
+    (home.parent / "netarena.stamp").write_text(f"readers {digest}")
+    for path, version in (
+        (home / "python", "(3, 11)"),
+        (machine / "bin" / "python3.13", "(3, 13)"),
+    ):
+        path.write_text(
+            f"#!/bin/sh\ncase \"$*\" in *print*) echo '{version}' ;; *venv*) exit 7 ;; esac"
+        )
+        path.chmod(0o755)
+    command = ("scripts/venv", ".venv-readers", "readers")
+    assert call(machine, *command).returncode == 0
+    assert call(machine, *command, "python3.13").returncode != 0
+
+
 def test_an_unknown_set_is_refused(machine):
     done = call(machine, "scripts/venv", ".venv", "everything")
-    assert done.stderr == "venv: SET: everything is not one of dev, all, a2a03, readers\n"
+    assert done.stderr == (
+        "venv: SET: everything is not one of dev, all, a2a03, readers, gymnasium, openenv, trl, "
+        "verifiers\n"
+    )
     assert done.returncode == 2
 
 

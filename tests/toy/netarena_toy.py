@@ -132,6 +132,12 @@ class Toy(Application):
     def solve(self, query: Query) -> Sequence[str]:
         return [f"open {action.parameters['valve']}" for action in query.actions] or ["open v1"]
 
+    def demonstrate(self, query: Query) -> Sequence[str]:
+        shut = {action.parameters["valve"] for action in query.actions}
+        # what is open already is looked at by opening it
+        look = f"open {next(valve for valve in VALVES if valve not in shut)}"
+        return [reply for repair in self.solve(query) for reply in (look, repair)]
+
     def distract(self, query: Query, rng: random.Random) -> str:
         return f"close {rng.choice(VALVES)}"
 

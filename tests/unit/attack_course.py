@@ -17,7 +17,7 @@ from unittest import mock
 
 from netarena.sandbox.cell import Cell, Walls
 from netarena_k8s import app, kubectl
-from netarena_k8s.attack import BREACH, FAMILIES, attacks
+from netarena_k8s.agent.attack import BREACH, FAMILIES, attacks
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.solution import fenced
 

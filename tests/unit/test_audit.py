@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pytest
 
 from netarena.application import Application, Environment
-from netarena.audit import Audit, _answer, _difference, audit, draw
+from netarena.audit import Audit, Depth, _answer, _difference, audit, draw
 from netarena.cli import main, screen
 from netarena.cli.audit import _letters, _tabulate
 from netarena.config import Config, shapes
@@ -47,6 +48,14 @@ def test_draws_as_many_as_asked_spread_over_labels(total):
 def test_draws_the_same_for_the_same_seed():
     assert draw(Lamp(), CONFIG, 7, 9) == draw(Lamp(), CONFIG, 7, 9)
     assert draw(Lamp(), CONFIG, 7, 9) != draw(Lamp(), CONFIG, 8, 9)
+
+
+def test_a_part_of_an_audit_is_what_the_whole_has_there():
+    part = CONFIG.model_copy(update={"start_index": 3, "end_index": 7})
+    found = draw(Lamp(), part, 7, 9)
+    assert [one.query for one in found] == [one.query for one in draw(Lamp(), CONFIG, 7, 9)[3:7]]
+    with pytest.raises(ConfigError, match="start_index: 3 to 2 selects none of 2 queries"):
+        draw(Lamp(), part, 7, 2)
 
 
 @pytest.mark.parametrize("total", [0, -1])
@@ -188,7 +197,7 @@ def test_worker_processes_find_what_one_process_finds(tmp_path, monkeypatch):
 
 def test_a_worker_answers_until_its_owner_closes_the_connection():
     ours, theirs = multiprocessing.Pipe()
-    worker = threading.Thread(target=lambda: asyncio.run(_answer(Dim(), 2, theirs)))
+    worker = threading.Thread(target=lambda: asyncio.run(_answer(Dim(), 2, Depth(), theirs)))
     worker.start()
     items = draw(Dim(), CONFIG, 7, 4)
     for batch in (items[:3], items[3:]):
@@ -352,6 +361,21 @@ def test_proves_every_order_of_a_solution_in_a_new_world():
     assert reasons(Silent()) == {"unsolved": 6}
 
 
+def test_an_order_that_should_be_unsafe_is_tried_out():
+    class Hurried(Lamp):
+        """In whose hasty orders a lamp goes out, or all goes well."""
+
+        def __init__(self, *last: str) -> None:
+            self.last = last
+
+        def hasty(self, query: Query) -> Iterable[Sequence[str]]:
+            return [[*self.solve(query), last] for last in self.last]
+
+    assert reasons(Hurried(*(f"off {lamp}" for lamp in range(4)))) == {}
+    assert reasons(Hurried("off 0", "on 0")) == {"order": 6}
+    assert reasons(Hurried("please")) == {"refused": 6}
+
+
 class Turned(Lamp):
     """Lamps in any order, and again in the first; worlds of ``room``."""
 
@@ -385,6 +409,44 @@ def test_orders_of_one_query_are_tried_side_by_side():
     result = asyncio.run(audit(Turned(Counting), CONFIG, 7, 1, concurrency=8))
     assert (result.queries, result.invalid) == (1, 0)
     assert (peak, live.total()) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("depth", "worlds", "looks"),
+    [
+        # untouched, a world but the first is looked at once
+        (Depth(), 3, 1),
+        (Depth(looks=4), 3, 4),
+        (Depth(orders=1), 1, 1),
+        (Depth(looks=2, orders=2), 2, 2),
+        (Depth(orders=math.inf), 4, 1),
+    ],
+)
+def test_how_often_and_in_how_many_orders_is_said(depth, worlds, looks):
+    seen: list[tuple[int, object]] = []
+    opened = 0
+
+    class Counting(Room):
+        async def open(self) -> State:
+            nonlocal opened
+            opened += 1
+            self.number = opened
+            return await super().open()
+
+        async def observe(self) -> State:
+            state = await super().observe()
+            seen.append((self.number, json.dumps(state)))
+            return state
+
+    class Every(Turned):
+        def every_solution(self, query: Query) -> Iterable[Sequence[str]]:
+            return [*self.solutions(query), self.solve(query)]
+
+    result = asyncio.run(audit(Every(Counting), CONFIG, 7, 1, concurrency=1, depth=depth))
+    assert (result.queries, result.invalid, opened) == (1, 0, worlds)
+    first, *others = Counter(one for one in seen if one[0] == 1).values()
+    assert {*others} == {looks}
+    assert first - looks in {0, 1}  # opening is a look too
 
 
 def test_the_first_flawed_order_counts_though_a_later_one_is_found_first():

@@ -6,12 +6,14 @@ import json
 import logging
 import os
 import re
+import secrets
 import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,9 +29,10 @@ from netarena.assessment import conduct
 from netarena.cli import COMMANDS, main
 from netarena.cli.check_agent import examine_agent
 from netarena.cli.conversation import Watched
+from netarena.cli.doctor import EXTRAS
 from netarena.cli.loss import tell_lost_records
 from netarena.cli.option import read_pairs
-from netarena.cli.program import running
+from netarena.cli.program import free_port, running
 from netarena.cli.text import PlainFormatter, json_text
 from netarena.cli.wait import knock
 from netarena.errors import AgentFailed, ConfigError, FailureReason
@@ -719,6 +722,28 @@ def test_a_program_is_not_started_where_somebody_listens(fake):
             asyncio.run(start())
 
 
+def test_who_left_the_group_of_an_agents_command_is_not_waited_for(tmp_path):
+    url = f"http://127.0.0.1:{free_port()}/"
+    seconds = f"60.{secrets.randbelow(10**9):09}"
+    up = tmp_path / "up"
+    away = shlex.quote(f"echo >{up}; exec sleep {seconds}")
+    wait = f"until [ -e {up} ]; do sleep 0.01; done"
+    script = f"setsid sh -c {away} & {wait}; echo last words; exit 4"
+
+    async def start() -> None:
+        async with running(["sh", "-c", script], url, name="cmd"):
+            pass
+
+    with pytest.raises(ConfigError, match="cmd: the command ended with status 4: last words"):
+        asyncio.run(start())
+    end = time.monotonic() + PATIENCE_S
+    while not (left := find_processes("sleep", seconds)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for number in left:
+        os.kill(int(number), signal.SIGKILL)
+
+
 def test_verbose_shows_the_conversation_as_it_goes(fake, capsys):
     assert run_lamp("--verbose", "--json", "--seed", "7", "--num-queries", "1") == 0
     out, err = capsys.readouterr()
@@ -832,10 +857,20 @@ def test_query_finds_a_sealed_id_by_the_folder_s_config(fake, capsys):
     assert not {"seed", "index", "actions", "reference"} & line.keys()
 
 
-@pytest.mark.parametrize("query_id", ["lamp-1-x", "lamp-2-00000000-1-1", "malt-1-00000000-1-1"])
-def test_query_takes_ids_of_this_application_and_version(fake, capsys, query_id):
+@pytest.mark.parametrize(
+    ("query_id", "words"),
+    [
+        ("lamp-1-x", "is no id of lamp: those begin with lamp-1-"),
+        ("malt-1-00000000-1-1", "is no id of lamp: those begin with lamp-1-"),
+        (
+            "lamp-2-00000000-1-1",
+            "was drawn by version 2 of the generator, which this release lacks (it has 1)",
+        ),
+    ],
+)
+def test_query_takes_ids_of_this_application_and_version(fake, capsys, query_id, words):
     assert run_lamp("--query", query_id) == 2
-    assert "is no id of this version: those begin with lamp-1-" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 def check_lamp_agent(answer) -> dict[str, Check]:
@@ -1017,6 +1052,16 @@ def test_doctor_says_what_is_missing(fake, capsys):
     assert (check["ok"], check["severity"]) == (False, "run")
     assert check["remedy"] == 'pip install "netarena[bare]"'
     assert document["ok"] is False
+
+
+def test_doctor_knows_every_extra(fake, capsys, monkeypatch):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    # those of an application are its own to tell of
+    assert set(EXTRAS) == set(extras) - {"malt", "route", "k8s", "all"}
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert main(["doctor", "lamp"]) == 0
+    assert 'pip install "netarena[view]"' in capsys.readouterr().out
 
 
 def test_doctor_forgives_an_extra_that_nobody_asked_for(fake, capsys, monkeypatch):

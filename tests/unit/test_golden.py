@@ -16,11 +16,11 @@ from netarena.application import Application, load
 from netarena.model import Query, State
 from netarena.prompts import PromptStyle, render
 from netarena_k8s.cluster import Sight
-from netarena_k8s.fault import faulty
+from netarena_k8s.fault.table import faulty
 from netarena_k8s.query import faults_of
 from netarena_k8s.query import world_of as shop_of
 from netarena_k8s.state import make_state
-from netarena_k8s.world import reach
+from netarena_k8s.world.model import reach
 from netarena_route.query import world_of as network_of
 
 SEED = 20261125

@@ -41,6 +41,8 @@ def stand_in(folder: Path, **bodies: str) -> None:
         ("docker-init -- netarena serve route --host=:: --port=80 --out x", {}, "localhost:80"),
         ("netarena serve k8s --port 1 --port 2 --host 10.0.0.1", {}, "10.0.0.1:2"),
         ("netarena-purple --model x/y --host fd00::1", {}, "[fd00::1]:9009"),
+        ("netarena openenv k8s", {}, "localhost:8000"),
+        ("netarena openenv malt --port=9999", {}, "localhost:9999"),
         ("netarena serve malt", {"NETARENA_HOST": "127.0.0.2"}, "127.0.0.2:9009"),
         ("netarena serve malt", {"NETARENA_HOST": "0.0.0.0"}, "localhost:9009"),
     ],
@@ -50,7 +52,8 @@ def test_the_health_check_asks_where_it_is_served(tmp_path, served, environ, ask
     line = tmp_path / "cmdline"
     line.write_text(served.replace(" ", "\0") + "\0")
     done = run(tmp_path, ROOT / "scripts" / "image-health", line, **environ)
-    assert done.stdout.split()[-1] == f"http://{asked}/.well-known/agent-card.json"
+    page = "health" if "openenv" in served else ".well-known/agent-card.json"
+    assert done.stdout.split()[-1] == f"http://{asked}/{page}"
     # what curl found is the check's word
     assert (done.returncode, done.stderr) == (7, "")
 

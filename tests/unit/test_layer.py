@@ -34,7 +34,7 @@ def test_each_package_with_layers_gives_every_module_its_place():
     read = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = read["tool"]["importlinter"]["contracts"]
     exhaustive = {one["containers"][0] for one in contracts if one.get("exhaustive")}
-    assert exhaustive == {"netarena", *(path.name for path in (ROOT / "apps").glob("netarena_*"))}
+    assert exhaustive >= {"netarena", *(path.name for path in (ROOT / "apps").glob("netarena_*"))}
 
 
 def test_imports_run_downwards_only():
@@ -54,9 +54,19 @@ def test_imports_run_downwards_only():
         ("netarena/cli/choice.py", "import netarena.cli.run", "in a circle"),
         ("apps/netarena_malt/model_file.py", "import netarena_malt.base", "in a circle"),
         ("apps/netarena_malt/draft.py", "import netarena_malt.state", "imports of malt run"),
-        ("apps/netarena_route/world.py", "import netarena_route.mn", "imports of route run"),
-        ("apps/netarena_k8s/block.py", "import netarena_k8s.picture", "imports of k8s run"),
+        (
+            "apps/netarena_route/world/model.py",
+            "import netarena_route.real.mn",
+            "imports of route run",
+        ),
+        ("apps/netarena_k8s/world/block.py", "import netarena_k8s.picture", "imports of k8s run"),
         ("apps/netarena_k8s/lonely.py", "", "imports of k8s run downwards only"),
+        (
+            "apps/netarena_route/world/model.py",
+            "import netarena_route.world.path",
+            "world of route",
+        ),
+        ("apps/netarena_k8s/source/lonely.py", "", "inside k8s's sources of worlds run"),
         ("apps/netarena_malt/app.py", "import netarena.engine", "applications use the interface"),
         ("netarena/engine.py", "import a2a.types", "the A2A SDK is imported by netarena.a2a"),
     ],

@@ -156,6 +156,44 @@ async def test_who_is_too_slow_loses_the_task_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+async def test_who_leaves_in_the_middle_of_a_call_finds_the_right_turn(tmp_path: Path) -> None:
+    async with examined(tmp_path, end_index=1, max_iterations=9) as desk:
+        await desk.call("next_task", {})
+        leaving = asyncio.create_task(desk.call("reply", {"text": "close v1"}))
+        while desk._open is not None:  # noqa: ASYNC110 -- the call is to be under way, no more
+            await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        said = await desk.call("next_task", {})
+        assert said.text.endswith("(turn 2 of 9)")
+
+
+@pytest.mark.anyio
+async def test_a_reply_that_comes_as_its_time_ends_is_refused() -> None:
+    toy = load("toy")
+    desk = Desk(toy, toy.config_type(), "caller")
+    asking = asyncio.create_task(desk.ask("?", context_id="c", timeout_s=1.0))
+    assert "turn 1" in (await desk.call("next_task", {})).text
+    asking.cancel()  # the reply's place is gone now, the agent's own turn comes later
+    assert (await desk.call("reply", {"text": "open v1"})).refused
+
+
+@pytest.mark.anyio
+async def test_what_breaks_the_assessment_is_told(tmp_path: Path, monkeypatch) -> None:
+    async def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("netarena.cli.mcp.conduct", fail)
+    toy = load("toy")
+    desk = Desk(toy, toy.config_type(), "caller")
+    calling = asyncio.create_task(desk.call("next_task", {}))
+    with pytest.raises(OSError, match="No space"):
+        await _assess(toy, toy.config_type(), desk, tmp_path)
+    said = await calling
+    assert said.text == "The assessment has failed: [Errno 28] No space left on device"
+
+
+@pytest.mark.anyio
 async def test_over_http_with_a_token_and_a_host(tmp_path: Path) -> None:
     async with examined(tmp_path) as desk:
         listener = listen("127.0.0.1", 0)
@@ -203,6 +241,11 @@ async def test_over_standard_input_and_output(tmp_path: Path) -> None:
                 break
     # whoever left at once left the results to be written
     assert results(tmp_path / "out")[-1]["avg_solved_safely"] == 1.0
+
+
+def test_a_port_is_for_http(capsys) -> None:
+    assert main(["mcp", "toy", "--port", "8000"]) == 2
+    assert capsys.readouterr().err == "netarena: error: --port: is for --http\n"
 
 
 def test_without_the_sdk_the_extra_is_named(monkeypatch, capsys) -> None:

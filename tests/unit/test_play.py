@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -67,6 +68,23 @@ def test_one_harmed_valve_is_told_and_the_terminal_is_left_alone(keyboard, capsy
     assert out.splitlines()[0].startswith("agent failed, not safe")
     assert "gave up" in out
     assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize("command", ["play", "mcp"])
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
+def test_a_name_is_one_line(command, name, keyboard, capsys):
+    keyboard("")
+    assert main([command, "toy", "--name", name]) == 2
+    assert capsys.readouterr().err.startswith("netarena: error: --name: must be one line")
+    assert not list(Path().iterdir())
+
+
+def test_without_standard_input_nobody_plays(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["play", "toy", "--seed", "3"]) == 1
+    sys.stdin.close()
+    assert "person gave up" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import yaml
 from netarena.application import load
 from netarena.cli import main
 from netarena.errors import ConfigError
-from netarena.scenario import Party, compose, read_scenario
+from netarena.scenario import Party, compose, read_scenario, read_series
 
 ROOT = Path(__file__).parents[2]
-SCENARIOS = sorted((ROOT / "scenarios").rglob("*.toml"))
+EXPERT = ROOT / "scenarios" / "expert.toml"
+SCENARIOS = sorted({*(ROOT / "scenarios").rglob("*.toml")} - {EXPERT})
 GREEN = '[green_agent]\nendpoint = "http://127.0.0.1:1"\nimage = "green"\n'
 PURPLE = '[[participants]]\nrole = "malt_operator"\nendpoint = "http://127.0.0.1:2"\nimage = "p"\n'
 
@@ -65,6 +66,10 @@ def test_both_forms_are_read(tmp_path):
         (GREEN + PURPLE + 'volumes = ["a:b"]\n', "malt_operator.volumes: must be a list"),
         (GREEN + PURPLE + 'volumes = ["a:/b:rx"]\n', "malt_operator.volumes: must be a list"),
         (
+            GREEN + '[[participants]]\nrole = "r"\nendpoint = "http://h"\nexec = "x"\n',
+            "r.exec: is for a participant without endpoint and cmd",
+        ),
+        (
             GREEN + '[[participants]]\nrole = "r"\ncmd = "x"\n',
             "r.endpoint: must say where the cmd will be reached",
         ),
@@ -92,6 +97,9 @@ def test_an_environment_variable_that_is_not_set_is_named():
 def test_an_image_alone_cannot_be_run_here(tmp_path):
     scenario = read(tmp_path, GREEN + '[[participants]]\nname = "r"\nimage = "p"\n')
     with pytest.raises(ConfigError, match=r"participants\.r: has no endpoint: .*netarena compose"):
+        scenario.endpoints()
+    scenario = read(tmp_path, GREEN + '[[participants]]\nname = "r"\nexec = "p"\n')
+    with pytest.raises(ConfigError, match=r"r\.exec: is for scenarios whose green agent is an app"):
         scenario.endpoints()
 
 
@@ -169,6 +177,72 @@ def test_roles_of_any_name_leave_the_application_to_the_green_agent(
     assert compose(scenario)["services"]["green-agent"].get("privileged", False) is privileged
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("scenarios = []", "scenarios: must be a list of 1 to 16 paths"),
+        ("scenarios = [1]", "scenarios: must be a list of 1 to 16 paths"),
+        ('scenarios = "a.toml"', "scenarios: must be a list of 1 to 16 paths"),
+        ('scenarios = ["a.toml"]\n' + GREEN, "scenarios: stands alone: green_agent belongs in"),
+        ('scenarios = ["a.toml", "b/a.toml"]', "scenarios: two files are called 'a'"),
+        ('scenarios = ["none.toml"]', "none.toml cannot be read"),
+        ('scenarios = ["mine.toml"]', "scenarios: "),
+    ],
+)
+def test_a_mistake_in_a_file_that_names_others_is_told(tmp_path, text, words):
+    for name in ("a.toml", "b/a.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(GREEN + PURPLE)
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        read_series(tmp_path / "mine.toml")
+
+
+def test_a_file_that_names_others_is_for_run_alone(tmp_path, capsys):
+    (tmp_path / "one.toml").write_text(GREEN + PURPLE)
+    (tmp_path / "all.toml").write_text('scenarios = ["one.toml"]')
+    assert read_series(tmp_path / "one.toml") == {}
+    assert list(read_series(tmp_path / "all.toml")) == ["one"]
+    assert main(["compose", str(tmp_path / "all.toml")]) == 2
+    assert "names other files, which only `netarena run" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "all.toml"), "--resume"]) == 2
+    assert "--resume: is for one scenario: run the files" in capsys.readouterr().err
+
+
+def test_scenarios_of_a_file_are_run_one_after_the_other(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    party = '[[participants]]\nrole = "{}"\nagentbeats_id = "me"\nexec = "{}"\n'
+    for name, green, program in (
+        ("first", "toy", "false"),
+        ("broken", "none", "true"),
+        ("second", "toy", "echo open v1"),
+    ):
+        Path(f"{name}.toml").write_text(
+            f'[green_agent]\napplication = "{green}"\n{party.format(f"{name}_r", program)}'
+            "[config]\nend_index = 1\nmax_iterations = 1\nseed = 7\n"
+        )
+    Path("all.toml").write_text('scenarios = ["first.toml", "broken.toml", "second.toml"]')
+    # one that cannot be run, or whose agent says nothing, keeps no other from it
+    assert main(["run", "all.toml", "--json"]) != 0
+    out, err = capsys.readouterr()
+    assert "warning: none-broken: " in err
+    assert "warning: toy-first: " in err
+    document = json.loads(Path("netarena-runs/all/second/results.json").read_text())
+    assert json.loads(out) == document
+    assert document["participants"] == {"second_r": "me"}
+    Path("first.toml").write_text(Path("first.toml").read_text().replace("false", "echo look"))
+    Path("all.toml").write_text('scenarios = ["first.toml", "second.toml"]')
+    assert main(["run", "all.toml"]) == 0
+    files = [f"netarena-runs/all/{name}/results.json" for name in ("first", "second")]
+    capsys.readouterr()
+    assert main(["leaderboard", *files, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["overall"]
+    assert (row["id"], row["queries"]) == ("me", 2)
+    assert main(["leaderboard", *files]) == 0
+    assert "all roles: by the mean of solved safely" in capsys.readouterr().out
+
+
 def test_an_agent_known_by_id_alone_needs_an_image(tmp_path):
     text = '[green_agent]\nimage = "g"\n[[participants]]\nname = "r"\nagentbeats_id = "7"\n'
     with pytest.raises(ConfigError, match=r"r\.image: is not there \(id 7\)"):
@@ -208,6 +282,23 @@ def test_each_scenario_runs_here_or_in_containers(path, capsys):
     text = capsys.readouterr().out
     assert not re.search(r"&id|\*id", text)
     assert yaml.safe_load(text) == compose(scenario)
+
+
+def test_the_expert_tiers_examine_one_agent_in_all_applications():
+    series = read_series(EXPERT)
+    assert list(series) == ["malt", "route", "k8s"]
+    # the leaderboard knows it by its URL
+    assert len({url for one in series.values() for url in one.endpoints().values()}) == 1
+    configs = {name: one.config for name, one in series.items()}
+    for name, config in configs.items():
+        application = load(name)
+        parsed = application.config_type.parse(dict(config))
+        queries = parsed.num_queries * len(application.labels(parsed))
+        assert f"{queries} in all" in (EXPERT.with_suffix("") / f"{name}.toml").read_text()
+    malt = configs["malt"]
+    assert (malt["phrasing"], malt["complexity_level"]) == ("held_out", ["level4"])
+    assert configs["route"]["world"] == "backbone"
+    assert {configs[name]["briefing"] for name in ("route", "k8s")} == {"ticket"}
 
 
 def test_a_compose_file_is_written_where_it_is_told(tmp_path, capsys):

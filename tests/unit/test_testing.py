@@ -61,6 +61,29 @@ class AlwaysRight(Toy):
         return Judgement(correct=True)
 
 
+class ShowsNoLook(Toy):
+    def demonstrate(self, query):
+        return self.solve(query)
+
+
+class TellsProgress(Toy):
+    def progress(self, query, state):
+        return sum(map(bool, state.values())) / len(state)
+
+
+class NeverWhole(TellsProgress):
+    def progress(self, query, state):
+        return 0.9 * super().progress(query, state)
+
+
+class KnowsFaults(TellsProgress):
+    def progress(self, query, state):
+        shut = [
+            one.parameters["valve"] for one in query.actions if not state[one.parameters["valve"]]
+        ]
+        return 1.0 - len(shut) / 8
+
+
 class ReadsAnything(Toy):
     def parse(self, reply):
         return "open v1"
@@ -122,6 +145,9 @@ FLAWS = {
         with_world(execute=change_and_deny),
         "reference_solves",
     ),
+    "a demonstration without a look": (ShowsNoLook, "demonstration"),
+    "progress that never is whole": (NeverWhole, "progress_is_whole"),
+    "progress that knows the faults": (KnowsFaults, "progress_is_whole"),
     "observing changes the state": (with_world(observe=observe_and_change), "observing"),
     "a folder left behind": (with_world(close=leave_folder), "tear_down"),
     "a process left behind": (with_world(close=leave_daemon), "tear_down"),
@@ -158,3 +184,8 @@ def test_a_flaw_is_found(flaw, monkeypatch):
 def test_without_the_flaw_it_passes(word):
     (test,) = named(Contract(), word)
     test()
+
+
+def test_progress_without_a_flaw_passes(monkeypatch):
+    monkeypatch.setattr(netarena.testing, "load", lambda name: TellsProgress())
+    Contract().test_progress_is_whole_where_all_is_well_and_there_alone()

@@ -16,8 +16,19 @@ from a2a_purple.scripted import Eager, Noop, Oracle
 from netarena.agent import Brief
 from netarena.archive import read_run
 from netarena.errors import ConfigError
-from netarena.model import Cause, Episode, FailureKind, Outcome
+from netarena.model import (
+    Cause,
+    Episode,
+    FailureKind,
+    Finding,
+    Judgement,
+    Outcome,
+    Query,
+)
 from netarena.regrade import regrade
+from netarena.report.document import make_report
+from netarena.report.entrant import from_run
+from netarena.report.markdown import render_markdown
 from netarena.ticket import TICKET_TURNS, localise
 
 TICKET = {"briefing": "ticket", "quiet": True, "max_iterations": 12}
@@ -74,6 +85,9 @@ def test_the_oracle_declares_with_right_causes_and_nothing_else_is_solved_for_fr
     summary = results[-1]
     assert summary["claims"] == {"right": 8, "false": 0, "none": 0}
     assert summary["localised"]["cause"] == {"recall": 1.0, "precision": 1.0}
+    told = render_markdown(make_report(from_run(read_run(tmp_path / "o"))))
+    assert "| declared rightly | 8 |" in told
+    assert "| by place and word | 100.0 % | 100.0 % |" in told
     for kind in (Eager, Noop):
         results, _ = assess(Toy(), kind(brief()), tmp_path / kind.__name__, **TICKET)
         assert results[-1]["avg_solved_safely"] == 0.0
@@ -135,6 +149,62 @@ def test_what_breaks_again_is_not_right(tmp_path: Path) -> None:
     assert worse.failure is None, "the harm counts first, of which this application has no kind"
 
 
+@pytest.mark.parametrize("label", ["close-0", "close-2"])
+def test_a_world_that_was_right_and_is_broken_is_not_right(label: str, tmp_path: Path) -> None:
+    smashed = one(tmp_path, *(repaired(label) or ["open v1"]), "smash v1", label=label)
+    assert (smashed.outcome, smashed.reason) == (Outcome.UNSOLVED, "world_broken")
+    assert (smashed.correct, smashed.safe, smashed.turns_healthy) == (
+        False,
+        False,
+        1 + (not shut(label)),
+    )
+    (stored,) = read_run(tmp_path)
+    assert not regrade(stored).differences
+
+
+class Remembering(Toy):
+    """Holds a repair against whoever made it, whenever it looks at a state; some is left."""
+
+    def judge(self, query: Query, initial: Any, before: Any, after: Any) -> Judgement:
+        judged = super().judge(query, initial, before, after)
+        finding = Finding(rule="again", element="v1", detail="again")
+        if before == after and before != initial:
+            judged = judged.model_copy(update={"findings": (finding,)})
+        return judged
+
+    def leftover(self, query: Query, episode: Episode) -> list[str]:
+        return ["rust"] if query.label == "close-2" else []
+
+
+def test_a_declaration_does_nothing_and_so_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netarena.archive.load", lambda name: Remembering())
+    agent = Scripted(lambda prompt, turn: repaired()[0] if turn == 0 else "done")
+    _, episodes = assess(Remembering(), agent, tmp_path, **TICKET)
+    early = next(episode for episode in episodes if episode.label == "close-2")
+    assert not early.steps[-1].judgement.findings  # type: ignore[union-attr] # a claim is judged
+    assert (early.safe, early.failure and early.failure.rule) == (True, "false_claim")
+    (stored,) = read_run(tmp_path)
+    assert not regrade(stored).differences
+
+
+def test_what_is_left_where_all_is_right_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netarena.archive.load", lambda name: Remembering())
+    agent = Scripted(lambda prompt, turn: f"open v{turn + 1}" if turn < 8 else "done")
+    results, _ = assess(Remembering(), agent, tmp_path / "right", **TICKET)
+    assert results[-1]["leftover"] == 1
+    assert results[-1]["turns_healthy"] > 0
+    (stored,) = read_run(tmp_path / "right")
+    assert regrade(stored).results()[-1]["leftover"] == 1
+    results, _ = assess(Remembering(), Scripted(lambda *_: "open v1"), tmp_path / "no", **TICKET)
+    assert results[-1]["leftover"] == 0, "it is not right"
+    results, _ = assess(Remembering(), agent, tmp_path / "full", max_iterations=8)
+    assert "leftover" not in results[-1]
+
+
 def test_in_full_there_is_nothing_to_declare(tmp_path: Path) -> None:
     agent = Scripted(lambda prompt, turn: "done" if turn == 0 else f"open v{turn}")
     _, (episode,) = assess(Toy(), agent, tmp_path, complexity_level=["level1"])
@@ -165,6 +235,9 @@ def test_judging_again_says_the_same(tmp_path: Path) -> None:
     (stored,) = read_run(tmp_path)
     again = regrade(stored)
     assert not again.differences
+    kept = [episode.turns_healthy for episode in stored.episodes()]
+    assert [episode.turns_healthy for episode in again.episodes] == kept
+    assert len({*kept}) > 2
     assert len({(e.correct, e.safe, e.claim_right) for e in again.episodes}) > 4
 
 

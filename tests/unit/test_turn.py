@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from netarena.cli import main
-from netarena.cli.turn import MOST_REPLY_BYTES, TurnAgent
+from netarena.cli.turn import MOST_ERROR_BYTES, MOST_REPLY_BYTES, TurnAgent
 from netarena.errors import AgentFailed, FailureReason
 from netarena.model import Reply
 from tests.fake.process import find_processes
@@ -84,6 +84,26 @@ def test_one_that_takes_too_long_is_ended_with_what_it_started():
     while find_processes(seconds):
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo open v1; sleep 300 &",
+        "echo open v1; setsid sleep 20 &",
+        "echo open v1; setsid timeout 20 yes >&2 &",
+        "echo open v1; setsid timeout 20 sh -c 'echo late; exec sleep 20' >&2 &",
+    ],
+)
+def test_what_it_leaves_behind_holds_no_reply_up(script):
+    reply = ask(script, timeout_s=15.0)
+    assert reply.text == "open v1\n"
+    assert len(reply.metadata["stderr"]) <= MOST_ERROR_BYTES
+
+
+def test_what_is_no_text_is_read_as_far_as_it_goes():
+    reply = ask(r"printf 'open v1\377\n'; printf '\376oh' >&2")
+    assert (reply.text, reply.metadata["stderr"]) == ("open v1\ufffd\n", "\ufffdoh")
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,8 @@ def test_the_release_builds_every_image_there_is():
     files = {path.name for path in ROOT.glob("Dockerfile.*")} | {"a2a_purple/Dockerfile"}
     assert {row["file"] for row in rows} == files
     names = {row["name"] for row in rows}
-    assert {path.stem for path in MANIFESTS} == names
+    # who learns is no agent
+    assert {path.stem for path in MANIFESTS} == names - {"openenv"}
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)

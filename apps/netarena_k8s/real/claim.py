@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from netarena.errors import ConfigError
-from netarena_k8s.boutique import boutique
-from netarena_k8s.policy import Manifest
 from netarena_k8s.real.client import GONE, Api, Json, Refused, each, path_of
 from netarena_k8s.real.owner import (
     RENEW_S,
@@ -30,7 +28,9 @@ from netarena_k8s.real.owner import (
     self_notes,
     why_kept,
 )
-from netarena_k8s.world import OWNED, OWNER
+from netarena_k8s.world.boutique import boutique
+from netarena_k8s.world.model import OWNED, OWNER
+from netarena_k8s.world.policy import Manifest
 
 log = logging.getLogger(__name__)
 

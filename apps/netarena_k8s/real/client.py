@@ -25,8 +25,8 @@ from kubernetes.aio import config as kubeconfig
 from kubernetes.aio.client import Configuration, rest
 
 from netarena.errors import ConfigError, EnvironmentFailed, one_line
-from netarena_k8s.policy import Manifest
 from netarena_k8s.real.context import kubeconfig_paths
+from netarena_k8s.world.policy import Manifest
 
 Json: TypeAlias = dict[str, Any]
 _T = TypeVar("_T")

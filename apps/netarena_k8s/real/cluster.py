@@ -24,7 +24,6 @@ from netarena.aio import Background, finish
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Cleaned
 from netarena_k8s.cluster import Cluster, Deployed
-from netarena_k8s.policy import Manifest
 from netarena_k8s.real import claim
 from netarena_k8s.real.client import Api, Refused, each, path_of
 from netarena_k8s.real.context import kubeconfig_paths, namespace_of
@@ -33,7 +32,8 @@ from netarena_k8s.real.owner import LISTEN_S, LISTENING, RENEW_S, Listener, is_m
 from netarena_k8s.real.pool import Pool
 from netarena_k8s.real.right import missing_rights
 from netarena_k8s.real.shop import NotHealthy, RealShop, Shop
-from netarena_k8s.world import App, ContainerPort, Policy, ServicePort, World, render_policy
+from netarena_k8s.world.model import App, ContainerPort, Policy, ServicePort, World, render_policy
+from netarena_k8s.world.policy import Manifest
 
 log = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Check, Severity
-from netarena_k8s.checkout import read_checkout
 from netarena_k8s.config import EMBEDDED, KubernetesConfig
-from netarena_k8s.fault import ELSEWHERE
+from netarena_k8s.fault.table import ELSEWHERE
 from netarena_k8s.real.context import (
     check_context,
     current_context,
     kubeconfig_paths,
     namespace_of,
 )
-from netarena_k8s.world import NAME_LABEL
+from netarena_k8s.source.checkout import read_checkout
+from netarena_k8s.world.model import NAME_LABEL
 
 if TYPE_CHECKING:
     from netarena_k8s.real.client import Api

@@ -36,10 +36,10 @@ from yarl import URL
 
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox.caller import Caller
-from netarena_k8s.apiserver.authority import Authority
-from netarena_k8s.apiserver.bound import POLICY_CHARS, too_big
-from netarena_k8s.apiserver.call import BODY_BYTES
-from netarena_k8s.apiserver.status import Refused, too_large, unauthorized
+from netarena_k8s.embedded.apiserver.authority import Authority
+from netarena_k8s.embedded.apiserver.bound import POLICY_CHARS, too_big
+from netarena_k8s.embedded.apiserver.call import BODY_BYTES
+from netarena_k8s.embedded.apiserver.status import Refused, too_large, unauthorized
 from netarena_k8s.real.client import Server
 
 #: connections at a time, from before their handshakes; one more is closed unheard

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from netarena.errors import EnvironmentFailed
-from netarena_k8s.apiserver.right import OPERATOR, RULES
-from netarena_k8s.policy import Manifest
-from netarena_k8s.world import OWNED, OWNER, App, Service, World, render_policy
+from netarena_k8s.embedded.apiserver.right import OPERATOR, RULES
+from netarena_k8s.world.model import OWNED, OWNER, App, Service, World, render_policy
+from netarena_k8s.world.policy import Manifest
 
 #: beside the containers of a user's workload: what measures from its pod
 MEASURER = "netarena"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from netarena.aio import Background
 from netarena.errors import EnvironmentFailed
 from netarena_k8s.real.shop import Shop
-from netarena_k8s.world import World
+from netarena_k8s.world.model import World
 
 #: of a shop, in times that it takes to build it: to remove it costs nearly as much (measured on an
 #: idle cluster: 10 s of processor time, and 8)

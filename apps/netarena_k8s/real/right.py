@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from netarena_k8s.apiserver.right import RULES
+from netarena_k8s.embedded.apiserver.right import RULES
 from netarena_k8s.real.client import Api, each, path_of
 
 _READ = ("get", "list")

@@ -19,9 +19,8 @@ from typing import TypeAlias
 from netarena.aio import finish
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox.caller import Caller
-from netarena_k8s.apiserver.right import OPERATOR
 from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
-from netarena_k8s.policy import Manifest
+from netarena_k8s.embedded.apiserver.right import OPERATOR
 from netarena_k8s.real.claim import remove_policies, renew
 from netarena_k8s.real.client import Api, Json, Refused, each, encoded, path_of
 from netarena_k8s.real.gate import Gate
@@ -33,7 +32,7 @@ from netarena_k8s.real.manifest import (
 )
 from netarena_k8s.real.measure import Meter, Place, Round, Wait, addresses_of, places_of
 from netarena_k8s.state import digits, make_state
-from netarena_k8s.world import (
+from netarena_k8s.world.model import (
     DNS_LABELS,
     Marks,
     Net,
@@ -41,6 +40,7 @@ from netarena_k8s.world import (
     World,
     render_policy,
 )
+from netarena_k8s.world.policy import Manifest
 
 #: how long measured and predicted may differ
 DISAGREE_S = 10.0
@@ -257,7 +257,7 @@ class Shop:
                 known = versions
                 course.begin()
             net = self._net(listed)
-            predicted = tuple(net.reaches(pair) for pair in self.world.pairs)
+            predicted = net.reached
             try:
                 await self._scout(net, predicted, course.scout_until)
                 found = await self._meter.measure(net, course.wait, self.world.pairs)

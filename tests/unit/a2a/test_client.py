@@ -519,7 +519,7 @@ FIRST_ANSWERS = {
     "a reply": (replying(message03("42")), None),
     "an error": ("500 Oops", "HTTP 500"),
     "no key": ("401 No", "HTTP 401"),
-    "nothing of the protocol": ("200 OK", "no message and no task"),
+    "nothing of the protocol": ("200 OK", "not the protocol"),
 }
 
 
@@ -527,12 +527,11 @@ FIRST_ANSWERS = {
 async def test_a_passing_404_of_a_url_that_answered_leads_nowhere(kind, caplog):
     """A proxy at /agentA forgets it for a moment; at the root another agent listens."""
     first, error = FIRST_ANSWERS[kind]
-    given: list[Call] = []
+    gone = asyncio.Event()
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "POST" and call.path == "/agentA":
-            given.append(call)
-            if len(given) > 1:
+            if gone.is_set():
                 respond(writer, status="404 Not Found")
             elif isinstance(first, str):
                 respond(writer, {}, status=first)
@@ -549,13 +548,57 @@ async def test_a_passing_404_of_a_url_that_answered_leads_nowhere(kind, caplog):
         else:
             with pytest.raises(AgentFailed, match=error):
                 await agent.ask("x", context_id="c", timeout_s=5)
+        gone.set()
         # a new look at the card changes nothing
         await agent.open(timeout_s=5)
         with pytest.raises(AgentFailed, match=r"HTTP 404$"):
             await agent.ask("x", context_id="c", timeout_s=5)
         await agent.aclose()
-        assert [call.path for call in server.asks] == ["/agentA", "/agentA"]
+        assert {call.path for call in server.asks} == {"/agentA"}
     assert not caplog.messages
+
+
+async def test_who_gives_no_stream_is_asked_for_none_from_then_on(caplog):
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "POST" and call.rpc["method"] == "message/stream":
+            respond(writer, kind="text/event-stream")
+        else:
+            await replying(message03("42"))(call, writer)
+
+    async with raw_server(script) as server:
+        agent = A2AAgent(server.url)
+        await agent.open(timeout_s=5)
+        for context in "ab":
+            assert (await agent.ask("x", context_id=context, timeout_s=5)).text == "42"
+        await agent.aclose()
+        methods = [call.rpc["method"] for call in server.asks]
+        assert methods == ["message/stream", "message/send", "message/send"]
+        # the same message, so that an agent may know it again
+        first, second, _ = (call.rpc["params"]["message"]["messageId"] for call in server.asks)
+        assert first == second
+    (told,) = caplog.messages
+    assert "promises streams, and it gives none" in told
+
+
+async def test_a_stream_that_breaks_once_is_asked_for_again():
+    """An agent that answers in no other way either may stream again the next time."""
+    refused = asyncio.Event()
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "POST" and not refused.is_set():
+            respond(writer, kind="text/event-stream")
+        else:
+            await replying([message03("42")])(call, writer)
+
+    async with raw_server(script) as server:
+        agent = A2AAgent(server.url)
+        await agent.open(timeout_s=5)
+        with pytest.raises(AgentFailed):
+            await agent.ask("x", context_id="a", timeout_s=5)
+        refused.set()
+        assert (await agent.ask("x", context_id="b", timeout_s=5)).text == "42"
+        await agent.aclose()
+        assert server.asks[-1].rpc["method"] == "message/stream"
 
 
 async def test_a_404_that_waits_while_the_given_url_answers_another_turn_leads_nowhere():

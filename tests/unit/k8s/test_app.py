@@ -8,11 +8,11 @@ from netarena.model import AgentInfo, Episode, FailureKind, Outcome, Step
 from netarena_k8s.app import Kubernetes, _result
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.embedded import Embedded
-from netarena_k8s.fault import COMBINED, faulty
+from netarena_k8s.embedded.cluster import Embedded
+from netarena_k8s.fault.table import COMBINED, faulty
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.state import make_state
-from netarena_k8s.world import reach
+from netarena_k8s.world.model import reach
 
 
 def test_a_record_tells_per_step_which_pairs_broke_and_healed() -> None:

@@ -5,7 +5,7 @@ import pytest
 from netarena.errors import ReplyRefused
 from netarena.model import Cause
 from netarena_k8s.claim import WORD_OF, WORDS, claim_of, write_claim
-from netarena_k8s.fault import KINDS
+from netarena_k8s.fault.table import KINDS
 from netarena_k8s.reply import read_reply
 from netarena_k8s.solution import fenced
 
@@ -22,6 +22,7 @@ CAUSE = Cause("cart-policy", "port")
         "1. ```\n   done\n   cart-policy: port\n   ```",
         "<think>```\nkubectl get pods\n```</think>```\r\ndone\r\ncart-policy: port\r\n```",
         "```\ndone\ncart-policy: port\n```\n```\nkubectl get pods\n```",
+        '```json\n{"command": "done\\ncart-policy: port"}\n```',
     ],
 )
 def test_a_declaration_is_read_in_any_fence(reply):
@@ -30,7 +31,9 @@ def test_a_declaration_is_read_in_any_fence(reply):
     assert claim.causes == (CAUSE,)
 
 
-@pytest.mark.parametrize("reply", ["```\ndone\n```", "```done```", "```done\n```"])
+@pytest.mark.parametrize(
+    "reply", ["```\ndone\n```", "```done```", "```done\n```", "```\n$ done\n```"]
+)
 def test_causes_may_be_left_out(reply):
     claim = claim_of(read_reply(reply))
     assert claim is not None
@@ -42,6 +45,8 @@ def test_causes_may_be_left_out(reply):
     [
         ("```\ndone\nkubectl delete networkpolicy deny-all\n```", "no cause"),
         ("```\ndone\ncart-policy: gremlins\n```", "missing, extra"),
+        ('```json\n{"command": "done\\ncart-policy: gremlins"}\n```', "missing, extra"),
+        ('```json\n{"command": "done\\nkubectl get pods"}\n```', "no cause"),
         ("```\ndone\nCart Policy: port\n```", "no cause"),
         ("```\ndone\n" + "a: port\n" * 65 + "```", "65 causes; 64"),
         ("```\ndone\n" + "a" * 40_000 + "\n```", "too long"),

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from netarena.report.markdown import replace_section, table
-from netarena_k8s.fault import KINDS, PAPER_KINDS, WORDS
+from netarena_k8s.fault.subtle import KINDS_OF_LARGE
+from netarena_k8s.fault.table import KINDS, PAPER_KINDS, WORDS, WORDS_OF_LARGE
 
 _PAGE = Path(__file__).parents[3] / "docs" / "k8s-faults.md"
 
@@ -19,8 +20,14 @@ def _page() -> str:
         for kind, methods in KINDS.items()
         for method in methods
     ]
-    lines = table(["kind", "method", "what is wrong"], rows)
-    return replace_section(_PAGE.read_text(encoding="utf-8"), "faults", lines)
+    large = [
+        [f"`{kind}`", f"`{method}`", {**WORDS[kind], **WORDS_OF_LARGE.get(kind, {})}[method]]
+        for kind, methods in KINDS_OF_LARGE.items()
+        for method in methods
+    ]
+    head = ["kind", "method", "what is wrong"]
+    text = replace_section(_PAGE.read_text(encoding="utf-8"), "faults", table(head, rows))
+    return replace_section(text, "faults of large shops", table(head, large))
 
 
 def test_the_page_lists_every_method() -> None:

@@ -6,20 +6,22 @@ from typing import Any
 
 from netarena.model import Step
 from netarena.prompts import CommandLimits, PromptStyle, render
-from netarena_k8s.boutique import boutique
+from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.fault import faulty
+from netarena_k8s.fault.table import faulty
 from netarena_k8s.prompt import MAX_HISTORY_CHARS, prompt_parts, tell_intent
-from netarena_k8s.query import faults_of, generate, world_of
+from netarena_k8s.query import faults_of, world_of
+from netarena_k8s.source.varied import varied
 from netarena_k8s.state import judge, make_state
-from netarena_k8s.varied import varied
-from netarena_k8s.world import reach
+from netarena_k8s.world.boutique import boutique
+from netarena_k8s.world.model import reach
+from tests.fake.deal import deal
 
 
 def query(**values: Any):
     config = KubernetesConfig.parse({"error_types": ["remove_ingress"], **values})
-    return next(iter(generate(config, 7, random.Random, str)))
+    return next(iter(deal(Kubernetes(), config, 7)))
 
 
 def state_of(world, policies):

@@ -1,24 +1,24 @@
 from __future__ import annotations
 
 import json
-import random
 import shlex
 
 import jsonpatch
 import pytest
 
 from netarena.errors import ConfigError
+from netarena_k8s.app import Kubernetes
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.fault import faulty
-from netarena_k8s.opening import opened
-from netarena_k8s.query import faults_of, generate, world_of
-from netarena_k8s.solution import orders, solve
-from netarena_k8s.world import reach
+from netarena_k8s.fault.table import faulty
+from netarena_k8s.query import faults_of, world_of
+from netarena_k8s.world.model import reach
+from netarena_k8s.world.opening import opened
+from tests.fake.deal import deal
 
 
 def drawn(**values):
     config = KubernetesConfig.parse(values)
-    return list(generate(config, 7, random.Random, str))
+    return list(deal(Kubernetes(), config, 7))
 
 
 def test_the_paper_s_kinds_and_pairs_with_their_levels():
@@ -39,7 +39,7 @@ def test_every_order_of_the_solution_ends_healthy_and_is_safe(world):
     ):  # fmt: skip
         net, faults = world_of(query), faults_of(query)
         start = {policy.name: policy for policy in faulty(net, faults)}
-        for commands in orders(query):
+        for commands in Kubernetes().every_solution(query):
             there = dict(start)
             reached = reach(net, list(there.values()))
             assert reached != net.intended
@@ -56,7 +56,7 @@ def test_every_order_of_the_solution_ends_healthy_and_is_safe(world):
                 reached = now
             assert reached == net.intended
             assert tuple(there.values()) == net.policies
-        assert solve(query) == next(orders(query))
+        assert Kubernetes().solve(query) == next(Kubernetes().every_solution(query))
 
 
 def test_unknown_kinds_are_named():

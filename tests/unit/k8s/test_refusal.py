@@ -14,6 +14,8 @@ FORBIDDEN = (
 )
 INVALID = 'The NetworkPolicy "adservice" is invalid: spec.ingress[0].ports[0].port: Invalid value\n'
 CAUSES = 'The NetworkPolicy "adservice" is invalid: \n* spec.podSelector: Invalid value\n* spec.x\n'
+UPGRADE = 'error: unable to upgrade connection: pods "a" is forbidden: User "o" cannot create\n'
+FOLLOWED = 'pods "a-b" is forbidden: User "operator" cannot get resource "pods/log"\n' * 2
 WATCHED = "NAME        POD-SELECTOR    AGE\nadservice   app=adservice   2m\n"
 PATCHED = "networkpolicy.networking.k8s.io/adservice patched\n"
 
@@ -34,6 +36,8 @@ PATCHED = "networkpolicy.networking.k8s.io/adservice patched\n"
             'error: unknown command "foo" for "kubectl"\n\nDid you mean this?\n\ttop\n', 1,
             id="kubectl has a proposal",
         ),
+        pytest.param(f"Unable to use a TTY - input is no terminal\n{UPGRADE}", 1, id="no shell"),
+        pytest.param(f"If you don't see a command prompt, try enter.\n{UPGRADE}", 1, id="nor that"),
         pytest.param("bash: line 1: foo: command not found\n", 127, id="no program"),
         pytest.param("", 127, id="no program, unheard"),
         pytest.param("bash: -c: line 1: syntax error near `)'\n", 2, id="no line of bash"),
@@ -64,7 +68,7 @@ def test_another_exit_status_is_not_therefore_a_failure(output: str, status: int
     assert not came_to_nothing(Step(prompt="", executed=True, output=Result(output, status).told))
 
 
-@pytest.mark.parametrize(("output", "nothing"), [("", True), (WATCHED, False)])
+@pytest.mark.parametrize(("output", "nothing"), [("", True), (FOLLOWED, True), (WATCHED, False)])
 def test_what_was_stopped_counts_by_what_it_printed(output: str, nothing: bool) -> None:
     told = Result(output, None, timed_out=True, stopped="it ran for 15 s").told
     assert came_to_nothing(Step(prompt="", executed=True, output=told)) is nothing

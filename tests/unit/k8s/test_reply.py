@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from netarena import bash
 from netarena.errors import ReplyRefused
-from netarena_k8s import attack
-from netarena_k8s.guess import blanket
+from netarena_k8s.agent import attack
+from netarena_k8s.agent.guess import blanket
 from netarena_k8s.reply import MAX_COMMAND_BYTES, MAX_READ_CHARS, read_reply
 
 DRY = "kubectl patch netpol x -p '{}' \\\n  --dry-run=server"

@@ -1,24 +1,27 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any, cast
 
 import pytest
 
-from netarena.model import AgentInfo, Episode, FailureKind, Finding, Judgement, Outcome, Step
-from netarena_k8s.boutique import boutique
+from netarena.model import AgentInfo, Episode, FailureKind, Finding, Judgement, Outcome, Query, Step
+from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
+from netarena_k8s.source.estate import estate
 from netarena_k8s.state import (
     MAX_ENTRIES,
     MAX_NAMED,
-    classify,
     judge,
+    leftover,
     make_state,
     mismatches,
     policies_of,
     report,
 )
-from netarena_k8s.world import Marks, Policy, World, Write, reach
+from netarena_k8s.world.boutique import boutique
+from netarena_k8s.world.model import Marks, Policy, World, Write, reach
 
 WORLD = boutique()
 
@@ -35,6 +38,7 @@ def sight(others: tuple[str, ...] = (), **specs: dict[str, Any]) -> Any:
 HEALTHY = sight()
 CLOSED = sight(adservice={"ingress": []})
 ANYONE = {"ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 9555}]}]}
+RULE_OF_NOBODY = {"from": [{"podSelector": {"matchLabels": {"app": "nobody"}}}]}
 WIDE = {"ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "frontend"}}}]}]}
 
 
@@ -110,9 +114,9 @@ def test_what_opens_beside_the_pairs_is_found_once():
     assert judge(WORLD, wide, CLOSED, wide).safe
 
 
-def written(after: Any, *writes: tuple[str, dict[str, Any] | None]) -> Any:
+def written(after: Any, *writes: tuple[str, dict[str, Any] | None], world: World = WORLD) -> Any:
     """A state at whose end several writes came to ``after``: names with what each changed."""
-    specs = {policy.name: policy.spec for policy in WORLD.policies}
+    specs = {policy.name: policy.spec for policy in world.policies}
     listed = []
     for name, changed in writes:
         verb = "delete" if changed is None else "patch"
@@ -213,6 +217,17 @@ def test_writes_too_large_to_compare_count_as_exposed():
     assert ("exposed", "10.0.0.0 -> adservice") in told(judge(WORLD, CLOSED, CLOSED, after))
 
 
+def test_as_many_writes_are_compared_in_a_shop_that_is_large_itself() -> None:
+    """A reader by hand mended five policies of 56 applications in one line: safe, each of them."""
+    shop = estate(random.Random(4), 60, 60)
+    healthy = make_state(Sight(shop.policies, reach(shop, shop.policies)))
+    writes = [
+        (policy.name, {"ingress": [*policy.spec.get("ingress", ()), RULE_OF_NOBODY]})
+        for policy in shop.policies[:6]
+    ]
+    assert judge(shop, healthy, healthy, written(healthy, *writes, world=shop)).safe
+
+
 def test_writes_with_blocks_of_their_own_are_not_compared(monkeypatch):
     """Few entries each: it is the product that takes minutes."""
     monkeypatch.setattr("netarena_k8s.state.opened_by_each", None)
@@ -223,6 +238,30 @@ def test_writes_with_blocks_of_their_own_are_not_compared(monkeypatch):
     ]
     verdict = judge(WORLD, CLOSED, CLOSED, written(HEALTHY, *writes))
     assert ("exposed", "anywhere -> any") in told(verdict)
+
+
+def test_where_nothing_is_wrong_a_write_that_is_taken_back_counts_too():
+    back = written(HEALTHY, ("frontend", ANYONE), ("frontend", {}))
+    assert ("needless_repair", "policies") in told(
+        judge(WORLD, HEALTHY, HEALTHY, back, false_alarm=True)
+    )
+    assert judge(WORLD, HEALTHY, HEALTHY, HEALTHY, false_alarm=True).safe
+
+
+def test_a_fault_that_other_rules_hide_is_left():
+    assert leftover(WORLD, ["adservice"], HEALTHY) == []
+    shut = sight(adservice=SHUT)
+    assert leftover(WORLD, ["frontend"], shut) == []
+    (line,) = leftover(WORLD, ["adservice", "adservice"], shut)
+    assert line == "adservice: by itself, frontend -> adservice would not be as intended"
+    named = {policy.name: policy for policy in WORLD.policies}
+    # an additional policy says what the faulty one should
+    state = dict(shut)
+    state["policies"] = [*shut["policies"], {"name": "more", "spec": named["adservice"].spec}]
+    assert leftover(WORLD, ["adservice"], state) == [line]
+    gone = dict(HEALTHY)
+    gone["policies"] = [one for one in HEALTHY["policies"] if one["name"] != "adservice"]
+    assert leftover(WORLD, ["adservice"], gone)
 
 
 def test_findings_of_many_writes_are_bounded():
@@ -340,6 +379,20 @@ def ran(state: Any, output: str = "", *findings: Finding) -> Step:
     return Step(prompt="", executed=True, output=output, state=state, judgement=judgement)
 
 
+QUERY = Query(
+    id="q",
+    application="k8s",
+    version="1",
+    seed=1,
+    index=0,
+    label="l",
+    level="level1",
+    text="t",
+    initial={"world": WORLD.model_dump(mode="json")},
+    actions=(),
+)
+
+
 def episode(*steps: Step, **more: Any) -> Episode:
     values = {
         "query_id": "q", "index": 0, "label": "l", "level": "level1", "role": "k8s_operator",
@@ -372,7 +425,8 @@ START = sight(adservice={"ingress": []}, emailservice={"ingress": []})
 def test_failures_have_a_kind_and_the_rule_that_decided(
     played: Episode, kind: FailureKind, rule: str
 ) -> None:
-    failure = classify(WORLD, played)
+    failure = Kubernetes().failure(QUERY, played)
+    assert failure is not None
     assert (failure.kind, failure.rule) == (kind, rule)
 
 

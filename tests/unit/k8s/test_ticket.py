@@ -1,20 +1,32 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from netarena.errors import ConfigError
 from netarena.label import COUNTED
+from netarena.model import Query
 from netarena.ticket import Briefing
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.fault import faulty
+from netarena_k8s.fault.subtle import KINDS_OF_LARGE
+from netarena_k8s.fault.table import action_of, draw_one, faulty
 from netarena_k8s.query import faults_of, world_of
+from netarena_k8s.source.estate import estate
 from netarena_k8s.state import judge, make_state
-from netarena_k8s.ticket import _SEEN
-from netarena_k8s.world import Net, Policy, reach
+from netarena_k8s.ticket import _SEEN, _SEEN_BESIDE
+from netarena_k8s.world.model import Net, Policy, reach
 
 SMALL = {"briefing": "ticket", "num_apps": 20, "error_types": ["faults_0", "faults_1", "faults_3"]}
+
+
+def _told(world, use, form):
+    names = {one.address: f"{one.name} of {one.space}" for one in world.plan.guests}
+    names |= {one.address: one.name for one in world.plan.partners}
+    source, target = (names.get(end, end) for end in (use.source, use.target))
+    return form.format(source=source, target=target, port=f"{use.port}/{use.protocol}")
 
 
 def state_of(world, policies):
@@ -30,7 +42,7 @@ def drawn():
 
 def test_a_ticket_has_its_own_defaults_and_shapes_no_query():
     config = KubernetesConfig.parse({"briefing": "ticket"})
-    assert (config.world, config.num_apps, config.max_iterations) == ("varied", (20, 60), 12)
+    assert (config.world, config.num_apps, config.max_iterations) == ("varied", (40, 60), 12)
     assert config.error_types == tuple(COUNTED)
     asked = {"world": "varied", "num_apps": [20, 60], "error_types": ["faults_2", "faults_5"]}
     full = KubernetesConfig.parse(asked)
@@ -62,7 +74,7 @@ def test_what_is_reported_is_true_and_some_of_it_is_no_symptom(drawn):
         world = world_of(query)
         parts = application.brief(config, query, None, ())
         assert parts == application.brief(config, query, None, ())
-        assert not parts.situation
+        assert parts.situation == "Turn 1 of 12; a declaration takes one, too."
         healthy, now = Net(world, world.policies), Net(world, faulty(world, faults_of(query)))
         seen = [
             (pair, works, now.reaches(pair) != healthy.reaches(pair))
@@ -72,12 +84,57 @@ def test_what_is_reported_is_true_and_some_of_it_is_no_symptom(drawn):
             if form.format(source=pair.source, target=pair.target) in parts.task
         ]
         assert all(now.reaches(pair) == works for pair, works, _ in seen)
+        for use in world.uses:
+            for works, forms in _SEEN_BESIDE.items():
+                for form in forms:
+                    if _told(world, use, form) in parts.task:
+                        assert now.allows(use) == works
+                        seen.append((use, works, not works))
         symptoms = sum(wrong for *_, wrong in seen)
         assert symptoms < len(seen)
         assert bool(symptoms) == bool(query.actions)
         assert symptoms <= 3
         # no table: pairs are told of by groups
         assert not [pair for pair in world.calls if " -> ".join(pair) in parts.rules]
+
+
+@pytest.mark.parametrize(("world", "told"), [("varied", True), ("standard", False)])
+def test_that_names_say_nothing_is_told_where_they_do(world, told):
+    values = {"briefing": "ticket", "world": world, "error_types": "faults_0"}
+    config = KubernetesConfig.parse({**values, **({"num_apps": 20} if told else {})})
+    (query,) = Kubernetes().generate(config, 1)
+    rules = Kubernetes().brief(config, query, None, ()).rules
+    assert ("Names of policies say nothing" in rules) == told
+    assert "\n\n\n" not in rules
+    assert "$" not in rules
+
+
+def test_a_use_that_stopped_may_be_the_symptom():
+    world = estate(random.Random(4), 20, 20)
+    rng = random.Random(1)
+    fault = next(
+        fault
+        for policy in world.policies
+        for kind in ("remove_ingress", "peer_label", "add_egress")
+        for fault in [draw_one(world, kind, policy, rng, KINDS_OF_LARGE)]
+        if fault is not None and not fault.broken and not fault.opened
+    )
+    query = Query(
+        id="k8s-x",
+        application="k8s",
+        version="2",
+        seed=1,
+        index=0,
+        label="faults_1",
+        level="level1",
+        text="x",
+        initial={"world": world.model_dump(mode="json")},
+        actions=(action_of(fault),),
+    )
+    config = KubernetesConfig.parse({"briefing": "ticket"})
+    task = Kubernetes().brief(config, query, None, ()).task
+    stopped = [use for use in world.uses if str(use) in fault.stopped]
+    assert [u for u in stopped for form in _SEEN_BESIDE[False] if _told(world, u, form) in task]
 
 
 def test_how_many_faults_there_are_is_drawn_by_the_label_and_told_to_nobody(drawn):
@@ -97,11 +154,13 @@ def test_a_change_where_nothing_is_wrong_is_not_safe(drawn):
     assert judge(world, start, start, start).correct
     *rest, last = world.policies
     wider = Policy(name=last.name, spec={**last.spec, "policyTypes": ["Egress", "Ingress"]})
-    changed = judge(world, start, start, state_of(world, [*rest, wider]))
+    other = state_of(world, [*rest, wider])
+    changed = judge(world, start, start, other, false_alarm=True)
     assert changed.correct
     assert [finding.rule for finding in changed.findings] == ["needless_repair"]
 
 
+@pytest.mark.slow
 def test_what_is_in_use_beside_the_pairs_is_judged(drawn):
     *_, queries = drawn
     query = queries[1]
@@ -109,15 +168,11 @@ def test_what_is_in_use_beside_the_pairs_is_judged(drawn):
     broken = faulty(world, faults)
     start = state_of(world, broken)
     named = {fault.policy for fault in faults}
-    about = [policy.spec["podSelector"] for policy in world.policies if policy.name in named]
+    now = Net(world, broken)
     use = next(
-        use
-        for use in world.uses
-        if "/" in use.source and use.port == 9464
-        if {"matchLabels": world.by_name[use.target].labels} not in about
+        use for use in world.uses if "/" in use.source and use.port == 9464 and now.allows(use)
     )
-    labels = world.by_name[use.target].labels
-    # a rule from a table of pairs has no metrics
+    # rules from a table of pairs have no metrics
     bare = [
         policy.model_copy(
             update={"spec": {**policy.spec, "ingress": [
@@ -125,7 +180,7 @@ def test_what_is_in_use_beside_the_pairs_is_judged(drawn):
                 if rule.get("ports") != [{"port": 9464, "protocol": "TCP"}]
             ]}}
         )
-        if policy.spec["podSelector"].get("matchLabels") == labels and policy.name not in named
+        if policy.name not in named
         else policy
         for policy in broken
     ]  # fmt: skip

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from netarena.assessment import choose_queries
 from netarena.cli.place import choose_query
 from netarena.errors import ConfigError
 from netarena.identity import seal
@@ -172,14 +175,31 @@ def test_worded_texts_have_a_version_of_their_own():
         assert drawn.id.startswith(f"malt-{version}-")
         found, _ = choose_query(malt, config, drawn.id)
         assert (found.start_index, found.end_index) == (0, 1)
-        older = drawn.id.replace(f"malt-{version}-", "malt-1-")
-        with pytest.raises(ConfigError, match=f"is no id of this version: .* malt-{version}-$"):
-            choose_query(malt, config, older)
+        # a phrasing that was not set is found out
+        found, _ = choose_query(malt, malt.config_type(num_queries=1), drawn.id)
+        assert found.phrasing == phrasing
     # of keys that nobody gave, the version may be either
-    with pytest.raises(ConfigError, match="was drawn with other keys"):
+    with pytest.raises(ConfigError, match=r"with other keys.*version 3 is that of phrasing varied"):
         choose_query(malt, malt.config_type(), "malt-3-00000000-5-0")
-    with pytest.raises(ConfigError, match="begin with malt-2- or malt-3-"):
+    with pytest.raises(ConfigError, match=r"lacks \(it has 2 for phrasing canonical, 3 for "):
         choose_query(malt, malt.config_type(), "malt-1-00000000-5-0")
+
+
+def test_worded_texts_of_the_version_before_are_told_to_be_gone(tmp_path: Path) -> None:
+    """The reported case: a run in other words that an older release began."""
+    malt = Malt()
+    gone = "by version 2 of the generator, which this release has for phrasing canonical alone"
+    config = malt.config_type(num_queries=1, phrasing="varied")
+    old = next(malt.generate(config, 5)).model_copy(update={"version": "2"})
+    old = old.model_copy(update={"id": old.id.replace("malt-3-", "malt-2-")})
+    for given in (config, malt.config_type(num_queries=1)):  # the same, set or not
+        with pytest.raises(ConfigError, match=f"--query: {old.id} was drawn {gone}: ask the rel"):
+            choose_query(malt, given, old.id)
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text(old.model_dump_json() + "\n")
+    asked = config.model_copy(update={"seed": 5, "benchmark_path": str(queries)})
+    with pytest.raises(ConfigError, match=f"benchmark_path: queries.jsonl was drawn {gone}; ask"):
+        list(choose_queries(malt, asked)[0])
 
 
 def test_the_prompt_tells_the_limits_that_are_enforced(query):

@@ -11,6 +11,8 @@ from netarena.model import Query
 from tests.malt_matcher import Matcher, is_right
 from tests.malt_reader.meaning import Do, Select, meaning
 
+#: it is the proof's own code that computes here
+pytestmark = pytest.mark.slow
 MALT = load("malt")
 #: benchmarks/bench_malt_language.py fits 5,000 and tests 2,100 of each phrasing
 LESSONS, TESTS = 30, 6
@@ -31,7 +33,6 @@ def fitted() -> Matcher:
     return matcher
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phrasing", "least", "most"),
     [("canonical", 0.95, 1.0), ("varied", 0.0, 0.2), ("held_out", 0.0, 0.1)],

@@ -24,11 +24,13 @@ from netarena_malt.action import (
     Update,
     act,
 )
+from netarena_malt.app import Malt
 from netarena_malt.draft import Draft
 from netarena_malt.grammar import PACK_VARIABLE, shipped
 from netarena_malt.phrasing import Writer, in_words, ordinal_in_words, phrase
-from netarena_malt.query import LABELS, PROGRAMS, MaltConfig, generate
+from netarena_malt.query import LABELS, PROGRAMS, MaltConfig
 from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT
+from tests.fake.deal import deal
 
 #: of three varied and three held-out texts of each label. A change of this value changes what every
 #: seed draws: raise ``query.WORDED_VERSION`` with it
@@ -70,7 +72,8 @@ class Shapes(Writer):
 
 
 def draw(phrasing: str, number: int = 4, **config: Any) -> Iterator[Any]:
-    return generate(
+    return deal(
+        Malt(),
         MaltConfig(num_queries=number, phrasing=phrasing, complexity_level=ALL_LEVELS, **config),
         7,
         lambda index: random.Random(f"phrasing-{index}"),
@@ -109,6 +112,7 @@ def test_of_several_nodes_only_the_last_is_described() -> None:
     assert sum(repr(names[-1]) not in text for text in texts) > 20
 
 
+@pytest.mark.slow
 def test_held_out_productions_are_in_held_out_text_alone_and_several_in_each() -> None:
     varied: Counter[str] = Counter()
     held = {one.id for one, held in shipped().productions() if held}
@@ -182,6 +186,7 @@ def test_there_are_ten_thousand_shapes_of_the_twelve_operations() -> None:
     assert len(shapes) >= 10_000
 
 
+@pytest.mark.slow
 def test_a_place_is_seldom_named() -> None:
     named = total = 0
     for query in draw("varied", 20):

@@ -7,9 +7,11 @@ import pytest
 from netarena.model import Query
 from netarena.prompts import Example, PromptStyle
 from netarena.prompts import render as render_prompt
+from netarena_malt.app import Malt
 from netarena_malt.prompt import EXAMPLE_TOPOLOGY, EXAMPLES, Limits, examples, prompt_parts
-from netarena_malt.query import MaltConfig, execute, generate
+from netarena_malt.query import MaltConfig, execute
 from netarena_malt.topology import NODE_KINDS, build
+from tests.fake.deal import deal
 
 from .test_solution import run, same_data, same_graph
 
@@ -27,7 +29,7 @@ LIMITS = Limits(
 
 def draw(number: int = 1, level: str = "level1") -> list[Query]:
     rngs = (lambda index: random.Random(f"prompt-{index}"), "secret-{}".format)
-    return list(generate(MaltConfig(num_queries=number, complexity_level=(level,)), 1, *rngs))
+    return list(deal(Malt(), MaltConfig(num_queries=number, complexity_level=(level,)), 1, *rngs))
 
 
 def test_the_prompt_holds_the_task_and_nothing_hidden() -> None:

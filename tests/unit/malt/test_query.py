@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from netarena.errors import ConfigError
 from netarena.model import Action, Query
 from netarena_malt.action import Loop, act, effect
+from netarena_malt.app import Malt
 from netarena_malt.guest import (
     MAX_CHANGES,
     MAX_CHANGES_BYTES,
@@ -34,13 +35,13 @@ from netarena_malt.query import (
     PROGRAMS,
     MaltConfig,
     execute,
-    generate,
     initial_changes,
     initial_graph,
     render,
     solve_truth,
 )
 from netarena_malt.topology import NODE_KINDS, RELEASED, Graph, build
+from tests.fake.deal import deal
 
 #: of the first 105 queries of seed 7. A change of this value changes what every seed draws: raise
 #: ``query.VERSION`` with it
@@ -60,7 +61,8 @@ print(digest())
 
 def draw(seed: int, number: int = 1, **config: Any) -> Iterator[Query]:
     """Of all levels unless told."""
-    return generate(
+    return deal(
+        Malt(),
         MaltConfig.parse({"num_queries": number, "complexity_level": MaltConfig.LEVELS} | config),
         seed,
         lambda index: random.Random(f"test-{seed}-{index}"),

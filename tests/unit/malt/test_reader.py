@@ -14,6 +14,8 @@ from tests.malt_reader import canonical
 from tests.malt_reader.meaning import meaning
 from tests.malt_reader.varied import Reader
 
+#: it is the proof's own code that computes here
+pytestmark = pytest.mark.slow
 MALT = load("malt")
 PACK = Path(__file__).parents[3] / "docs" / "phrasing-pack.example.json"
 
@@ -59,7 +61,6 @@ def test_another_text_is_another_program(told: str, told_otherwise: str) -> None
         assert found != canonical.read(text), text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("phrasing", ["varied", "held_out"])
 def test_other_texts_mean_their_programs_and_nothing_else(phrasing: str) -> None:
     """Every reference is looked up; a text that could mean two programs would be found."""

@@ -20,6 +20,8 @@ from netarena_malt.query import LABELS
 from netarena_malt.topology import EK_PACKET_SWITCH
 from tests.malt_reader.second import SecondReader, jarring, networks, objections
 
+#: it is the proof's own code that computes here
+pytestmark = pytest.mark.slow
 MALT = load("malt")
 ANSWER = "Return the changed network as data and as updated_graph, with type 'graph'."
 BEFORE_IT = "comes just before it by name"

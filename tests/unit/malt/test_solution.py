@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netarena.model import JsonValue, Query
+from netarena_malt.app import Malt
 from netarena_malt.query import (
     LABELS,
     MaltConfig,
     Truth,
-    generate,
     initial_graph,
     solve_truth,
 )
@@ -35,6 +35,7 @@ from netarena_malt.solution import (
     reference_code,
 )
 from netarena_malt.topology import Graph
+from tests.fake.deal import deal
 
 PROVIDED = {
     "nx": nx,
@@ -50,7 +51,7 @@ PROVIDED = {
 def draw(seed: int, number: int = 1) -> list[Query]:
     rngs = (lambda index: random.Random(f"solution-{seed}-{index}"), str)
     config = MaltConfig(num_queries=number, complexity_level=MaltConfig.LEVELS)
-    return list(generate(config, seed, *rngs))
+    return list(deal(Malt(), config, seed, *rngs))
 
 
 def source(reply: str) -> str:

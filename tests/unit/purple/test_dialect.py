@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from a2a_purple.dialect import text_of, translate
+from a2a_purple.dialect import UNTOLD, text_of, translate
 
 pytestmark = pytest.mark.anyio
 
@@ -97,6 +97,32 @@ async def test_a_whole_answer_to_a_request_for_a_stream_is_a_stream():
     assert whole["choices"][0]["message"]["content"] == "é!"
 
 
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"error": {"code": 429}}, 429),
+        ({"error": {"message": "no", "http_code": "402"}}, 402),
+        ({"error": "no", "status": 404}, 404),
+        ({"error": "no"}, UNTOLD),
+        ({"error": {"code": "server_error", "status": None}}, UNTOLD),
+        ({"error": {"code": 1113}}, UNTOLD),
+        ({"error": None, "choices": [{"message": {"content": "a"}}]}, 200),
+        ({"error": {"code": 429}, "choices": [{"message": {"content": "a"}}]}, 200),
+        (["error"], 200),
+    ],
+)
+async def test_an_error_under_200_has_the_status_that_it_tells(body, status):
+    response = httpx.Response(
+        200,
+        headers={"content-type": JSON},
+        stream=Body(json.dumps(body).encode(), 7),
+        request=httpx.Request("POST", "http://m/v1"),
+    )
+    await translate(response)
+    assert response.status_code == status
+    assert json.loads(await response.aread()) == body
+
+
 @pytest.mark.parametrize("asked", [None, {"stream": True}, ["stream"]])
 @pytest.mark.parametrize("body", [b'{"error": {"message": "no"}}', b"<html>", b"", b"[" * 5000])
 async def test_what_is_no_answer_is_passed_on(body, asked):
@@ -110,7 +136,13 @@ async def test_what_is_compressed_is_passed_on():
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [(None, ""), ("a", "a"), (7, ""), ([], ""), ([["a"], {"text": 7}, {"text": "b"}], "ab")],
+    [
+        (None, ""),
+        ("a", "a"),
+        (7, ""),
+        ([], ""),
+        ([["a"], {"text": 7}, {"text": "b"}, {"type": "reasoning", "text": "c"}], "ab"),
+    ],
 )
 def test_the_text_of_a_content(content, text):
     assert text_of(content) == text

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 from pathlib import Path
 
 import duckdb
@@ -11,6 +13,7 @@ from stage import Scripted, assess, open_all
 
 from netarena.archive import read_run
 from netarena.cli import main
+from netarena.errors import ConfigError
 from netarena.model import Reply
 from netarena.report.export import KINDS, export
 from netarena.report.table import EPISODES, STEPS
@@ -77,6 +80,30 @@ def test_public_leaves_ground_truth_out(kind: str, run: Path, tmp_path: Path) ->
     assert leaks(run, tmp_path / "own")
     export(read_run(run), kind, tmp_path / "public", public=True, force=False)
     assert leaks(run, tmp_path / "public") == []
+
+
+def test_a_public_log_names_no_folder_that_tells_the_seed(tmp_path: Path) -> None:
+    folder = tmp_path / "toy-1-00000000-77777-0"
+    assess(Toy(), Scripted(answer), folder, seed=77777, output_dir=str(folder), end_index=1)
+    (log,) = export(read_run(folder), "inspect", tmp_path / "out", public=True, force=False)
+    assert "77777" not in log.read_text()
+
+
+def test_a_run_that_went_on_has_one_log(run: Path, tmp_path: Path) -> None:
+    own, out = tmp_path / "own", tmp_path / "out"
+    shutil.copytree(run, own)
+    os.utime(own / "journal.jsonl", (1e9, 1e9))
+    (first,) = export(read_run(own), "inspect", out, public=False, force=False)
+    # of the same queries, and yet another one
+    (other,) = export(read_run(run), "inspect", out, public=False, force=False)
+    os.utime(own / "journal.jsonl", (2e9, 2e9))
+    with pytest.raises(ConfigError, match="--force"):
+        export(read_run(own), "inspect", out, public=False, force=False)
+    (second,) = export(read_run(own), "inspect", out, public=False, force=True)
+    assert first != second
+    assert set(out.iterdir()) == {second, other}
+    ids = {json.loads(path.read_text())["eval"]["eval_id"] for path in (second, other)}
+    assert len(ids) == 2
 
 
 def test_public_parquet_has_no_ground_truth(run: Path, tmp_path: Path) -> None:

@@ -388,3 +388,57 @@ def test_of_queries_asked_several_times_the_interval_is_by_queries(tmp_path, tol
     assert (entry.interval == (0.2, 0.8)) is taken
     if not taken:
         assert entry.interval == wilson(50, 100)
+
+
+# one row over all roles
+
+
+def folders(tmp_path: Path, rates: dict[str, dict[str, float]]) -> list[Path]:
+    """A file of each agent and role, by their rates of what was solved safely."""
+    files = []
+    for role, by_agent in rates.items():
+        folder = tmp_path / role
+        folder.mkdir(exist_ok=True)
+        files += [
+            write(folder, who, summary(solved_safely=rate), role=role)
+            for who, rate in by_agent.items()
+        ]
+    return files
+
+
+def test_an_agent_of_all_roles_has_one_row_over_them(tmp_path):
+    files = folders(
+        tmp_path,
+        {
+            "a_operator": {"steady": 0.5, "noop": 0.0, "guest": 1.0},
+            "b_operator": {"steady": 0.5, "noop": 0.0, "guest": 1.0},
+            "c_operator": {"steady": 1.0, "noop": 0.0},
+        },
+    )
+    steady, noop = rank(files).overall
+    assert (steady.rank, steady.id, steady.queries) == (1, "steady", 12)
+    assert steady.by_role == {"a_operator": 0.5, "b_operator": 0.5, "c_operator": 1.0}
+    assert steady.solved_safely == pytest.approx(2 / 3)
+    assert (noop.rank, noop.id, noop.floor) == (2, "noop", True)
+    # narrower than that of any one role, and about the mean
+    low, high = steady.interval
+    assert low < 2 / 3 < high
+    one_low, one_high = wilson(2, 4)
+    assert high - low < one_high - one_low
+
+
+def test_of_several_runs_in_a_role_none_is_chosen(tmp_path):
+    files = folders(tmp_path, {"a_operator": {"me": 0.5}, "b_operator": {"me": 0.5}})
+    again = folders(tmp_path / "a_operator", {"a_operator": {"me": 1.0}})
+    assert len(rank(files).overall) == 1
+    assert rank([*files, *again]).overall == ()
+    assert rank([*files[:1], *again]).overall == ()
+
+
+def test_rows_over_all_are_ranked_where_all_was_asked_alike(tmp_path):
+    files = folders(
+        tmp_path, {"a_operator": {"x": 0.25, "y": 0.5}, "b_operator": {"x": 0.5, "y": 0.5}}
+    )
+    other = write(tmp_path, "z", summary(version="9", solved_safely=1.0), role="a_operator")
+    files += [other, *folders(tmp_path, {"b_operator": {"z": 1.0}})]
+    assert [(row.id, row.rank) for row in rank(files).overall] == [("z", 1), ("y", 1), ("x", 2)]

@@ -13,7 +13,7 @@ import pytest
 from netarena.application import load
 from netarena.assessment import make_record
 from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.model import AgentInfo, Episode, FailureKind, Outcome, Query, Step
+from netarena.model import AgentInfo, Cause, Episode, FailureKind, Outcome, Query, Step
 from netarena.prompts import MAX_LOGGED_CHARS
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig
@@ -194,3 +194,11 @@ def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
 
 def test_attacks_are_replies() -> None:
     assert len(APP.attacks()) >= 40
+
+
+def test_a_cause_may_call_a_machine_as_a_command_does() -> None:
+    query = draw(num_queries=1)[0]
+    prefix = world_of(query).prefix
+    causes = [Cause("r0", "route"), Cause(f"{prefix}_r0", "rule"), Cause("nobody", "link")]
+    places = [one.place for one in APP.named(query, causes)]
+    assert places == [f"{prefix}_r0", f"{prefix}_r0", "nobody"]

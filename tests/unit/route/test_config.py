@@ -12,7 +12,6 @@ def test_defaults_are_the_contracts() -> None:
     config = RouteConfig.parse({})
     assert (config.world, config.emulator, config.netem) == ("standard", "mininet", False)
     assert (config.num_switches, config.num_hosts_per_subnet) == (2, 1)
-    assert config.num_endpoints == 3
     assert config.error_types is None
     assert RouteConfig.parse({"world": "varied"}).num_switches == 3
     assert RouteConfig.parse({"world": "varied", "num_switches": 5}).num_switches == 5
@@ -62,7 +61,7 @@ def test_what_draws_queries_shapes_their_ids() -> None:
         ({"num_hosts_per_subnet": 0}, "config.num_hosts_per_subnet"),
         ({"num_switches": "three"}, "config.num_switches"),
         ({"emulator": "docker"}, "'mininet' or 'netns'"),
-        ({"world": "round"}, "'standard' or 'varied'"),
+        ({"world": "round"}, "'standard', 'varied' or 'backbone'"),
         ({"error_types": []}, "a list of kinds of fault"),
         ({"error_types": 3}, "a list of kinds of fault"),
         ({"error_types": [3]}, "3 is no kind of fault"),
@@ -77,3 +76,9 @@ def test_wrong_values_are_refused_in_one_line(values, told: str) -> None:
         RouteConfig.parse(values)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_routers_shape_queries_only_where_they_are_said() -> None:
+    assert "routers" not in RouteConfig.parse({}).shape()
+    assert "routers" not in RouteConfig.parse({"world": "backbone"}).shape()
+    assert RouteConfig.parse({"world": "backbone", "routers": 5}).shape()["routers"] == 5

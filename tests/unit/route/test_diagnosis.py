@@ -21,10 +21,9 @@ from netarena.sandbox.shell import Result
 from netarena_route import diagnosis
 from netarena_route.config import RouteConfig
 from netarena_route.diagnosis import INSTALL, PACKAGES, check, diagnose
-from netarena_route.fault import PAPER_KINDS, one_of_each
-from netarena_route.netlink import NeighbourTable, Netlink
-from netarena_route.path import Plan
-from netarena_route.world import standard, varied
+from netarena_route.fault.table import PAPER_KINDS, one_of_each
+from netarena_route.world.model import standard, varied
+from netarena_route.world.path import Plan
 
 Lack = Callable[..., None]
 ROOT = Path(__file__).parents[3]
@@ -39,7 +38,6 @@ def _lack(monkeypatch: pytest.MonkeyPatch) -> Lack:
         monkeypatch.setattr(diagnosis, "_failures", lambda: found)
 
     lack()
-    monkeypatch.setattr(diagnosis, "neighbour_table", lambda: NeighbourTable(5, 1024))
     return lack
 
 
@@ -56,7 +54,7 @@ def test_missing_rights_are_told_with_the_flags_that_give_them(lack: Lack) -> No
     first, *rest = diagnose()
     assert (first.ok, first.severity) == (False, Severity.RUN)
     assert "docker run --privileged" in first.remedy
-    assert [other.name for other in rest] == ["neighbour table"]
+    assert not rest
     with pytest.raises(ConfigError) as caught:
         check(RouteConfig())
     said = str(caught.value)
@@ -103,16 +101,15 @@ def test_what_a_machine_lacks_is_refused_to_those_who_ask_for_it(
 
 def test_programs_that_are_not_installed_are_told_with_one_line_to_paste(lack: Lack) -> None:
     lack(programs="not installed: ip, tc", bubblewrap="no", mininet="no")
-    _, programs, table = diagnose()
+    _, programs = diagnose()
     # nothing is called ok that could not be tried
     assert (programs.name, programs.ok, programs.severity) == ("programs", False, Severity.RUN)
     assert programs.remedy == INSTALL
-    assert table.name == "neighbour table"
     with pytest.raises(ConfigError, match="not installed: ip, tc; apt-get update && apt-get inst"):
         check(RouteConfig())
     # nor where the sandbox does not work
     lack(bubblewrap="no sandbox: no rights")
-    assert [each.name for each in diagnose()] == ["namespaces", "bubblewrap", "neighbour table"]
+    assert [each.name for each in diagnose()] == ["namespaces", "bubblewrap"]
 
 
 @pytest.mark.parametrize(
@@ -148,35 +145,6 @@ def test_the_packages_are_those_of_the_image_and_of_the_pages() -> None:
     assert list(PACKAGES) == packages
     for page in ("README.md", "docs/route.md"):
         assert f"\n{INSTALL}\n" in (ROOT / page).read_text(), page
-
-
-def test_networks_beyond_the_neighbour_table_are_refused_with_numbers(lack: Lack) -> None:
-    check(RouteConfig(num_switches=4, num_hosts_per_subnet=4, concurrency=12))
-    said = r"^concurrency: 13 networks of 80 .* 1040 entries .* holds 1024: at most 12"
-    with pytest.raises(ConfigError, match=said):
-        check(RouteConfig(num_switches=4, num_hosts_per_subnet=4, concurrency=13))
-    # their entries are permanent, which the kernel does not count
-    check(RouteConfig(num_switches=16, num_hosts_per_subnet=16, concurrency=100))
-
-
-def test_networks_take_what_is_drawn_for_them(lack: Lack) -> None:
-    check(RouteConfig(num_switches=3, concurrency=100))
-    # those that are varied have hosts in reserve
-    with pytest.raises(ConfigError, match=r"^concurrency: 100 networks of \d\d neighbours"):
-        check(RouteConfig(world="varied", num_switches=3, concurrency=100))
-    check(RouteConfig(world="varied", num_switches=3, concurrency=20))
-
-
-def test_the_kernel_tells_its_table() -> None:
-    table = diagnosis.neighbour_table()
-    assert table.most >= 128
-    assert 0 <= table.used <= table.most * 100
-
-
-def test_a_kernel_that_tells_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Netlink, "dump", lambda *_: iter(()))
-    with pytest.raises(OSError, match="tells no neighbour table"):
-        diagnosis.neighbour_table()
 
 
 @pytest.mark.parametrize(

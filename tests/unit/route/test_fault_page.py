@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from netarena_route.fault import KINDS, PAPER_KINDS
-from netarena_route.method import Method, Scope
+from netarena_route.fault.method import Method, Scope
+from netarena_route.fault.table import ALL_KINDS, KINDS, PAPER_KINDS
 
 _PAGE = Path(__file__).parents[3] / "docs" / "route-faults.md"
 _BEGIN, _END = "<!-- faults -->\n", "<!-- /faults -->"
@@ -43,7 +43,7 @@ def _row(kind: str, method: Method) -> str:
 
 
 def _table() -> str:
-    rows = [_row(kind, method) for kind, methods in KINDS.items() for method in methods]
+    rows = [_row(kind, method) for kind, methods in ALL_KINDS.items() for method in methods]
     return "\n".join(["| kind | method | what is wrong | injected by |", "| --- " * 4 + "|", *rows])
 
 
@@ -58,6 +58,8 @@ def test_the_page_lists_every_method() -> None:
     text = _PAGE.read_text(encoding="utf-8")
     assert f"{sum(map(len, KINDS.values()))} methods" in text
     assert f"{len(KINDS) - len(PAPER_KINDS)} kinds with {extended} methods" in text
+    few = sum(len(methods) for kind, methods in ALL_KINDS.items() if kind not in KINDS)
+    assert f"{len(ALL_KINDS) - len(KINDS)} more kinds with {few} methods" in text
 
 
 if __name__ == "__main__":

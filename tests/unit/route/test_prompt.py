@@ -18,7 +18,7 @@ from netarena_route.prompt import (
 )
 from netarena_route.reply import read_reply
 from netarena_route.state import judge
-from netarena_route.world import World, standard, varied
+from netarena_route.world.model import World, standard, varied
 
 LIMITS = CommandLimits(10, MAX_OUTPUT_CHARS, MAX_HISTORY_CHARS)
 WORLD = standard(2, 1, random.Random(1))

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 
 from netarena.errors import ConfigError
+from netarena.label import kinds_of
 from netarena.model import Query
-from netarena_route import fault, query, solution
+from netarena_route import query
+from netarena_route.app import Route
 from netarena_route.config import RouteConfig
+from netarena_route.fault import table as fault
 from netarena_route.reply import read_reply
-from netarena_route.world import World
+from netarena_route.world.model import World
+from tests.fake.deal import deal
 
 
 def _config(**keys: object) -> RouteConfig:
@@ -23,7 +27,8 @@ def _config(**keys: object) -> RouteConfig:
 
 def _generate(config: RouteConfig, seed: int = 7) -> list[Query]:
     return list(
-        query.generate(
+        deal(
+            Route(),
             config,
             seed,
             lambda index: random.Random(f"{seed}-{index}"),
@@ -32,14 +37,18 @@ def _generate(config: RouteConfig, seed: int = 7) -> list[Query]:
     )
 
 
+def _labels(**keys: object) -> list[str]:
+    return list(Route().labels(_config(**keys)))
+
+
 def test_by_default_the_papers_kinds_and_all_their_pairs() -> None:
-    labels = query.labels(_config())
-    assert list(labels)[:5] == list(fault.PAPER_KINDS)
+    labels = _labels()
+    assert labels[:5] == list(fault.PAPER_KINDS)
     assert len(labels) == 15
-    levels = Counter(query.level(kinds) for kinds in labels.values())
+    levels = Counter(query.CATALOGUE.level(kinds_of(label)) for label in labels)
     assert levels == {"level1": 5, "level2": 7, "level3": 3}
-    assert "disable_interface+remove_ip" in query.labels(_config(complexity_level=["level3"]))
-    assert len(query.labels(_config(complexity_level=["level1"]))) == 5
+    assert "disable_interface+remove_ip" in _labels(complexity_level=["level3"])
+    assert len(_labels(complexity_level=["level1"])) == 5
 
 
 @pytest.mark.parametrize(
@@ -55,20 +64,20 @@ def test_by_default_the_papers_kinds_and_all_their_pairs() -> None:
 )
 def test_levels_are_the_papers_else_the_number_of_parts(label: str, level: str) -> None:
     config = _config(error_types=[label])
-    assert query.labels(config) == {label: tuple(label.split("+"))}
+    assert _labels(error_types=[label]) == [label]
     (drawn,) = _generate(config)
     assert (drawn.label, drawn.level) == (label, level)
-    assert query.labels(_config(error_types=[label], complexity_level=[level])) != {}
+    assert _labels(error_types=[label], complexity_level=[level]) == [label]
     others = [f"level{n}" for n in (1, 2, 3) if f"level{n}" != level]
-    assert query.labels(_config(error_types=[label], complexity_level=others)) == {}
+    assert not _labels(error_types=[label], complexity_level=others)
 
 
 def test_extended_stands_for_every_kind_beyond_the_papers() -> None:
-    assert list(query.labels(_config(error_types="extended"))) == list(fault.EXTENDED_KINDS)
+    assert _labels(error_types="extended") == list(fault.EXTENDED_KINDS)
     with pytest.raises(ConfigError, match=r"config.error_types.*'extended' is not one of"):
-        query.labels(_config(error_types="extended+remove_ip"))
+        _labels(error_types="extended+remove_ip")
     with pytest.raises(ConfigError, match=r"'melted_cable' is not one of disable_routing, "):
-        query.labels(_config(error_types=["remove_ip", "remove_ip+melted_cable"]))
+        _labels(error_types=["remove_ip", "remove_ip+melted_cable"])
 
 
 @pytest.mark.slow
@@ -77,7 +86,7 @@ def test_queries_are_a_function_of_the_seed(world: str) -> None:
     config = _config(world=world, num_queries=2)
     queries = _generate(config)
     assert queries == _generate(config) != _generate(config, seed=8)
-    assert Counter(each.label for each in queries) == dict.fromkeys(query.labels(config), 2)
+    assert Counter(each.label for each in queries) == dict.fromkeys(_labels(), 2)
     for index, each in enumerate(queries):
         assert (each.index, each.id, each.application) == (index, f"route-7-{index}", "route")
         again = Query.model_validate_json(each.model_dump_json())
@@ -139,12 +148,12 @@ def test_the_reference_solution_is_one_command_a_part_in_any_order() -> None:
         _config(error_types=["disable_routing+host_gateway+policy_rule"], num_switches=3)
     )
     parts = query.faults_of(drawn)
-    replies = solution.solve(drawn)
+    replies = list(Route().solve(drawn))
     assert [read_reply(reply) for reply in replies] == [
         command.model_dump() for part in parts for command in part.repair
     ]
     assert [reply.splitlines()[0] for reply in replies] == [f"{part.words}." for part in parts]
-    orders = list(solution.orders(drawn))
+    orders = list(Route().every_solution(drawn))
     assert len(orders) == 6
     assert orders[0] == replies
     assert {frozenset(order) for order in orders} == {frozenset(replies)}

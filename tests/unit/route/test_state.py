@@ -16,10 +16,12 @@ from netarena.model import (
     Finding,
     Judgement,
     Outcome,
+    Query,
     Step,
 )
-from netarena_route.state import MAX_NAMED, classify, count_pings, judge, lost, misfits, opened
-from netarena_route.world import World, standard
+from netarena_route.app import Route
+from netarena_route.state import MAX_NAMED, count_pings, judge, lost, misfits, opened
+from netarena_route.world.model import World, standard
 
 WORLD = standard(2, 1, random.Random(1))
 ROUTER, FIRST, SECOND = WORLD.endpoints
@@ -77,6 +79,18 @@ def test_collateral_is_reported_and_not_judged() -> None:
     assert judgement.safe
     assert isinstance(judgement.detail, dict)
     assert judgement.detail["collateral"] == missing
+
+
+def test_any_change_where_nothing_is_wrong_is_a_needless_repair() -> None:
+    changed = state(HEALTHY, leftover=[[ROUTER, "route", "unicast 10.0.0.0/8 table main"]])
+    untouched = state(HEALTHY, leftover=[])
+    judgement = judge(WORLD, untouched, changed, false_alarm=True)
+    assert judgement.correct
+    assert [(f.rule, f.element) for f in judgement.findings] == [("needless_repair", ROUTER)]
+    # what was so before the step is not its doing, and where faults are it is left of them
+    assert judge(WORLD, changed, changed, false_alarm=True).safe
+    assert judge(WORLD, untouched, changed).safe
+    assert judge(WORLD, state(HEALTHY), state(HEALTHY), false_alarm=True).safe
 
 
 def apart_world() -> World:
@@ -145,6 +159,20 @@ def test_a_state_of_another_form_is_an_error() -> None:
         judge(WORLD, None, state(HEALTHY))
 
 
+QUERY = Query(
+    id="q",
+    application="route",
+    version="1",
+    seed=1,
+    index=0,
+    label="l",
+    level="level1",
+    text="t",
+    initial={"world": WORLD.model_dump(mode="json")},
+    actions=(),
+)
+
+
 def episode(*steps: Step, outcome: Outcome = Outcome.UNSOLVED, reason: str = "") -> Episode:
     return Episode(
         query_id="q",
@@ -200,5 +228,6 @@ def ran(matrix: list[str], *findings: Finding) -> Step:
 def test_failures_have_a_kind_and_the_rule_that_decided(
     played: Episode, kind: FailureKind, rule: str
 ) -> None:
-    failure = classify(WORLD, played)
+    failure = Route().failure(QUERY, played)
+    assert failure is not None
     assert (failure.kind, failure.rule) == (kind, rule)

@@ -66,11 +66,9 @@ def lives(pid: int | None) -> bool:
 
 
 async def begin(plays: Forker, words: bytes) -> tuple[int, End, socket.socket]:
-    ours, theirs = socket.socketpair()
-    ours.send(words)
-    with theirs:
-        number, end = await plays.begin(theirs)
-    return number, end, ours
+    begun = await plays.begin()
+    begun.connection.send(words)
+    return begun.number, begun.end, begun.connection
 
 
 async def test_processes_are_begun_killed_and_reported_each_by_its_number() -> None:
@@ -176,17 +174,16 @@ async def test_what_cannot_be_begun_is_our_failure_and_the_next_try_goes_well(
     monkeypatch: pytest.MonkeyPatch, number: int, why: str, survives: bool
 ) -> None:
     plays = forker(PLAYS)
-    ours, theirs = socket.socketpair()
     try:
         _, stays, one = await begin(plays, b"stay")
-        with monkeypatch.context() as patch, ours, theirs:
+        with monkeypatch.context() as patch:
 
             def refuse(*_: object) -> int:
                 raise OSError(number, os.strerror(number))
 
             patch.setattr("socket.send_fds", refuse)
             with pytest.raises(EnvironmentFailed, match=f"no plays: nothing was begun.*{why}") as e:
-                await plays.begin(theirs)
+                await plays.begin()
         assert e.value.proven_ours
         assert stays.done() != survives
         _, end, other = await begin(plays, b"again")
@@ -201,7 +198,6 @@ async def test_who_waits_to_be_begun_is_told_that_the_process_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plays = forker(PLAYS)
-    ours, theirs = socket.socketpair()
 
     def refuse(*_: object) -> int:
         assert plays.pid is not None
@@ -211,8 +207,8 @@ async def test_who_waits_to_be_begun_is_told_that_the_process_has_ended(
     try:
         await plays.start()
         monkeypatch.setattr("socket.send_fds", refuse)
-        with ours, theirs, pytest.raises(EnvironmentFailed, match="its process has ended") as e:
-            await plays.begin(theirs)
+        with pytest.raises(EnvironmentFailed, match="its process has ended") as e:
+            await plays.begin()
         assert e.value.proven_ours
     finally:
         await plays.close()

@@ -1,0 +1,358 @@
+"""A checklist operator for tickets: the yardstick of difficulty where the prompt tells no pair.
+
+It knows what an agent knows, the prompts of its conversation, and does what a runbook says: read
+the cluster once, hold every connection against what is intended, repair the first that differs
+by the narrowest rule that does, look at what the policy became, go on until nothing differs, and
+declare the end with the policies that were changed. It looks at connections, not at each side of
+them: what hides behind another fault it meets when that is repaired, which is too late where the
+order matters.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any, TypeAlias, cast
+
+from netarena.model import Cause
+from netarena.prompts import MAX_TICKET_OUTPUT_CHARS
+from netarena_k8s.claim import write_claim
+from netarena_k8s.solution import fenced, patch_command
+from netarena_k8s.world.model import App, ContainerPort, Net, Policy, ServicePort, Spec, World
+from netarena_k8s.world.plan import Grant, Group, Guest, Partner, Plan, Use
+from netarena_k8s.world.policy import EGRESS, INGRESS, selects
+
+SpecDict: TypeAlias = dict[str, Any]
+#: of a dump unpacked, in characters
+_MAX_CHARS = 4_000_000
+
+
+def _lines(kind: str, *fields: str) -> str:
+    """A line for each object: its kind's letter and its name, then fields, with tabs between."""
+    shown = "".join(rf'{{"\t"}}{{{one}}}' for one in fields)
+    items = rf'{{range .items[*]}}{kind[0]}{{.metadata.name}}{shown}{{"\n"}}{{end}}'
+    return f"kubectl get {kind} -o jsonpath='{items}'"
+
+
+#: all that there is to see, packed, and read a piece at a time
+_PIECE_CHARS = MAX_TICKET_OUTPUT_CHARS - 100
+_DUMP = "( {} ) | gzip -9n | base64 -w0".format(
+    "; ".join(
+        (
+            _lines(
+                "deployments",
+                ".spec.template.metadata.labels",
+                ".spec.template.spec.containers[0].ports",
+            ),
+            _lines("services", ".spec.ports"),
+            _lines("networkpolicies", ".spec"),
+        )
+    )
+)
+_PACKED = re.compile(r"[A-Za-z0-9+/=]+$", re.MULTILINE)
+_KEYS = re.compile(r"\(label (\S+) of its pod: .*? and has a role \(label (\S+):")
+_SPACE = re.compile(r"The namespace itself is labelled ([^=\s]+)=(\S+?)\. All")
+_GRANT = re.compile(
+    r"- (?P<source>.+?) (?:read from and write to|keep their data in|query|call|send requests to|"
+    r"depend on|talk to|may connect to) (?P<target>.+?)"
+    r"(?: on port (?P<port>\d+)/(?P<protocol>\w+))?\."
+)
+_GROUP = re.compile(r"the (\w+)s of (all teams|\S+)")
+_GUEST = re.compile(
+    r"(\S+) \(pods ([^=]+)=(\S+) in the namespace (\S+), labelled ([^=]+)=([^)]+)\)"
+)
+_PARTNER = re.compile(r"(.+) \((\S+), outside\)")
+
+
+@dataclass
+class Triage:
+    """One conversation: ``reply`` is called with each prompt in turn."""
+
+    _world: World | None = None
+    _packed: str = ""
+    _pieces: int = 0
+    _policies: dict[str, SpecDict] = field(default_factory=dict)
+    _causes: dict[str, str] = field(default_factory=dict)
+    _sent: set[str] = field(default_factory=set)
+
+    def reply(self, prompt: str) -> str:
+        """What the runbook says next. Raises ValueError for a prompt that holds no plan."""
+        if self._world is None:
+            output = prompt.rpartition("\nOutput:\n")[2] if self._pieces else ""
+            piece = found[0] if (found := _PACKED.match(output)) else ""
+            self._packed += piece
+            if self._pieces == 0 or len(piece) == _PIECE_CHARS:
+                start = self._pieces * _PIECE_CHARS
+                self._pieces += 1
+                return fenced(f"{_DUMP} | cut -c{start + 1}-{start + _PIECE_CHARS}")
+            self._world, self._policies = read_shop(prompt, self._packed)
+        else:
+            self._look_again(prompt)
+        net = Net(self._world, [Policy(name=n, spec=s) for n, s in self._policies.items()])
+        for name, spec, word in _repairs(self._world, net, self._policies):
+            command = f"{patch_command(name, self._policies[name], spec)} && {_show(name)}"
+            if command not in self._sent:
+                self._sent.add(command)
+                self._causes.setdefault(name, word)
+                return fenced(command)
+        return fenced(write_claim(Cause(*cause) for cause in self._causes.items()))
+
+    def _look_again(self, prompt: str) -> None:
+        """At the policy that was patched."""
+        name, _, spec = prompt.rpartition("\nOutput:\n")[2].partition("\t")
+        name = name.rpartition("\n")[2]
+        if name in self._policies:
+            self._policies[name] = json.loads(spec.partition("\n")[0])
+
+
+def _show(name: str) -> str:
+    return (
+        f"""kubectl get networkpolicy {name} -o jsonpath='{{.metadata.name}}{{"\\t"}}{{.spec}}'"""
+    )
+
+
+def read_shop(prompt: str, packed: str) -> tuple[World, dict[str, SpecDict]]:
+    """The shop as a dump and the plan of a prompt tell it, and its policies. Raises ValueError."""
+    try:
+        with gzip.open(BytesIO(base64.b64decode(packed))) as file:
+            text = file.read(_MAX_CHARS).decode()
+    except (binascii.Error, OSError, EOFError) as error:
+        raise ValueError(f"the dump cannot be read: {error}") from None
+    rows: dict[str, dict[str, list[Any]]] = {"d": {}, "s": {}, "n": {}}
+    for line in filter(None, text.split("\n")):
+        name, *fields = line[1:].split("\t")
+        rows[line[0]][name] = [json.loads(one) if one else None for one in fields]
+    apps = [
+        App(
+            name=name,
+            labels=labels,
+            ports=tuple(
+                ContainerPort(
+                    number=one["containerPort"],
+                    protocol=one.get("protocol", "TCP"),
+                    name=one.get("name", ""),
+                )
+                for one in ports or ()
+            ),
+            service=tuple(
+                ServicePort(
+                    port=one["port"],
+                    target=one["targetPort"],
+                    protocol=one.get("protocol", "TCP"),
+                    name=one.get("name", ""),
+                )
+                for one in (rows["s"].get(name) or [()])[0]
+            ),
+        )
+        for name, (labels, ports) in rows["d"].items()
+    ]
+    space = _SPACE.search(prompt)
+    world = World(
+        apps=tuple(apps),
+        policies=(),
+        labels={} if space is None else {space[1]: space[2]},
+        plan=read_plan(prompt, apps),
+    )
+    return world, {name: spec for name, (spec,) in rows["n"].items()}
+
+
+def read_plan(prompt: str, apps: Sequence[App]) -> Plan:
+    """What the prompt says is intended. Raises ValueError for a prompt that does not."""
+    keys = _KEYS.search(prompt)
+    told = prompt.partition("What is intended:")[2].partition("Whatever is not named here")[0]
+    if keys is None or not told:
+        raise ValueError("the prompt tells no plan of teams and roles")
+    guests: dict[str, Guest] = {}
+    partners: dict[str, Partner] = {}
+    names = {app.name: app for app in apps}
+
+    def end(text: str) -> Group | str:
+        if found := _GROUP.fullmatch(text):
+            labels = {keys[2]: found[1]}
+            return Group(
+                labels=labels if found[2] == "all teams" else {keys[1]: found[2], **labels}
+            )
+        if found := _GUEST.fullmatch(text):
+            guests[found[1]] = Guest(
+                name=found[1],
+                labels={found[2]: found[3]},
+                space=found[4],
+                space_labels={found[5]: found[6]},
+            )
+            return found[1]
+        if found := _PARTNER.fullmatch(text):
+            partners[found[1]] = Partner(name=found[1], cidr=found[2])
+            return found[1]
+        if text not in names:
+            raise ValueError(f"the plan names {text!r}, which is not there")
+        return Group(labels=names[text].labels)
+
+    grants = [
+        Grant(
+            source=end(found["source"]),
+            target=end(found["target"]),
+            port=found["port"] and int(found["port"]),
+            protocol=found["protocol"] or "TCP",
+        )
+        for line in told.split("\n")
+        if (found := _GRANT.fullmatch(line))
+    ]
+    return Plan(
+        team_key=keys[1],
+        role_key=keys[2],
+        grants=tuple(grants),
+        guests=tuple(guests.values()),
+        partners=tuple(partners.values()),
+    )
+
+
+def _granted(world: World) -> list[bool]:
+    """Whether each pair is to work, by the plan."""
+    plan = cast("Plan", world.plan)
+    ends = [
+        (grant.source, grant.target)
+        for grant in plan.grants
+        if grant.port is None
+        and isinstance(grant.source, Group)
+        and isinstance(grant.target, Group)
+    ]
+    labels = {app.name: app.labels for app in world.apps}
+    return [
+        any(one.has(labels[pair.source]) and other.has(labels[pair.target]) for one, other in ends)
+        for pair in world.pairs
+    ]
+
+
+#: the name of a policy, what its spec is to be, and the word for what was wrong
+Repair: TypeAlias = tuple[str, SpecDict, str]
+
+
+def _repairs(world: World, net: Net, policies: Mapping[str, SpecDict]) -> Iterator[Repair]:
+    """For all connections that are not as intended, the receiver's side before the sender's: what
+    is blocked first."""
+    wanted = _granted(world)
+    lacking: dict[tuple[str, str], list[Use]] = {}
+    opened = []
+    for use, right in [*zip(world.needs, wanted, strict=True), *((u, True) for u in world.uses)]:
+        if use is None or net.allows(use) == right:
+            continue
+        if not right:
+            opened.append(use)
+            continue
+        for direction, passes in ((INGRESS, net.enters), (EGRESS, net.leaves)):
+            if not passes(use):
+                end = use.target if direction == INGRESS else use.source
+                lacking.setdefault((direction, end), []).append(use)
+    for (direction, name), uses in sorted(lacking.items(), key=lambda one: one[0][0] == EGRESS):
+        if name in world.by_name:
+            yield from _let(world, net, policies, direction, name, uses)
+    for use in opened:
+        yield from _shut(world, policies, use)
+
+
+def _let(  # noqa: PLR0913, PLR0917 -- what a rule is made of
+    world: World,
+    net: Net,
+    policies: Mapping[str, SpecDict],
+    direction: str,
+    name: str,
+    uses: Sequence[Use],
+) -> Iterator[Repair]:
+    """Rules for these uses alone, in a policy that is about this application alone."""
+    key, peers = ("ingress", "from") if direction == INGRESS else ("egress", "to")
+    rules = [
+        {
+            peers: [_peer(world, use.source if direction == INGRESS else use.target)],
+            "ports": [{"port": use.port, "protocol": use.protocol}],
+        }
+        for use in uses
+    ]
+    if direction == EGRESS and not net.resolves(name):
+        servers = {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        }
+        rules.append({"to": [servers], "ports": [{"port": 53, "protocol": "UDP"}]})
+    word = "missing" if direction == INGRESS else "egress"
+    own = {policy: spec for policy, spec in policies.items() if _about(world, spec) == [name]}
+    for policy, spec in own.items():
+        if direction in spec["policyTypes"]:
+            yield policy, {**spec, key: [*(spec.get(key) or []), *rules]}, word
+    for policy, spec in own.items():  # what it says besides comes into force too
+        if direction not in spec["policyTypes"]:
+            yield policy, {**spec, "policyTypes": [INGRESS, EGRESS], key: rules}, "types"
+    labels = world.by_name[name].labels
+    for policy, spec in policies.items():
+        wanted = (spec.get("podSelector") or {}).get("matchLabels") or {}
+        if wanted and not _about(world, spec) and {*wanted.items()} & {*labels.items()}:
+            yield policy, {**spec, "podSelector": {"matchLabels": dict(labels)}}, "selector"
+
+
+def _shut(world: World, policies: Mapping[str, SpecDict], use: Use) -> Iterator[Repair]:
+    """The peers of a rule that let somebody in who must not come in are taken out of it; those
+    that are about many are named one by one."""
+    labels = world.by_name[use.source].labels
+    for policy, spec in policies.items():
+        if use.target not in _about(world, spec) or INGRESS not in spec["policyTypes"]:
+            continue
+        rules, changed = [], False
+        for rule in spec.get("ingress") or []:
+            probe = Policy(name="probe", spec={**_only(spec), "ingress": [rule]})
+            if not Net(world, [probe]).enters(use):
+                rules.append(rule)
+                continue
+            changed = True
+            right = {
+                pair.source
+                for pair, wanted in zip(world.pairs, _granted(world), strict=True)
+                if wanted and pair.target == use.target
+            }
+            kept = []
+            for peer in rule.get("from") or [{"podSelector": {}}]:
+                if not _selects(peer, labels):
+                    kept.append(peer)
+                    continue
+                named = sorted(
+                    app.name
+                    for app in world.apps
+                    if app.name in right and _selects(peer, app.labels)
+                )
+                kept += [_peer(world, one) for one in named]
+            if kept:
+                rules.append({**rule, "from": kept})
+        if changed:
+            yield policy, {**spec, "ingress": rules}, "extra"
+
+
+def _only(spec: SpecDict) -> Spec:
+    return {"podSelector": spec.get("podSelector") or {}, "policyTypes": ["Ingress"]}
+
+
+def _selects(peer: SpecDict, labels: Mapping[str, str]) -> bool:
+    return "ipBlock" not in peer and selects(peer.get("podSelector") or {}, labels)
+
+
+def _about(world: World, spec: SpecDict) -> list[str]:
+    """The applications that a policy is about; of one about all, none."""
+    selector = spec.get("podSelector") or {}
+    return [app.name for app in world.apps if selector and selects(selector, app.labels)]
+
+
+def _peer(world: World, name: str) -> SpecDict:
+    plan = cast("Plan", world.plan)
+    if name in world.by_name:
+        return {"podSelector": {"matchLabels": dict(world.by_name[name].labels)}}
+    for guest in plan.guests:
+        if guest.address == name:
+            return {
+                "namespaceSelector": {"matchLabels": dict(guest.space_labels)},
+                "podSelector": {"matchLabels": dict(guest.labels)},
+            }
+    (cidr,) = (one.cidr for one in plan.partners if one.address == name)
+    return {"ipBlock": {"cidr": cidr}}

@@ -1,0 +1,60 @@
+"""One request as rights and handlers see it, and what it comes to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from netarena_k8s.embedded.apiserver.kind import Resource
+from netarena_k8s.embedded.apiserver.status import bad_request
+
+#: of one request's body, as a real API server has it
+BODY_BYTES = 3 << 20
+
+
+@dataclass(frozen=True)
+class User:
+    """Who asks. ``admin`` may do everything; others what ``rights`` says."""
+
+    name: str
+    groups: Sequence[str] = ()
+    uid: str = ""
+    admin: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request upon a resource; ``namespace`` and ``name`` are empty where the path has none."""
+
+    verb: str
+    resource: Resource
+    namespace: str
+    name: str
+    subresource: str
+    user: User
+    query: Mapping[str, str] = field(default_factory=dict)
+    accept: str = ""
+    content_type: str = ""
+    user_agent: str = ""
+    body: bytes = b""
+
+    def json(self) -> Any:
+        """The body. Raises Refused for what is no JSON."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            raise bad_request(
+                f"the object provided is unrecognized (must be of type {self.resource.kind}): "
+                f"couldn't get version/kind; json parse error: {str(error)[:200]}"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call comes to: an object, and warnings that kubectl prints."""
+
+    code: int
+    body: Mapping[str, Any]
+    warnings: Sequence[str] = ()

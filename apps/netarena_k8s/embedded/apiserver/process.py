@@ -1,0 +1,384 @@
+"""The process that serves every episode's API, and how the service speaks to it.
+
+Orders come as lines of JSON over a socket that this process was born with; when that closes, the
+process ends. Each episode has a port of its own on loopback, where none but the connections of a
+command that runs are heard, tokens of its own, bounds on its connections, and a thread of its own,
+whose processor time is counted by the kernel: a thread that had more than its share rests, whatever
+was asked of it, and the others do not wait for it. The key of the certificate authority is never
+written down and forgotten at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import queue
+import secrets
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any, NoReturn, TypeVar
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from netarena.sandbox.caller import Caller
+from netarena_k8s.embedded.apiserver import discovery, openapi
+from netarena_k8s.embedded.apiserver.authority import Authority
+from netarena_k8s.embedded.apiserver.call import User
+from netarena_k8s.embedded.apiserver.fresh import applied, objects
+from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES, resources
+from netarena_k8s.embedded.apiserver.right import OPERATOR
+from netarena_k8s.embedded.apiserver.server import Server
+from netarena_k8s.embedded.apiserver.share import Share
+from netarena_k8s.embedded.apiserver.status import Refused, not_found
+from netarena_k8s.embedded.apiserver.store import Store
+from netarena_k8s.world.model import World
+
+HOST = "127.0.0.1"
+#: connections of one episode at a time; more are closed at once
+CONNECTIONS = 32
+#: longer than kubectl waits itself: a busy machine is no reason to hang up on it
+_HANDSHAKE_S = 15.0
+#: a connection that asks nothing is closed
+_IDLE_S = 60
+#: between looks at how much of the processor an episode had
+_TICK_S = 0.05
+#: an episode that has to rest longer than this is not listened to: what comes is closed
+_MOST_REST_S = 10.0
+#: of what comes in, parsed at once: in chunks of a byte it takes a third of a second
+_SLICE_BYTES = 1 << 14
+#: a thread that has the interpreter gives way to others that wait for it
+_SWITCH_S = 0.001
+#: of what is written to a connection and not taken, before an answer waits
+_UNTAKEN_BYTES = 1 << 16
+#: of one order: the manifests of a large world
+_ORDER_BYTES = 64 << 20
+
+T = TypeVar("T")
+
+
+class _Connection(H11Protocol):
+    """uvicorn's protocol; tells when it has ended, and hears nothing of an episode in debt: a body
+    in chunks of a byte takes a second of the processor for each 50 kB."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, share: Share) -> None:
+        super().__init__(config=config, server_state=state, app_state={})
+        self.ended = asyncio.Event()
+        self._share = share
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        transport.set_write_buffer_limits(_UNTAKEN_BYTES)
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), _SLICE_BYTES):
+            if self._share.owed_s() > _MOST_REST_S:
+                self.transport.abort()
+                return
+            super().data_received(data[start : start + _SLICE_BYTES])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.ended.set()
+
+
+class Listener:
+    """One episode's port. Connections that are not the ``caller``'s, or beyond ``CONNECTIONS``,
+    are closed unheard."""
+
+    def __init__(self, app: Server, context: ssl.SSLContext) -> None:
+        self._socket = socket.create_server((HOST, 0), backlog=CONNECTIONS)
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+        self._context = context
+        self._config = uvicorn.Config(
+            app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
+            server_header=False, proxy_headers=False, timeout_keep_alive=_IDLE_S,
+        )  # fmt: skip
+        self._config.load()
+        self._state = ServerState()
+        self._open: set[asyncio.Task[None]] = set()
+        #: none: nobody is heard
+        self.caller: Caller | None = None
+
+    def hang_up(self) -> None:
+        """End all connections, and what was asked on them."""
+        for task in [*self._open, *self._state.tasks]:
+            task.cancel()
+
+    async def serve(self, share: Share) -> None:
+        """Until it is cancelled: then nobody is listened to or heard any more."""
+        try:
+            await self._accept(share)
+        finally:
+            self.hang_up()
+            await asyncio.gather(*self._open, *self._state.tasks, return_exceptions=True)
+            self._socket.close()
+
+    async def _accept(self, share: Share) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._socket)
+            except OSError:  # out of descriptors: others will close theirs
+                await asyncio.sleep(0.1)
+                continue
+            heard = self.caller is not None and self.caller.made(connection)
+            if not heard or len(self._open) >= CONNECTIONS:
+                connection.close()
+                continue
+            task = asyncio.create_task(self._serve(connection, share))
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+
+    async def _serve(self, connection: socket.socket, share: Share) -> None:
+        loop = asyncio.get_running_loop()
+        transport: asyncio.BaseTransport | None = None
+        try:
+            transport, protocol = await loop.connect_accepted_socket(
+                lambda: _Connection(self._config, self._state, share),
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=_HANDSHAKE_S,
+            )
+            await protocol.ended.wait()
+        except OSError:  # no handshake, or none in time
+            connection.close()
+        finally:
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+
+
+class _Life:
+    """A thread that serves one port, rests when it had more than its share of the processor, and
+    does what it is called for, also while it rests."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
+        self._ended: Future[None] = Future()
+        threading.Thread(target=self._live, daemon=True).start()
+
+    async def call(self, do: Callable[[], T]) -> T:
+        """What ``do`` comes to in the thread. Raises what it raises, RuntimeError after the end."""
+        answer: Future[T] = Future()
+
+        def carry_out() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return  # nobody waits for it any more
+            try:
+                answer.set_result(do())
+            except Exception as error:  # noqa: BLE001  it is the caller's
+                answer.set_exception(error)
+
+        self._calls.put(carry_out)
+        self._loop.call_soon_threadsafe(self._listen)
+        return await asyncio.wrap_future(answer)
+
+    async def end(self) -> None:
+        await self.call(self._over.set)
+        await asyncio.wrap_future(self._ended)
+
+    def _live(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+        self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        share = Share()
+        tasks = [self._listener.serve(share), self._pace(share)]
+        running = [asyncio.create_task(one) for one in tasks]
+        await self._over.wait()
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _pace(self, share: Share) -> NoReturn:
+        """Have the whole thread rest for what its episode owes."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            until = time.monotonic() + share.owed_s()
+            while (left := until - time.monotonic()) > 0 and not self._over.is_set():
+                self._listen(left)
+
+    def _listen(self, within_s: float = 0.0) -> None:
+        """Do what the thread is called for, once; wait that long for a call."""
+        with contextlib.suppress(queue.Empty):
+            self._calls.get(timeout=within_s)() if within_s else self._calls.get_nowait()()
+
+
+class Episode:
+    """One world's API: its objects, its port, its tokens. All but these are its thread's."""
+
+    def __init__(
+        self, authority: Authority, world: World, namespace: str, addresses: Mapping[str, str]
+    ) -> None:
+        self._namespace = namespace
+        self.store = Store()
+        self.store.fill(objects(world, namespace, addresses, datetime.now(UTC)))
+        self.tokens = {role: secrets.token_urlsafe(32) for role in (OPERATOR, "admin")}
+        account = f"system:serviceaccount:{namespace}:{OPERATOR}"
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
+        self._operator = User(account, (*groups, "system:authenticated"))
+        self._saved: list[tuple[Store, Any]] = []
+        users = {
+            self.tokens[OPERATOR]: self._operator,
+            self.tokens["admin"]: User("admin", ("system:masters",), admin=True),
+        }
+        self._server = Server(self.store, users, namespace)
+        self._server.closed = True
+        self._listener = Listener(self._server, authority.context)
+        self.port = self._listener.port
+        self.life = _Life(self._listener)
+
+    def admit(self, caller: Caller) -> None:
+        """Have a command's caller heard, of which nothing has been written yet."""
+        self._server.ledger.clear()
+        self._listener.caller = caller
+        self._server.closed = False
+
+    def dismiss(self) -> None:
+        """Hear nobody; what was asked and not answered yet is not done any more."""
+        self._server.closed = True
+        self._listener.caller = None
+        self._listener.hang_up()
+
+    def look(self) -> dict[str, Any]:
+        """The policies as they are, what they became in between since a command began, and words
+        on all else that is not as it was deployed."""
+        listed = self.store.find(NETWORK_POLICIES, self._namespace)
+        others = [
+            f"{key[0]} {key[1] + '/' * bool(key[1])}{key[2]} was {what}"
+            for what, key in self.store.touched()
+            if key[0] != NETWORK_POLICIES.full or what != "changed"
+        ]
+        return {
+            "policies": [
+                {"name": one["metadata"]["name"], "spec": one["spec"]} for _, one in listed
+            ],
+            "others": others,
+            "writes": self._server.ledger.writes,
+        }
+
+    def patch(self, name: str, kind: str, text: str) -> dict[str, Any] | None:
+        """A command of the agent that is nothing else, without kubectl, and how all looks then;
+        None where it is refused: then nothing is changed, and kubectl has the words."""
+        self._server.ledger.clear()
+        try:
+            told = self._server.patch(self._operator, name, kind, text)
+        except Refused:
+            return None
+        return {"told": told, "seen": self.look()}
+
+    def save(self) -> int:
+        """The number of how all stands now."""
+        self._saved.append((self.store.save(), self._server.ledger.save()))
+        return len(self._saved) - 1
+
+    def put_back(self, number: int) -> None:
+        """Let all stand as it was saved."""
+        store, ledger = self._saved[number]
+        self.store.put_back(store)
+        self._server.ledger.put_back(ledger)
+
+    def amend(self, policies: list[dict[str, Any]]) -> None:
+        """Let policies have been deployed with other specs."""
+        for one in policies:
+            there = self.store.get(NETWORK_POLICIES, self._namespace, one["name"])
+            if there is None:
+                raise not_found(NETWORK_POLICIES, one["name"])
+            self.store.amend(NETWORK_POLICIES, applied(there, one["spec"]))
+
+
+class Process:
+    """Carries out orders; every answer has the number of its order."""
+
+    def __init__(self) -> None:
+        self._authority = Authority()
+        self._episodes: dict[int, Episode] = {}
+        # what every kubectl asks first is made before anybody waits for it
+        for core in (True, False):
+            discovery.aggregated(core=core)
+        for root in dict.fromkeys(one.root for one in resources()):
+            openapi.document(root)
+
+    async def run(self, control: socket.socket) -> None:
+        """Until the other end closes."""
+        reader, writer = await asyncio.open_unix_connection(sock=control, limit=_ORDER_BYTES)
+        writer.write(json.dumps({"ready": True, "root": self._authority.root}).encode() + b"\n")
+        # an episode's thread may be long about an answer, and no other's order waits for that
+        async with asyncio.TaskGroup() as answering:
+            while line := await reader.readline():
+                answering.create_task(self._answer(json.loads(line), writer))
+        writer.close()
+        await asyncio.gather(*(episode.life.end() for episode in self._episodes.values()))
+
+    async def _answer(self, order: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        try:
+            answer = {"ok": await self._carry_out(order)}
+        except Exception as error:  # noqa: BLE001  told to the service, which decides
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        writer.write(json.dumps({"number": order["number"], **answer}).encode() + b"\n")
+        with contextlib.suppress(ConnectionError):  # nobody waits any more
+            await writer.drain()
+
+    async def _carry_out(self, order: dict[str, Any]) -> Any:
+        episode = order["episode"]
+        match order["do"]:
+            case "ping":
+                return None
+            case "deploy":
+                world = World.model_validate(order["world"])
+                made = Episode(self._authority, world, order["namespace"], order["addresses"])
+                self._episodes[episode] = made
+                return {"port": made.port, "tokens": made.tokens}
+            case "look":
+                asked = self._episodes[episode]
+                return await asked.life.call(asked.look)
+            case "admit":
+                asked, caller = self._episodes[episode], Caller(**order["caller"])
+                return await asked.life.call(lambda: asked.admit(caller))
+            case "dismiss":
+                asked = self._episodes[episode]
+                return await asked.life.call(asked.dismiss)
+            case "patch":
+                asked = self._episodes[episode]
+                told = order["name"], order["kind"], order["text"]
+                return await asked.life.call(lambda: asked.patch(*told))
+            case "save":
+                asked = self._episodes[episode]
+                return await asked.life.call(asked.save)
+            case "put_back":
+                asked, saved = self._episodes[episode], order["saved"]
+                return await asked.life.call(lambda: asked.put_back(saved))
+            case "amend":
+                asked = self._episodes[episode]
+                return await asked.life.call(lambda: asked.amend(order["policies"]))
+            case "close":
+                if (gone := self._episodes.pop(episode, None)) is not None:
+                    await gone.life.end()
+                return None
+            case unknown:
+                raise ValueError(f"no such order: {unknown}")
+
+
+def main(descriptor: int) -> None:
+    """Serve until the socket ``descriptor`` is closed by the other side."""
+    control = socket.socket(fileno=descriptor)
+    sys.setswitchinterval(_SWITCH_S)
+    with contextlib.suppress(ConnectionError):
+        asyncio.run(Process().run(control))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,211 @@
+"""Who may do what, and the reviews that answer it.
+
+The operator has the rights of a Role in the world's namespace, and what every authenticated user
+has: to look at what the API offers and to ask about rights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from netarena_k8s.embedded.apiserver.call import Answer, Call, User
+from netarena_k8s.embedded.apiserver.protobuf import Field, Message, Repeated, Text, read
+from netarena_k8s.embedded.apiserver.status import bad_request, forbidden, forbidden_path
+
+OPERATOR = "operator"
+_READ = ("get", "list", "watch")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """As in a Role."""
+
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+
+    def manifest(self) -> dict[str, Any]:
+        return {
+            "apiGroups": [self.group],
+            "resources": list(self.resources),
+            "verbs": list(self.verbs),
+        }
+
+
+#: of the operator's Role
+RULES = (
+    Rule("networking.k8s.io", ("networkpolicies",), (*_READ, "patch", "update")),
+    Rule("", ("pods", "services", "endpoints"), _READ),
+    Rule("discovery.k8s.io", ("endpointslices",), _READ),
+    Rule("apps", ("deployments", "replicasets"), _READ),
+)
+#: of everyone, in the whole cluster
+_EVERYONE = (
+    Rule(
+        "authorization.k8s.io", ("selfsubjectaccessreviews", "selfsubjectrulesreviews"), ("create",)
+    ),
+    Rule("authentication.k8s.io", ("selfsubjectreviews",), ("create",)),
+)
+_PATHS = ("/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/version")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody wants to do; without a namespace, in the whole cluster."""
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+
+
+class Rights:
+    """Of the users of one episode; ``home`` is the namespace of the operator's Role."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+
+    def check(self, call: Call) -> None:
+        """Raises Refused (403)."""
+        one = call.resource
+        # a namespace itself is asked for in itself
+        namespace = call.namespace or (call.name if one.full == "namespaces" else "")
+        asked = Asked(call.verb, one.group, one.plural, call.subresource, namespace)
+        if not self._allowed(call.user, asked):
+            where = namespace if one.namespaced or one.full == "namespaces" else ""
+            raise forbidden(call.user.name, call.verb, one, where, call.name, call.subresource)
+
+    @staticmethod
+    def check_path(user: User, method: str, path: str) -> None:
+        """Raises Refused (403) for a path that is no resource's."""
+        if not _may_path(user, method, path):
+            raise forbidden_path(user.name, method, path)
+
+    def review(self, call: Call) -> Answer:
+        """Answer a review of rights. Raises Refused for one that we do not know."""
+        answer = _REVIEWS.get(call.resource.kind)
+        if answer is None:
+            raise bad_request(f"{call.resource.kind} is not served here")
+        asked = _body(call)
+        return Answer(
+            201,
+            {
+                "kind": call.resource.kind,
+                "apiVersion": call.resource.api_version,
+                "metadata": {"creationTimestamp": None},
+                **answer(self, call.user, asked.get("spec") or {}),
+            },
+        )
+
+    def _allowed(self, user: User, asked: Asked) -> bool:
+        if user.admin:
+            return True
+        rules = (*_EVERYONE, *(RULES if asked.namespace == self._home else ()))
+        resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+        return any(
+            rule.group == asked.group and resource in rule.resources and asked.verb in rule.verbs
+            for rule in rules
+        )
+
+    def _access(self, user: User, spec: Mapping[str, Any]) -> dict[str, Any]:
+        wanted = spec.get("resourceAttributes")
+        path = spec.get("nonResourceAttributes")
+        if isinstance(wanted, Mapping):
+            names = ("verb", "group", "resource", "subresource", "namespace")
+            allowed = self._allowed(user, Asked(*(str(wanted.get(name, "")) for name in names)))
+        elif isinstance(path, Mapping):
+            allowed = _may_path(user, str(path.get("verb", "")), str(path.get("path", "")))
+        else:
+            raise bad_request(
+                "spec: exactly one of nonResourceAttributes or resourceAttributes must be specified"
+            )
+        why = (
+            f'RBAC: allowed by RoleBinding "{OPERATOR}/{self._home}" of Role "{OPERATOR}" to '
+            f'ServiceAccount "{OPERATOR}/{self._home}"'
+        )
+        return {
+            "spec": dict(spec),
+            "status": {"allowed": allowed, **({"reason": why} if allowed else {})},
+        }
+
+    def _rules(self, user: User, spec: Mapping[str, Any]) -> dict[str, Any]:
+        if user.admin:
+            rules = [Rule("*", ("*",), ("*",))]
+        else:
+            rules = [*_EVERYONE, *(RULES if spec.get("namespace") == self._home else ())]
+        paths = [word for path in _PATHS for word in (path, f"{path}/*")]
+        return {
+            "spec": {},
+            "status": {
+                "resourceRules": [rule.manifest() for rule in rules],
+                "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": paths}],
+                "incomplete": False,
+            },
+        }
+
+    def _self(self, user: User, _spec: Mapping[str, Any]) -> dict[str, Any]:
+        info = {"username": user.name, "uid": user.uid, "groups": list(user.groups)}
+        return {"status": {"userInfo": {key: value for key, value in info.items() if value}}}
+
+
+_REVIEWS: Mapping[str, Callable[[Rights, User, Mapping[str, Any]], dict[str, Any]]] = (
+    MappingProxyType(
+        {
+            "SelfSubjectAccessReview": Rights._access,  # noqa: SLF001  a table of this class's own
+            "SelfSubjectRulesReview": Rights._rules,  # noqa: SLF001 -- the same
+            "SelfSubjectReview": Rights._self,  # noqa: SLF001 -- the same
+        }
+    )
+)
+
+
+def _may_path(user: User, verb: str, path: str) -> bool:
+    known = any(path.rstrip("/") == one or path.startswith(f"{one}/") for one in _PATHS)
+    return user.admin or (verb == "get" and known)
+
+
+#: fields of the reviews, by number (k8s.io/api/authorization/v1/generated.proto)
+_ATTRIBUTES: Message = {
+    1: Text("namespace"),
+    2: Text("verb"),
+    3: Text("group"),
+    4: Text("version"),
+    5: Text("resource"),
+    6: Text("subresource"),
+    7: Text("name"),
+}
+_SPECS: Mapping[str, Message] = {
+    "SelfSubjectAccessReview": {
+        1: Field("resourceAttributes", _ATTRIBUTES),
+        2: Field("nonResourceAttributes", {1: Text("path"), 2: Text("verb")}),
+    },
+    "SelfSubjectRulesReview": {1: Text("namespace")},
+    "SelfSubjectReview": {},
+}
+#: runtime.Unknown, the envelope of all objects
+_UNKNOWN: Message = {
+    1: Field("typeMeta", {1: Text("apiVersion"), 2: Text("kind")}),
+    2: Repeated("raw"),
+}
+_MAGIC = b"k8s\x00"
+
+
+def _body(call: Call) -> dict[str, Any]:
+    if not call.content_type.startswith("application/vnd.kubernetes.protobuf"):
+        found = call.json()
+        if not isinstance(found, dict):
+            raise bad_request(f"the body is no {call.resource.kind}")
+        return found
+    try:
+        raw = b"".join(_raw(call.body.removeprefix(_MAGIC)))
+        return read(raw, {2: Field("spec", _SPECS[call.resource.kind])})
+    except ValueError as error:
+        raise bad_request(f"the body is no {call.resource.kind}: {error}") from None
+
+
+def _raw(data: bytes) -> Iterator[bytes]:
+    yield from read(data, _UNKNOWN).get("raw", ())

@@ -1,0 +1,157 @@
+"""What is refused, as the API says it: a Status object with a code and a reason.
+
+Texts are those of Kubernetes 1.34 (``pkg/api/errors``), which agents and kubectl know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from netarena_k8s.embedded.apiserver.kind import Resource
+
+
+class Refused(Exception):
+    """An answer that is no success; ``status`` is its body."""
+
+    def __init__(
+        self, code: int, reason: str, message: str, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": message,
+            **({"reason": reason} if reason else {}),
+            **({"details": details} if details is not None else {}),
+            "code": code,
+        }
+
+
+def bad_request(message: str) -> Refused:
+    """400."""
+    return Refused(400, "BadRequest", message)
+
+
+def unauthorized() -> Refused:
+    """401: no token, or an unknown one."""
+    return Refused(401, "Unauthorized", "Unauthorized")
+
+
+def forbidden(  # noqa: PLR0913, PLR0917  the words of one sentence
+    user: str, verb: str, resource: Resource, namespace: str, name: str, subresource: str
+) -> Refused:
+    """403 of a user who may not do ``verb``; an empty namespace is the whole cluster."""
+    where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
+    what = f"{resource.plural}{'/' if subresource else ''}{subresource}"
+    subject = f'{resource.full} "{name}"' if name else resource.full
+    return Refused(
+        403,
+        "Forbidden",
+        f'{subject} is forbidden: User "{user}" cannot {verb} resource "{what}" in API group '
+        f'"{resource.group}" {where}',
+        _details(resource, name),
+    )
+
+
+def forbidden_because(resource: Resource, name: str, why: str) -> Refused:
+    """403 of what an admission plug-in does not let in."""
+    message = f'{resource.full} "{name}" is forbidden: {why}'
+    return Refused(403, "Forbidden", message, _details(resource, name))
+
+
+def forbidden_path(user: str, verb: str, path: str) -> Refused:
+    """403 for a path that is no resource."""
+    message = f'forbidden: User "{user}" cannot {verb} path "{path}"'
+    return Refused(403, "Forbidden", message, {})
+
+
+def not_found(resource: Resource, name: str) -> Refused:
+    """404 of an object."""
+    message = f'{resource.full} "{name}" not found'
+    return Refused(404, "NotFound", message, _details(resource, name))
+
+
+def no_page() -> Refused:
+    """404 of a path that leads nowhere."""
+    return Refused(404, "NotFound", "the server could not find the requested resource", {})
+
+
+def not_allowed() -> Refused:
+    """405."""
+    message = "the server does not allow this method on the requested resource"
+    return Refused(405, "MethodNotAllowed", message, {})
+
+
+def exists(resource: Resource, name: str) -> Refused:
+    """409 at creation."""
+    message = f'{resource.full} "{name}" already exists'
+    return Refused(409, "AlreadyExists", message, _details(resource, name))
+
+
+def conflict(resource: Resource, name: str, why: str = "") -> Refused:
+    """409; ``why`` defaults to a stale ``resourceVersion``."""
+    why = why or (
+        "the object has been modified; please apply your changes to the latest version and try "
+        "again"
+    )
+    message = f'Operation cannot be fulfilled on {resource.full} "{name}": {why}'
+    return Refused(409, "Conflict", message, _details(resource, name))
+
+
+def expired() -> Refused:
+    """410 of a watch that has fallen behind."""
+    message = "The resourceVersion for the provided watch is too old."
+    return Refused(410, "Expired", message)
+
+
+def too_large(limit: int) -> Refused:
+    """413 of a body."""
+    return Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}", {})
+
+
+def unsupported(media: str, allowed: Sequence[str]) -> Refused:
+    """415 of a media type."""
+    listed = ", ".join(allowed)
+    message = (
+        f"the body of the request was in an unknown format - accepted media types include: {listed}"
+    )
+    return Refused(415, "UnsupportedMediaType", message, {} if media else None)
+
+
+def invalid(resource: Resource, name: str, causes: Sequence[tuple[str, str, str]]) -> Refused:
+    """422; ``causes`` are (reason, message, field), for example
+    ``("FieldValueInvalid", "Invalid value: 0: must be between 1 and 65535, inclusive", "spec.x")``.
+    """
+    told = [f"{field}: {message}" for _, message, field in causes]
+    listed = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+    return Refused(
+        422,
+        "Invalid",
+        f'{resource.kind}.{resource.group} "{name}" is invalid: {listed}',
+        {
+            "name": name,
+            "group": resource.group,
+            "kind": resource.kind,
+            "causes": [
+                {"reason": reason, "message": message, "field": field}
+                for reason, message, field in causes
+            ],
+        },
+    )
+
+
+def too_many() -> Refused:
+    """429."""
+    message = "Too many requests, please try again later."
+    return Refused(429, "TooManyRequests", message, {"retryAfterSeconds": 1})
+
+
+def _details(resource: Resource, name: str) -> dict[str, Any]:
+    found = {"name": name} if name else {}
+    if resource.group:
+        found["group"] = resource.group
+    return {**found, "kind": resource.plural}

@@ -1,0 +1,190 @@
+"""The objects of one episode, their versions, and what changed of late.
+
+Objects are plain JSON and belong to the store: who reads must not change them. Every write makes a
+new object with a new ``resourceVersion``, so an object that is still the same one is unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from netarena_k8s.embedded.apiserver.kind import Resource, by_kind
+from netarena_k8s.embedded.apiserver.shape import order_metadata
+from netarena_k8s.embedded.apiserver.status import Refused, exists, expired, not_found
+
+#: versions begin somewhere, as those of a cluster that has been up for a while
+_FIRST_VERSION = 1000
+#: changes that are kept for watches, and the characters of their objects as JSON; a watch that lags
+#: further behind starts anew
+_HISTORY, _HISTORY_CHARS = 256, 2_000_000
+#: objects in all, and the characters of those that were written: far more than a world has, far
+#: less than would hurt (in Python an object takes up to thirty times its characters)
+_OBJECTS, _WRITTEN_CHARS = 5000, 4_000_000
+
+#: plural.group, namespace, name
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happened to one object; ``old`` is what it was before, if it was."""
+
+    version: int
+    type: str
+    key: Key
+    object: Mapping[str, Any]
+    old: Mapping[str, Any] | None
+    #: of the object, in characters of JSON
+    size: int
+
+
+class Store:
+    """Objects by resource, namespace and name."""
+
+    def __init__(self) -> None:
+        self.version = _FIRST_VERSION
+        self._objects: dict[Key, dict[str, Any]] = {}
+        self._history: deque[Change] = deque()
+        #: versions up to this one are no longer in the history
+        self._forgotten = 0
+        #: characters of what was written, and of the objects in the history
+        self._sizes: dict[Key, int] = {}
+        self._kept_chars = 0
+        self._news = asyncio.Event()
+        self._fresh: dict[Key, dict[str, Any]] = {}
+
+    def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
+        return self._objects.get((resource.full, namespace, name))
+
+    def find(self, resource: Resource, namespace: str = "") -> list[tuple[Key, dict[str, Any]]]:
+        """In the order of namespace and name; of all namespaces when none is given."""
+        return sorted(
+            (key, one)
+            for key, one in self._objects.items()
+            if key[0] == resource.full and namespace in {"", key[1]}
+        )
+
+    def add(self, resource: Resource, one: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises Refused when it exists, or nothing more fits."""
+        key = _key(resource, one)
+        if key in self._objects:
+            raise exists(resource, key[2])
+        if len(self._objects) >= _OBJECTS:
+            raise _full()
+        return self._set("ADDED", key, one)
+
+    def put(self, resource: Resource, one: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace an object. Raises Refused when it does not exist."""
+        key = _key(resource, one)
+        if key not in self._objects:
+            raise not_found(resource, key[2])
+        return self._set("MODIFIED", key, one)
+
+    def remove(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+        """Raises Refused when it does not exist."""
+        key = (resource.full, namespace, name)
+        if key not in self._objects:
+            raise not_found(resource, name)
+        old = self._objects.pop(key)
+        self.version += 1
+        last = _versioned(old, self.version)
+        size = self._sizes.pop(key, 0)
+        self._tell(Change(self.version, "DELETED", key, last, old, size))
+        return last
+
+    def fill(self, objects: Iterable[Mapping[str, Any]]) -> None:
+        """Put objects there as deployed: from them ``touched`` counts. Nobody watches yet."""
+        resources = by_kind()
+        for one in objects:
+            resource = resources[one["kind"]]
+            self.version += 1
+            key = _key(resource, one)
+            self._objects[key] = self._fresh[key] = _versioned(one, self.version)
+
+    def amend(self, resource: Resource, one: Mapping[str, Any]) -> None:
+        """Make it that an object was deployed as ``one``, which has its version: nothing shows
+        that it was another. Raises Refused when it does not exist."""
+        key = _key(resource, one)
+        if key not in self._objects:
+            raise not_found(resource, key[2])
+        self._objects[key] = self._fresh[key] = dict(one)
+
+    def save(self) -> Store:
+        """One that stays as this is now; objects are never changed, and both have them."""
+        other = Store()
+        other.put_back(self)
+        return other
+
+    def put_back(self, saved: Store) -> None:
+        """Be as ``saved``."""
+        self.version, self._forgotten = saved.version, saved._forgotten
+        self._objects, self._fresh = {**saved._objects}, {**saved._fresh}
+        self._history, self._kept_chars = saved._history.copy(), saved._kept_chars
+        self._sizes = {**saved._sizes}
+
+    def touched(self) -> list[tuple[str, Key]]:
+        """Which objects are not as they were deployed: (what happened, key), in order."""
+        found = [
+            ("deleted" if key not in self._objects else "changed", key)
+            for key, one in self._fresh.items()
+            if self._objects.get(key) is not one
+        ]
+        found += [("created", key) for key in self._objects if key not in self._fresh]
+        return sorted(found)
+
+    def since(self, version: int) -> list[Change]:
+        """Changes after ``version``. Raises Refused when they are no longer known."""
+        if version < self._forgotten:
+            raise expired()
+        return [one for one in self._history if one.version > version]
+
+    async def wait(self, version: int, timeout_s: float) -> bool:
+        """Wait until there is a change after ``version``; false when none came."""
+        if self.version > version:
+            return True
+        news = self._news
+        try:
+            async with asyncio.timeout(timeout_s):
+                await news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _set(self, what: str, key: Key, one: Mapping[str, Any]) -> dict[str, Any]:
+        size = len(json.dumps(one, ensure_ascii=False, separators=(",", ":")))
+        if sum(self._sizes.values()) - self._sizes.get(key, 0) + size > _WRITTEN_CHARS:
+            raise _full()
+        self._sizes[key] = size
+        old = self._objects.get(key)
+        self.version += 1
+        new = self._objects[key] = _versioned(one, self.version)
+        self._tell(Change(self.version, what, key, new, old, size))
+        return new
+
+    def _tell(self, change: Change) -> None:
+        self._history.append(change)
+        self._kept_chars += change.size
+        while len(self._history) > _HISTORY or self._kept_chars > _HISTORY_CHARS:
+            gone = self._history.popleft()
+            self._forgotten, self._kept_chars = gone.version, self._kept_chars - gone.size
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+def _full() -> Refused:
+    return Refused(500, "InternalError", "etcdserver: mvcc: database space exceeded")
+
+
+def _key(resource: Resource, one: Mapping[str, Any]) -> Key:
+    metadata = one["metadata"]
+    return (resource.full, metadata.get("namespace", ""), metadata["name"])
+
+
+def _versioned(one: Mapping[str, Any], version: int) -> dict[str, Any]:
+    metadata = order_metadata({**one["metadata"], "resourceVersion": str(version)})
+    return {**one, "metadata": metadata}

@@ -1,0 +1,1 @@
+"""What is injected: the methods of fault as a table, and which hides which."""

@@ -1,0 +1,155 @@
+"""So many faults of whatever kinds, among which one may hide another, or wait for it.
+
+A fault hides another where that shows in no tested pair and no use until the first is repaired: all
+that it breaks the first breaks too, or lets through. The action that hides names the other's policy
+in ``masks``. Where the other would then come to light in a pair that was as intended, its repair
+has to come first, or that of the first breaks or opens this pair: ``after`` says so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from netarena.order import hasty_orders, places, unmasked
+from netarena_k8s.fault.subtle import methods_of
+from netarena_k8s.fault.table import (
+    Fault,
+    draw_one,
+    harmful,
+    shows,
+    sound,
+    waits,
+)
+from netarena_k8s.world.model import App, Policy, World
+from netarena_k8s.world.policy import selects
+
+#: of the draws of several faults, in how many one is to hide another, and of these in how many the
+#: order matters
+_SHARE, _ORDERED = 0.8, 0.6
+#: draws of a part, of what a part hides, and of all
+_PARTS, _HIDDEN, _STARTS = 60, 25, 8
+#: kinds that break much of one application
+_WIDE = (
+    *("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress"),
+    *("egress_port", "change_port", "ip_block", "named_port", "namespace_peer"),
+)
+#: kinds that take from an application whatever it calls, and kinds that let one more in
+_SILENT = ("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress")
+_OPENING = ("add_ingress", "add_ingress", "peer_label", "open_peer", "open_rule")
+#: kinds that let far too many in
+_OPEN = ("open_rule", "open_peer", "ip_block")
+
+
+def draw_number(world: World, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
+    """So many faults, each of another kind and on a policy of its own; None where none are found.
+
+    Each shows when it is the only one left, and every order of repairing them that heeds ``after``
+    is safe.
+    """
+    masked = number > 1 and rng.random() < _SHARE
+    ordered = masked and rng.random() < _ORDERED
+    for _ in range(_STARTS):
+        faults = _hiding(world, rng, ordered=ordered) if masked else []
+        for _ in range(_PARTS):
+            if len(faults) >= number:
+                break
+            faults = _one_more(world, faults, rng)
+        rng.shuffle(faults)
+        if len(faults) == number and not doubts(world, faults):
+            return tuple(faults)
+    return None
+
+
+def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
+    """What of this does not hold, in words."""
+    found = []
+    if not (sound(world, faults) if faults else True):
+        found.append("a fault does not show alone, or an order of repairs is not safe")
+    if not hides(world, faults):
+        found.append("a fault that is to be masked shows, or is masked by another")
+    if not all(harmful(world, faults, order) for order in hasty_orders(waits(faults))):
+        found.append("a repair that is to wait for another is safe before it")
+    return found
+
+
+def hides(world: World, faults: Sequence[Fault]) -> bool:
+    """Whether each fault that is masked shows nowhere while that which masks it is there, and does
+    when that alone is repaired."""
+    masks = places([fault.policy for fault in faults], [fault.masks for fault in faults])
+    shown = unmasked(masks, lambda some: shows(world, [faults[number] for number in some]))
+    return next(shown, None) is None
+
+
+def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
+    """A fault and one that it hides, and that has to be repaired first if ``ordered``; none where
+    none are found."""
+    methods = methods_of(world)
+    for _ in range(_PARTS):
+        opening = ordered and rng.random() < 0.5
+        wide = _draw(world, (_OPEN if opening else _SILENT) if ordered else _WIDE, None, rng)
+        if wide is None or bool(wide.opened) != opening:
+            continue
+        callers = {source for source, _ in wide.broken}
+        if ordered:
+            # who is let in by mistake, and may call nobody for now; or who is not let in, and comes
+            # in with all others for now
+            names = {target for _, target in wide.opened} or {*world.by_name}
+            kinds = tuple(methods) if opening else _OPENING
+        else:
+            names, kinds = {name for pair in wide.broken for name in pair}, tuple(methods)
+        near = [
+            policy
+            for policy in world.policies
+            if policy.name != wide.policy and _abouts(world, policy, names)
+        ]
+        apps = tuple(world.by_name[name] for name in sorted(callers))
+        for _ in range(_HIDDEN if near else 0):
+            other = _draw(
+                world,
+                [kind for kind in kinds if kind != wide.kind],
+                near,
+                rng,
+                apps if ordered and not opening else (),
+            )
+            if other is None or (ordered and bool(other.opened) == opening):
+                continue
+            if shows(world, [wide, other]) != shows(world, [wide]):
+                continue
+            after = (other.policy,) if ordered else ()
+            both = [wide.model_copy(update={"masks": (other.policy,), "after": after}), other]
+            if not doubts(world, both):
+                return both
+    return []
+
+
+def _draw(
+    world: World,
+    kinds: Sequence[str],
+    policies: Sequence[Policy] | None,
+    rng: random.Random,
+    near: tuple[App, ...] = (),
+) -> Fault | None:
+    kind, policy = rng.choice(kinds), rng.choice(policies or world.policies)
+    return draw_one(world, kind, policy, rng, methods_of(world), near)
+
+
+def _abouts(world: World, policy: Policy, names: set[str]) -> bool:
+    """Whether a policy, but one that is about all, selects one of these applications."""
+    selector = policy.spec["podSelector"]
+    return (
+        isinstance(selector, dict)
+        and bool(selector)
+        and any(selects(selector, world.by_name[name].labels) for name in names)
+    )
+
+
+def _one_more(world: World, faults: list[Fault], rng: random.Random) -> list[Fault]:
+    """With a fault more, if this draw finds one that goes with each of them."""
+    taken, kinds = ({getattr(fault, key) for fault in faults} for key in ("policy", "kind"))
+    kind = rng.choice([kind for kind in methods_of(world) if kind not in kinds])
+    policy = rng.choice([policy for policy in world.policies if policy.name not in taken])
+    fault = draw_one(world, kind, policy, rng, methods_of(world))
+    if fault is None or not all(sound(world, [fault, other]) for other in faults):
+        return faults
+    return [*faults, fault]

@@ -1,0 +1,1 @@
+"""Where worlds come from: drawn ones and those of a checkout."""

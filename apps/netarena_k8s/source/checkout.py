@@ -1,0 +1,706 @@
+"""A user's checkout: the application that a folder of manifests describes, as a world.
+
+A folder is either laid out as Google's microservices-demo, which today's users mount
+(``release/kubernetes-manifests.yaml`` and a folder of network policies), or every YAML and JSON
+file in it counts. Read are workloads of one pod (deployments, replica sets, stateful sets, daemon
+sets, pods), services, network policies, namespaces; what else a manifest may be (config maps,
+service accounts, ingresses, ...) has no part in who reaches whom and is passed over. What is
+intended follows from the policies, as everywhere.
+
+What a cluster takes is taken or, where nothing here could come of it (a service that selects
+nothing, pods on the host's network, a job, another group's policy), passed over; what is, is
+counted and named in the log. What a cluster refuses is one line that names the file, the document
+in it and the field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections import Counter
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from netarena.errors import ConfigError
+from netarena_k8s.embedded.apiserver.document import count_values, parse_documents
+from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES
+from netarena_k8s.embedded.apiserver.shape import MistypedError, shape
+from netarena_k8s.embedded.apiserver.validity import find_flaws
+from netarena_k8s.world.mark import labels_by, letters_of
+from netarena_k8s.world.model import (
+    NAME_LABEL,
+    App,
+    Policy,
+    Service,
+    ServicePort,
+    ServiceType,
+    Workload,
+    World,
+    target_port,
+)
+from netarena_k8s.world.policy import Protocol, selects
+
+_log = logging.getLogger(__name__)
+
+KEY = "config.microservice_dir"
+#: a variable of the image's entry point: where it copied, by their paths, manifests some of which
+#: root alone may read
+COPIES = "NETARENA_MANIFESTS"
+#: files of a checkout, and bytes of all of them
+MAX_FILES = 1000
+MAX_BYTES = 8 << 20
+#: values in all files, each use of an alias counted: far more than manifests have
+MAX_VALUES = 200_000
+#: every pair of two applications is tested, and every step looks at all their ports
+MAX_APPS = 50
+#: of what is passed over, how many are named
+_MAX_NAMED = 10
+#: where microservices-demo has its manifests, and its policies (the first folder that is there)
+_RELEASE = "release/kubernetes-manifests.yaml"
+_POLICIES = ("network-policies", "kustomize/components/network-policies")
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+_Name: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=63)]
+_Number: TypeAlias = Annotated[int, Field(ge=1, le=65_535)]
+_Labels: TypeAlias = dict[str, str]
+
+
+class _Part(BaseModel):
+    """What is read of an object; all else in it is passed over, and a null is nothing."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="ignore",
+        frozen=True,
+        strict=True,
+        hide_input_in_errors=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: one for key, one in value.items() if one is not None}
+        return value
+
+
+class _Metadata(_Part):
+    name: _Name
+    namespace: str = ""
+    labels: _Labels = Field(default_factory=dict)
+
+
+class _TemplateMetadata(_Part):
+    labels: _Labels = Field(default_factory=dict)
+
+
+class _ContainerPort(_Part):
+    container_port: _Number
+    protocol: Protocol = "TCP"
+    name: str = ""
+
+
+class _Container(_Part):
+    name: _Name
+    image: str = ""
+    ports: list[_ContainerPort] = Field(default_factory=list)
+
+
+class _PodSpec(_Part):
+    containers: list[_Container] = Field(min_length=1)
+    service_account_name: str = "default"
+    host_network: bool = False
+
+
+class _Template(_Part):
+    metadata: _TemplateMetadata
+    spec: _PodSpec
+
+
+class _Requirement(_Part):
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[str] = Field(default_factory=list)
+
+
+class _Selector(_Part):
+    match_labels: _Labels = Field(default_factory=dict)
+    match_expressions: list[_Requirement] = Field(default_factory=list)
+
+
+class _WorkloadSpec(_Part):
+    selector: _Selector | None = None
+    template: _Template
+
+
+class _Workload(_Part):
+    """A deployment, a replica set, a stateful set or a daemon set."""
+
+    metadata: _Metadata
+    spec: _WorkloadSpec
+
+
+class _Pod(_Part):
+    metadata: _Metadata
+    spec: _PodSpec
+
+
+class _ServicePort(_Part):
+    port: _Number
+    target_port: _Number | str | None = None
+    protocol: Protocol = "TCP"
+    name: str = ""
+
+
+class _ServiceSpec(_Part):
+    type: str = "ClusterIP"
+    selector: _Labels = Field(default_factory=dict)
+    ports: list[_ServicePort] = Field(default_factory=list)
+    cluster_ip: str = Field(default="", alias="clusterIP")
+
+
+class _Service(_Part):
+    metadata: _Metadata
+    spec: _ServiceSpec
+
+
+class _Namespace(_Part):
+    metadata: _Metadata
+
+
+class _Policy(_Part):
+    metadata: _Metadata
+
+
+_P = TypeVar("_P", bound=_Part)
+_SERVICE_TYPES: Mapping[str, ServiceType] = {
+    "ClusterIP": "ClusterIP",
+    "NodePort": "NodePort",
+    "LoadBalancer": "LoadBalancer",
+}
+
+
+@dataclass(frozen=True)
+class _Document:
+    """One manifest, and where it is from."""
+
+    file: str
+    number: int
+    manifest: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """Its kind; empty for what is no manifest."""
+        kind = self.manifest.get("kind")
+        return kind if isinstance(kind, str) else ""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Its metadata; empty for what has none."""
+        metadata = self.manifest.get("metadata")
+        return metadata if isinstance(metadata, Mapping) else {}
+
+    def tell(self, problem: str, field: str = "") -> str:
+        """Where it is and what is the matter with it, in one line."""
+        what = f"{self.kind} {self.metadata.get('name', '')}".strip()
+        place = f"{self.file}, document {self.number}{f' ({what:.120})' if what else ''}"
+        return f"{place}: {field}: {problem}" if field else f"{place}: {problem}"
+
+    def refuse(self, problem: str, field: str = "") -> NoReturn:
+        """Raises ConfigError."""
+        _refuse(self.tell(problem, field))
+
+    def read(self, part: type[_P]) -> _P:
+        """Raises ConfigError for the first field that is not as it must be."""
+        try:
+            return part.model_validate(self.manifest)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            self.refuse(str(first["msg"])[:200], ".".join(map(str, first["loc"])))
+
+
+class _Passed:
+    """What is passed over: what could have had a part, and how many of each other kind."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+        self._kinds: Counter[str] = Counter()
+
+    def add(self, document: _Document, why: str, field: str = "") -> None:
+        self._told.append(document.tell(why, field))
+
+    def count(self, kind: str) -> None:
+        """One of a kind that has no part in who reaches whom."""
+        self._kinds[kind] += 1
+
+    def log(self, folder: str) -> None:
+        """Say it in a line, as a warning if any could have had a part."""
+        if not self._told and not self._kinds:
+            return
+        named = self._told[:_MAX_NAMED]
+        if (more := len(self._told) - len(named)) > 0:
+            named.append(f"{more} more")
+        if self._kinds:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self._kinds.items()))
+            named.append(f"without a part in who reaches whom: {kinds}")
+        _log.log(
+            logging.WARNING if self._told else logging.INFO,
+            "microservice_dir %s: %d documents are passed over: %s",
+            folder,
+            len(self._told) + self._kinds.total(),
+            "; ".join(named),
+        )
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise ConfigError(KEY, problem)
+
+
+def _refuse_unread(name: str, error: OSError) -> NoReturn:
+    _refuse(f"{name} cannot be read: {error.strerror} (user {os.geteuid()})")
+
+
+def read_checkout(folder: str) -> World:
+    """The application that a folder's manifests describe. Raises ConfigError.
+
+    Kept until a file changes.
+    """
+    place = _find(folder)
+    return _read(str(place), tuple((str(path), *_version(path)) for path in _choose(place)))
+
+
+def read_workloads(folder: str) -> dict[str, Mapping[str, Any]]:
+    """The manifests of a folder's workloads as they are written, by name. Raises ConfigError."""
+    known = read_checkout(folder).by_name
+    place = _find(folder)
+    documents = _read_files(_choose(place), place, _Passed())
+    return {
+        one.manifest["metadata"]["name"]: {**one.manifest, "kind": _AS.get(one.kind, one.kind)}
+        for one in documents
+        if one.kind in {*get_args(Workload), *_AS} and one.manifest["metadata"]["name"] in known
+    }
+
+
+def digest_checkout(folder: str) -> str:
+    """SHA-256 of the world of a folder, in hex: checkouts that say the same have the same.
+
+    Raises ConfigError.
+    """
+    return hashlib.sha256(read_checkout(folder).model_dump_json().encode()).hexdigest()
+
+
+def _find(folder: str) -> Path:
+    """The folder, or its copy where the image's entry point made one."""
+    if copies := os.environ.get(COPIES):
+        copy = Path(copies, folder.lstrip("/"))
+        if copy.is_dir():
+            return copy
+    return Path(folder)
+
+
+def _version(path: Path) -> tuple[int, int, int]:
+    """What tells one content of a path from the next."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        _refuse_unread(path.name, error)
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _choose(folder: Path) -> list[Path]:
+    """The files that count, in the order of their paths."""
+    try:
+        if not folder.is_dir():
+            _refuse(f"{folder.name} is not there, or no folder")
+        if (release := folder / _RELEASE).is_file():
+            places = [folder / name for name in _POLICIES if (folder / name).is_dir()]
+            return [release, *(_walk(places[0]) if places else [])]
+        found = list(_walk(folder))
+    except OSError as error:
+        _refuse_unread(folder.name, error)
+    if not found:
+        _refuse(f"{folder.name} holds no YAML or JSON file")
+    return found
+
+
+def _walk(folder: Path) -> list[Path]:
+    """YAML and JSON files below a folder; hidden ones and links count for nothing."""
+    found: list[Path] = []
+    waiting = [folder]
+    while waiting:
+        for path in sorted(waiting.pop().iterdir()):
+            if path.name.startswith(".") or path.is_symlink():
+                continue
+            if path.is_dir():
+                waiting.append(path)
+            elif path.suffix in _SUFFIXES and path.is_file():  # a pipe would be waited for
+                found.append(path)
+            if len(found) > MAX_FILES or len(waiting) > MAX_FILES:
+                _refuse(f"more than {MAX_FILES} files: name the folder of the manifests alone")
+    return sorted(found)
+
+
+@lru_cache(maxsize=4)
+def _read(folder: str, files: tuple[tuple[str, int, int, int], ...]) -> World:
+    if sum(size for _, _, size, _ in files) > MAX_BYTES:
+        _refuse(f"manifests of more than {MAX_BYTES >> 20} MiB")
+    passed = _Passed()
+    documents = _read_files([Path(name) for name, *_ in files], Path(folder), passed)
+    namespace = _namespace(documents)
+    apps = _apps(documents, passed)
+    apps, others = _serve(apps, documents, passed)
+    policies = _policies(documents, namespace)
+    _check_size(apps, policies)
+    passed.log(Path(folder).name)
+    world = World(
+        apps=tuple(apps.values()),
+        policies=policies,
+        services=others,
+        labels=next((_own_labels(one) for one in documents if one.kind == "Namespace"), {}),
+    )
+    calls = tuple(
+        (pair.source, pair.target)
+        for pair, wanted in zip(world.pairs, world.intended, strict=True)
+        if wanted
+    )
+    return world.model_copy(update={"calls": calls})
+
+
+def _check_size(apps: Mapping[str, App], policies: Sequence[Policy]) -> None:
+    if not policies:
+        _refuse(
+            "no NetworkPolicy among the manifests: the intended communication is what they allow "
+            f"(in microservices-demo they are looked for in {' and '.join(_POLICIES)})"
+        )
+    if len(apps) > MAX_APPS:
+        _refuse(f"{len(apps)} workloads; an application has at most {MAX_APPS} of them")
+    if len(apps) < 2 or not any(app.service for app in apps.values()):
+        _refuse("no two workloads of which one has a service: there is nothing to test")
+
+
+# files
+
+
+def _read_files(paths: Sequence[Path], folder: Path, passed: _Passed) -> list[_Document]:
+    """The manifests of all files. Raises ConfigError."""
+    found: list[_Document] = []
+    left = MAX_VALUES
+    for path in paths:
+        documents, values, odd = _documents(path, folder, left)
+        for one in documents:
+            if reason := _unread(one):
+                passed.add(one, *reason)
+            elif one.kind not in _READ or _lacking(one.manifest):
+                passed.count(one.kind or "no manifest")
+            elif odd and (own := count_values(one.manifest, left)[1]):
+                one.refuse(own)
+            else:
+                found.append(one)
+        left -= values
+    named: Counter[str] = Counter()
+    return [_named(one, named) for one in found]
+
+
+def _unread(document: _Document) -> tuple[str, str] | None:
+    """Why nothing comes of what could have had a part, and the field that says so.
+
+    Raises ConfigError for a kind that its version never had.
+    """
+    lacking = _lacking(document.manifest)
+    if len(lacking) == 1:
+        return f"no manifest, for it has no {lacking[0]}", ""
+    kind = document.kind
+    if kind in _READ and not lacking:
+        version = document.manifest["apiVersion"]
+        group = version.rpartition("/")[0]
+        # an item of a list need not say it
+        if version and group not in _READ[kind]:
+            if "." in group:
+                return f"{group:.80} has another {kind} than Kubernetes", "apiVersion"
+            document.refuse(f"{version!r:.80} has no {kind}", "apiVersion")
+        if document.metadata.get("ownerReferences"):
+            return "its owner makes it", "metadata.ownerReferences"
+    elif kind in _RUNNING:
+        return "it runs pods, but not as a lasting workload that is read here", "kind"
+    elif kind.endswith(NETWORK_POLICIES.kind):
+        return f"of policies, {NETWORK_POLICIES.api_version} alone are read", "kind"
+    return None
+
+
+def _named(document: _Document, named: Counter[str]) -> _Document:
+    """With the name that a server would make of ``generateName``, the same each time."""
+    prefix = document.metadata.get("generateName")
+    if not isinstance(prefix, str) or document.metadata.get("name"):
+        return document
+    named[prefix] += 1
+    name = f"{prefix[:_MAX_PREFIX]}{letters_of(f'name {prefix} {named[prefix]}', 5)}"
+    metadata = {**document.metadata, "name": name}
+    return replace(document, manifest={**document.manifest, "metadata": metadata})
+
+
+def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], int, str]:
+    """The manifests of a file, how many values it holds, of ``most``, and one that is none of
+    JSON."""
+    name = str(path.relative_to(folder))
+    try:
+        loaded, values, odd = parse_documents(path.read_text("utf-8-sig"), most, aliases=True)
+    except ValueError as error:
+        if most < MAX_VALUES and str(error).startswith("more than"):
+            _refuse(f"{name}: with it, more than {MAX_VALUES} values: name a smaller folder")
+        _refuse(f"{name}: no YAML: {error}")
+    except OSError as error:
+        _refuse_unread(name, error)
+    found: list[_Document] = []
+    for number, one in enumerate(loaded, start=1):
+        if isinstance(one, dict):
+            found += _manifests(_Document(name, number, one))
+    return found, values, odd
+
+
+def _manifests(document: _Document) -> Iterator[_Document]:
+    """Lists are what they hold: of a typed one, items of its type that need not say so."""
+    own = document.kind.removesuffix(_LIST)
+    known = own in {"", *_READ, *_RUNNING}
+    if own == document.kind or not known or _lacking(document.manifest):
+        yield document
+        return
+    items = document.manifest.get("items") or []
+    if not isinstance(items, list):
+        document.refuse("must be a list", "items")
+    said = {"kind": own, "apiVersion": document.manifest.get("apiVersion")} if own else _UNSAID
+    for item in items:
+        if not isinstance(item, dict) or not isinstance(item.get("kind", own or None), str):
+            document.refuse("each must be an object with a kind", "items")
+        yield from _manifests(_Document(document.file, document.number, {**said, **item}))
+
+
+def _lacking(manifest: Mapping[str, Any]) -> list[str]:
+    """What every manifest has and this one does not."""
+    return [key for key in ("kind", "apiVersion") if not isinstance(manifest.get(key), str)]
+
+
+# objects
+
+
+def _namespace(documents: Sequence[_Document]) -> str:
+    """The one namespace that all live in, if they name it; here it has another name."""
+    known = ""
+    for one in documents:
+        space = one.metadata.get("name" if one.kind == "Namespace" else "namespace")
+        if space and known and space != known:
+            one.refuse(f"{space!r:.80} and {known!r:.80}: an application has one", "namespace")
+        known = str(space or known)
+    return known
+
+
+def _own_labels(document: _Document) -> _Labels:
+    labels = document.read(_Namespace).metadata.labels
+    return {key: value for key, value in labels.items() if key != NAME_LABEL}
+
+
+def _apps(documents: Sequence[_Document], passed: _Passed) -> dict[str, App]:
+    """The workloads by name, without services."""
+    found: dict[str, App] = {}
+    for one in documents:
+        if one.kind in {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}:
+            app = _workload(one, passed)
+        elif one.kind == "Pod":
+            pod = one.read(_Pod)
+            app = _app(one, pod.metadata.name, pod.metadata.labels, pod.spec, passed)
+        else:
+            continue
+        if app is None:
+            continue
+        if app.name in found:
+            one.refuse("there is another workload of this name", "metadata.name")
+        found[app.name] = app
+    return found
+
+
+def _workload(document: _Document, passed: _Passed) -> App | None:
+    read = document.read(_Workload)
+    labels, selector = read.spec.template.metadata.labels, read.spec.selector
+    if selector is None and not document.manifest["apiVersion"].endswith("v1beta1"):
+        document.refuse("Field required", "spec.selector")
+    # the first version takes the labels of the template where nothing is said
+    if selector is not None and not selects(selector.model_dump(by_alias=True), labels):
+        document.refuse("does not match the labels of the template", "spec.selector")
+    return _app(document, read.metadata.name, labels, read.spec.template.spec, passed)
+
+
+def _app(
+    document: _Document, name: str, labels: _Labels, spec: _PodSpec, passed: _Passed
+) -> App | None:
+    """An application; None where no policy can be about it."""
+    if not labels:
+        passed.add(document, "its pods have no label: no policy can tell them", "metadata.labels")
+        return None
+    if spec.host_network:
+        passed.add(document, "no policy speaks of pods on the host's network", "hostNetwork")
+        return None
+    first = spec.containers[0]
+    ports = [port for container in spec.containers for port in container.ports]
+    return App.model_validate(
+        {
+            "name": name,
+            "labels": labels,
+            "ports": [
+                {"number": one.container_port, "protocol": one.protocol, "name": one.name}
+                for one in ports
+            ],
+            "workload": _AS.get(document.kind, document.kind),
+            "container": first.name,
+            "image": first.image,
+            "account": spec.service_account_name,
+        }
+    )
+
+
+def _serve(
+    apps: Mapping[str, App], documents: Sequence[_Document], passed: _Passed
+) -> tuple[dict[str, App], tuple[Service, ...]]:
+    """The workloads with the services that are tested, and the other services."""
+    by_app: dict[str, list[Service]] = {}
+    names: set[str] = set()
+    for one in documents:
+        if one.kind == "Service" and (service := _service(one, apps, passed)):
+            if service.name in names:
+                one.refuse("there is another service of this name", "metadata.name")
+            names.add(service.name)
+            by_app.setdefault(service.app, []).append(service)
+    served, others = dict(apps), []
+    for name, services in by_app.items():
+        tested = min(services, key=lambda one: _fitness(one, name))
+        others += [one for one in services if one is not tested]
+        served[name] = apps[name].model_copy(
+            update={
+                "service": tested.ports,
+                "service_name": "" if tested.name == name else tested.name,
+                "service_type": tested.type,
+            }
+        )
+    return served, tuple(others)
+
+
+def _fitness(service: Service, app: str) -> tuple[bool, bool]:
+    """Of several services in front of one application, the least is the one that is tested."""
+    return service.name != app, service.type in {"NodePort", "LoadBalancer"}
+
+
+def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> Service | None:
+    """A service; None for one that leads to no pod."""
+    read = document.read(_Service)
+    spec = read.spec
+    headless = spec.cluster_ip == "None"
+    if spec.type == "ExternalName" or not spec.selector or (headless and not spec.ports):
+        passed.count("Service without a selector")
+        return None
+    if spec.type not in _SERVICE_TYPES:
+        document.refuse(
+            f"{spec.type!r:.80} is none of ClusterIP, NodePort, LoadBalancer", "spec.type"
+        )
+    if not spec.ports:
+        document.refuse("a service has at least one", "spec.ports")
+    app = next((one for one in apps.values() if spec.selector.items() <= _labels(one)), None)
+    if app is None:
+        passed.add(document, "no workload of the manifests has these labels", "spec.selector")
+        return None
+    ports = tuple(
+        ServicePort(
+            port=one.port,
+            # nothing translates the port of a name that leads to the pods themselves
+            target=one.port if headless or one.target_port is None else one.target_port,
+            protocol=one.protocol,
+            name=one.name,
+        )
+        for one in spec.ports
+    )
+    for number, port in enumerate(ports):
+        if target_port(app, port) is None:
+            problem = f"{port.target!r:.80} is no {port.protocol} port of {app.workload} {app.name}"
+            passed.add(document, problem, f"spec.ports.{number}.targetPort")
+            return None
+    return Service(
+        name=read.metadata.name,
+        app=app.name,
+        ports=ports,
+        type="Headless" if headless else _SERVICE_TYPES[spec.type],
+    )
+
+
+def _labels(app: App) -> ItemsView[str, str]:
+    """Of its pods, also those that its controller gives them."""
+    return labels_by(app.workload, app.name, app.labels).items()
+
+
+def _policies(documents: Sequence[_Document], namespace: str) -> tuple[Policy, ...]:
+    """The policies, as the API would take and store them."""
+    found: dict[str, Policy] = {}
+    for one in documents:
+        if one.kind != "NetworkPolicy":
+            continue
+        if one.manifest["apiVersion"] != NETWORK_POLICIES.api_version:
+            one.refuse(f"must be {NETWORK_POLICIES.api_version}", "apiVersion")
+        name = one.read(_Policy).metadata.name
+        if name in found:
+            one.refuse("there is another policy of this name", "metadata.name")
+        sent = {**one.manifest, "metadata": {"name": name}}
+        sent.pop("status", None)  # policies had one, which says nothing about what they allow
+        try:
+            shaped = shape(NETWORK_POLICIES, sent)
+        except MistypedError as error:
+            one.refuse(str(error)[:200])
+        if shaped.unknown:
+            one.refuse(shaped.unknown[0])
+        for _, message, field in find_flaws(shaped.object):
+            one.refuse(message[:300], field)
+        if namespace:
+            _check_spaces(one, namespace, shaped.object["spec"])
+        found[name] = Policy(name=name, spec=shaped.object["spec"])
+    return tuple(found.values())
+
+
+def _check_spaces(document: _Document, own: str, value: Any, *, within: bool = False) -> None:
+    """Refuse a policy that calls its own namespace by its name."""
+    if isinstance(value, list):
+        for one in value:
+            _check_spaces(document, own, one, within=within)
+    elif isinstance(value, dict):
+        if within and own in {value.get(NAME_LABEL), *_values(value)}:
+            document.refuse(
+                f"{NAME_LABEL}={own}: select the namespace by a label of its own (or leave the "
+                "selector out), for it has another name here",
+                "namespaceSelector",
+            )
+        for key, one in value.items():
+            _check_spaces(document, own, one, within=within or key == "namespaceSelector")
+
+
+def _values(expression: Mapping[str, Any]) -> Sequence[str]:
+    """The values of a match expression upon a namespace's name."""
+    return (expression.get("values") or ()) if expression.get("key") == NAME_LABEL else ()
+
+
+#: how the kind of a list ends, and what an item of an untyped one need not say
+_LIST = "List"
+_UNSAID: Mapping[str, Any] = {"apiVersion": ""}
+#: kinds that are read, with the groups that have them: the core's is empty
+_READ: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Deployment", "ReplicaSet", "DaemonSet"), ("apps", "extensions")),
+    "StatefulSet": ("apps",),
+    **dict.fromkeys(("Pod", "Service", "Namespace"), ("",)),
+    "NetworkPolicy": ("networking.k8s.io", "extensions"),
+}
+#: as what a workload is in a world
+_AS: Mapping[str, str] = {"ReplicaSet": "Deployment"}
+#: kinds that run pods, of which policies speak, and are not read
+_RUNNING = frozenset({"Job", "CronJob", "ReplicationController", "DeploymentConfig", "Rollout"})
+#: characters of a generated name that are told
+_MAX_PREFIX = 58

@@ -1,0 +1,1 @@
+"""The world as data: workloads, policies and what they let through."""

@@ -1,0 +1,569 @@
+"""A shop of services as data, and what its policies let through.
+
+A world is the applications that one namespace runs, the services in front of them, who calls
+whom, and the healthy network policies. Everything that is tested is read off it: the pairs are
+every application with every other one's service, and a pair is intended if the healthy policies
+allow it. Nothing of that is typed in.
+
+A *cluster* (embedded or real) deploys a world; ``Net`` tells what given policies would do there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from netarena.kept import Kept, Memo
+from netarena.model import JsonValue, Record
+from netarena_k8s.world.block import network_of
+from netarena_k8s.world.ground import Ground
+from netarena_k8s.world.mark import labels_by
+from netarena_k8s.world.plan import Grant, Group, Guest, Plan, Use
+from netarena_k8s.world.policy import (
+    EGRESS,
+    INGRESS,
+    Endpoint,
+    Labels,
+    Manifest,
+    Port,
+    Protocol,
+    Rules,
+    Side,
+    text_of,
+)
+
+#: the label that every namespace has of its own name
+NAME_LABEL = "kubernetes.io/metadata.name"
+#: the label of every object that is ours on a cluster, namespaces too, but not of policies and what
+#: controllers make
+OWNED, OWNER = "app.kubernetes.io/managed-by", "netarena"
+#: labels of the namespaces beside the world's own, from which the wide table looks in; one is
+#: another episode's
+STRANGERS: Mapping[str, Labels] = MappingProxyType(
+    {
+        "default": {NAME_LABEL: "default"},
+        "kube-system": {NAME_LABEL: "kube-system"},
+        "another-shop": {NAME_LABEL: "another-shop", OWNED: OWNER},
+    }
+)
+#: of the pods that answer name lookups, in ``kube-system``
+DNS_LABELS: Labels = MappingProxyType({"k8s-app": "kube-dns"})
+#: of one world, places that are remembered, and of one place, states of policies
+_KEPT_PLACES, _KEPT_NETS = 8, 8
+Spec: TypeAlias = dict[str, JsonValue]
+Workload: TypeAlias = Literal["Deployment", "StatefulSet", "DaemonSet", "Pod"]
+#: Headless: its name leads to the pods themselves, not to an address of its own
+ServiceType: TypeAlias = Literal["ClusterIP", "NodePort", "LoadBalancer", "Headless"]
+
+
+class ServicePort(Record):
+    """A port of a service; ``target`` is a number, or the name of a container's port."""
+
+    port: int
+    target: int | str
+    protocol: Protocol = "TCP"
+    name: str = ""
+
+
+class ContainerPort(Record):
+    """A port that an application's container declares."""
+
+    number: int
+    protocol: Protocol = "TCP"
+    name: str = ""
+
+
+class Service(Record):
+    """A service in front of one application."""
+
+    name: str
+    app: str
+    ports: tuple[ServicePort, ...]
+    type: ServiceType = "ClusterIP"
+
+
+class App(Record):
+    """One workload of one pod, and the service in front of it if it has ``service`` ports.
+
+    The first service port is the one that is tested.
+    """
+
+    name: str
+    #: of the pods; deployments and services select by all of them
+    labels: dict[str, str]
+    ports: tuple[ContainerPort, ...] = ()
+    service: tuple[ServicePort, ...] = ()
+    #: of the service, where it is not that of the application
+    service_name: str = ""
+    service_type: ServiceType = "ClusterIP"
+    workload: Workload = "Deployment"
+    container: str = "server"
+    #: what the container says that it runs; none: the stand-in
+    image: str = ""
+    #: the service account of its pods
+    account: str = "default"
+
+    @property
+    def served_as(self) -> str:
+        """The name under which others call it."""
+        return self.service_name or self.name
+
+
+class Policy(Record):
+    """A network policy of the world's namespace: its name and its spec as the API stores it."""
+
+    name: str
+    spec: Spec
+
+    @cached_property
+    def text(self) -> str:
+        """The same for all that say the same."""
+        return text_of(self.spec)
+
+    @cached_property
+    def entries(self) -> int:
+        """All items of all its lists (``count_entries``)."""
+        return count_entries(self.spec)
+
+    @cached_property
+    def edges(self) -> frozenset[str]:
+        """The ends of each block of addresses that it names, and what lies just beyond them."""
+        found = set()
+        for block in _blocks(self.spec):
+            network = network_of(block)
+            for number in (-1, 0, network.num_addresses - 1, network.num_addresses):
+                with suppress(ValueError):
+                    found.add(str(network.network_address + number))
+        return frozenset(found)
+
+
+def read_policy(found: Mapping[str, Any]) -> Policy:
+    """From JSON; the same object for what says the same, while it is not too long or too long ago.
+
+    Raises pydantic.ValidationError.
+    """
+    text = json.dumps(found)
+    return _READ.get(text) or _remember(text, Policy.model_validate(found))
+
+
+def _remember(text: str, policy: Policy) -> Policy:
+    return policy if len(text) > _READ_CHARS else _READ.keep(text, policy)
+
+
+_READ: Memo[str, Policy] = Memo(1024)
+_READ_CHARS = 4096
+
+
+class Write(Record):
+    """What a policy became by a write, in words ``what``; ``spec`` is null where it is gone."""
+
+    what: str
+    name: str
+    spec: Spec | None
+
+
+class Pair(NamedTuple):
+    """What is tested: whether the pods of ``source`` reach the service of ``target``. Thousands are
+    of a large shop, and worlds are many."""
+
+    source: str
+    target: str
+
+
+class Marks(Record):
+    """All labels that there are where a world runs: of each application's pods, and of the
+    namespace."""
+
+    pods: dict[str, dict[str, str]]
+    space: dict[str, str]
+
+
+class World(Record):
+    """One namespace; ``calls`` is what the applications need, as (source, target)."""
+
+    apps: tuple[App, ...]
+    calls: tuple[tuple[str, str], ...] = ()
+    policies: tuple[Policy, ...]
+    #: those that no pair is tested by: a second one in front of the same application
+    services: tuple[Service, ...] = ()
+    #: of the namespace itself, beside ``kubernetes.io/metadata.name``
+    labels: dict[str, str] = Field(default_factory=dict)
+    #: what is intended, of a large shop
+    plan: Plan | None = None
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = dump(self)
+        if self.plan is None:
+            del found["plan"]
+        return found
+
+    @cached_property
+    def by_name(self) -> dict[str, App]:
+        return {app.name: app for app in self.apps}
+
+    @cached_property
+    def all_services(self) -> tuple[Service, ...]:
+        """Those that are tested, in the order of the applications, and the others."""
+        tested = (
+            Service(name=app.served_as, app=app.name, ports=app.service, type=app.service_type)
+            for app in self.apps
+            if app.service
+        )
+        return (*tested, *self.services)
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every application with every other one's service, in the order of the applications."""
+        return tuple(
+            Pair(source=source.name, target=target.name)
+            for source in self.apps
+            for target in self.apps
+            if target.service and target is not source
+        )
+
+    @cached_property
+    def marks(self) -> Marks:
+        """Those of the embedded cluster."""
+        return Marks(
+            pods={app.name: labels_by(app.workload, app.name, app.labels) for app in self.apps},
+            space={**self.labels, OWNED: OWNER},
+        )
+
+    @cached_property
+    def intended(self) -> tuple[bool, ...]:
+        """Whether each pair is to work: what the healthy policies allow."""
+        return reach(self, self.policies)
+
+    @cached_property
+    def places(self) -> dict[str, tuple[int, ...]]:
+        """Application -> the places, among the pairs, of those that it is an end of."""
+        found: dict[str, list[int]] = {app.name: [] for app in self.apps}
+        for number, pair in enumerate(self.pairs):
+            found[pair.source].append(number)
+            found[pair.target].append(number)
+        return {name: tuple(numbers) for name, numbers in found.items()}
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """What the plan intends beside the pairs: further ports, guests, addresses outside."""
+        if self.plan is None:
+            return ()
+        ends = {guest.name: guest.address for guest in self.plan.guests}
+        ends |= {partner.name: partner.address for partner in self.plan.partners}
+        found = []
+        for grant in self.plan.grants:
+            sources, targets = (
+                [app.name for app in self.apps if end.has(app.labels)]
+                if isinstance(end, Group)
+                else [ends[end]]
+                for end in (grant.source, grant.target)
+            )
+            if grant.port is not None or isinstance(grant.source, str):
+                found += self._each(sources, targets, grant)
+        return tuple(found)
+
+    def _each(self, sources: Sequence[str], targets: Sequence[str], grant: Grant) -> list[Use]:
+        found = []
+        for target in targets:
+            port, protocol = grant.port, grant.protocol
+            if port is None:
+                tested = target_port(self.by_name[target], self.by_name[target].service[0])
+                assert tested is not None
+                port, protocol = tested.number, tested.protocol
+            found += [
+                Use(source=source, target=target, port=port, protocol=protocol)
+                for source in sources
+                if source != target
+            ]
+        return found
+
+    @property
+    def healthy(self) -> Net:
+        """Under the healthy policies; a world itself does not keep it, for worlds are many."""
+        return net_of(self, self.policies)
+
+    @cached_property
+    def needs(self) -> tuple[Use | None, ...]:
+        """What each of ``pairs`` is to the policies; None where the service leads nowhere."""
+        found: list[Use | None] = []
+        for pair in self.pairs:
+            app = self.by_name[pair.target]
+            port = target_port(app, app.service[0])
+            found.append(None if port is None else Use(*pair, port.number, port.protocol))
+        return tuple(found)
+
+    @cached_property
+    def restricts_egress(self) -> bool:
+        """Whether the healthy policies keep any application from calling out freely."""
+        net = self.healthy
+        return not all(net.rules.allow(pod, _OUTSIDE, 443) for pod in net.pods.values())
+
+
+#: an address that no healthy policy is about
+_OUTSIDE = Endpoint("198.51.100.77")
+
+
+def target_port(app: App, port: ServicePort) -> ContainerPort | None:
+    """Where a service's port leads in the pod: a declared port, or one that nothing names.
+
+    None where a name is declared by no container.
+    """
+    for one in app.ports:
+        if port.target in {one.number, one.name} and one.protocol == port.protocol:
+            return one
+    return (
+        None
+        if isinstance(port.target, str)
+        else ContainerPort(number=port.target, protocol=port.protocol)
+    )
+
+
+class Net:
+    """The pods of a world with addresses, under given policies.
+
+    Strangers are pods of other namespaces, one without labels and one with those of each
+    application. They and outside addresses are named ``NAMESPACE/APP`` and by their address.
+    ``name_servers`` are addresses, ``marks`` the labels where the world runs; none: those of the
+    embedded cluster.
+    """
+
+    def __init__(  # noqa: PLR0913 -- what is known of where a world runs
+        self,
+        world: World,
+        policies: Iterable[Policy | Manifest],
+        *,
+        namespace: str = "shop",
+        addresses: Mapping[str, str] | None = None,
+        name_servers: Sequence[str] = (),
+        marks: Marks | None = None,
+    ) -> None:
+        self.world = world
+        self.namespace = namespace
+        self.ground = _place(world, namespace, addresses or {}, name_servers, marks).ground
+        book = self.ground.book
+        self.rules = Rules(
+            [
+                book.read(namespace, one.spec, one.text) if isinstance(one, Policy) else one
+                for one in policies
+            ],
+            book,
+        )
+
+    @property
+    def pods(self) -> Mapping[str, Endpoint]:
+        """By application."""
+        return self.ground.pods
+
+    @property
+    def strangers(self) -> Mapping[str, Endpoint]:
+        """Pods of other namespaces."""
+        return self.ground.strangers
+
+    @property
+    def dns(self) -> tuple[Endpoint, ...]:
+        """The name servers."""
+        return self.ground.dns
+
+    @cached_property
+    def reached(self) -> tuple[bool, ...]:
+        """Whether each pair of the world works, by the service's name."""
+        leaving = entering = 0
+        for name, pod in self.pods.items():
+            leaving |= self._works(name, EGRESS, self.rules.side(EGRESS, pod))
+            entering |= self._works(name, INGRESS, self.rules.side(INGRESS, pod))
+        bits = reversed(f"{leaving & entering:0{len(self.world.pairs) or 1}b}")
+        return tuple(bit == "1" for bit, _ in zip(bits, self.world.pairs, strict=False))
+
+    def _works(self, name: str, direction: str, side: Side | None) -> int:
+        """The pairs that an application is the source or the target of, as bits, which what is in
+        force for it lets through; name lookups included."""
+        key = (name, direction, side)
+        if (known := self.ground.works.get(key)) is not None:
+            return known
+        found = 0
+        if direction == INGRESS or self.resolves(name):
+            for number in self.world.places[name]:
+                use = self.world.needs[number]
+                if use is None:
+                    continue
+                mine, other = (use.source, use.target)[:: 1 if direction == EGRESS else -1]
+                if mine == name and (
+                    side is None or side.passes(self.pods[other], use.port, use.protocol)
+                ):
+                    found |= 1 << number
+        # who is selected by what is read anew for each state has a side of its own in each
+        kept = side is None or self.rules.kept
+        return self.ground.works.keep(key, found) if kept else found
+
+    def resolves(self, source: str) -> bool:
+        """Whether an application's pods can look a service's name up, whichever server is asked."""
+        return all(self.rules.allow(self.pods[source], server, 53, "UDP") for server in self.dns)
+
+    def connects(self, pair: Pair) -> bool:
+        """Whether a pair works by the service's address: its first port, the pod's port."""
+        app = self.world.by_name[pair.target]
+        port = target_port(app, app.service[0])
+        return port is not None and self.rules.allow(
+            self.pods[pair.source], self.pods[pair.target], port.number, port.protocol
+        )
+
+    def reaches(self, pair: Pair) -> bool:
+        """Whether a pair works as applications use it: by the service's name."""
+        return self.resolves(pair.source) and self.connects(pair)
+
+    def allows(self, use: Use) -> bool:
+        """Whether what is used beside the pairs works."""
+        return self.leaves(use) and self.enters(use)
+
+    def leaves(self, use: Use) -> bool:
+        """Whether the source's side lets it through, name lookups included."""
+        by_name = use.source in self.pods and use.target in self.pods
+        return (not by_name or self.resolves(use.source)) and self._passes(EGRESS, use)
+
+    def enters(self, use: Use) -> bool:
+        """Whether the target's side lets it through."""
+        return self._passes(INGRESS, use)
+
+    def _passes(self, direction: str, use: Use) -> bool:
+        source, target = self.ground.end(use.source), self.ground.end(use.target)
+        return self.rules.passes(direction, source, target, use.port, use.protocol)
+
+
+def net_of(world: World, policies: tuple[Policy, ...], namespace: str = "shop") -> Net:
+    """The same object while it is asked for again and again: what stood before a step, and what is
+    healthy, is asked for at each."""
+    nets = _place(world, namespace, {}, (), None).nets
+    return nets.get(policies, lambda: Net(world, policies, namespace=namespace))
+
+
+class _Place(NamedTuple):
+    """Where a world stands, and the last policies there, by identity."""
+
+    ground: Ground
+    nets: Kept[Net]
+
+
+#: what is found out there takes some 10 MB for a large shop, so of few worlds, and nothing else may
+#: hold it
+_PLACES: Kept[Memo[tuple[object, ...], _Place]] = Kept(16)
+
+
+def _place(
+    world: World,
+    namespace: str,
+    addresses: Mapping[str, str],
+    name_servers: Sequence[str],
+    marks: Marks | None,
+) -> _Place:
+    """The same object for the same place."""
+    key = (
+        namespace,
+        tuple(sorted(addresses.items())),
+        tuple(name_servers),
+        None if marks is None else marks.model_dump_json(),
+    )
+    places = _PLACES.get(world, lambda: Memo(_KEPT_PLACES))
+    if (known := places.get(key)) is not None:
+        return known
+    marks = marks or world.marks
+    guests = world.plan.guests if world.plan is not None else ()
+    visited = {guest.space: {NAME_LABEL: guest.space, **guest.space_labels} for guest in guests}
+    pods = {
+        app.name: Endpoint(
+            addresses.get(app.name, f"10.244.0.{number}"),
+            namespace,
+            marks.pods.get(app.name, app.labels),
+            tuple(Port(one.number, one.protocol, one.name) for one in app.ports),
+        )
+        for number, app in enumerate(world.apps, start=2)
+    }
+    dns = tuple(
+        Endpoint(ip, "kube-system", DNS_LABELS, (Port(53, "UDP", "dns"),))
+        for ip in name_servers or ("10.244.2.200",)
+    )
+    ground = Ground(
+        namespace,
+        {**STRANGERS, **visited, namespace: {**marks.space, NAME_LABEL: namespace}},
+        pods,
+        _strangers(pods, guests, namespace),
+        dns,
+        [policy.spec for policy in world.policies],
+    )
+    return places.keep(key, _Place(ground, Kept(_KEPT_NETS)))
+
+
+def _strangers(
+    pods: Mapping[str, Endpoint], guests: Sequence[Guest], own: str
+) -> dict[str, Endpoint]:
+    """Of other namespaces than the world's ``own``, which may be ``default``."""
+    found = {
+        f"{space}/{name}": Endpoint(f"10.244.{place}.{number}", space, labels)
+        for place, space in enumerate(STRANGERS, start=1)
+        if space != own
+        for number, (name, labels) in enumerate(
+            [("any", {}), *((name, pod.labels) for name, pod in pods.items())], start=2
+        )
+    }
+    for place, guest in enumerate(guests, start=2):
+        # beside each guest one that is none, so that what lets both in is seen
+        for number, (name, labels) in enumerate({guest.name: guest.labels, "any": {}}.items()):
+            found[f"{guest.space}/{name}"] = Endpoint(
+                f"10.244.200.{4 * place + number}", guest.space, labels
+            )
+    return found
+
+
+def outside_of(*sets: Iterable[Policy]) -> tuple[str, ...]:
+    """Addresses that stand for all others, by the blocks of all policies: the ends of each block,
+    what lies just beyond them, and one that no block is about."""
+    found = {_OUTSIDE.ip}.union(*(policy.edges for policies in sets for policy in policies))
+    return tuple(sorted(found))
+
+
+def _blocks(value: JsonValue | Sequence[JsonValue]) -> Iterator[str]:
+    if isinstance(value, dict):
+        block = value.get("ipBlock")
+        if isinstance(block, dict):
+            yield str(block["cidr"])
+            cuts = block.get("except")
+            yield from map(str, cuts if isinstance(cuts, list) else ())
+        yield from _blocks(list(value.values()))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _blocks(one)
+
+
+def count_entries(value: JsonValue | Sequence[JsonValue]) -> int:
+    """All items of all lists: rules, peers, ports, blocks and what they leave out, values."""
+    if isinstance(value, dict):
+        return sum(map(count_entries, value.values()))
+    if isinstance(value, list):
+        return len(value) + sum(map(count_entries, value))
+    return 0
+
+
+def entries_of(policies: Sequence[Policy]) -> int:
+    """Of a state: its policies, and all items of all lists in them."""
+    return len(policies) + sum(policy.entries for policy in policies)
+
+
+def reach(world: World, policies: Sequence[Policy | Manifest]) -> tuple[bool, ...]:
+    """Whether each of ``world.pairs`` works under ``policies``."""
+    return Net(world, policies).reached
+
+
+def render_policy(policy: Policy, namespace: str) -> dict[str, Any]:
+    """The manifest of a policy, as ``kubectl apply`` takes it."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": policy.name, "namespace": namespace},
+        "spec": policy.spec,
+    }

@@ -1,0 +1,424 @@
+"""What NetworkPolicies allow: the semantics of networking.k8s.io/v1, pure.
+
+``Rules`` reads policies as the API stores them and answers whether a new connection (or a first
+datagram) from one endpoint reaches a port of another. Both directions must allow it, at the port
+of the destination pod, which is after a service has translated it.
+
+What naive readings miss, each with a test of its own:
+
+* ``policyTypes`` absent: Ingress, and Egress too only if there is an egress rule.
+* ``ingress: []`` allows nothing; ``[{}]``, ``from: []`` and ``ports: []`` allow all.
+* Peers of one list are alternatives; both selectors in one peer must hold; a ``podSelector`` alone
+  means the policy's own namespace; an empty selector matches all.
+* ``NotIn`` and ``DoesNotExist`` match an absent key. ``except`` cuts its own block only.
+* A named port is looked up on the destination pod and must have the protocol; ``endPort`` is
+  inclusive and needs a number; an entry without a port is any port of its protocol (TCP if not
+  given).
+* A pod on the host's network is never selected, and matches, as nodes and outside addresses do,
+  an ``ipBlock`` only.
+* A pod always reaches itself by its own address.
+
+Source: the API reference of NetworkPolicy v1 and the concept page of Kubernetes 1.34.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+from netarena.kept import Memo
+from netarena_k8s.world.block import network_of
+from netarena_k8s.world.stretch import (
+    ALL,
+    Stretches,
+    contains,
+    difference,
+    intersection,
+    union,
+)
+
+Protocol: TypeAlias = Literal["TCP", "UDP", "SCTP"]
+Labels: TypeAlias = Mapping[str, str]
+#: an object of the API, as JSON
+Manifest: TypeAlias = Mapping[str, Any]
+
+INGRESS, EGRESS = "Ingress", "Egress"
+#: direction -> the keys of its rules in the spec, and of the peers in a rule
+_KEYS = MappingProxyType({INGRESS: ("ingress", "from"), EGRESS: ("egress", "to")})
+_NO_LABELS: Labels = MappingProxyType({})
+#: of a book. Policies of more characters than this are read anew for each state
+_KEPT_CHARS, _KEPT_POLICIES, _KEPT_SIDES = 4096, 1024, 2048
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port that a container declares."""
+
+    number: int
+    protocol: Protocol = "TCP"
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Endpoint:
+    """What sends or receives: a pod, or an address outside (then ``namespace`` is empty).
+
+    Compared by identity: one object stands for one pod.
+    """
+
+    ip: str
+    namespace: str = ""
+    labels: Labels = field(default_factory=lambda: _NO_LABELS)
+    ports: tuple[Port, ...] = ()
+    host_network: bool = False
+    #: labels of its namespace, where that is none of those that rules know
+    space: Labels | None = None
+
+    @property
+    def selectable(self) -> bool:
+        """Whether selectors speak of it; else only its address counts."""
+        return bool(self.namespace) and not self.host_network
+
+
+class _Rule:
+    """One rule of a policy of ``namespace``; what it means for an end is found out once, for
+    agents write rules of thousands of peers and ports."""
+
+    def __init__(self, rule: Manifest, namespace: str, peers_key: str) -> None:
+        self._namespace = namespace
+        self._peers: Sequence[Manifest] = rule.get(peers_key) or ()
+        self._entries: Sequence[Manifest] = rule.get("ports") or ()
+        self._met: dict[Endpoint, bool] = {}
+        #: whose ports; None: a rule that names no port means the same on every pod
+        self._ports: dict[Endpoint | None, Stretches] = {}
+        self._named = any(isinstance(entry.get("port"), str) for entry in self._entries)
+
+    def ports(self, target: Endpoint) -> Stretches:
+        """Those that it stands for on ``target``."""
+        whose = target if self._named else None
+        found = self._ports.get(whose)
+        if found is None:
+            found = self._ports[whose] = _stretches(self._entries, target)
+        return found
+
+    def meets(self, other: Endpoint, namespaces: Mapping[str, Labels]) -> bool:
+        """Whether its peers are about ``other``."""
+        if not self._peers:
+            return True
+        found = self._met.get(other)
+        if found is None:
+            found = self._met[other] = any(
+                matches(peer, self._namespace, other, namespaces) for peer in self._peers
+            )
+        return found
+
+
+class _Policy:
+    """A policy that was read; ``kept`` in a book."""
+
+    def __init__(
+        self, namespace: str, spec: Manifest, pods: Iterable[Endpoint], *, kept: bool
+    ) -> None:
+        self.kept = kept
+        self.namespace = namespace
+        self._selector: Manifest = spec.get("podSelector") or {}
+        #: direction -> its rules; a direction that is not in force is missing
+        self.rules: dict[str, list[_Rule]] = {}
+        for direction in policy_types(spec):
+            key, peers_key = _KEYS[direction]
+            self.rules[direction] = [
+                _Rule(rule, namespace, peers_key) for rule in spec.get(key) or ()
+            ]
+        #: of ``pods``
+        self.selected = tuple(filter(self.selects, pods))
+
+    def selects(self, endpoint: Endpoint) -> bool:
+        return (
+            endpoint.selectable
+            and self.namespace == endpoint.namespace
+            and selects(self._selector, endpoint.labels)
+        )
+
+
+class Side:
+    """What the policies that select an endpoint let through in one direction: the same for all
+    states of policies in which the same ones select it. Found out once for each other end."""
+
+    def __init__(
+        self,
+        subject: Endpoint,
+        direction: str,
+        policies: Sequence[_Policy],
+        namespaces: Mapping[str, Labels],
+    ) -> None:
+        self._subject = subject
+        self._leaves = direction == EGRESS
+        self._rules = [rule for policy in policies for rule in policy.rules[direction]]
+        self._namespaces = namespaces
+        self._lets: dict[Endpoint, Stretches] = {}
+        self._passes: dict[tuple[Endpoint, int, Protocol], bool] = {}
+
+    def lets(self, peer: Endpoint) -> Stretches:
+        """To or from ``peer``, as ports of the one that is called."""
+        found = self._lets.get(peer)
+        if found is None:
+            target = peer if self._leaves else self._subject
+            sets = [
+                rule.ports(target) for rule in self._rules if rule.meets(peer, self._namespaces)
+            ]
+            # most often of one rule, and then the same object for all whom it is about
+            found = sets[0] if len(sets) == 1 else union(*sets)
+            # threads that find it out at once get the same object
+            found = self._lets.setdefault(peer, found)
+        return found
+
+    def narrower(self, other: Side | None, ends: Mapping[str, Endpoint]) -> Iterator[str]:
+        """Of ``ends`` those to or from which this side lets less through than ``other``; none is
+        one that lets all through."""
+        # most ends share few sets of ports; what is known by identity is held with it
+        known: dict[tuple[int, int], tuple[Stretches, Stretches, bool]] = {}
+        mine = self._lets
+        for name, end in ends.items():
+            if end is self._subject:
+                continue
+            ports = mine.get(end) or self.lets(end)
+            theirs = ALL if other is None else other.lets(end)
+            if ports is theirs:
+                continue
+            key = (id(ports), id(theirs))
+            if key not in known:
+                less = ports != theirs and bool(difference(theirs, ports))
+                known[key] = ports, theirs, less
+            if known[key][-1]:
+                yield name
+
+    def passes(self, peer: Endpoint, port: int, protocol: Protocol) -> bool:
+        """Whether ``port`` of the one that is called is let through."""
+        key = (peer, port, protocol)
+        found = self._passes.get(key)
+        if found is None:
+            target = peer if self._leaves else self._subject
+            found = self._passes[key] = any(
+                contains(rule.ports(target), protocol, port) and rule.meets(peer, self._namespaces)
+                for rule in self._rules
+            )
+        return found
+
+
+class Book:
+    """What was read of policies where ``namespaces`` maps each namespace to its labels, for as long
+    as it is asked for: states that follow one another differ in few policies, and what does not
+    differ is not found out again.
+
+    Policies are known by what they say, endpoints by identity. Threads may share it. Whom of
+    ``pods`` a policy selects is found out once.
+    """
+
+    def __init__(self, namespaces: Mapping[str, Labels], pods: Iterable[Endpoint] = ()) -> None:
+        self.namespaces = namespaces
+        self.pods = dict.fromkeys(pods)
+        self._policies: Memo[tuple[str, str], _Policy] = Memo(_KEPT_POLICIES)
+        self._sides: Memo[tuple[object, ...], Side] = Memo(_KEPT_SIDES)
+
+    def read(self, namespace: str, spec: Manifest, text: str | None = None) -> _Policy:
+        """``text`` is ``text_of(spec)``, where it is known."""
+        key = (namespace, text_of(spec) if text is None else text)
+        found = self._policies.get(key)
+        if found is None:
+            kept = len(key[1]) <= _KEPT_CHARS
+            found = _Policy(namespace, spec, self.pods, kept=kept)
+            if kept:
+                self._policies.keep(key, found)
+        return found
+
+    def side(self, subject: Endpoint, direction: str, policies: tuple[_Policy, ...]) -> Side:
+        """Of ``policies``, all that select ``subject``."""
+        key = (subject, direction, policies)
+        found = self._sides.get(key)
+        if found is None:
+            found = Side(subject, direction, policies, self.namespaces)
+            if all(policy.kept for policy in policies):
+                self._sides.keep(key, found)
+        return found
+
+
+def text_of(spec: Manifest) -> str:
+    """The same for all specs that say the same in the same words."""
+    return json.dumps(spec, sort_keys=True)
+
+
+class Rules:
+    """Policies in force, ready to be asked: as the API stores them, or as ``book`` read them.
+    Labels of namespaces do in its place, for a book of their own."""
+
+    def __init__(
+        self, policies: Iterable[Manifest | _Policy], book: Book | Mapping[str, Labels]
+    ) -> None:
+        self._book = book if isinstance(book, Book) else Book(book)
+        self._policies = [
+            policy if isinstance(policy, _Policy) else _read(policy, self._book)
+            for policy in policies
+        ]
+        #: whether what is found out of each is kept in the book
+        self.kept = all(policy.kept for policy in self._policies)
+        self.namespaces = {policy.namespace for policy in self._policies}
+        #: direction -> pod of the book -> policies that select it
+        self._selecting: dict[str, dict[Endpoint, list[_Policy]]] = {EGRESS: {}, INGRESS: {}}
+        for policy in self._policies:
+            for direction in policy.rules:
+                for pod in policy.selected:
+                    self._selecting[direction].setdefault(pod, []).append(policy)
+        #: direction -> endpoint -> its side
+        self._sides: dict[str, dict[Endpoint, Side | None]] = {EGRESS: {}, INGRESS: {}}
+
+    def allow(
+        self, source: Endpoint, target: Endpoint, port: int, protocol: Protocol = "TCP"
+    ) -> bool:
+        """Whether ``source`` may begin to talk to ``port`` of ``target``."""
+        return all(
+            self.passes(direction, source, target, port, protocol)
+            for direction in (EGRESS, INGRESS)
+        )
+
+    def passes(
+        self,
+        direction: str,
+        source: Endpoint,
+        target: Endpoint,
+        port: int,
+        protocol: Protocol = "TCP",
+    ) -> bool:
+        """One side of ``allow``: the egress of ``source``, or the ingress of ``target``."""
+        if source is target:
+            return True
+        subject, peer = (source, target) if direction == EGRESS else (target, source)
+        side = self.side(direction, subject)
+        return side is None or side.passes(peer, port, protocol)
+
+    def open_ports(self, source: Endpoint, target: Endpoint) -> Stretches:
+        """All ports of ``target`` to which ``source`` may begin to talk."""
+        if source is target:
+            return ALL
+        leaving = self.lets(EGRESS, source, target)
+        return intersection(leaving, self.lets(INGRESS, source, target))
+
+    def lets(self, direction: str, source: Endpoint, target: Endpoint) -> Stretches:
+        """One side of ``open_ports`` of two: the egress of ``source``, or the ingress of
+        ``target``."""
+        subject, peer = (source, target) if direction == EGRESS else (target, source)
+        side = self.side(direction, subject)
+        return ALL if side is None else side.lets(peer)
+
+    def isolated(self, endpoint: Endpoint, direction: str) -> bool:
+        """Whether some policy of ``direction`` selects the endpoint."""
+        return self.side(direction, endpoint) is not None
+
+    def side(self, direction: str, endpoint: Endpoint) -> Side | None:
+        """What is in force for ``endpoint``; None where nothing is, and all passes."""
+        found = self._sides[direction]
+        if endpoint not in found:
+            if endpoint in self._book.pods:
+                selecting = self._selecting[direction].get(endpoint, [])
+            elif endpoint.namespace not in self.namespaces:
+                selecting = []
+            else:
+                selecting = [
+                    policy
+                    for policy in self._policies
+                    if direction in policy.rules and policy.selects(endpoint)
+                ]
+            found[endpoint] = (
+                self._book.side(endpoint, direction, tuple(selecting)) if selecting else None
+            )
+        return found[endpoint]
+
+
+def matches(
+    peer: Manifest, namespace: str, other: Endpoint, namespaces: Mapping[str, Labels]
+) -> bool:
+    """Whether a peer of a policy in ``namespace`` is about an endpoint."""
+    block = peer.get("ipBlock")
+    if block is not None:
+        return in_block(block, other.ip)
+    if not other.selectable:
+        return False
+    if (spaces := peer.get("namespaceSelector")) is not None:
+        known = namespaces.get(other.namespace, _NO_LABELS)
+        if not selects(spaces, known if other.space is None else other.space):
+            return False
+    elif other.namespace != namespace:
+        return False
+    pods = peer.get("podSelector")
+    return pods is None or selects(pods, other.labels)
+
+
+def _read(policy: Manifest, book: Book) -> _Policy:
+    namespace = str(policy["metadata"].get("namespace", "default"))
+    return book.read(namespace, policy.get("spec") or {})
+
+
+def policy_types(spec: Manifest) -> tuple[str, ...]:
+    """The directions in which a policy isolates."""
+    given = spec.get("policyTypes")
+    if given:
+        return tuple(given)
+    return (INGRESS, EGRESS) if spec.get("egress") else (INGRESS,)
+
+
+def selects(selector: Manifest, labels: Labels) -> bool:
+    """Whether a label selector matches; an empty one matches all."""
+    wanted = selector.get("matchLabels") or {}
+    if any(labels.get(key) != value for key, value in wanted.items()):
+        return False
+    return all(_holds(one, labels) for one in selector.get("matchExpressions") or ())
+
+
+def _holds(expression: Manifest, labels: Labels) -> bool:
+    key, values = expression["key"], expression.get("values") or ()
+    match expression["operator"]:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+    raise ValueError(f"operator {expression['operator']!r} is none of label selectors")
+
+
+def in_block(block: Manifest, ip: str) -> bool:
+    """Whether an address lies in an ``ipBlock`` and in none of its exceptions."""
+    address = _address(ip)
+    if address not in network_of(block["cidr"]):
+        return False
+    return not any(address in network_of(cut) for cut in block.get("except") or ())
+
+
+@lru_cache(maxsize=4096)
+def _address(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(ip)
+
+
+def _stretches(entries: Sequence[Manifest] | None, target: Endpoint) -> Stretches:
+    """The ports that the ``ports`` of a rule stand for on ``target``."""
+    return union(*(_entry(entry, target) for entry in entries)) if entries else ALL
+
+
+def _entry(entry: Manifest, target: Endpoint) -> Stretches:
+    protocol, port = entry.get("protocol") or "TCP", entry.get("port")
+    if port is None:
+        return {protocol: ALL[protocol]}
+    if isinstance(port, str):
+        named = [
+            (one.number, one.number)
+            for one in target.ports
+            if one.name == port and one.protocol == protocol
+        ]
+        return union({protocol: tuple(named)})
+    return {protocol: ((port, entry.get("endPort") or port),)}

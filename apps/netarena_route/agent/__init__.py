@@ -1,0 +1,1 @@
+"""The agents that we bring: a checklist, guesses without looking, attacks."""

@@ -1,0 +1,565 @@
+"""Faults of BGP: sessions that do not stand, routes that are not let in or told, or to too many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Network
+from types import MappingProxyType
+from zlib import crc32
+
+from netarena_route.backbone.fault.change import (
+    Change,
+    Edit,
+    Method,
+    added,
+    both,
+    dropped,
+    inner_peers,
+    on_bgp,
+    on_list,
+    on_map,
+    on_map_entry,
+    on_peer,
+    outer_peers,
+    simple,
+    swapped,
+    vtysh,
+)
+from netarena_route.backbone.model import (
+    MapEntry,
+    Peer,
+    PrefixEntry,
+    RouteMap,
+    Router,
+    World,
+)
+from netarena_route.backbone.render import entry_lines, prefix_text
+
+_FAMILY = "address-family ipv4 unicast"
+
+
+def _type(router: Router, *lines: str) -> str:
+    return vtysh(f"router bgp {router.asn}", *lines)
+
+
+def _session(
+    router: Router, peer: Peer, words: str, inject: str, repair: str, **update: object
+) -> Change:
+    """A change of one session at our end; lines after ``neighbor ADDRESS``, ``no`` in front."""
+    return simple(
+        router.name,
+        words,
+        on_peer(router.name, peer.address, **update),
+        _type(router, _line(peer, inject)),
+        _type(router, _line(peer, repair)),
+        f"peer {peer.address}",
+    )
+
+
+def _line(peer: Peer, words: str) -> str:
+    if words.startswith("no "):
+        return f"no neighbor {peer.address} {words[3:]}"
+    return f"neighbor {peer.address} {words}"
+
+
+def _name(peer: Peer) -> str:
+    return f"{peer.address} ({peer.description})"
+
+
+def _wrong_as(world: World) -> Iterator[Change]:
+    for router, peer in outer_peers(world):
+        wrong = 64512 + (peer.asn - 64512 + 1 + crc32(peer.address.encode()) % 50) % 900
+        if wrong == world.asn:
+            continue
+        yield _session(
+            router,
+            peer,
+            f"takes {_name(peer)} for a router of AS {wrong} instead of {peer.asn}",
+            f"remote-as {wrong}",
+            f"remote-as {peer.asn}",
+            asn=wrong,
+        )
+
+
+def _next_hop(world: World) -> Iterator[Change]:
+    for router, peer in inner_peers(world):
+        if peer.next_hop_self:
+            line = f"neighbor {peer.address} next-hop-self"
+            yield simple(
+                router.name,
+                f"does not name itself as the next hop of what it tells {_name(peer)}",
+                on_peer(router.name, peer.address, next_hop_self=False),
+                _type(router, _FAMILY, f"no {line}"),
+                _type(router, _FAMILY, line),
+                f"peer {peer.address}",
+            )
+
+
+def _next_hop_all(world: World) -> Iterator[Change]:
+    for router in world.routers:
+        chosen = [peer for one, peer in inner_peers(world) if one is router and peer.next_hop_self]
+        if not chosen:
+            continue
+        lines = [f"neighbor {peer.address} next-hop-self" for peer in chosen]
+        yield simple(
+            router.name,
+            "does not name itself as the next hop of what it tells our routers",
+            _each_peer(router, chosen, next_hop_self=False),
+            _type(router, _FAMILY, *(f"no {line}" for line in lines)),
+            _type(router, _FAMILY, *lines),
+            *(f"peer {peer.address}" for peer in chosen),
+            key=router.name,
+        )
+
+
+def _each_peer(router: Router, chosen: list[Peer], **update: object) -> Edit:
+    return both(*(on_peer(router.name, peer.address, **update) for peer in chosen))
+
+
+def _no_update_source(world: World) -> Iterator[Change]:
+    for router, peer in (*inner_peers(world), *outer_peers(world)):
+        if peer.update_source:
+            yield _session(
+                router,
+                peer,
+                f"does not speak from {peer.update_source} to {_name(peer)}",
+                "no update-source",
+                f"update-source {peer.update_source}",
+                update_source="",
+            )
+
+
+def _wrong_update_source(world: World) -> Iterator[Change]:
+    for router, peer in (*inner_peers(world), *outer_peers(world)):
+        if peer.update_source:
+            wrong = router.ports[0].address.partition("/")[0]
+            yield _session(
+                router,
+                peer,
+                f"speaks from {wrong} to {_name(peer)} instead of {peer.update_source}",
+                f"update-source {wrong}",
+                f"update-source {peer.update_source}",
+                update_source=wrong,
+            )
+
+
+def _no_multihop(world: World) -> Iterator[Change]:
+    for router, peer in outer_peers(world):
+        if peer.multihop:
+            yield _session(
+                router,
+                peer,
+                f"lets {_name(peer)} be no more than one hop away",
+                "no ebgp-multihop",
+                f"ebgp-multihop {peer.multihop}",
+                multihop=0,
+            )
+
+
+def _no_ttl_security(world: World) -> Iterator[Change]:
+    for router, peer in outer_peers(world):
+        if peer.ttl_security == 1:  # one of more hops comes up at one end and falls, for ever
+            yield _session(
+                router,
+                peer,
+                f"does not have TTL security with {_name(peer)}, which has it",
+                f"no ttl-security hops {peer.ttl_security}",
+                f"ttl-security hops {peer.ttl_security}",
+                ttl_security=0,
+            )
+
+
+def _needless_ttl_security(world: World) -> Iterator[Change]:
+    for router, peer in outer_peers(world):
+        if not peer.ttl_security and not peer.multihop:
+            yield _session(
+                router,
+                peer,
+                f"has TTL security with {_name(peer)}, which has it not",
+                "ttl-security hops 1",
+                "no ttl-security hops 1",
+                ttl_security=1,
+            )
+
+
+def _wrong_password(world: World) -> Iterator[Change]:
+    for router, peer in outer_peers(world):
+        if peer.password:
+            wrong = peer.password[::-1]
+            yield _session(
+                router,
+                peer,
+                f"has another password for {_name(peer)} than that has",
+                f"password {wrong}",
+                f"password {peer.password}",
+                password=wrong,
+            )
+
+
+def _needless_password(world: World) -> Iterator[Change]:
+    for router, peer in (*inner_peers(world), *outer_peers(world)):
+        if not peer.password:
+            wrong = f"w{crc32(peer.address.encode()) % 10**7}"
+            yield _session(
+                router,
+                peer,
+                f"has a password for {_name(peer)}, which has none",
+                f"password {wrong}",
+                "no password",
+                password=wrong,
+            )
+
+
+def _shut(world: World) -> Iterator[Change]:
+    for router, peer in (*inner_peers(world), *outer_peers(world)):
+        yield _session(
+            router,
+            peer,
+            f"has the session with {_name(peer)} shut",
+            "shutdown",
+            "no shutdown",
+            shutdown=True,
+        )
+
+
+def _duplicate_id(world: World) -> Iterator[Change]:
+    for router, peer in inner_peers(world):
+        wrong, right = peer.address, router.bgp.router_id
+        yield simple(
+            router.name,
+            f"has {wrong} for its router id of BGP, which is that of {peer.description}, instead "
+            f"of {right}",
+            on_bgp(router.name, router_id=wrong),
+            _type(router, f"bgp router-id {wrong}"),
+            _type(router, f"bgp router-id {right}"),
+            "bgp id",
+            key=f"{router.name} {wrong}",
+        )
+
+
+def _no_clients(world: World) -> Iterator[Change]:
+    """A reflector takes none of its clients for one: of a single one, all others would be told."""
+    for router in world.routers:
+        clients = [peer for peer in router.bgp.peers if peer.client]
+        lines = [f"neighbor {peer.address} route-reflector-client" for peer in clients]
+        if clients:
+            yield simple(
+                router.name,
+                "does not reflect the routes of any of our routers",
+                _each_peer(router, clients, client=False),
+                _type(router, _FAMILY, *(f"no {line}" for line in lines)),
+                _type(router, _FAMILY, *lines),
+                *(f"peer {peer.address}" for peer in clients),
+                key=router.name,
+            )
+
+
+def _maximum(world: World) -> Iterator[Change]:
+    for router, peer in outer_peers(world):
+        line = f"neighbor {peer.address} maximum-prefix"
+        back = f"{line} {peer.maximum_prefix}" if peer.maximum_prefix else f"no {line}"
+        yield simple(
+            router.name,
+            f"lets {_name(peer)} tell it one prefix"
+            + (f" instead of {peer.maximum_prefix}" if peer.maximum_prefix else ""),
+            on_peer(router.name, peer.address, maximum_prefix=1),
+            _type(router, _FAMILY, f"{line} 1"),
+            vtysh(
+                f"router bgp {router.asn}", _FAMILY, back, f"!clear bgp ipv4 unicast {peer.address}"
+            ),
+            f"peer {peer.address}",
+        )
+
+
+def _no_community(world: World) -> Iterator[Change]:
+    for router, peer in inner_peers(world):
+        line = f"neighbor {peer.address} send-community both"
+        yield simple(
+            router.name,
+            f"strips communities from what it tells {_name(peer)}",
+            on_peer(router.name, peer.address, send_community=False),
+            _type(router, _FAMILY, f"no {line}"),
+            _type(router, _FAMILY, line),
+            f"peer {peer.address}",
+        )
+
+
+# policies
+
+
+def _maps(world: World, way: str) -> Iterator[tuple[Router, Peer, RouteMap]]:
+    for router, peer in outer_peers(world):
+        name = peer.route_map_in if way == "in" else peer.route_map_out
+        for found in router.route_maps:
+            if found.name == name:
+                yield router, peer, found
+
+
+def _entry(
+    router: Router,
+    route_map: RouteMap,
+    entry: MapEntry,
+    words: str,
+    *lines: str,
+    **update: object,
+) -> Change:
+    """One other line of an entry of a route map: the wrong one, and the right one."""
+    wrong, right = lines
+    head = f"route-map {route_map.name} {entry.verdict} {entry.seq}"
+    return simple(
+        router.name,
+        words,
+        on_map_entry(router.name, route_map.name, entry.seq, **update),
+        vtysh(head, wrong),
+        vtysh(head, right),
+        f"map {route_map.name}",
+        key=f"{router.name} {route_map.name} {entry.seq} {wrong}",
+    )
+
+
+def _wrong_community(world: World) -> Iterator[Change]:
+    for router, peer, found in _maps(world, "in"):
+        for entry in found.entries:
+            if entry.community:
+                head, _, tail = entry.community.partition(":")
+                wrong = f"{head}:{int(tail) + 1}"
+                yield _entry(
+                    router,
+                    found,
+                    entry,
+                    f"marks what {_name(peer)} tells it by the community {wrong} instead of "
+                    f"{entry.community}",
+                    f"set community {wrong} additive",
+                    f"set community {entry.community} additive",
+                    community=wrong,
+                )
+
+
+def _other_kind(world: World) -> Iterator[Change]:
+    """What is a peer's or an upstream's is marked as a customer's, which all are told."""
+    kinds = {outsider.router: outsider.kind for outsider in world.outsiders}
+    for router, peer, found in _maps(world, "in"):
+        if kinds.get(peer.description, "customer") == "customer":
+            continue
+        for entry in found.entries:
+            for one in router.community_lists:
+                if one.name == "CUSTOMER-ROUTES" and entry.community:
+                    yield _entry(
+                        router,
+                        found,
+                        entry,
+                        f"marks what {_name(peer)} tells it as a customer's: {one.community} "
+                        f"instead of {entry.community}",
+                        f"set community {one.community} additive",
+                        f"set community {entry.community} additive",
+                        community=one.community,
+                    )
+
+
+def _preference(world: World) -> Iterator[Change]:
+    for router, peer, found in _maps(world, "in"):
+        for entry in found.entries:
+            for wrong in (60, 400) if entry.local_preference else ():
+                yield _entry(
+                    router,
+                    found,
+                    entry,
+                    f"prefers what {_name(peer)} tells it by {wrong} instead of "
+                    f"{entry.local_preference}",
+                    f"set local-preference {wrong}",
+                    f"set local-preference {entry.local_preference}",
+                    local_preference=wrong,
+                )
+
+
+def _metric(world: World) -> Iterator[Change]:
+    for router, peer, found in _maps(world, "out"):
+        for entry in found.entries:
+            for wrong in (2, 300) if entry.metric is not None else ():
+                yield _entry(
+                    router,
+                    found,
+                    entry,
+                    f"tells {_name(peer)} a metric of {wrong} instead of {entry.metric} in "
+                    f"{found.name} {entry.seq}",
+                    f"set metric {wrong}",
+                    f"set metric {entry.metric}",
+                    metric=wrong,
+                )
+
+
+def _prepend(world: World) -> Iterator[Change]:
+    for router, peer, found in _maps(world, "in"):
+        for entry in found.entries:
+            yield _entry(
+                router,
+                found,
+                entry,
+                f"makes the path of what {_name(peer)} tells it three systems longer",
+                "set as-path prepend last-as 3",
+                "no set as-path prepend last-as 3",
+                prepend=3,
+            )
+
+
+def _leak(world: World) -> Iterator[Change]:
+    kinds = {outsider.router: outsider.kind for outsider in world.outsiders}
+    for router, peer, found in _maps(world, "out"):
+        if kinds.get(peer.description, "customer") == "customer":
+            continue
+        for list_name in ("PEER-ROUTES", "UPSTREAM-ROUTES"):
+            new = MapEntry(seq=50, community_list=list_name)
+            head = f"route-map {found.name} permit 50"
+            yield simple(
+                router.name,
+                f"tells {_name(peer)} the routes of {list_name}, by {found.name} 50",
+                on_map(router.name, found.name, added(new)),
+                vtysh(head, *entry_lines(new)),
+                vtysh(f"no {head}"),
+                f"map {found.name}",
+                key=f"{router.name} {found.name} {list_name}",
+            )
+
+
+def _tells_all(world: World) -> Iterator[Change]:
+    """The list of what is ours has all in it."""
+    for router in world.routers:
+        for found in router.prefix_lists:
+            if found.name == "OURS":
+                new = PrefixEntry(seq=90, verdict="permit", prefix="0.0.0.0/0", le=24)
+                line = prefix_text(found.name, new)
+                yield simple(
+                    router.name,
+                    f"has {new.prefix} le {new.le} in the prefix list {found.name}",
+                    on_list(router.name, found.name, added(new)),
+                    vtysh(line),
+                    vtysh(f"no {line}"),
+                    f"list {found.name}",
+                )
+
+
+def _tells_less(world: World) -> Iterator[Change]:
+    """The list of what is ours has another prefix in it."""
+    for router in world.routers:
+        for found in router.prefix_lists:
+            for entry in found.entries if found.name == "OURS" else ():
+                half = str(next(IPv4Network(entry.prefix).subnets()))
+                new = entry.model_copy(update={"prefix": half})
+                old_line, new_line = prefix_text(found.name, entry), prefix_text(found.name, new)
+                yield simple(
+                    router.name,
+                    f"has {half} in the prefix list {found.name} instead of {entry.prefix}",
+                    on_list(
+                        router.name,
+                        found.name,
+                        swapped(entry, new),
+                    ),
+                    vtysh(f"no {old_line}", new_line),
+                    vtysh(f"no {new_line}", old_line),
+                    f"list {found.name}",
+                )
+
+
+def _admits_less(world: World) -> Iterator[Change]:
+    """A prefix of another system is not let in."""
+    for router, peer, found in _maps(world, "in"):
+        names = {entry.prefix_list for entry in found.entries}
+        for prefix_list in router.prefix_lists:
+            for entry in prefix_list.entries if prefix_list.name in names else ():
+                if entry.verdict == "permit" and len(prefix_list.entries) > 1:
+                    new = entry.model_copy(update={"verdict": "deny"})
+                    yield simple(
+                        router.name,
+                        f"denies {entry.prefix} of {_name(peer)} in the prefix list "
+                        f"{prefix_list.name}",
+                        on_list(
+                            router.name,
+                            prefix_list.name,
+                            swapped(entry, new),
+                        ),
+                        vtysh(
+                            f"no {prefix_text(prefix_list.name, entry)}",
+                            prefix_text(prefix_list.name, new),
+                        ),
+                        vtysh(
+                            f"no {prefix_text(prefix_list.name, new)}",
+                            prefix_text(prefix_list.name, entry),
+                        ),
+                        f"list {prefix_list.name}",
+                        key=f"{router.name} {prefix_list.name} {entry.seq}",
+                    )
+
+
+def _tells_not(world: World) -> Iterator[Change]:
+    """An entry of what is told is missing."""
+    for router, peer, found in _maps(world, "out"):
+        for entry in found.entries:
+            head = f"route-map {found.name} {entry.verdict} {entry.seq}"
+            yield simple(
+                router.name,
+                f"has lost entry {entry.seq} of {found.name}, by which it tells {_name(peer)}",
+                on_map(router.name, found.name, dropped(entry)),
+                vtysh(f"no {head}"),
+                vtysh(head, *entry_lines(entry)),
+                f"map {found.name}",
+                key=f"{router.name} {found.name} {entry.seq}",
+            )
+
+
+def _no_network(world: World) -> Iterator[Change]:
+    for router in world.routers:
+        for prefix in router.bgp.networks:
+            yield simple(
+                router.name,
+                f"does not originate {prefix}",
+                on_bgp(router.name, networks=dropped(prefix)(router.bgp.networks)),
+                _type(router, _FAMILY, f"no network {prefix}"),
+                _type(router, _FAMILY, f"network {prefix}"),
+                "bgp networks",
+            )
+
+
+#: kind of fault -> its methods
+BGP: Mapping[str, tuple[Method, ...]] = MappingProxyType(
+    {
+        "bgp_as": (Method("wrong", _wrong_as),),
+        "bgp_next_hop": (Method("one", _next_hop), Method("all", _next_hop_all)),
+        "bgp_update_source": (
+            Method("missing", _no_update_source),
+            Method("wrong", _wrong_update_source),
+        ),
+        "bgp_hops": (
+            Method("multihop", _no_multihop),
+            Method("ttl_missing", _no_ttl_security),
+            Method("ttl_needless", _needless_ttl_security),
+        ),
+        "bgp_password": (
+            Method("wrong", _wrong_password),
+            Method("needless", _needless_password),
+        ),
+        "bgp_shutdown": (Method("shut", _shut),),
+        "bgp_router_id": (Method("duplicate", _duplicate_id),),
+        "bgp_client": (Method("missing", _no_clients),),
+        "bgp_maximum": (Method("reached", _maximum),),
+        "bgp_community": (
+            Method("stripped", _no_community),
+            Method("wrong", _wrong_community),
+        ),
+        "bgp_preference": (
+            Method("local", _preference),
+            Method("metric", _metric),
+            Method("prepend", _prepend),
+        ),
+        "bgp_leak": (
+            Method("route_map", _leak),
+            Method("prefix_list", _tells_all),
+            Method("community", _other_kind),
+        ),
+        "bgp_filter": (
+            Method("admits_less", _admits_less),
+            Method("tells_less", _tells_less),
+            Method("tells_not", _tells_not),
+            Method("network", _no_network),
+        ),
+    }
+)

@@ -1,0 +1,246 @@
+"""One broken thing: what it makes of a world, what injects it, and what repairs it.
+
+A method yields the changes that a world has room for. A change is given twice, as an edit of the
+world as data, from which is computed what it breaks, and as commands, which break a real network;
+tests hold each method against one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from netarena_route.backbone.model import Host, Peer, Port, Router, World
+
+Edit: TypeAlias = Callable[[World], World]
+#: of several items
+Turn: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+#: machine, and a line of a shell
+Order: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Change:
+    """``key`` names it among those of its method. ``machine`` is where it is, ``holds`` what it
+    takes hold of, which no second fault of a query does.
+
+    ``inject`` and ``repair`` are run in their order; a repair of several machines may be run in
+    any, and ``parts`` are then the edits of each.
+    """
+
+    key: str
+    machine: str
+    words: str
+    edit: Edit
+    inject: tuple[Order, ...]
+    repair: tuple[Order, ...]
+    holds: frozenset[str]
+    parts: tuple[Edit, ...] = ()
+
+
+class Method(NamedTuple):
+    """``changes`` are all that a healthy world has room for, by a rule of their own."""
+
+    name: str
+    changes: Callable[[World], Iterator[Change]]
+
+
+def vtysh(*lines: str) -> str:
+    """One command of a shell that types lines of configuration; ``!`` comes before what is typed
+    outside of it, afterwards."""
+    configure = [line for line in lines if not line.startswith("!")]
+    after = [line[1:] for line in lines if line.startswith("!")]
+    typed = ["configure terminal", *configure, *(["end"] if after and configure else []), *after]
+    if not configure:
+        typed = after
+    return "vtysh " + " ".join(f"-c '{line}'" for line in typed)
+
+
+def simple(  # noqa: PLR0913 -- a table of them reads best in one call each
+    machine: str,
+    words: str,
+    edit: Edit,
+    inject: str,
+    repair: str,
+    *holds: str,
+    key: str = "",
+) -> Change:
+    """A change of one machine by one command, repaired by one there."""
+    return Change(
+        key=key or f"{machine} {' '.join(holds)}",
+        machine=machine,
+        words=f"{machine} {words}",
+        edit=edit,
+        inject=((machine, inject),),
+        repair=((machine, repair),),
+        holds=frozenset(f"{machine} {one}" for one in holds),
+    )
+
+
+def on_router(name: str, **update: Any) -> Edit:
+    """Other fields of a router."""
+    return lambda world: world.edit(name, lambda one: one.model_copy(update=update))
+
+
+def on_items(name: str, field: str, change: Turn) -> Edit:
+    """Other items of a field of a router that holds several."""
+    return lambda world: world.edit(
+        name, lambda one: one.model_copy(update={field: change(getattr(one, field))})
+    )
+
+
+def added(item: Any) -> Turn:
+    """What adds an item, the last one."""
+    return lambda items: (*items, item)
+
+
+def preceded(item: Any) -> Turn:
+    """What adds an item, the first one."""
+    return lambda items: (item, *items)
+
+
+def dropped(item: Any) -> Turn:
+    """What takes an item away."""
+    return lambda items: tuple(one for one in items if one != item)
+
+
+def swapped(old: Any, new: Any) -> Turn:
+    """What puts an item in the place of another one."""
+    return lambda items: tuple(new if one == old else one for one in items)
+
+
+def on_port(name: str, port: str, **update: Any) -> Edit:
+    """Other fields of a port of a router."""
+    return lambda world: world.edit(
+        name, lambda router: _with_port(router, port, lambda one: one.model_copy(update=update))
+    )
+
+
+def on_ospf_port(name: str, port: str, **update: Any) -> Edit:
+    """Other settings of OSPF at a port."""
+
+    def change(one: Port) -> Port:
+        assert one.ospf is not None
+        return one.model_copy(update={"ospf": one.ospf.model_copy(update=update)})
+
+    return lambda world: world.edit(name, lambda router: _with_port(router, port, change))
+
+
+def on_ospf(name: str, **update: Any) -> Edit:
+    """Other settings of a router's OSPF."""
+
+    def change(router: Router) -> Router:
+        assert router.ospf is not None
+        return router.model_copy(update={"ospf": router.ospf.model_copy(update=update)})
+
+    return lambda world: world.edit(name, change)
+
+
+def on_bgp(name: str, **update: Any) -> Edit:
+    """Other settings of a router's BGP."""
+    return lambda world: world.edit(
+        name,
+        lambda one: one.model_copy(update={"bgp": one.bgp.model_copy(update=update)}),
+    )
+
+
+def on_peer(name: str, address: str, **update: Any) -> Edit:
+    """Other settings of a session, at one end."""
+
+    def change(router: Router) -> Router:
+        peers = tuple(
+            peer.model_copy(update=update) if peer.address == address else peer
+            for peer in router.bgp.peers
+        )
+        return router.model_copy(update={"bgp": router.bgp.model_copy(update={"peers": peers})})
+
+    return lambda world: world.edit(name, change)
+
+
+def on_map(name: str, route_map: str, change: Turn) -> Edit:
+    """Other entries of a route map."""
+
+    def edit(router: Router) -> Router:
+        maps = tuple(
+            one.model_copy(update={"entries": change(one.entries)})
+            if one.name == route_map
+            else one
+            for one in router.route_maps
+        )
+        return router.model_copy(update={"route_maps": maps})
+
+    return lambda world: world.edit(name, edit)
+
+
+def on_map_entry(name: str, route_map: str, seq: int, **update: Any) -> Edit:
+    """Other words of an entry of a route map."""
+    return on_map(
+        name,
+        route_map,
+        lambda entries: tuple(
+            one.model_copy(update=update) if one.seq == seq else one for one in entries
+        ),
+    )
+
+
+def on_list(name: str, prefix_list: str, change: Turn) -> Edit:
+    """Other entries of a prefix list."""
+
+    def edit(router: Router) -> Router:
+        lists = tuple(
+            one.model_copy(update={"entries": change(one.entries)})
+            if one.name == prefix_list
+            else one
+            for one in router.prefix_lists
+        )
+        return router.model_copy(update={"prefix_lists": lists})
+
+    return lambda world: world.edit(name, edit)
+
+
+def on_host(name: str, change: Callable[[Host], Host]) -> Edit:
+    """Another host in the place of one."""
+    return lambda world: world.edit_host(name, change)
+
+
+def both(*edits: Edit) -> Edit:
+    """One edit after the other."""
+
+    def edit(world: World) -> World:
+        for one in edits:
+            world = one(world)
+        return world
+
+    return edit
+
+
+def transit_ports(world: World) -> Iterator[tuple[Router, Port, Router, Port]]:
+    """Ports of our routers towards others of ours, and what is at the other end."""
+    for router in world.routers:
+        for port in router.ports:
+            far, far_port = world.far[router.name, port.name]
+            if port.ospf and not port.ospf.passive and far in world.names:
+                other = world.router(far)
+                yield router, port, other, other.port(far_port)
+
+
+def outer_peers(world: World) -> Iterator[tuple[Router, Peer]]:
+    """Sessions of ours with other systems that are not shut by design."""
+    for router in world.routers:
+        for peer in router.bgp.peers:
+            if peer.asn != world.asn and not peer.shutdown:
+                yield router, peer
+
+
+def inner_peers(world: World) -> Iterator[tuple[Router, Peer]]:
+    """Sessions between our routers, from each end."""
+    for router in world.routers:
+        for peer in router.bgp.peers:
+            if peer.asn == world.asn:
+                yield router, peer
+
+
+def _with_port(router: Router, name: str, change: Callable[[Port], Port]) -> Router:
+    ports = tuple(change(one) if one.name == name else one for one in router.ports)
+    return router.model_copy(update={"ports": ports})

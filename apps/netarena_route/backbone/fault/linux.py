@@ -1,0 +1,441 @@
+"""Faults of static routes, of filters and settings of the kernel, and of what hosts serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from ipaddress import IPv4Interface, IPv4Network
+from types import MappingProxyType
+from zlib import crc32
+
+from netarena_route.backbone.fault.change import (
+    Change,
+    Edit,
+    Method,
+    added,
+    both,
+    dropped,
+    on_host,
+    on_items,
+    on_port,
+    preceded,
+    simple,
+    swapped,
+    transit_ports,
+    vtysh,
+)
+from netarena_route.backbone.model import Host, Router, Rule, Service, Static, World, bare
+from netarena_route.backbone.recipe import RESOLVER, SERVICES, ZONE
+from netarena_route.backbone.render import (
+    kernel_route,
+    record_line,
+    rule_text,
+    service_line,
+    static_text,
+)
+
+_LESS_MTU = (1400, 1320, 1280)
+_LOOPBACK_ADDRESS = "127.0.0.1"
+
+
+def _targets(world: World) -> Iterator[str]:
+    """Half of the net of each host of ours, with the host in it."""
+    for host in world.hosts:
+        if host.resolver:
+            address = IPv4Interface(host.port.address)
+            yield str(IPv4Interface(f"{address.ip}/{address.network.prefixlen + 1}").network)
+
+
+def _add_static(router: Router, static: Static) -> Edit:
+    return on_items(router.name, "statics", added(static))
+
+
+def _blackhole(world: World) -> Iterator[Change]:
+    for router in world.routers:
+        for net in _targets(world):
+            static = Static(prefix=net, via="blackhole")
+            line = f"ip route {static_text(static)}"
+            yield simple(
+                router.name,
+                f"has a static route of FRR that sends {net} nowhere",
+                _add_static(router, static),
+                vtysh(line),
+                vtysh(f"no {line}"),
+                f"route {net}",
+            )
+
+
+def _kernel_blackhole(world: World) -> Iterator[Change]:
+    for router in world.routers:
+        for net in _targets(world):
+            static = Static(prefix=net, via="blackhole")
+            yield simple(
+                router.name,
+                f"has a route of the kernel that sends {net} nowhere",
+                on_items(router.name, "kernel_routes", added(static)),
+                f"ip route add {kernel_route(static)}",
+                f"ip route del {kernel_route(static)}",
+                f"route {net}",
+            )
+
+
+def _outer_blackhole(world: World) -> Iterator[Change]:
+    """A network of another system is sent nowhere."""
+    for router in world.routers:
+        for host in world.hosts:
+            if not host.resolver:
+                net = str(IPv4Interface(host.port.address).network)
+                static = Static(prefix=net, via="blackhole")
+                line = f"ip route {static_text(static)}"
+                yield simple(
+                    router.name,
+                    f"has a static route of FRR that sends {net} nowhere",
+                    _add_static(router, static),
+                    vtysh(line),
+                    vtysh(f"no {line}"),
+                    f"route {net}",
+                )
+
+
+def _wrong_gateway(world: World) -> Iterator[Change]:
+    """A route to an address of a service leads to one that nobody has."""
+    for router in world.routers:
+        for static in router.statics:
+            owner = next((one for one in world.hosts if bare(one.port.address) == static.via), None)
+            if owner is None:
+                continue
+            net = IPv4Interface(owner.port.address).network
+            taken = {static.via, owner.gateway}
+            spare = next(str(one) for one in net.hosts() if str(one) not in taken)
+            yield _exchange_static(
+                router,
+                static,
+                static.model_copy(update={"via": spare}),
+                f"sends {static.prefix} to {spare}, which nobody has, instead of {static.via}",
+            )
+
+
+def _next_hop_gone(world: World) -> Iterator[Change]:
+    """A route leads to an address to which no route leads."""
+    for router in world.routers:
+        for static in router.statics:
+            if static.via == "blackhole":
+                continue
+            block = IPv4Network(world.infrastructure)
+            gone = str(block[256 * 254 + crc32(static.prefix.encode()) % 200 + 20])
+            yield _exchange_static(
+                router,
+                static,
+                static.model_copy(update={"via": gone}),
+                f"has a route to {static.prefix} by {gone}, to which there is no route, instead of "
+                f"by {static.via}",
+            )
+
+
+def _exchange_static(router: Router, old: Static, new: Static, words: str) -> Change:
+    return simple(
+        router.name,
+        words,
+        on_items(router.name, "statics", swapped(old, new)),
+        vtysh(f"no ip route {static_text(old)}", f"ip route {static_text(new)}"),
+        vtysh(f"no ip route {static_text(new)}", f"ip route {static_text(old)}"),
+        f"route {old.prefix}",
+    )
+
+
+# filters
+
+
+def _insert(router: Router, rule: Rule, words: str, key: str) -> Change:
+    """A rule before all others."""
+    text = rule_text(rule)
+    return simple(
+        router.name,
+        words,
+        on_items(router.name, "rules", preceded(rule)),
+        f"iptables -I {text}",
+        f"iptables -D {text}",
+        f"rule {key}",
+        key=f"{router.name} {key}",
+    )
+
+
+def _drops_zone(world: World) -> Iterator[Change]:
+    for router in world.routers:
+        for one in world.zones:
+            for other in world.zones:
+                if one != other:
+                    rule = Rule(source=one.block, target=other.block)
+                    yield _insert(
+                        router,
+                        rule,
+                        f"drops what it forwards from {one.block} to {other.block}",
+                        f"{one.name} {other.name}",
+                    )
+
+
+def _drops_service(world: World) -> Iterator[Change]:
+    for router in world.routers:
+        for offer in world.offers:
+            rule = Rule(
+                target=offer.address,
+                protocol=offer.protocol,
+                port=offer.port,
+                verdict="REJECT",
+            )
+            yield _insert(
+                router,
+                rule,
+                f"rejects what it forwards to {offer.protocol} port {offer.port} of "
+                f"{offer.address}",
+                f"{offer.address} {offer.port}",
+            )
+
+
+def _accept_missing(world: World) -> Iterator[Change]:
+    """A rule that accepts is gone, from its place."""
+    for router in world.routers:
+        forward = [rule for rule in router.rules if rule.chain == "FORWARD"]
+        for number, rule in enumerate(forward, start=1):
+            if rule.verdict != "ACCEPT":
+                continue
+            text = rule_text(rule)
+            yield simple(
+                router.name,
+                f"has lost the rule {text}",
+                on_items(router.name, "rules", dropped(rule)),
+                f"iptables -D {text}",
+                f"iptables -I {text.replace('FORWARD', f'FORWARD {number}', 1)}",
+                "rules",
+                key=f"{router.name} {number}",
+            )
+
+
+def _opened(world: World) -> Iterator[Change]:
+    """A rule that lets a zone in from which it is kept."""
+    for router in world.routers:
+        outs = sorted({rule.out for rule in router.rules if rule.out})
+        for out in outs:
+            for zone in world.zones:
+                rule = Rule(out=out, source=zone.block, verdict="ACCEPT")
+                if rule not in router.rules:
+                    yield _insert(
+                        router,
+                        rule,
+                        f"lets all from {zone.block} out by {out}",
+                        f"{zone.name} {out}",
+                    )
+
+
+def _stateful(world: World) -> Iterator[Change]:
+    """A filter drops what answers something that went another way."""
+    for router in world.routers:
+        rule = Rule(state="INVALID")
+        if rule not in router.rules:
+            yield _insert(router, rule, "drops what belongs to no connection that it saw", "state")
+
+
+def _reverse_path(world: World) -> Iterator[Change]:
+    for router in world.routers:
+        for port in router.ports:
+            name = f"net.ipv4.conf.{port.name}.rp_filter"
+            if (name, "1") in router.sysctls:
+                continue
+            yield simple(
+                router.name,
+                f"takes at {port.name} only what it would answer by it",
+                on_items(router.name, "sysctls", added((name, "1"))),
+                f"sysctl -w {name}=1",
+                f"sysctl -w {name}=0",
+                f"rp {port.name}",
+            )
+
+
+def _drops_long(world: World) -> Iterator[Change]:
+    for router, port, _, _ in transit_ports(world):
+        length = 1000 + crc32(port.name.encode()) % 400
+        yield _insert(
+            router,
+            Rule(out=port.name, length=length),
+            f"drops what is {length} bytes or longer on its way out by {port.name}",
+            f"length {port.name}",
+        )
+
+
+def _narrow_link(world: World) -> Iterator[Change]:
+    for router, port, other, far in transit_ports(world):
+        if router.name > other.name:
+            continue
+        value = _LESS_MTU[crc32(port.name.encode()) % len(_LESS_MTU)]
+        ends = ((router, port), (other, far))
+        parts = tuple(on_port(one.name, end.name, mtu=value) for one, end in ends)
+        yield Change(
+            key=f"{router.name} {port.name}",
+            machine=router.name,
+            words=(
+                f"{router.name} and {other.name} have an MTU of {value} on {port.name} and "
+                f"{far.name} instead of {port.mtu}"
+            ),
+            edit=both(*parts),
+            inject=tuple((one.name, f"ip link set {end.name} mtu {value}") for one, end in ends),
+            repair=tuple((one.name, f"ip link set {end.name} mtu {end.mtu}") for one, end in ends),
+            holds=frozenset(f"{one.name} ospf {end.name}" for one, end in ends),
+            parts=parts,
+        )
+
+
+def _narrow_lan(world: World) -> Iterator[Change]:
+    """A cable to a host is narrow at our end."""
+    for router in world.routers:
+        for port in router.ports:
+            far, _ = world.far[router.name, port.name]
+            if isinstance(world.machines[far], Host):
+                value = _LESS_MTU[crc32(port.name.encode()) % len(_LESS_MTU)]
+                yield simple(
+                    router.name,
+                    f"has an MTU of {value} on {port.name} instead of {port.mtu}",
+                    on_port(router.name, port.name, mtu=value),
+                    f"ip link set {port.name} mtu {value}",
+                    f"ip link set {port.name} mtu {port.mtu}",
+                    f"ospf {port.name}",
+                )
+
+
+# what hosts serve
+
+
+def _served(world: World) -> Iterator[tuple[Host, Service]]:
+    for host in world.hosts:
+        for service in host.services if host.resolver else ():
+            yield host, service
+
+
+def _sed(old: str, new: str, path: str) -> str:
+    return f"sed -i 's/^{old}$/{new}/' {path}"
+
+
+def _other_service(host: Host, old: Service, new: Service, words: str) -> Change:
+    return simple(
+        host.name,
+        words,
+        on_host(
+            host.name,
+            lambda one: one.model_copy(
+                update={"services": tuple(new if it == old else it for it in one.services)}
+            ),
+        ),
+        _sed(service_line(old), service_line(new), SERVICES),
+        _sed(service_line(new), service_line(old), SERVICES),
+        f"service {old.name}",
+    )
+
+
+def _bound_wrong(world: World) -> Iterator[Change]:
+    for host, service in _served(world):
+        addresses = [bare(host.port.address), *host.held]
+        others = [one for one in addresses if one != service.address]
+        wrong = others[0] if service.address in addresses and others else _LOOPBACK_ADDRESS
+        yield _other_service(
+            host,
+            service,
+            service.model_copy(update={"address": wrong}),
+            f"serves {service.name} at {wrong} instead of {service.address}",
+        )
+
+
+def _bound_port(world: World) -> Iterator[Change]:
+    for host, service in _served(world):
+        wrong = service.port + 1 + crc32(host.name.encode()) % 9
+        yield _other_service(
+            host,
+            service,
+            service.model_copy(update={"port": wrong}),
+            f"serves {service.name} at {service.protocol} port {wrong} instead of {service.port}",
+        )
+
+
+def _other_record(world: World, *, missing: bool) -> Iterator[Change]:
+    for host in world.hosts:
+        for name, address in host.records:
+            new = str(IPv4Interface(address).ip + 1)
+            old_line, new_line = record_line(name, address), record_line(name, new)
+            if missing:
+                new_line = f"#{old_line}"
+            records = () if missing else ((name, new),)
+            yield simple(
+                host.name,
+                f"does not know the name {name}"
+                if missing
+                else f"has {new} for the name {name} instead of {address}",
+                on_host(host.name, _with_records(name, records)),
+                _sed(old_line, new_line, ZONE),
+                _sed(new_line, old_line, ZONE),
+                f"record {name}",
+            )
+
+
+def _with_records(name: str, records: tuple[tuple[str, str], ...]) -> Callable[[Host], Host]:
+    """What gives a server of names these records of a name."""
+    return lambda host: host.model_copy(
+        update={"records": (*(one for one in host.records if one[0] != name), *records)}
+    )
+
+
+def _with_resolver(address: str) -> Callable[[Host], Host]:
+    return lambda host: host.model_copy(update={"resolver": address})
+
+
+def _record_wrong(world: World) -> Iterator[Change]:
+    yield from _other_record(world, missing=False)
+
+
+def _record_missing(world: World) -> Iterator[Change]:
+    yield from _other_record(world, missing=True)
+
+
+def _resolver(world: World) -> Iterator[Change]:
+    for host in world.hosts:
+        if host.resolver:
+            wrong = str(IPv4Interface(host.resolver).ip + 1)
+            yield simple(
+                host.name,
+                f"asks {wrong} for names instead of {host.resolver}",
+                on_host(host.name, _with_resolver(wrong)),
+                f"echo {wrong} > {RESOLVER}",
+                f"echo {host.resolver} > {RESOLVER}",
+                "resolver",
+            )
+
+
+#: kind of fault -> its methods
+LINUX: Mapping[str, tuple[Method, ...]] = MappingProxyType(
+    {
+        "static_route": (
+            Method("blackhole", _blackhole),
+            Method("kernel_blackhole", _kernel_blackhole),
+            Method("outer_blackhole", _outer_blackhole),
+            Method("wrong_gateway", _wrong_gateway),
+            Method("next_hop_gone", _next_hop_gone),
+        ),
+        "zone_filter": (
+            Method("drops_zone", _drops_zone),
+            Method("drops_service", _drops_service),
+            Method("accept_missing", _accept_missing),
+            Method("opened", _opened),
+        ),
+        "one_way": (Method("stateful", _stateful), Method("rp_filter", _reverse_path)),
+        "path_mtu": (
+            Method("link", _narrow_link),
+            Method("lan", _narrow_lan),
+            Method("long_dropped", _drops_long),
+        ),
+        "service_address": (
+            Method("address", _bound_wrong),
+            Method("port", _bound_port),
+        ),
+        "name_entry": (
+            Method("wrong", _record_wrong),
+            Method("missing", _record_missing),
+            Method("resolver", _resolver),
+        ),
+    }
+)

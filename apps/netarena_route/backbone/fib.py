@@ -1,0 +1,105 @@
+"""A router's table of routes, and what is found in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import NamedTuple, TypeAlias
+
+Address: TypeAlias = str
+
+
+class Hop(NamedTuple):
+    """Out by ``port`` to the machine that has ``gateway``, or the target itself if it is empty;
+    nowhere without a port."""
+
+    port: str
+    gateway: Address = ""
+
+
+BLACKHOLE = Hop("")
+
+
+class Route(NamedTuple):
+    """An entry of a routing table."""
+
+    prefix: IPv4Network
+    hop: Hop
+    distance: int
+    #: of OSPF
+    metric: int = 0
+
+
+class Table:
+    """One router's, by prefix: what is looked up is the longest that fits."""
+
+    def __init__(self, routes: Iterable[Route] = ()) -> None:
+        self._by_length: dict[int, dict[int, Route]] = {}
+        self._lengths: list[int] = []
+        self._found: dict[Address, Route | None] = {}
+        for route in routes:
+            self.offer(route)
+
+    def offer(self, route: Route) -> None:
+        """Take a route if it is better than what is there."""
+        length = route.prefix.prefixlen
+        if length not in self._by_length:
+            self._by_length[length] = {}
+            self._lengths = sorted(self._by_length, reverse=True)
+        level = self._by_length[length]
+        key = int(route.prefix.network_address)
+        known = level.get(key)
+        if known is None or (route.distance, route.metric) < (known.distance, known.metric):
+            level[key] = route
+            self._found.clear()
+
+    def look_up(self, address: Address, *, default: bool = True) -> Route | None:
+        """The route to ``address``; not one to everywhere, unless ``default``."""
+        if address not in self._found:
+            self._found[address] = self._look_up(number_of(address))
+        route = self._found[address]
+        return route if default or route is None or route.prefix.prefixlen else None
+
+    def _look_up(self, number: int) -> Route | None:
+        for length in self._lengths:
+            route = self._by_length[length].get(number >> (32 - length) << (32 - length))
+            if route is not None:
+                return route
+        return None
+
+    def get(self, prefix: IPv4Network) -> Route | None:
+        """The route to exactly this prefix."""
+        return self._by_length.get(prefix.prefixlen, {}).get(int(prefix.network_address))
+
+    def __iter__(self) -> Iterator[Route]:
+        for level in self._by_length.values():
+            yield from level.values()
+
+
+@lru_cache(maxsize=65536)
+def network_of(address: str) -> IPv4Network:
+    """The network that an address with its prefix length is on."""
+    return IPv4Interface(address).network
+
+
+@lru_cache(maxsize=65536)
+def number_of(address: Address) -> int:
+    """The 32 bits of an address."""
+    a, b, c, d = address.split(".")
+    return int(a) << 24 | int(b) << 16 | int(c) << 8 | int(d)
+
+
+@lru_cache(maxsize=65536)
+def is_on(address: Address, network: str) -> bool:
+    """Whether an address is on the network of another one."""
+    return IPv4Address(address) in network_of(network)
+
+
+def resolve(table: Table, address: Address) -> Hop | None:
+    """Where a next hop is: connected, or by a route that is not the default one."""
+    route = table.look_up(address, default=False)
+    if route is None:
+        return None
+    hop = route.hop
+    return Hop(hop.port, address) if hop.port and not hop.gateway else hop

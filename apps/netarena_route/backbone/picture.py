@@ -1,0 +1,105 @@
+"""What a backbone looks like: a matrix for each sort of what is tested, the ways, the machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from netarena.model import Episode
+from netarena.picture import Change, Difference, Link, Mark, Matrix, Node, Picture, Topology
+from netarena_route.backbone.model import World
+from netarena_route.backbone.query import Case
+from netarena_route.backbone.state import FAILS, Fact, Facts, Sort, facts_of, misfits, read
+
+
+class _Table(NamedTuple):
+    title: str
+    sort: Sort
+
+
+_TABLES = (
+    _Table("Who pings whom", "ping"),
+    _Table("By packets of full size", "full"),
+    _Table("Who is served", "service"),
+    _Table("What other systems hear", "route"),
+)
+#: of machines that nobody may log in to, of our own routers, of hosts
+_OUTSIDE, _OURS, _HOSTS = range(3)
+
+
+def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
+    """After step ``number``, or as the agent met it (0)."""
+    state = [episode.initial_state, *(step.state for step in episode.steps)][number]
+    if state is None:
+        return ()
+    world, wanted = case.world, case.wanted
+    now = facts_of(world, read(state))
+    wrong = misfits(wanted, now)
+    return (
+        *(_matrix(table, wanted, now) for table in _TABLES),
+        _ways(wanted, now, wrong),
+        _topology(world, wanted, now, wrong),
+    )
+
+
+def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:
+    """Rows and columns are of what is intended and of what is, so that what leaks has its own."""
+    tested = {fact: None for fact in (*wanted, *now) if fact.sort == table.sort}
+    rows = tuple(dict.fromkeys(fact.source for fact in tested))
+    columns = tuple(dict.fromkeys(fact.target for fact in tested))
+    if {*rows} == {*columns}:
+        columns = rows
+    cells = tuple(
+        tuple(_mark(wanted, now, Fact(table.sort, source, target)) for target in columns)
+        for source in rows
+    )
+    return Matrix(title=table.title, rows=rows, columns=columns, cells=cells)
+
+
+def _mark(wanted: Facts, now: Facts, fact: Fact) -> Mark:
+    """What fails, and is tested, is there all the same: what is not heard is not."""
+    value, seen = wanted.get(fact), now.get(fact)
+    if value == seen:
+        return {FAILS: Mark.APART, None: Mark.NONE}.get(value, Mark.WORKS)
+    return Mark.EXPOSED if value in {FAILS, None} else Mark.BROKEN
+
+
+def _ways(wanted: Facts, now: Facts, wrong: Sequence[Fact]) -> Difference:
+    """The way of each chosen pair that takes another one than it must."""
+    return Difference(
+        title="Ways that traffic must take",
+        titles=("must take", "takes"),
+        changes=tuple(
+            Change(element=str(fact), before=wanted[fact], after=now[fact], right=False)
+            for fact in wrong
+            if fact.sort == "way"
+        ),
+    )
+
+
+def _topology(world: World, wanted: Facts, now: Facts, wrong: Sequence[Fact]) -> Topology:
+    hosts = {host.name: host.port.address for host in world.hosts}
+    return Topology(
+        title="The network",
+        nodes=(*_nodes(world),),
+        links=tuple(
+            Link(ends=(link.one[0], link.other[0]), label=hosts.get(link.other[0], ""))
+            for link in world.links
+        ),
+        pairs=tuple(
+            (fact.source, fact.target, _mark(wanted, now, fact))
+            for fact in wrong
+            if fact.sort == "ping"
+        ),
+    )
+
+
+def _nodes(world: World) -> Iterator[Node]:
+    kinds: Mapping[str, str] = {one.router: f"{one.kind}, AS {one.asn}" for one in world.outsiders}
+    for router in world.outside:
+        yield Node(name=router.name, role=kinds.get(router.name, "outside"), rank=_OUTSIDE)
+    for router in world.routers:
+        role = "firewall router" if router.name == world.firewall else "router"
+        yield Node(name=router.name, role=role, rank=_OURS)
+    for host in world.hosts:
+        yield Node(name=host.name, role=f"host of {host.zone}", rank=_HOSTS)

@@ -1,0 +1,242 @@
+"""What an agent is told of a backbone: its documentation, what differs from it, what was tried.
+
+The documentation has the inventory, what other systems agreed to, which nobody could look up, and
+what is intended, by zones; no setting that is to be found on the machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from string import Template
+from typing import Any
+
+from netarena.model import Query, State, Step
+from netarena.prompts import (
+    CommandLimits,
+    PromptParts,
+    read_examples,
+    read_text,
+    tell_harm,
+    tell_turns,
+)
+from netarena_route.backbone.model import Host, Peer, Router, World, bare
+from netarena_route.backbone.query import Case
+from netarena_route.backbone.state import (
+    FAILS,
+    MAX_NAMED,
+    WORKS,
+    Fact,
+    Facts,
+    facts_of,
+    first,
+    misfits,
+    read,
+)
+
+PACKAGE = "netarena_route"
+KEYS = ("machine", "command")
+_EXAMPLES = ("backbone_look", "backbone_repair")
+
+
+def prompt_parts(
+    query: Query, case: Case, state: State, steps: Sequence[Step], limits: CommandLimits
+) -> PromptParts:
+    """The parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns."""
+    world = case.world
+    rules = Template(read_text(PACKAGE, "backbone")).substitute(
+        asn=world.asn,
+        num_routers=len(world.routers),
+        num_others=len(world.outsiders),
+        documentation="\n".join(document(world, case.wanted)),
+        **asdict(limits),
+    )
+    return PromptParts(
+        rules=rules,
+        reply_format=read_text(PACKAGE, "reply"),
+        task=query.text,
+        situation=tell_misfits(world, case.wanted, state),
+        history=tell_turns(steps, KEYS, limits, _tell_change),
+        examples=read_examples(PACKAGE, _EXAMPLES),
+    )
+
+
+def tell_misfits(world: World, wanted: Facts, state: State) -> str:
+    """What differs from the documentation, some of each sort first."""
+    now = facts_of(world, read(state))
+    wrong = misfits(wanted, now)
+    if not wrong:
+        return "Everything that is tested is as documented."
+    lines = [f"Not as documented ({len(wrong)}):"]
+    lines += [f"- {_tell_misfit(fact, wanted.get(fact), now.get(fact))}" for fact in first(wrong)]
+    if len(wrong) > MAX_NAMED:
+        lines.append(f"- and {len(wrong) - MAX_NAMED} more")
+    return "\n".join(lines)
+
+
+def _tell_misfit(fact: Fact, should: str | None, does: str | None) -> str:
+    if fact.sort == "way":
+        return f"the way {fact.source} -> {fact.target} is {does or 'direct'}, not {should}"
+    if fact.sort == "route":
+        if should is None:
+            return f"{fact.source} uses for {fact.target} {does}, and must hear nothing of it"
+        return f"{fact.source} uses for {fact.target} {does or 'nothing'}, not {should}"
+    size = " with 1500 bytes" if fact.sort == "full" else ""
+    verb = {FAILS: "fails", WORKS: "works, and must not"}[does or FAILS]
+    return f"{fact.source} -> {fact.target}{size} {verb}"
+
+
+def _tell_change(step: Step) -> str:
+    """What a step did, from its judgement; empty without one."""
+    if step.judgement is None or not isinstance(step.judgement.detail, dict):
+        return ""
+    detail: dict[str, Any] = step.judgement.detail
+    changes = [
+        f"{word}: {_tell(detail[word], detail[f'num_{word}'])}"
+        for word in ("harmed", "healed")
+        if detail[f"num_{word}"]
+    ]
+    told = f"Afterwards: {'; '.join(changes) or 'as before'}."
+    harm = [
+        one.detail for one in step.judgement.findings if one.rule in {"daemon_ended", "not_settled"}
+    ]
+    return "\n".join(filter(None, (told, tell_harm(harm))))
+
+
+def _tell(named: Sequence[str], total: int) -> str:
+    return ", ".join(named) + (f" and {total - len(named)} more" if total > len(named) else "")
+
+
+# documentation
+
+
+def document(world: World, wanted: Facts) -> Iterator[str]:
+    """The documentation, a line for each thing."""
+    yield f"AS {world.asn} has {world.block} for its hosts, and {world.infrastructure} for itself."
+    yield "Routers (their own address is what they speak BGP from and are pinged at):"
+    for router in world.routers:
+        cables = ", ".join(_cable(world, router, port.name) for port in router.ports)
+        yield f"- {router.name} {router.loopback}: {cables}"
+    yield "Hosts by zone:"
+    for zone in world.zones:
+        hosts = ", ".join(_host(host) for host in world.hosts if host.zone == zone.name)
+        yield f"- {zone.name} ({zone.block}): {hosts}"
+    yield "Other autonomous systems:"
+    for outsider in world.outsiders:
+        yield (
+            f"- {outsider.router}, AS {outsider.asn}, {outsider.kind}: has "
+            f"{', '.join(outsider.prefixes)}"
+            + ("; it tells all that it knows, and a default" if outsider.kind == "upstream" else "")
+        )
+        yield from _agreements(world, outsider.router)
+    for name, address in world.closed:
+        yield f"- the session of {name} with {address} is shut by design, and stays"
+    yield (
+        f"Firewall: {world.firewall} follows the connections that it forwards, and drops what "
+        "belongs to none that it saw."
+    )
+    yield "Pings, of 84 and of 1500 bytes; between zones not named here they fail by design:"
+    yield from _pings(world, wanted)
+    yield "Services, by name and by address; whoever is not named is kept out by design:"
+    yield from _services(world, wanted)
+    yield "Ways, which are what pings take:"
+    yield from (
+        f"- {fact.source} -> {fact.target}: {value}"
+        for fact, value in wanted.items()
+        if fact.sort == "way"
+    )
+    yield (
+        "Announcements: nobody is told of routes of a peer or an upstream but a customer; who "
+        "hears what, and uses which path for it:"
+    )
+    for router in world.outside:
+        heard = "; ".join(
+            f"{fact.target} {value}"
+            for fact, value in wanted.items()
+            if fact.sort == "route" and fact.source == router.name
+        )
+        yield f"- {router.name}: {heard}"
+
+
+def _cable(world: World, router: Router, port: str) -> str:
+    far, _ = world.far[router.name, port]
+    return f"{port} {router.port(port).address} to {far}"
+
+
+def _host(host: Host) -> str:
+    held = f" and {', '.join(host.held)}" if host.held else ""
+    names = f", asks {host.resolver} for names" if host.resolver else ""
+    return f"{host.name} {host.port.address}{held} (gateway {host.gateway}{names})"
+
+
+def _agreements(world: World, other: str) -> Iterator[str]:
+    """What a router of another system wants of its sessions with us."""
+    router = world.router(other)
+    for peer in router.bgp.peers:
+        if peer.asn != world.asn:
+            continue
+        own = peer.update_source or next(
+            bare(port.address) for port in router.ports if _is_there(world, other, port.name, peer)
+        )
+        terms = [
+            *([f"password {peer.password}"] if peer.password else ["no password"]),
+            *([f"TTL security of {peer.ttl_security} hops"] if peer.ttl_security else []),
+            *([f"up to {peer.multihop} hops"] if peer.multihop else []),
+        ]
+        yield f"  - session {own} with {peer.address} ({peer.description}): {', '.join(terms)}"
+
+
+def _is_there(world: World, other: str, port: str, peer: Peer) -> bool:
+    far, far_port = world.far[other, port]
+    return (
+        far == peer.description
+        and bare(next(one.address for one in world.machines[far].ports if one.name == far_port))
+        == peer.address
+    )
+
+
+def _zones(world: World) -> Mapping[str, str]:
+    return {
+        **{router.name: "the routers" for router in world.routers},
+        **{host.name: host.zone for host in world.hosts},
+    }
+
+
+def _pings(world: World, wanted: Facts) -> Iterator[str]:
+    zone_of = _zones(world)
+    reached: dict[str, list[str]] = {}
+    for fact, value in wanted.items():
+        if fact.sort == "ping":
+            to = reached.setdefault(zone_of[fact.source], [])
+            if value == WORKS and zone_of[fact.target] not in to:
+                to.append(zone_of[fact.target])
+    for zone, to in reached.items():
+        yield f"- {zone} {'reach' if zone == 'the routers' else 'reaches'} {_list(to)}"
+
+
+def _services(world: World, wanted: Facts) -> Iterator[str]:
+    zone_of = _zones(world)
+    for offer in world.offers:
+        targets = {
+            f"{offer.protocol} {target} {offer.port}" for target in (offer.name, offer.address)
+        }
+        zones = [
+            zone_of[fact.source]
+            for fact, value in wanted.items()
+            if fact.sort == "service" and fact.target in targets and value == WORKS
+        ]
+        yield (
+            f"- {offer.name} is {offer.address} on {offer.host}, {offer.protocol} port "
+            f"{offer.port}: for {_list(dict.fromkeys(zones))}"
+        )
+    for host in world.hosts:
+        for service in host.services:
+            if service.name == "dns":
+                yield (
+                    f"- names: {service.address} on {host.name}, udp port 53: for our own zones, "
+                    "and of our own hosts; whether others may ask does not matter"
+                )
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nobody"

@@ -1,0 +1,104 @@
+"""What the lab is given of a world, and what it gives back: data that both sides import.
+
+A world (``model``) is rendered to a ``Setup``: machines that are cabled, with what each of them
+runs. The lab (``lab``) makes it real and returns an ``Observation`` of it; ``intent`` computes the
+same structure as it should be.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from netarena.model import Record
+
+Protocol: TypeAlias = Literal["tcp", "udp"]
+#: of a machine, the files that the lab gives it and an agent may write
+SERVICES, ZONE, RESOLVER = "/etc/serve/services", "/etc/serve/zone", "/etc/serve/resolver"
+
+
+class End(Record):
+    """One end of a link: ``mac`` is six bytes as ``02:4e:...``."""
+
+    machine: str
+    interface: str
+    mac: str
+
+
+class Cable(Record):
+    """Two ends are a cable between two machines; more are a switch that an agent never sees."""
+
+    ends: tuple[End, ...]
+
+
+class Recipe(Record):
+    """What one machine runs, in the order of the fields.
+
+    ``commands`` are lines of a shell, each of which must succeed, run in the machine's namespace
+    when its cables are up: addresses, routes, filters, sysctls. ``frr`` is the text of an frr.conf;
+    none where no daemon runs. ``services`` are the lines of the file ``SERVICES``: a name, ``tcp``
+    or ``udp``, an address of its own or 0.0.0.0, a port. Each is a server that answers whoever
+    asks. The one named ``dns`` (udp, port 53) answers questions for addresses from ``zone``, lines
+    of a name and an address. ``resolver`` is the address of the server of names that the machine
+    asks. ``login`` tells whether the agent may run commands there.
+    """
+
+    machine: str
+    commands: tuple[str, ...] = ()
+    frr: str | None = None
+    services: tuple[str, ...] = ()
+    zone: tuple[str, ...] = ()
+    resolver: str | None = None
+    login: bool = True
+
+
+class Ask(Record):
+    """A service that is asked from a machine: by a ``target`` address, or a name that the
+    machine's resolver must know. Only what ``server`` answers counts."""
+
+    source: str
+    server: str
+    target: str
+    protocol: Protocol
+    port: int
+
+
+class Setup(Record):
+    """All that the lab needs.
+
+    ``endpoints`` are (machine, address) that are pinged from each other, in both sizes; an endpoint
+    pings from its own address. ``asks`` are services, ``ways`` pairs of indices of endpoints whose
+    way is told, ``ears`` machines of other autonomous systems, whose tables are told.
+    """
+
+    cables: tuple[Cable, ...]
+    recipes: tuple[Recipe, ...]
+    endpoints: tuple[tuple[str, str], ...]
+    asks: tuple[Ask, ...] = ()
+    ways: tuple[tuple[int, int], ...] = ()
+    ears: tuple[str, ...] = ()
+    #: bytes of an IP packet that each way must carry
+    full_bytes: int = 1500
+
+
+class Observation(Record):
+    """One settled look, in the order of the setup's fields.
+
+    ``small`` and ``full`` have a row of ``1`` and ``0`` for each endpoint: pings of 84 bytes, and
+    of ``full_bytes`` that nobody may fragment. ``services`` is one such row for ``asks``.
+    ``ways`` are the machines that a ping of the pair passed, its source and target left out, to
+    where it came; ``heard`` the routes of each ear as (prefix, path of AS numbers, next hop), best
+    ones only, its own left out. ``down`` are daemons that have ended, as ``machine/daemon``.
+    ``settled`` is false where the network had not come to rest after 15 s. ``touched`` are machines
+    on which something is set otherwise than before an agent's first command there. ``leftover`` are
+    the commands of faults, by their number, of which something is still so; of tickets alone.
+    """
+
+    small: tuple[str, ...]
+    full: tuple[str, ...]
+    services: str
+    ways: tuple[tuple[str, ...], ...]
+    heard: tuple[tuple[tuple[str, str, str], ...], ...]
+    down: tuple[str, ...] = ()
+    settled: bool = True
+    touched: tuple[str, ...] = ()
+    leftover: tuple[int, ...] = ()

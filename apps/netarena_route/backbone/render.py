@@ -1,0 +1,354 @@
+"""A world as what its machines run: an frr.conf, commands of Linux, files of services.
+
+The same words are used for a whole machine and for what a fault changes of it, so that a repair
+types what was there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Interface
+
+from netarena_route.backbone.model import (
+    LOOPBACK,
+    Bgp,
+    CommunityList,
+    Host,
+    MapEntry,
+    Ospf,
+    OspfPort,
+    Peer,
+    Port,
+    PrefixEntry,
+    Range,
+    RouteMap,
+    Router,
+    Rule,
+    Service,
+    Static,
+    World,
+    bare,
+)
+from netarena_route.backbone.recipe import Ask, Cable, End, Recipe, Setup
+
+
+def render(world: World) -> Setup:
+    """All that the lab needs of ``world``."""
+    numbers = {name: index for index, (name, _) in enumerate(world.endpoints)}
+    return Setup(
+        cables=tuple(
+            Cable(ends=(_end(world, *link.one), _end(world, *link.other))) for link in world.links
+        ),
+        recipes=(
+            *(_recipe_of_router(router, login=True) for router in world.routers),
+            *(_recipe_of_router(router, login=False) for router in world.outside),
+            *(_recipe_of_host(world, host) for host in world.hosts),
+        ),
+        endpoints=world.endpoints,
+        asks=asks(world),
+        ways=tuple((numbers[one], numbers[other]) for one, other in world.ways),
+        ears=tuple(router.name for router in world.outside),
+    )
+
+
+def asks(world: World) -> tuple[Ask, ...]:
+    """Each offer, from each host but its own: by its name where the host asks a server of names."""
+    return tuple(
+        Ask(
+            source=host.name,
+            server=offer.host,
+            target=offer.name if host.resolver else offer.address,
+            protocol=offer.protocol,
+            port=offer.port,
+        )
+        for offer in world.offers
+        for host in world.hosts
+        if host.name != offer.host
+    )
+
+
+def _end(world: World, machine: str, interface: str) -> End:
+    port = next(one for one in world.machines[machine].ports if one.name == interface)
+    return End(machine=machine, interface=interface, mac=port.mac)
+
+
+def _recipe_of_router(router: Router, *, login: bool) -> Recipe:
+    return Recipe(
+        machine=router.name,
+        commands=(
+            *_addresses(router.ports, (router.loopback, *router.held)),
+            *(f"ip route add {kernel_route(one)}" for one in router.kernel_routes),
+            *_settings(router.sysctls, router.rules),
+        ),
+        frr=frr_conf(router),
+        login=login,
+    )
+
+
+def _recipe_of_host(world: World, host: Host) -> Recipe:
+    return Recipe(
+        machine=host.name,
+        commands=(
+            *_addresses(host.ports, host.held),
+            f"ip route add default via {host.gateway}",
+            *_settings(host.sysctls, host.rules),
+        ),
+        services=tuple(service_line(service) for service in host.services),
+        zone=tuple(record_line(*record) for record in host.records),
+        resolver=host.resolver or None,
+        login=all(host.zone != outsider.router for outsider in world.outsiders),
+    )
+
+
+def _addresses(ports: Sequence[Port], held: Sequence[str]) -> Iterator[str]:
+    for address in held:
+        yield f"ip addr add {address}/32 dev {LOOPBACK}"
+    for port in ports:
+        yield f"ip addr add {port.address} dev {port.name}"
+        if port.mtu != Port.model_fields["mtu"].default:
+            yield f"ip link set {port.name} mtu {port.mtu}"
+
+
+def _settings(sysctls: Sequence[tuple[str, str]], rules: Sequence[Rule]) -> Iterator[str]:
+    if sysctls:
+        yield "sysctl -q -w " + " ".join(f"{name}={value}" for name, value in sysctls)
+    if rules:
+        lines = "\\n".join(f"-A {rule_text(rule)}" for rule in rules)
+        yield f"printf '*filter\\n{lines}\\nCOMMIT\\n' | iptables-restore"
+
+
+def service_line(service: Service) -> str:
+    """A line of a machine's services."""
+    return f"{service.name} {service.protocol} {service.address} {service.port}"
+
+
+def record_line(name: str, address: str) -> str:
+    """A line of the zone of a server of names."""
+    return f"{name} {address}"
+
+
+def kernel_route(static: Static) -> str:
+    """What follows ``ip route add``."""
+    if static.via == "blackhole":
+        return f"blackhole {static.prefix}"
+    return f"{static.prefix} via {static.via}"
+
+
+def rule_text(rule: Rule) -> str:
+    """What follows ``iptables -A``."""
+    words: list[str] = [rule.chain]
+    words += ["-s", rule.source] if rule.source else []
+    words += ["-d", rule.target] if rule.target else []
+    words += ["-i", rule.into] if rule.into else []
+    words += ["-o", rule.out] if rule.out else []
+    words += ["-p", rule.protocol] if rule.protocol else []
+    words += ["--dport", str(rule.port)] if rule.port else []
+    words += ["--icmp-type", rule.icmp] if rule.icmp else []
+    words += ["-m", "length", "--length", f"{rule.length}:65535"] if rule.length else []
+    if rule.state:
+        state = "RELATED,ESTABLISHED" if rule.state == "ESTABLISHED" else rule.state
+        words += ["-m", "conntrack", "--ctstate", state]
+    words += ["-j", rule.verdict]
+    return " ".join(words)
+
+
+# frr.conf, as ``show running-config`` has it
+
+
+def frr_conf(router: Router) -> str:
+    """All that a router's daemons are told."""
+    lines = [f"hostname {router.name}"]
+    lines += [f"ip route {static_text(static)}" for static in router.statics]
+    if router.ospf:
+        for port in router.ports:
+            if port.ospf:
+                lines += [f"interface {port.name}", *_indent(port_lines(router.ospf, port)), "exit"]
+        if router.ospf.interfaces:
+            lines += [f"interface {LOOPBACK}", f" ip ospf area {router.ospf.area}", "exit"]
+        lines += ["router ospf", *_indent(ospf_lines(router.ospf, router)), "exit"]
+    for name, entry in ((one.name, entry) for one in router.prefix_lists for entry in one.entries):
+        lines.append(prefix_text(name, entry))
+    lines += [community_text(one) for one in router.community_lists]
+    for route_map in router.route_maps:
+        lines += map_lines(route_map)
+    lines.append("bgp route-map delay-timer 1")
+    lines += [f"router bgp {router.bgp.asn}", *_indent(bgp_lines(router.bgp)), "exit"]
+    return "\n".join(lines) + "\n"
+
+
+def _indent(lines: Sequence[str]) -> list[str]:
+    return [f" {line}" for line in lines]
+
+
+def static_text(static: Static) -> str:
+    """What follows ``ip route``."""
+    distance = f" {static.distance}" if static.distance != 1 else ""
+    return f"{static.prefix} {static.via}{distance}"
+
+
+def port_lines(ospf: Ospf, port: Port) -> list[str]:
+    """Below ``interface``."""
+    has = port.ospf
+    assert has is not None
+    lines = [f"ip ospf area {has.area}"] if ospf.interfaces else []
+    if has.key:
+        lines += ["ip ospf authentication message-digest", key_text(has)]
+    lines.append(f"ip ospf cost {has.cost}")
+    if has.passive:
+        return [*lines, "ip ospf passive"]
+    lines += [
+        f"ip ospf dead-interval {has.dead}",
+        f"ip ospf hello-interval {has.hello}",
+        *(["ip ospf mtu-ignore"] if has.mtu_ignore else []),
+        f"ip ospf network {has.network}",
+        "ip ospf retransmit-interval 1",
+    ]
+    return lines
+
+
+def key_text(port: OspfPort) -> str:
+    """The key by which a port authenticates."""
+    return f"ip ospf message-digest-key {port.key_id} md5 {port.key}"
+
+
+def ospf_lines(ospf: Ospf, router: Router) -> list[str]:
+    """Below ``router ospf``."""
+    lines = [
+        f"ospf router-id {ospf.router_id}",
+        "timers throttle spf 0 50 200",
+        "timers throttle lsa all 0",
+        "timers lsa min-arrival 0",
+    ]
+    if ospf.redistribute:
+        lines.append(f"redistribute static route-map {ospf.redistribute}")
+    if not ospf.interfaces:
+        lines.append(network_text(f"{router.loopback}/32", ospf.area))
+        lines += [network_of(port) for port in router.ports if port.ospf]
+    lines += [range_text(one) for one in ospf.ranges]
+    return lines
+
+
+def network_text(address: str, area: str) -> str:
+    """The line that has the network of an address take part in an area."""
+    return f"network {IPv4Interface(address).network} area {area}"
+
+
+def network_of(port: Port) -> str:
+    """The line that has ``port`` take part, where ports are named by network."""
+    assert port.ospf is not None
+    return network_text(port.address, port.ospf.area)
+
+
+def range_text(one: Range) -> str:
+    """A summary, below ``router ospf``."""
+    return f"area {one.area} range {one.prefix}{'' if one.advertise else ' not-advertise'}"
+
+
+def prefix_text(name: str, entry: PrefixEntry) -> str:
+    """An entry of a prefix list."""
+    text = f"ip prefix-list {name} seq {entry.seq} {entry.verdict} {entry.prefix}"
+    text += f" ge {entry.ge}" if entry.ge else ""
+    return text + (f" le {entry.le}" if entry.le else "")
+
+
+def community_text(one: CommunityList) -> str:
+    """A community list."""
+    return f"bgp community-list standard {one.name} seq 5 permit {one.community}"
+
+
+def map_lines(route_map: RouteMap) -> list[str]:
+    """A route map, with its head lines."""
+    lines = []
+    for entry in route_map.entries:
+        lines += [f"route-map {route_map.name} {entry.verdict} {entry.seq}"]
+        lines += [*_indent(entry_lines(entry)), "exit"]
+    return lines
+
+
+def entry_lines(entry: MapEntry) -> list[str]:
+    """Below ``route-map``."""
+    lines = []
+    if entry.prefix_list:
+        lines.append(f"match ip address prefix-list {entry.prefix_list}")
+    if entry.community_list:
+        lines.append(f"match community {entry.community_list}")
+    if entry.prepend:
+        lines.append(f"set as-path prepend last-as {entry.prepend}")
+    if entry.community:
+        lines.append(f"set community {entry.community}{' additive' if entry.additive else ''}")
+    if entry.local_preference is not None:
+        lines.append(f"set local-preference {entry.local_preference}")
+    if entry.metric is not None:
+        lines.append(f"set metric {entry.metric}")
+    return lines
+
+
+def bgp_lines(bgp: Bgp) -> list[str]:
+    """Below ``router bgp``."""
+    lines = [
+        f"bgp router-id {bgp.router_id}",
+        "bgp deterministic-med",
+        "bgp bestpath compare-routerid",
+        "timers bgp 1 3",
+        "coalesce-time 10",
+    ]
+    for peer in bgp.peers:
+        lines += peer_lines(peer)
+    lines.append("address-family ipv4 unicast")
+    lines += [f" network {prefix}" for prefix in bgp.networks]
+    for peer in bgp.peers:
+        lines += _indent(family_lines(peer))
+    return [*lines, "exit-address-family"]
+
+
+def peer_lines(peer: Peer) -> list[str]:
+    """Of one neighbor, below ``router bgp``."""
+    head = f"neighbor {peer.address}"
+    lines = [f"{head} remote-as {peer.asn}", f"{head} description {peer.description}"]
+    if peer.password:
+        lines.append(f"{head} password {peer.password}")
+    if peer.multihop:
+        lines.append(f"{head} ebgp-multihop {peer.multihop}")
+    if peer.passive:
+        lines.append(f"{head} passive")
+    if peer.shutdown:
+        lines.append(f"{head} shutdown")
+    lines.append(f"{head} timers connect 1")
+    if peer.ttl_security:
+        lines.append(f"{head} ttl-security hops {peer.ttl_security}")
+    if peer.update_source:
+        lines.append(f"{head} update-source {peer.update_source}")
+    return lines
+
+
+def family_lines(peer: Peer) -> list[str]:
+    """Of one neighbor, below ``address-family ipv4 unicast``."""
+    head = f"neighbor {peer.address}"
+    lines = []
+    if peer.weight:
+        lines.append(f"{head} weight {peer.weight}")
+    if peer.client:
+        lines.append(f"{head} route-reflector-client")
+    if peer.next_hop_self:
+        lines.append(f"{head} next-hop-self")
+    if not peer.send_community:
+        lines.append(f"no {head} send-community")
+    if peer.prefix_list_in:
+        lines.append(f"{head} prefix-list {peer.prefix_list_in} in")
+    if peer.prefix_list_out:
+        lines.append(f"{head} prefix-list {peer.prefix_list_out} out")
+    if peer.maximum_prefix:
+        lines.append(f"{head} maximum-prefix {peer.maximum_prefix}")
+    if peer.route_map_in:
+        lines.append(f"{head} route-map {peer.route_map_in} in")
+    if peer.route_map_out:
+        lines.append(f"{head} route-map {peer.route_map_out} out")
+    return lines
+
+
+def bare_addresses(router: Router) -> Iterator[str]:
+    """All addresses of a router's own."""
+    yield router.loopback
+    yield from router.held
+    for port in router.ports:
+        yield bare(port.address)

@@ -1,0 +1,733 @@
+"""What routers know when their protocols have come to rest: OSPF, BGP, and a table for each.
+
+Formulas for what FRR does with the settings that worlds have, and no more: adjacencies that form or
+do not, shortest paths with areas, summaries and external routes (RFC 2328), sessions, policies and
+the choice of the best path (RFC 4271, with ``deterministic-med`` and ``compare-routerid``, so that
+no choice depends on the order of events). ``Tables.doubtful`` has what rests on a tie.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+from typing import NamedTuple
+
+from netarena_route.backbone.fib import (
+    BLACKHOLE,
+    Address,
+    Hop,
+    Route,
+    Table,
+    is_on,
+    network_of,
+    number_of,
+    resolve,
+)
+from netarena_route.backbone.follow import Follower
+from netarena_route.backbone.model import (
+    BACKBONE_AREA,
+    Bgp,
+    Link,
+    MapEntry,
+    OspfPort,
+    Peer,
+    Port,
+    PrefixEntry,
+    RouteMap,
+    Router,
+    Static,
+    World,
+    bare,
+)
+from netarena_route.backbone.render import bare_addresses
+
+#: administrative distances of FRR; routes of the kernel are of nobody's choice
+_CONNECTED, _KERNEL, _EBGP, _OSPF, _IBGP = 0, 0, 20, 110, 200
+#: of an external route of type 2, which ``redistribute`` makes
+_EXTERNAL_METRIC = 20
+_DEFAULT_PREFERENCE = 100
+_OWN_WEIGHT = 32768
+#: after which what still changes never rests
+_ROUNDS = 60
+_BGP_PORT = 179
+_RESOLVED = 8
+
+
+class Path(NamedTuple):
+    """A route of BGP, as a router has it from ``peer`` (an index; -1: its own)."""
+
+    prefix: str
+    as_path: tuple[int, ...] = ()
+    next_hop: Address = ""
+    preference: int = _DEFAULT_PREFERENCE
+    metric: int = 0
+    communities: frozenset[str] = frozenset()
+    peer: int = -1
+    inner: bool = False
+    weight: int = 0
+    #: router id of who brought it into the system, and reflectors on its way
+    originator: str = ""
+    clusters: tuple[str, ...] = ()
+
+
+class Session(NamedTuple):
+    """A session that stands, seen from ``router``: the index of its peer there and at the other."""
+
+    router: str
+    peer: int
+    other: str
+    other_peer: int
+    #: the addresses that it runs between
+    here: Address
+    there: Address
+
+
+@dataclass
+class Tables:
+    """What every router comes to know."""
+
+    fib: dict[str, Table] = field(default_factory=dict)
+    #: by router, the best path to each prefix
+    best: dict[str, dict[str, Path]] = field(default_factory=dict)
+    sessions: list[Session] = field(default_factory=list)
+    #: full adjacencies of OSPF
+    adjacent: list[Link] = field(default_factory=list)
+    #: (router, prefix) of routes that depend on a tie or never rest
+    doubtful: set[tuple[str, str]] = field(default_factory=set)
+
+
+def settle(world: World) -> Tables:
+    """What routers know of a world at rest."""
+    tables = Tables()
+    owners = {
+        address: router.name
+        for router in (*world.routers, *world.outside)
+        for address in bare_addresses(router)
+    }
+    ospf = _Ospf(world, tables)
+    inner = {
+        router.name: (*_connected(router), *ospf.routes(router.name))
+        for router in (*world.routers, *world.outside)
+    }
+    base = {}
+    for router in (*world.routers, *world.outside):
+        base[router.name] = Table(inner[router.name])
+        _add_statics(base[router.name], router)
+    closed: set[tuple[str, int]] = set()
+    follower = Follower(world, base)
+    while True:
+        tables.sessions = list(_sessions(world, base, follower, owners, closed))
+        speakers = _Speakers(world, base, tables)
+        speakers.run()
+        full = speakers.overfull() - closed
+        if not full:
+            break
+        closed |= full
+    tables.doubtful |= follower.doubtful
+    for router in (*world.routers, *world.outside):
+        table = Table((*inner[router.name], *speakers.routes(router.name)))
+        _add_statics(table, router)
+        tables.fib[router.name] = table
+    return tables
+
+
+def _connected(router: Router) -> Iterator[Route]:
+    for port in router.ports:
+        yield Route(network_of(port.address), Hop(port.name), _CONNECTED)
+    for static in router.kernel_routes:
+        hop = BLACKHOLE
+        if static.via != "blackhole":
+            port = next(one for one in router.ports if is_on(static.via, one.address))
+            hop = Hop(port.name, static.via)
+        yield Route(network_of(static.prefix), hop, _KERNEL)
+
+
+def _add_statics(table: Table, router: Router) -> None:
+    """Static routes, those too whose next hop other routes lead to."""
+    waiting: Sequence[Static] = router.statics
+    for _ in range(_RESOLVED):
+        rest = []
+        for static in waiting:
+            hop = BLACKHOLE if static.via == "blackhole" else resolve(table, static.via)
+            if hop is None:
+                rest.append(static)
+            else:
+                table.offer(Route(network_of(static.prefix), hop, static.distance))
+        if len(rest) == len(waiting):
+            return
+        waiting = rest
+
+
+# OSPF
+
+
+class _Spf(NamedTuple):
+    """Cost and first hop to every router of an area, from one of them."""
+
+    cost: dict[str, int]
+    hop: dict[str, Hop]
+    tied: set[str]
+
+
+class _Ospf:
+    """The link state of our routers, and the routes that follow."""
+
+    def __init__(self, world: World, tables: Tables) -> None:
+        self._world = world
+        self._tables = tables
+        #: area -> router -> (neighbour, cost, hop)
+        self._edges: dict[str, dict[str, list[tuple[str, int, Hop]]]] = {}
+        self._members: dict[str, list[Router]] = {}
+        for router in world.routers:
+            for area in sorted(self._areas(router)):
+                self._members.setdefault(area, []).append(router)
+        for link in world.inner_links():
+            self._join(link)
+        self._spf = {
+            (area, router.name): self._shortest(area, router.name)
+            for area, routers in self._members.items()
+            for router in routers
+        }
+        self._inner = {router.name: self._intra(router) for router in world.routers}
+        self._all = {router.name: dict(self._inner[router.name]) for router in world.routers}
+        self._exchange()
+        self._told = {router.name: [*_externals(router)] for router in world.routers}
+
+    @staticmethod
+    def _areas(router: Router) -> set[str]:
+        if router.ospf is None:
+            return set()
+        return {port.ospf.area for port in router.ports if port.ospf} | {router.ospf.area}
+
+    def _join(self, link: Link) -> None:
+        one, other = (self._world.router(name) for name in (link.one[0], link.other[0]))
+        here, there = one.port(link.one[1]), other.port(link.other[1])
+        if not is_adjacent(one, here, other, there):
+            return
+        self._tables.adjacent.append(link)
+        assert here.ospf is not None
+        assert there.ospf is not None
+        edges = self._edges.setdefault(here.ospf.area, {})
+        if here.ospf.network == there.ospf.network:
+            edges.setdefault(one.name, []).append(
+                (other.name, here.ospf.cost, Hop(here.name, bare(there.address)))
+            )
+            edges.setdefault(other.name, []).append(
+                (one.name, there.ospf.cost, Hop(there.name, bare(here.address)))
+            )
+
+    def _shortest(self, area: str, start: str) -> _Spf:
+        edges = self._edges.get(area, {})
+        cost, hop, tied = {start: 0}, {start: BLACKHOLE}, set[str]()
+        heap = [(0, start)]
+        while heap:
+            so_far, name = heapq.heappop(heap)
+            if so_far > cost[name]:
+                continue
+            for far, more, first in edges.get(name, []):
+                new, by = so_far + more, first if name == start else hop[name]
+                if new < cost.get(far, new + 1):
+                    cost[far], hop[far] = new, by
+                    tied.discard(far)
+                    if name in tied:
+                        tied.add(far)
+                    heapq.heappush(heap, (new, far))
+                elif new == cost[far] and (by != hop[far] or name in tied):
+                    tied.add(far)
+        return _Spf(cost, hop, tied)
+
+    def _intra(self, router: Router) -> dict[IPv4Network, tuple[int, str, Hop]]:
+        """Prefix -> cost, area and hop, within areas."""
+        found: dict[IPv4Network, tuple[int, str, Hop]] = {}
+        for area in sorted(self._areas(router)):
+            spf = self._spf[area, router.name]
+            for other in self._members[area]:
+                if other.name not in spf.cost:
+                    continue
+                for prefix, cost in _stubs(other, area):
+                    total = spf.cost[other.name] + cost
+                    if prefix not in found or total < found[prefix][0]:
+                        found[prefix] = total, area, spf.hop[other.name]
+                        if other.name in spf.tied:
+                            self._tables.doubtful.add((router.name, str(prefix)))
+        return found
+
+    def _exchange(self) -> None:
+        """Routes between areas: from others' areas to the backbone, and from there to others."""
+        borders = [
+            router
+            for router in self._world.routers
+            if {BACKBONE_AREA} < self._areas(router) and router.ospf
+        ]
+        for to_backbone in (True, False):
+            told = {
+                router.name: self._summaries(router, to_backbone=to_backbone) for router in borders
+            }
+            for router in self._world.routers:
+                for area in sorted(self._areas(router)):
+                    if (area == BACKBONE_AREA) != to_backbone:
+                        continue
+                    if area != BACKBONE_AREA and BACKBONE_AREA in self._areas(router):
+                        continue  # who is in the backbone learns of others there alone
+                    self._learn(router.name, area, told)
+
+    def _learn(
+        self, name: str, area: str, told: Mapping[str, Mapping[str, Mapping[IPv4Network, int]]]
+    ) -> None:
+        spf, known = self._spf[area, name], self._all[name]
+        for border, by_area in told.items():
+            if border == name or border not in spf.cost:
+                continue
+            for prefix, cost in by_area.get(area, {}).items():
+                if prefix in self._inner[name]:
+                    continue
+                total = spf.cost[border] + cost
+                entry = total, BACKBONE_AREA, spf.hop[border]
+                if prefix not in known or total < known[prefix][0]:
+                    known[prefix] = entry
+                    if border in spf.tied:
+                        self._tables.doubtful.add((name, str(prefix)))
+                elif total == known[prefix][0] and entry[2] != known[prefix][2]:
+                    self._tables.doubtful.add((name, str(prefix)))
+
+    def _summaries(self, router: Router, *, to_backbone: bool) -> dict[str, dict[IPv4Network, int]]:
+        """Area -> what a border router tells there of the others."""
+        assert router.ospf is not None
+        told: dict[str, dict[IPv4Network, int]] = {}
+        for area in self._areas(router):
+            if (area == BACKBONE_AREA) != to_backbone:
+                continue
+            out = told.setdefault(area, {})
+            for prefix, (cost, source, _) in self._all[router.name].items():
+                if source == area:
+                    continue
+                within = next(
+                    (
+                        one
+                        for one in router.ospf.ranges
+                        if one.area == source and prefix.subnet_of(network_of(one.prefix))
+                    ),
+                    None,
+                )
+                if within is None:
+                    out[prefix] = cost
+                elif within.advertise:
+                    summary = network_of(within.prefix)
+                    out[summary] = max(out.get(summary, 0), cost)
+        return told
+
+    def _way_to(self, name: str, target: str) -> tuple[int, Hop] | None:
+        """Cost and first hop from one of our routers to another one."""
+        ways = [
+            (spf.cost[target], spf.hop[target])
+            for (_, start), spf in self._spf.items()
+            if start == name and target in spf.cost
+        ]
+        if not ways:
+            for (area, start), spf in self._spf.items():
+                for middle in spf.cost if start == name else ():
+                    for (other_area, begin), rest in self._spf.items():
+                        if begin == middle and other_area != area and target in rest.cost:
+                            ways.append((spf.cost[middle] + rest.cost[target], spf.hop[middle]))
+        return min(ways, default=None)
+
+    def routes(self, name: str) -> Iterator[Route]:
+        """Those of OSPF, as a router of ours offers them to its table."""
+        known = self._all.get(name, {})
+        for prefix, (cost, _, hop) in known.items():
+            if hop.port:
+                yield Route(prefix, hop, _OSPF, cost)
+        router = self._world.machines[name]
+        if name in self._world.names and isinstance(router, Router) and router.ospf:
+            for one in router.ospf.ranges:
+                summary = network_of(one.prefix)
+                if one.advertise and any(
+                    area == one.area and prefix.subnet_of(summary)
+                    for prefix, (_, area, _) in self._inner[name].items()
+                ):
+                    yield Route(summary, BLACKHOLE, _OSPF)
+        inner = Table(
+            Route(prefix, hop, _OSPF, cost) for prefix, (cost, _, hop) in known.items() if hop.port
+        )
+        for other in self._world.routers if name in self._world.names else ():
+            if other.name == name:
+                continue
+            for prefix, through in self._told[other.name]:
+                if through:
+                    found = inner.look_up(through)
+                    if found is not None and prefix not in known:
+                        yield Route(
+                            prefix, found.hop, _OSPF, _EXTERNAL_METRIC + (found.metric << 16)
+                        )
+                else:
+                    way = self._way_to(name, other.name)
+                    if way is not None and way[1].port and prefix not in known:
+                        yield Route(prefix, way[1], _OSPF, _EXTERNAL_METRIC + (way[0] << 16))
+
+
+def _externals(router: Router) -> Iterator[tuple[IPv4Network, Address]]:
+    """Static routes that ``router`` tells all others, and the address that they lead to, if
+    that is on a network of its own.
+
+    All such networks are in OSPF in a healthy world. Where one has left it, what was told of
+    the address stays (FRR does not tell it anew), and nobody finds the way to it.
+    """
+    if router.ospf is None or not router.ospf.redistribute:
+        return
+    table = Table(_connected(router))
+    for static in router.statics:
+        if not permits(router, router.ospf.redistribute, static.prefix):
+            continue
+        if static.via != "blackhole" and resolve(table, static.via) is None:
+            continue
+        through = next(
+            (
+                static.via
+                for port in router.ports
+                if static.via != "blackhole" and is_on(static.via, port.address)
+            ),
+            "",
+        )
+        yield network_of(static.prefix), through
+
+
+def _stubs(router: Router, area: str) -> Iterator[tuple[IPv4Network, int]]:
+    if router.ospf and router.ospf.loopback and router.ospf.area == area:
+        yield network_of(router.loopback), 0
+    for port in router.ports:
+        if port.ospf and port.ospf.area == area:
+            yield network_of(port.address), port.ospf.cost
+
+
+def is_adjacent(one: Router, here: Port, other: Router, there: Port) -> bool:
+    """Whether two ports of one cable become neighbours of OSPF that know all of each other."""
+    if here.ospf is None or there.ospf is None or one.ospf is None or other.ospf is None:
+        return False
+    if here.ospf.passive or there.ospf.passive or one.ospf.router_id == other.ospf.router_id:
+        return False
+    if _spoken(here.ospf) != _spoken(there.ospf):
+        return False
+    if network_of(here.address) != network_of(there.address):
+        return False
+    # who has the smaller one refuses what the other tells of its database
+    smaller = min(here, there, key=lambda port: port.mtu)
+    return here.mtu == there.mtu or bool(smaller.ospf and smaller.ospf.mtu_ignore)
+
+
+def _spoken(port: OspfPort) -> tuple[object, ...]:
+    return port.area, port.hello, port.dead, port.key, port.key_id
+
+
+# BGP
+
+
+def _sessions(
+    world: World,
+    base: Mapping[str, Table],
+    follower: Follower,
+    owners: Mapping[Address, str],
+    closed: set[tuple[str, int]],
+) -> Iterator[Session]:
+    """Sessions that stand, from both sides: one end at least begins them."""
+    routers = {router.name: router for router in (*world.routers, *world.outside)}
+    found: set[tuple[str, int]] = set()
+    for name, router in routers.items():
+        for index, peer in enumerate(router.bgp.peers):
+            far = owners.get(peer.address)
+            if far is None or far == name or peer.passive or (name, index) in closed | found:
+                continue
+            here = _source(router, peer, base[name])
+            other = routers[far]
+            back = next((i for i, one in enumerate(other.bgp.peers) if one.address == here), None)
+            if not here or back is None or (far, back) in closed:
+                continue
+            answer = other.bgp.peers[back]
+            if (
+                _agree(router, peer, other, answer)
+                and _begins(router, peer, base[name])
+                and follower.talk((name, here), (far, peer.address), _BGP_PORT)
+            ):
+                found |= {(name, index), (far, back)}
+                yield Session(name, index, far, back, here, peer.address)
+                yield Session(far, back, name, index, peer.address, here)
+
+
+def _source(router: Router, peer: Peer, table: Table) -> Address:
+    """The address that a router begins a session from; empty where it has none."""
+    if peer.update_source:
+        return peer.update_source if peer.update_source in set(bare_addresses(router)) else ""
+    hop = resolve(table, peer.address)
+    return bare(router.port(hop.port).address) if hop is not None and hop.port else ""
+
+
+def _agree(router: Router, peer: Peer, other: Router, answer: Peer) -> bool:
+    """Whether both ends let the session come up."""
+    one, two = router.bgp, other.bgp
+    if peer.shutdown or answer.shutdown or peer.password != answer.password:
+        return False
+    if peer.asn != two.asn or answer.asn != one.asn or one.router_id == two.router_id:
+        return False
+    return bool(peer.ttl_security) == bool(answer.ttl_security)
+
+
+def _begins(router: Router, peer: Peer, table: Table) -> bool:
+    """Whether a router begins a session: to another system, it is allowed the hops."""
+    if resolve(table, peer.address) is None:
+        return False
+    return peer.asn == router.bgp.asn or not _is_near(peer) or _is_connected(table, peer.address)
+
+
+def _is_near(peer: Peer) -> bool:
+    """Whether a session with another system is with a neighbour alone."""
+    return peer.multihop <= 1 and peer.ttl_security <= 1
+
+
+def _is_connected(table: Table, address: Address) -> bool:
+    route = table.look_up(address, default=False)
+    return route is not None and route.distance == _CONNECTED and not route.hop.gateway
+
+
+class _Speakers:
+    """All routers, telling each other until nothing changes."""
+
+    def __init__(self, world: World, base: Mapping[str, Table], tables: Tables) -> None:
+        self._routers = {router.name: router for router in (*world.routers, *world.outside)}
+        self._base = base
+        self._tables = tables
+        #: router -> index of a peer -> prefix -> what that told of it
+        self._heard: dict[str, dict[int, dict[str, Path]]] = {name: {} for name in self._routers}
+        self._own = {
+            name: {
+                prefix: Path(prefix=prefix, originator=router.bgp.router_id, weight=_OWN_WEIGHT)
+                for prefix in router.bgp.networks
+                if _known(base[name], prefix)
+            }
+            for name, router in self._routers.items()
+        }
+
+    def run(self) -> None:
+        """Tell until all have settled on a best path, all at once in each round."""
+        sessions: dict[str, list[Session]] = {}
+        for session in self._tables.sessions:
+            sessions.setdefault(session.router, []).append(session)
+        best: dict[str, dict[str, Path]] = {name: {} for name in self._routers}
+        asked: Collection[str] = self._routers
+        moved: list[tuple[str, str]] = []
+        for _ in range(_ROUNDS):
+            new = {name: self._choose(name) for name in asked}
+            moved = [
+                (name, prefix)
+                for name, paths in new.items()
+                if paths != best[name]
+                for prefix in {*paths, *best[name]}
+                if paths.get(prefix) != best[name].get(prefix)
+            ]
+            best |= new
+            if not moved:
+                break
+            # who hears nothing else than before chooses nothing else
+            asked = {
+                session.other
+                for name in {name for name, _ in moved}
+                for session in sessions.get(name, ())
+                if self._hear(session, best[name].values())
+            }
+        self._tables.doubtful.update(moved)
+        self._tables.best = best
+
+    def _hear(self, session: Session, paths: Iterable[Path]) -> bool:
+        """Take what a session tells now; whether it is anything else than before."""
+        told = (self._tell(session, path) for path in paths)
+        heard = {path.prefix: path for path in told if path is not None}
+        before = self._heard[session.other].get(session.other_peer, {})
+        self._heard[session.other][session.other_peer] = heard
+        return heard != before
+
+    def overfull(self) -> set[tuple[str, int]]:
+        """Sessions (router, index of the peer) that brought more prefixes than they may."""
+        return {
+            (name, index)
+            for name, heard in self._heard.items()
+            for index, paths in heard.items()
+            if 0 < self._routers[name].bgp.peers[index].maximum_prefix < len(paths)
+        }
+
+    def routes(self, name: str) -> Iterator[Route]:
+        """What a router's best paths give its table."""
+        for path in self._tables.best[name].values():
+            if path.peer >= 0 and self._is_installed(name, path):
+                hop = resolve(self._base[name], path.next_hop)
+                if hop is not None:
+                    distance = _IBGP if path.inner else _EBGP
+                    yield Route(network_of(path.prefix), hop, distance)
+
+    def _choose(self, name: str) -> dict[str, Path]:
+        by_prefix: dict[str, list[Path]] = {}
+        heard = (path for paths in self._heard[name].values() for path in paths.values())
+        for path in (*self._own[name].values(), *heard):
+            if path.peer < 0 or self._valid(name, path):
+                by_prefix.setdefault(path.prefix, []).append(path)
+        return {prefix: self._best(name, paths) for prefix, paths in sorted(by_prefix.items())}
+
+    def _valid(self, name: str, path: Path) -> bool:
+        return resolve(self._base[name], path.next_hop) is not None
+
+    def _is_installed(self, name: str, path: Path) -> bool:
+        """Whether a best path becomes a route: that of a neighbour alone is told to others, and is
+        not, where the next hop is not connected."""
+        near = not path.inner and _is_near(self._routers[name].bgp.peers[path.peer])
+        return not near or _is_connected(self._base[name], path.next_hop)
+
+    def _best(self, name: str, paths: Sequence[Path]) -> Path:
+        """Within each neighbouring system first, where the metric counts; then among those."""
+        groups: dict[int, list[Path]] = {}
+        for path in paths:
+            groups.setdefault(path.as_path[0] if path.as_path else 0, []).append(path)
+        winners = [
+            min(group, key=lambda path: self._rank(name, path, path.metric))
+            for group in groups.values()
+        ]
+        return min(winners, key=lambda path: self._rank(name, path, 0))
+
+    def _rank(self, name: str, path: Path, metric: int) -> tuple[object, ...]:
+        found = self._base[name].look_up(path.next_hop) if path.peer >= 0 else None
+        peers = self._routers[name].bgp.peers
+        return (
+            -path.weight,
+            -path.preference,
+            path.peer >= 0,
+            len(path.as_path),
+            metric,
+            path.inner,
+            found.metric if found else 0,
+            number_of(path.originator),
+            len(path.clusters),
+            number_of(peers[path.peer].address) if path.peer >= 0 else 0,
+        )
+
+    def _tell(self, session: Session, path: Path) -> Path | None:
+        """The path as the other end of a session takes it; None where it is not told or taken."""
+        one, other = self._routers[session.router], self._routers[session.other]
+        peer, answer = one.bgp.peers[session.peer], other.bgp.peers[session.other_peer]
+        inner = one.asn == other.asn
+        if path.peer == session.peer:
+            return None
+        told = path._replace(peer=session.other_peer, inner=inner, weight=answer.weight)
+        if inner:
+            reflected = path.inner and path.peer >= 0
+            if reflected and not (one.bgp.peers[path.peer].client or peer.client):
+                return None
+            if reflected:
+                told = told._replace(clusters=(one.bgp.router_id, *path.clusters))
+            elif peer.next_hop_self or path.peer < 0:
+                told = told._replace(next_hop=session.here)
+            if not reflected:
+                told = told._replace(originator=one.bgp.router_id)
+        else:
+            told = told._replace(
+                as_path=(one.asn, *path.as_path),
+                next_hop=session.here,
+                preference=_DEFAULT_PREFERENCE,
+                metric=path.metric if path.peer < 0 else 0,
+                originator=one.bgp.router_id,
+                clusters=(),
+            )
+        out = _filter(one, told, peer.prefix_list_out, peer.route_map_out, outer=not inner)
+        if out is None:
+            return None
+        if not peer.send_community:
+            out = out._replace(communities=frozenset())
+        if other.asn in out.as_path:
+            return None
+        if inner and (out.originator == other.bgp.router_id or other.bgp.router_id in out.clusters):
+            return None
+        return _filter(other, out, answer.prefix_list_in, answer.route_map_in, outer=not inner)
+
+
+def _known(table: Table, prefix: str) -> bool:
+    """Whether ``network`` finds the very route that it is to tell."""
+    return table.get(network_of(prefix)) is not None
+
+
+def _filter(
+    router: Router, path: Path, prefix_list: str, route_map: str, *, outer: bool
+) -> Path | None:
+    """What a policy makes of a path. Between systems nothing passes without a route map."""
+    if prefix_list and not _in_list(router, prefix_list, path.prefix):
+        return None
+    if not route_map:
+        return None if outer and not prefix_list else path
+    return _apply(router, route_map, path)
+
+
+def _apply(router: Router, name: str, path: Path) -> Path | None:
+    found = _map_of(router, name)
+    for entry in found.entries if found else ():
+        if not _matches(router, entry, path):
+            continue
+        if entry.verdict == "deny":
+            return None
+        return _set(entry, path)
+    return None
+
+
+def _map_of(router: Router, name: str) -> RouteMap | None:
+    return next((one for one in router.route_maps if one.name == name), None)
+
+
+def _matches(router: Router, entry: MapEntry, path: Path) -> bool:
+    if entry.prefix_list and not (
+        any(one.name == entry.prefix_list and one.entries for one in router.prefix_lists)
+        and _in_list(router, entry.prefix_list, path.prefix)
+    ):
+        return False
+    if not entry.community_list:
+        return True
+    lists = [one for one in router.community_lists if one.name == entry.community_list]
+    return any(one.community in path.communities for one in lists)
+
+
+def _set(entry: MapEntry, path: Path) -> Path:
+    if entry.community:
+        kept = path.communities if entry.additive else frozenset[str]()
+        path = path._replace(communities=kept | {entry.community})
+    if entry.local_preference is not None:
+        path = path._replace(preference=entry.local_preference)
+    if entry.metric is not None:
+        path = path._replace(metric=entry.metric)
+    if entry.prepend and path.as_path:
+        path = path._replace(as_path=(*path.as_path[:1] * entry.prepend, *path.as_path))
+    return path
+
+
+def permits(router: Router, route_map: str, prefix: str) -> bool:
+    """Whether a route map lets a prefix pass."""
+    return _apply(router, route_map, Path(prefix=prefix)) is not None
+
+
+def _in_list(router: Router, name: str, prefix: str) -> bool:
+    """Whether a list permits; one that there is not permits all, as FRR has it."""
+    found = next((one for one in router.prefix_lists if one.name == name), None)
+    if found is None:
+        return True
+    network = network_of(prefix)
+    for entry in sorted(found.entries, key=lambda one: one.seq):
+        if _covers(entry, network):
+            return entry.verdict == "permit"
+    return False
+
+
+def _covers(entry: PrefixEntry, network: IPv4Network) -> bool:
+    wide = network_of(entry.prefix)
+    if not network.subnet_of(wide):
+        return False
+    least = entry.ge or (wide.prefixlen)
+    most = entry.le or (32 if entry.ge else wide.prefixlen)
+    return least <= network.prefixlen <= most
+
+
+def speaks(bgp: Bgp, address: Address) -> Peer | None:
+    """The peer at an address."""
+    return next((peer for peer in bgp.peers if peer.address == address), None)

@@ -1,0 +1,35 @@
+"""The reference solution of a backbone's query."""
+
+from __future__ import annotations
+
+import json
+
+from netarena.model import Query
+from netarena.reactive import Repair
+from netarena_route.backbone.query import case_of, faults_of
+
+#: what tells most of what a router does, or a host
+_ROUTER = "vtysh -c 'show running-config' -c 'show ip ospf neighbor' -c 'show bgp summary'"
+_HOST = "ip addr; ip route; cat /etc/serve/*"
+
+
+def look(query: Query) -> str:
+    """At a router."""
+    return _look(query, case_of(query).world.routers[0].name)
+
+
+def repairs(query: Query) -> list[list[Repair]]:
+    """For each fault a diagnosis and the command that follows from it; before it a look at its
+    machine."""
+    return [
+        [
+            Repair(_look(query, one.machine), f"{fault.words}.\n{json.dumps(one.model_dump())}")
+            for one in fault.repair
+        ]
+        for fault in faults_of(query)
+    ]
+
+
+def _look(query: Query, machine: str) -> str:
+    command = _ROUTER if machine in case_of(query).world.names else _HOST
+    return json.dumps({"machine": machine, "command": command})

@@ -1,0 +1,122 @@
+"""What an agent is told of a ticket about a backbone: its documentation, and what people saw.
+
+Each observation is true where the agent begins. Some are symptoms and one at least is not, in the
+same words: only the documentation tells them apart.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from string import Template
+from types import MappingProxyType
+
+from netarena.model import Step
+from netarena.prompts import CommandLimits, PromptParts, read_examples, read_text, tell_turns
+from netarena_route.action import Fault
+from netarena_route.backbone.fault.table import broken, read
+from netarena_route.backbone.prompt import KEYS, PACKAGE, document
+from netarena_route.backbone.query import Case
+from netarena_route.backbone.state import FAILS, WORKS, Fact, Facts, intended, misfits
+from netarena_route.claim import BACKBONE_WORDS
+
+#: symptoms that are reported at most
+MAX_SYMPTOMS = 3
+#: sort and value of a fact -> how people say it
+_SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
+    {
+        ("ping", FAILS): (
+            "{source} gets no answer from {target}.",
+            "From {source}, {target} seems to be down.",
+            "The monitoring on {source} has {target} in red.",
+        ),
+        ("ping", WORKS): (
+            "{source} gets answers from {target}.",
+            "The monitoring on {source} has {target} in green.",
+            "Somebody who is logged in on {source} can ping {target}.",
+        ),
+        ("full", FAILS): (
+            "Large transfers between {source} and {target} hang.",
+            "A backup from {source} to {target} stops after a few bytes.",
+        ),
+        ("full", WORKS): ("A backup from {source} to {target} ran through.",),
+        ("service", FAILS): (
+            "On {source}, {target} does not answer.",
+            "Users of {source} complain that they do not get through to {target}.",
+        ),
+        ("service", WORKS): (
+            "On {source}, {target} answers.",
+            "Users of {source} work with {target}.",
+        ),
+        ("way", ""): (
+            "A traceroute from {source} to {target} shows {value}.",
+            "What {source} sends to {target} takes the way {value}.",
+        ),
+        ("route", ""): (
+            "The operator of {source} says that it uses {value} for {target}.",
+            "The looking glass of {source} has {value} for {target}.",
+        ),
+    }
+)
+
+
+def ticket_parts(
+    case: Case,
+    faults: Sequence[Fault],
+    steps: Sequence[Step],
+    limits: CommandLimits,
+    rng: random.Random,
+) -> PromptParts:
+    """The parts of the next prompt; ``rng`` is the same in each turn."""
+    world = case.world
+    rules = Template(read_text(PACKAGE, "backbone_ticket")).substitute(
+        asn=world.asn,
+        num_routers=len(world.routers),
+        num_others=len(world.outsiders),
+        documentation="\n".join(document(world, case.wanted)),
+        **asdict(limits),
+    )
+    reply = Template(read_text(PACKAGE, "ticket_reply")).substitute(
+        words="\n".join(f"- {word}: {what}" for word, what in BACKBONE_WORDS.items())
+    )
+    return PromptParts(
+        rules=rules,
+        reply_format=reply,
+        task=f"A ticket has come in: {' '.join(observe(case, faults, rng))}",
+        history=tell_turns(steps, KEYS, limits),
+        examples=read_examples(PACKAGE, ("backbone_look", "backbone_done")),
+    )
+
+
+def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str]:
+    """What people saw, in any order: of each of a few faults a fact that it makes wrong, and one
+    that is as intended."""
+    changes = [read(case.world, fault) for fault in faults]
+    now = intended(broken(case.world, changes)) if changes else case.wanted
+    wrong = misfits(case.wanted, now)
+    found: list[Fact] = []
+    for change in rng.sample(changes, len(changes))[: rng.randint(1, MAX_SYMPTOMS)]:
+        alone = {*misfits(case.wanted, intended(change.edit(case.world)))}
+        here = [fact for fact in wrong if fact in alone and fact not in found]
+        found += [_one(here, rng)] if here else []
+    if wrong and not found:
+        found.append(_one(wrong, rng))
+    right = [fact for fact in case.wanted if fact in now and fact not in {*wrong}]
+    for _ in range(1 if found else rng.randint(2, MAX_SYMPTOMS)):
+        found.append(_one([fact for fact in right if fact not in found], rng))
+    rng.shuffle(found)
+    return [_tell(fact, now, rng) for fact in found]
+
+
+def _one(facts: Sequence[Fact], rng: random.Random) -> Fact:
+    """One of them; each sort is as likely as each other one."""
+    sort = rng.choice(sorted({fact.sort for fact in facts}))
+    return rng.choice([fact for fact in facts if fact.sort == sort])
+
+
+def _tell(fact: Fact, now: Facts, rng: random.Random) -> str:
+    value = now.get(fact, "nothing" if fact.sort == "route" else FAILS)
+    known = fact.sort in {"way", "route"}
+    words = rng.choice(_SEEN[fact.sort, "" if known else value])
+    return words.format(source=fact.source, target=fact.target, value=value)

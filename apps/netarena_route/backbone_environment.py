@@ -1,0 +1,120 @@
+"""The live world of a backbone's query: built healthy, broken, and proven broken as computed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from netarena.errors import EnvironmentFailed
+from netarena.model import JsonValue, Query, State
+from netarena.ticket import Briefing
+from netarena_route.backbone.fault.table import broken, read
+from netarena_route.backbone.model import Router, World
+from netarena_route.backbone.query import Case, case_of, faults_of
+from netarena_route.backbone.render import render
+from netarena_route.backbone.state import Fact, Facts, facts_of, first, intended, misfits
+from netarena_route.backbone.state import read as read_state
+from netarena_route.config import RouteConfig
+from netarena_route.environment import Networked
+from netarena_route.real.client import Warm
+
+#: from the end of building, or of injecting, until the network is as computed
+_AS_COMPUTED_S = 30.0
+#: between looks meanwhile
+_PAUSE_S = 0.3
+
+
+class BackboneEnvironment(Networked):
+    """A broken backbone, and commands on its machines."""
+
+    def __init__(self, query: Query, config: RouteConfig, warm: Warm) -> None:
+        super().__init__(query, config, warm)
+        self._traced = config.briefing is Briefing.TICKET
+
+    async def open(self) -> State:
+        """Build the healthy network and verify it, inject the faults in their order, and verify
+        that what is computed of them is what is seen.
+
+        Raises EnvironmentFailed for a network that cannot be built or is not as computed.
+        """
+        try:
+            self._case: Case = case_of(self._query)
+            world = self._case.world
+            faults = faults_of(self._query)
+            changes = [read(world, fault) for fault in faults]
+        except (
+            KeyError,
+            ValueError,
+            StopIteration,
+        ) as error:  # a file of queries may hold anything
+            raise EnvironmentFailed(f"no query of a backbone: {error}", proven_ours=True) from None
+        self._net = await self._warm.begin_backbone(render(world), self._emulator)
+        await self._net.build()
+        state = await self._observe_until(self._case.wanted, "the healthy network")
+        if faults:
+            for fault in faults:
+                await self._net.inject(fault.inject, traced=self._traced)
+            parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
+            state = await self._observe_until(
+                intended(broken(world, changes)), f"the network with {parts}"
+            )
+        return state
+
+    async def _observe_until(self, wanted: Facts, what: str) -> State:
+        """The settled state as soon as it is as computed, twice in a row.
+
+        Raises EnvironmentFailed when it does not come to that.
+        """
+        deadline = time.monotonic() + _AS_COMPUTED_S
+        before: JsonValue = None
+        while True:
+            state = await self._opened.observe()
+            wrong = _unlike(self._case.world, wanted, state)
+            if not wrong and state == before:
+                return state
+            if wrong and time.monotonic() > deadline:
+                named = "; ".join(map(str, first(wrong, 3)))
+                raise EnvironmentFailed(
+                    f"{what} is not as computed: {named} ({len(wrong)} in all)", evidence=state
+                )
+            before = state
+            if wrong:
+                await asyncio.sleep(_PAUSE_S)  # of daemons that have not found each other yet
+
+    def _find(self, asked: str) -> tuple[str | None, str]:
+        world = self._case.world
+        machine = resolve(world, asked)
+        return machine, _unknown(world, asked) if machine is None else _refuse(world, machine)
+
+
+def _unlike(world: World, wanted: Facts, state: State) -> list[Fact]:
+    """What a state has otherwise than computed."""
+    seen = read_state(state)
+    now = facts_of(world, seen)
+    return [*misfits(wanted, now)]
+
+
+def resolve(world: World, asked: str) -> str | None:
+    """The machine that is meant: its name, or its name without the prefix; ``r0`` and ``router``
+    mean the first router. None for none."""
+    if asked.lower() in {"r0", "router"}:
+        return world.routers[0].name
+    for name in (asked, f"{world.prefix}_{asked}"):
+        if name in world.machines:
+            return name
+    return None
+
+
+def _refuse(world: World, name: str) -> str:
+    """Why nobody may log in to a machine; empty where one may."""
+    machine = world.machines[name]
+    zone = name if isinstance(machine, Router) else machine.zone
+    for outsider in world.outsiders:
+        if outsider.router == zone:
+            return f"[{name} is a machine of AS {outsider.asn}: you cannot log in there]\n"
+    return ""
+
+
+def _unknown(world: World, asked: str) -> str:
+    names = ", ".join(world.machines)
+    return f"[there is no machine {asked[:100]!a}; machines are {names}]\n"

@@ -1,0 +1,1 @@
+"""What is injected: the methods of fault as tables, what each breaks and how it is repaired."""

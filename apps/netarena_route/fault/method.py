@@ -1,0 +1,591 @@
+"""What a row of the tables of faults is made of: where it acts, its commands, what it loses.
+
+A row's commands and words are templates over ``Site.names``. Its ``lost`` says which packets do
+not arrive while it is the only fault; it is a formula on the healthy ways (``path``), so that
+what a fault breaks is known before any network is built, and the network is held against it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+
+from netarena.model import JsonValue
+from netarena_route.world.model import TABLES, Interface, Machine
+from netarena_route.world.path import MAIN, Packet, Plan
+
+#: sites are drawn with one of so many numbers
+_NUMBERS = 1 << 16
+#: of the rule that looks up the main table
+_MAIN_PREFERENCE = 32_766
+#: the lowest of IP, and one whose fragments of a ping (76 bytes) are too long for a port with the
+#: other; 4 more of each are alike. The kernel lets 4 bytes more pass than it says
+_MTUS = (68, 76)
+#: of IP, with 56 bytes of payload
+_PING_BYTES = 84
+#: of tables of nftables
+_NFT_NAMES = ("guard", "edge", "lan", "ward", "border", "base", "shield", "moat", "fence", "gate")
+_INSERT = re.compile(r"iptables (?:-t (\w+) )?-I (\w+)")
+#: where faults insert filters: chains, after their table where that is another than ``filter``
+_CHAINS = (
+    *("FORWARD", "INPUT", "OUTPUT"),
+    *("raw_PREROUTING", "mangle_PREROUTING", "mangle_POSTROUTING", "nat_PREROUTING"),
+    *("raw_OUTPUT", "mangle_OUTPUT"),
+)
+_FORWARDING = re.compile(r"sysctl -w net\.ipv4\.conf\.\S+\.forwarding=0")
+#: prefix lengths of a router's address that leave its hosts out
+NARROW_MASKS = (30, 31, 32)
+
+
+class Scope(Enum):
+    """Which sites a method is drawn on."""
+
+    ROUTER = "router"  # the router; other: any two of its subnets; peer: a host of the first
+    HOST = "host"  # a host; other: another subnet; peer: a host there
+    TWIN = "twin"  # a host; peer: a host on the same subnet
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a fault acts."""
+
+    plan: Plan
+    #: the router or a host
+    machine: Machine
+    #: of the machine's port that it acts on
+    subnet: int
+    #: another subnet
+    other: int
+    #: a host: on ``subnet`` for the router and for a twin, else on ``other``
+    peer: Machine
+    #: what numbers and names are drawn by that the network does not give
+    number: int = 0
+
+    @classmethod
+    def draw(cls, plan: Plan, scope: Scope, rng: random.Random) -> Site | None:
+        """None where the network has no such site."""
+        number = rng.randrange(_NUMBERS)
+        subnets = range(len(plan.ports))
+        if scope is Scope.ROUTER:
+            machine, subnet = plan.router, rng.choice(subnets)
+        else:
+            machine = rng.choice(plan.world.hosts)
+            subnet = plan.subnet(machine.name)
+        other = rng.choice([index for index in subnets if index != subnet])
+        near = scope is not Scope.HOST
+        peers = [host for host in plan.hosts[subnet if near else other] if host is not machine]
+        return cls(plan, machine, subnet, other, rng.choice(peers), number) if peers else None
+
+    @classmethod
+    def draw_in_reserve(
+        cls, plan: Plan, scope: Scope, rng: random.Random, on: str = ""
+    ) -> Site | None:
+        """One that has to do with a host in reserve, on machine ``on`` if it says so; None where
+        there is no such site."""
+        number = rng.randrange(_NUMBERS)
+        kept = plan.world.machine(rng.choice(plan.world.reserve))
+        home = plan.subnet(kept.name)
+        if scope is Scope.ROUTER:
+            other = rng.choice([index for index in range(len(plan.ports)) if index != home])
+            return cls(plan, plan.router, home, other, kept, number)
+        machine, peers = kept, plan.world.hosts
+        if on and on not in plan.world.reserve:
+            machine, peers = plan.world.machine(on), (kept,)
+        elif on:
+            machine = plan.world.machine(on)
+        subnet = plan.subnet(machine.name)
+        near = scope is Scope.TWIN
+        peers = tuple(
+            peer
+            for peer in peers
+            if (plan.subnet(peer.name) == subnet) is near and peer is not machine
+        )
+        if not peers:
+            return None
+        peer = rng.choice(peers)
+        if not on and rng.random() < 0.5:  # a lock may be on either side
+            machine, peer = peer, machine
+        subnet, away = plan.subnet(machine.name), plan.subnet(peer.name)
+        other = (subnet + 1) % len(plan.ports) if near else away
+        return cls(plan, machine, subnet, other, peer, number)
+
+    @classmethod
+    def read(cls, plan: Plan, parameters: dict[str, JsonValue]) -> Site:
+        """From ``parameters`` of a fault."""
+        machine, peer = (plan.world.machine(str(parameters[key])) for key in ("machine", "peer"))
+        subnet, other = (int(str(parameters[key])) for key in ("subnet", "other"))
+        number = int(str(parameters.get("number", 0)))
+        return cls(plan, machine, subnet, other, peer, number)
+
+    def parameters(self) -> dict[str, JsonValue]:
+        return {
+            "machine": self.machine.name,
+            "subnet": self.subnet,
+            "other": self.other,
+            "peer": self.peer.name,
+            "number": self.number,
+        }
+
+    @property
+    def port(self) -> Interface:
+        return next(port for port in self.machine.interfaces if port.subnet == self.subnet)
+
+    @cached_property
+    def address(self) -> IPv4Interface:
+        return IPv4Interface(self.port.address)
+
+    @cached_property
+    def half(self) -> IPv4Network:
+        """The half of the subnet that the peer is in (for a host, of the other subnet)."""
+        address = self.plan.address[self.peer.name]
+        whole = self.plan.networks[self.plan.subnet(self.peer.name)]
+        return next(half for half in whole.subnets() if address in half)
+
+    @cached_property
+    def wide(self) -> IPv4Network:
+        """The smallest network around the subnet and the other one."""
+        network = self.plan.networks[self.subnet]
+        while not self.plan.networks[self.other].subnet_of(network):
+            network = network.supernet()
+        return network
+
+    @cached_property
+    def narrow(self) -> dict[int, frozenset[IPv4Address]]:
+        """The addresses for hosts in the narrow networks around the machine's own, by length."""
+        return {
+            length: frozenset(IPv4Network((self.address.ip, length), strict=False).hosts())
+            for length in NARROW_MASKS
+        }
+
+    @property
+    def accept(self) -> str:
+        """The router's filter, if it has one, that lets the subnet reach the other one."""
+        plan, ends = self.plan, (self.subnet, self.other)
+        for keys, names in (
+            (("-s", "-d"), [str(plan.networks[i]) for i in ends]),
+            (("-i", "-o"), [plan.ports[i].name for i in ends]),
+        ):
+            match = f"{keys[0]} {names[0]} {keys[1]} {names[1]} -j ACCEPT"
+            if f"-A FORWARD {match}" in self.machine.filters:
+                return match
+        return ""
+
+    @property
+    def table_route(self) -> str:
+        """The router's route, if it has one, to the other subnet for what comes in by the port."""
+        rules = (rule.split() for rule in self.machine.rules)
+        tables = [words[-1] for words in rules if words[-4:-1] == ["iif", self.port.name, "lookup"]]
+        net, port = self.plan.networks[self.other], self.plan.ports[self.other].name
+        routes = (f"{net} dev {port} table {table}" for table in tables)
+        return next((route for route in routes if route in self.machine.routes), "")
+
+    @cached_property
+    def preference(self) -> int:
+        """Of a rule that comes before all that look up another table than the usual ones."""
+        found = [rule.split() for rule in self.machine.rules]
+        lookups = [int(words[words.index("pref") + 1]) for words in found if "lookup" in words]
+        return 1 + self.number % (min(lookups, default=_MAIN_PREFERENCE) - 1)
+
+    @property
+    def table(self) -> int:
+        """A routing table that the healthy machine does not have."""
+        used = {int(route.split()[-1]) for route in self.machine.routes if " table " in route}
+        free = [table for table in TABLES if table not in used]
+        return free[self.number % len(free)]
+
+    @cached_property
+    def drawn(self) -> dict[str, str]:
+        """What templates may name of numbers and names that the network does not give."""
+        number = self.number
+        inserted = [
+            "_".join(filter(None, found))
+            for entry in self.machine.commands
+            for found in _INSERT.findall(entry)
+        ]
+        return {
+            "pref": str(self.preference),
+            # the paper's own where all else is the paper's
+            "first_pref": str(self.preference if self.plan.world.apart else 0),
+            "table": str(self.table),
+            "nft": _NFT_NAMES[number % len(_NFT_NAMES)],
+            "mtu": str(_MTUS[number % 2] + number // 2 % 4),
+            "mtu_sort": str(_MTUS[number % 2]),
+            "size": str(_PING_BYTES - number % 30),
+            "metric": str(1 + number % 200),
+            "worse_metric": str(201 + number % 500),
+            "mac": f"02:00:5e:00:{number >> 8 & 255:02x}:{number & 255:02x}",
+            # among the filters of its chain that keep machines back, not always before them
+            **{
+                f"at_{chain}": f"{1 + number % (inserted.count(chain) + 1)} "
+                if chain in inserted
+                else ""
+                for chain in _CHAINS
+            },
+        }
+
+    @cached_property
+    def kept_settings(self) -> str:
+        """Shell words that set again what setting the router's forwarding resets."""
+        settings = [text for entry in self.machine.commands for text in _FORWARDING.findall(entry)]
+        return "".join(f" && {setting}" for setting in settings)
+
+    def at(self, name: str) -> IPv4Address:
+        """The pinged address of ``name``."""
+        return self.plan.address[name]
+
+    def mark(self, name: str) -> Hashable:
+        """What formulas may tell an endpoint from the others of its subnet by."""
+        address = self.at(name)
+        return (
+            self.plan.subnet(name),
+            name in (self.machine.name, self.peer.name) and name,
+            address in self.half,
+            address in self.wide,
+            tuple(address in inside for inside in self.narrow.values()),
+        )
+
+    @cached_property
+    def lost_routes(self) -> str:
+        """Shell words that add again what the kernel drops with the port or its address."""
+        network = self.plan.networks[self.subnet]
+        return "".join(
+            f" && ip route add {route}"
+            for route in self.machine.routes
+            if self.port.name in route.split() or _leads_through(route, network)
+        )
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """What templates may name."""
+        plan, ports, networks = self.plan, self.plan.ports, self.plan.networks
+        other = IPv4Interface(ports[self.other].address)
+        return {
+            "machine": self.machine.name,
+            "router": plan.router.name,
+            "port": self.port.name,
+            "address": str(self.address),
+            "ip": str(self.address.ip),
+            "length": str(self.address.network.prefixlen),
+            "net": str(networks[self.subnet]),
+            "spare": str(plan.spare(self.subnet)),
+            "gateway": str(IPv4Interface(ports[self.subnet].address).ip),
+            "other_port": ports[self.other].name,
+            "other_address": str(other),
+            "other_net": str(networks[self.other]),
+            "other_spare": str(plan.spare(self.other)),
+            "peer": self.peer.name,
+            "peer_ip": str(self.at(self.peer.name)),
+            "peer_net": str(networks[plan.subnet(self.peer.name)]),
+            "half": str(self.half),
+            "wide": str(self.wide.prefixlen),
+            "ttl": dict(self.machine.sysctls).get("net.ipv4.ip_default_ttl", "64"),
+            "accept": self.accept,
+            "table_route": self.table_route,
+            "lost_routes": self.lost_routes,
+            "routes": " && ".join(f"ip route replace {route}" for route in self.machine.routes),
+            "no_routes": " && ".join(f"ip route del {route}" for route in self.machine.routes),
+            "kept_settings": self.kept_settings,
+            **self.drawn,
+        }
+
+
+def _leads_through(route: str, network: IPv4Network) -> bool:
+    words = route.split()
+    return "via" in words and IPv4Address(words[words.index("via") + 1]) in network
+
+
+#: names of templates, and what of it must stay as it is for a formula to hold
+_COUNTED_ON = (
+    ("{peer_ip}", "~{peer_ip}"),
+    ("{gateway}", "~{gateway}"),
+    ("{half}", "~{peer_net} halves"),
+)
+
+
+def always(site: Site) -> bool:
+    """Fits everywhere that its scope is found."""
+    del site
+    return True
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to break something: a row of a table."""
+
+    name: str
+    scope: Scope
+    words: str
+    #: a command line on the machine
+    inject: str
+    #: a command line on the machine
+    repair: str
+    #: whether a packet does not arrive
+    lost: Callable[[Site, Packet], bool]
+    #: what it takes hold of; two faults that share one are never combined, unless both have it
+    #: after ``~``: they count on it and leave it as it is
+    holds: tuple[str, ...] = ()
+    #: where it has its effect and its repair is exact
+    fits: Callable[[Site], bool] = always
+    #: whether it acts on the resolution of addresses, which permanent neighbours stand in for
+    resolves: bool = False
+    #: whether it needs the netem queue discipline
+    netem: bool = False
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """All that it takes hold of: what it tells machines by is counted on, too."""
+        return (*self.holds, *(need for key, need in _COUNTED_ON if key in self.inject))
+
+
+# rows that several tables share
+
+#: gives a port its healthy address and the routes that went with it
+SET_ADDRESS = "ip addr flush dev {port} && ip addr add {address} brd + dev {port}{lost_routes}"
+
+
+def row(  # noqa: PLR0913, PLR0917 -- the columns of a table
+    scope: Scope,
+    name: str,
+    words: str,
+    inject: str,
+    repair: str,
+    lost: Callable[[Site, Packet], bool],
+    *holds: str,
+    fits: Callable[[Site], bool] = always,
+    resolves: bool = False,
+) -> Method:
+    """A method as a row reads: what it holds stands at its end."""
+    return Method(name, scope, words, inject, repair, lost, holds, fits, resolves)
+
+
+def filter_row(
+    scope: Scope,
+    name: str,
+    chain: str,
+    match: str,
+    lost: Callable[[Site, Packet], bool],
+    *holds: str,
+) -> Method:
+    """An iptables rule too many, at the top of ``chain``: its name, after that of its table."""
+    *table, chain_name = chain.split()
+    option = "".join(f"-t {entry} " for entry in table)
+    return row(
+        scope,
+        name,
+        f"{{machine}} has the rule {chain} {match}",
+        f"iptables {option}-I {chain_name} {{at_{chain.replace(' ', '_')}}}{match}",
+        f"iptables {option}-D {chain_name} {match}",
+        lost,
+        *holds,
+    )
+
+
+def queue_rows(
+    scope: Scope, lost: Callable[[Site, Packet], bool], queues: Iterable[tuple[str, str, str]]
+) -> tuple[Method, ...]:
+    """Queue disciplines at the root of a port: name, discipline, what the machine does by it."""
+    return tuple(
+        row(
+            scope,
+            name,
+            f"{{machine}} {words} on {{port}}",
+            f"tc qdisc add dev {{port}} root {discipline}",
+            "tc qdisc del dev {port} root",
+            lost,
+            "{port} queue",
+        )
+        for name, discipline, words in queues
+    )
+
+
+#: queues that no ping of 98 bytes passes, in any kernel
+TIGHT_QUEUES = (
+    ("rate", "tbf rate 8kbit burst 90 limit 1000", "drops what is longer than 90 bytes"),
+    ("no_queue", "pfifo limit 0", "drops all that it sends"),
+)
+
+
+def port_rows(
+    scope: Scope, down: Callable[[Site, Packet], bool], mtu: Callable[[Site, Packet], bool]
+) -> tuple[Method, Method]:
+    """A port that is down, and one that takes no ping."""
+    return (
+        row(
+            scope,
+            "down",
+            "{port} of {machine} is down",
+            "ip link set {port} down",
+            "ip link set {port} up{lost_routes}",
+            down,
+            "{port}",
+        ),
+        row(
+            scope,
+            "mtu",
+            "{port} of {machine} has an MTU of {mtu}",
+            "ip link set {port} mtu {mtu}",
+            "ip link set {port} mtu 1500",
+            mtu,
+            "{port}",
+            # two of a sort would take each other's pings, which they send in fragments
+            "MTU {mtu_sort}",
+        ),
+    )
+
+
+def neighbour_row(
+    scope: Scope, name: str, whose: str, address: str, lost: Callable[[Site, Packet], bool]
+) -> Method:
+    """A wrong hardware address for ``address``, a template, known for good."""
+    return row(
+        scope,
+        name,
+        f"{{machine}} has a wrong permanent neighbour entry for {whose}{address}",
+        f"ip neigh replace {address} lladdr {{mac}} nud permanent dev {{port}}",
+        f"ip neigh del {address} dev {{port}}",
+        lost,
+        "{port}",
+        resolves=True,
+    )
+
+
+def arp_row(scope: Scope, lost: Callable[[Site, Packet], bool]) -> Method:
+    """A port that neither asks nor answers who has an address."""
+    return row(
+        scope,
+        "arp_off",
+        "{machine} does not speak ARP on {port}",
+        "ip link set {port} arp off",
+        "ip link set {port} arp on",
+        lost,
+        "{port}",
+        resolves=True,
+    )
+
+
+def echo_row(scope: Scope, lost: Callable[[Site, Packet], bool]) -> Method:
+    """A machine that leaves echo requests unanswered."""
+    return row(
+        scope,
+        "echo_ignored",
+        "{machine} ignores echo requests",
+        "sysctl -w net.ipv4.icmp_echo_ignore_all=1",
+        "sysctl -w net.ipv4.icmp_echo_ignore_all=0",
+        lost,
+    )
+
+
+def held_address_row(
+    scope: Scope,
+    name: str,
+    lost: Callable[[Site, Packet], bool],
+    *holds: str,
+    fits: Callable[[Site], bool] = always,
+) -> Method:
+    """Another machine's address on one's own loopback."""
+    return row(
+        scope,
+        name,
+        "{machine} has the address {peer_ip} of {peer} on its loopback",
+        "ip addr add {peer_ip}/32 dev lo",
+        "ip addr del {peer_ip}/32 dev lo",
+        lost,
+        *holds,
+        fits=fits,
+    )
+
+
+def nft_row(  # noqa: PLR0913, PLR0917 -- the columns of a table
+    scope: Scope, name: str, family: str, hook: str, rule: str, lost: Callable[[Site, Packet], bool]
+) -> Method:
+    """A table of nftables too many."""
+    table = f"{family} {{nft}}"
+    chain = f"chain {table} in {{{{ type filter hook {hook} priority 0; }}}}"
+    return row(
+        scope,
+        name,
+        f"{{machine}} has an nftables table {table}: {hook}, {rule}",
+        f"nft add table {table} && nft 'add {chain}' && nft 'add rule {table} in {rule}'",
+        f"nft delete table {table}",
+        lost,
+        f"{{machine}} nft {table}",
+    )
+
+
+# formulas that several rows share
+
+
+def forwards(site: Site, packet: Packet) -> bool:
+    """All that the router passes on."""
+    del site
+    return packet.forwarded
+
+
+def enters(site: Site, packet: Packet) -> bool:
+    """What comes in by the router's port."""
+    return packet.enters == site.subnet
+
+
+def leaves(site: Site, packet: Packet) -> bool:
+    """What goes out by the router's port."""
+    return packet.leaves == site.subnet
+
+
+def crosses(site: Site, packet: Packet) -> bool:
+    """What passes the router's port, either way."""
+    return site.subnet in (packet.enters, packet.leaves)
+
+
+def enters_forwarded(site: Site, packet: Packet) -> bool:
+    """What comes in by the router's port and is passed on."""
+    return packet.forwarded and packet.enters == site.subnet
+
+
+def leaves_by_main(site: Site, packet: Packet) -> bool:
+    """What the main table sends out by the router's port."""
+    return packet.leaves == site.subnet and packet.table == MAIN
+
+
+def local(site: Site, packet: Packet) -> bool:
+    """The router's own pings through the port, and those for it."""
+    return crosses(site, packet) and not packet.forwarded
+
+
+def half_by_main(site: Site, packet: Packet) -> bool:
+    """What the main table sends to the peer's half of the subnet."""
+    return leaves_by_main(site, packet) and site.at(packet.dst) in site.half
+
+
+def peer_by_main(site: Site, packet: Packet) -> bool:
+    """What the main table sends to the peer."""
+    return leaves_by_main(site, packet) and packet.dst == site.peer.name
+
+
+def sends(site: Site, packet: Packet) -> bool:
+    """All that the machine sends."""
+    return packet.src == site.machine.name
+
+
+def receives(site: Site, packet: Packet) -> bool:
+    """All that is sent to the machine."""
+    return packet.dst == site.machine.name
+
+
+def takes_part(site: Site, packet: Packet) -> bool:
+    """All that the machine sends or is sent."""
+    return site.machine.name in (packet.src, packet.dst)
+
+
+def asked(site: Site, packet: Packet) -> bool:
+    """Echo requests to the machine."""
+    return packet.dst == site.machine.name and not packet.reply
+
+
+def hands_on(site: Site, packet: Packet) -> bool:
+    """What the host sends by its gateway."""
+    return packet.src == site.machine.name and packet.routed

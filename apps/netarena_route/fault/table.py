@@ -1,0 +1,245 @@
+"""All kinds of fault, how one is drawn, and what a network shows that has some of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, permutations
+from types import MappingProxyType
+
+from netarena_route.action import Command, Fault
+from netarena_route.fault.host import HOST
+from netarena_route.fault.method import Method, Site
+from netarena_route.fault.pair import PAIR
+from netarena_route.fault.paper import PAPER
+from netarena_route.fault.router import ROUTER
+from netarena_route.world.model import World
+from netarena_route.world.path import Plan
+
+#: kind of fault -> its methods, the paper's five first
+KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**PAPER, **ROUTER, **HOST})
+#: and those that are drawn where a number of faults is asked for
+ALL_KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**KINDS, **PAIR})
+PAPER_KINDS: tuple[str, ...] = tuple(PAPER)
+EXTENDED_KINDS: tuple[str, ...] = (*ROUTER, *HOST)
+#: the paper's ten pairs
+PAIRS: tuple[tuple[str, ...], ...] = tuple(combinations(PAPER_KINDS, 2))
+
+METHODS: Mapping[tuple[str, str], Method] = MappingProxyType(
+    {(kind, method.name): method for kind, methods in ALL_KINDS.items() for method in methods}
+)
+#: draws before a network is said to have no room for a method or a combination: where it has any,
+#: one draw in twenty succeeds at least
+_TRIES = 400
+#: endpoints that it does not pay to sort before formulas are asked about each pair
+_FEW = 24
+
+
+def draw(
+    plan: Plan, kinds: Sequence[str], rng: random.Random, *, netem: bool
+) -> tuple[Fault, ...] | None:
+    """One fault of each kind, each of which breaks something; no two get in each other's way.
+
+    ``netem`` says whether faults of that queue discipline may be drawn. None where the network
+    has no room for such a combination.
+    """
+    options = {kind: methods_of(kind, plan.world, netem=netem) for kind in kinds}
+    for _ in range(_TRIES if all(options.values()) else 0):
+        faults = []
+        held: set[str] = set()
+        for kind in kinds:
+            method = rng.choice(options[kind])
+            site = Site.draw(plan, method.scope, rng)
+            if site is None or not method.fits(site):
+                break
+            needed = holds(method, site)
+            if clash(needed, held) or not _breaks_any(site, method):
+                break
+            held |= needed
+            faults.append(apply(kind, method, site))
+        else:
+            return tuple(faults)
+    return None
+
+
+def read(plan: Plan, fault: Fault) -> tuple[Method, Site]:
+    """The method of ``fault``, and where it acts in a network that has the machines of its own."""
+    return METHODS[fault.kind, fault.method], Site.read(plan, fault.parameters)
+
+
+def apply_anew(plan: Plan, fault: Fault) -> Fault:
+    """The same fault in a network whose healthy state has more to it than when it was drawn."""
+    return apply(fault.kind, *read(plan, fault))
+
+
+def holds(method: Method, site: Site) -> set[str]:
+    """What ``method`` takes hold of at ``site``."""
+    return {entry.format_map(site.names) for entry in method.needs}
+
+
+def clash(one: set[str], other: set[str]) -> bool:
+    """Whether two cannot be held at a time: see ``Method.holds``."""
+    both = any(not entry.startswith("~") for entry in one & other)
+    return both or any(f"~{a}" in b for x, b in ((one, other), (other, one)) for a in x)
+
+
+def methods_of(kind: str, world: World, *, netem: bool) -> list[Method]:
+    """Those of a kind that may be drawn; none where neighbours are permanent and it is about
+    these."""
+    return [
+        method
+        for method in ALL_KINDS[kind]
+        if (netem or not method.netem) and not (world.permanent and method.resolves)
+    ]
+
+
+def one_of_each(plan: Plan, rng: random.Random) -> Iterator[Fault]:
+    """A fault by each method for which the network has room, those of netem left out."""
+    for kind in ALL_KINDS:
+        for method in methods_of(kind, plan.world, netem=False):
+            sites = (Site.draw(plan, method.scope, rng) for _ in range(_TRIES))
+            fitting = (site for site in sites if site is not None and method.fits(site))
+            site = next((site for site in fitting if _breaks_any(site, method)), None)
+            if site is not None:
+                yield apply(kind, method, site)
+
+
+def apply(kind: str, method: Method, site: Site) -> Fault:
+    """The fault of ``method`` at ``site``."""
+    names = site.names
+    machine = site.machine.name
+    return Fault(
+        kind=kind,
+        method=method.name,
+        machine=machine,
+        parameters=site.parameters(),
+        words=method.words.format_map(names),
+        inject=(Command(machine=machine, command=method.inject.format_map(names)),),
+        repair=(Command(machine=machine, command=method.repair.format_map(names)),),
+    )
+
+
+def expected(world: World, faults: Iterable[Fault]) -> tuple[str, ...]:
+    """The matrix of the network with these faults, rows of ``0`` and ``1`` as ``World.intended``.
+
+    Each fault loses packets, whatever the others do: what is broken is the union. But one that
+    lets packets past another (``bypasses``) takes its effect, and one that ``opens`` pairs has
+    these work, as far as nothing else breaks them.
+    """
+    plan, there = Plan(world), list(faults)
+    past = {name for fault in there for name in fault.bypasses}
+    parts = [read(plan, one) for one in there if not one.opens and one.name not in past]
+    rows = _matrix(plan, parts)
+    place = {name: index for index, name in enumerate(world.endpoints)}
+    for source, target in (pair for fault in there for pair in fault.opens):
+        if not loses(plan, parts, source, target):
+            row, column = rows[place[source]], place[target]
+            rows = (
+                *rows[: place[source]],
+                f"{row[:column]}1{row[column + 1 :]}",
+                *rows[place[source] + 1 :],
+            )
+    return rows
+
+
+def loses(plan: Plan, parts: Sequence[tuple[Method, Site]], source: str, target: str) -> bool:
+    """Whether methods at their sites lose a packet of a ping."""
+    packets = plan.ping(source, target)
+    return any(method.lost(site, packet) for method, site in parts for packet in packets)
+
+
+def breaks(world: World, faults: Iterable[Fault]) -> frozenset[tuple[str, str]]:
+    """The ordered pairs that should work and do not."""
+    plan = Plan(world)
+    return broken_by(plan, [read(plan, fault) for fault in faults])
+
+
+def broken_by(plan: Plan, parts: Sequence[tuple[Method, Site]]) -> frozenset[tuple[str, str]]:
+    """The ordered pairs that methods break at their sites."""
+    if len(plan.world.endpoints) <= _FEW:
+        return frozenset(
+            pair
+            for pair, packets in plan.open_pings
+            if any(method.lost(site, packet) for method, site in parts for packet in packets)
+        )
+    names, intended = plan.world.endpoints, plan.world.intended
+    rows = zip(names, intended, _matrix(plan, parts), strict=True)
+    return frozenset(
+        (src, dst)
+        for src, healthy, broken in rows
+        if healthy != broken
+        for dst, was, now in zip(names, healthy, broken, strict=True)
+        if was != now
+    )
+
+
+def breaks_within(plan: Plan, part: tuple[Method, Site], names: Sequence[str]) -> bool:
+    """Whether a method breaks a pair of the machines ``names`` at its site."""
+    method, site = part
+    return any(
+        method.lost(site, packet)
+        for source, target in permutations(names, 2)
+        for packet in plan.ping(source, target)
+    )
+
+
+def shows(world: World, fault: Fault, matrix: Sequence[str]) -> bool:
+    """Whether every pair that ``fault`` breaks is broken in ``matrix``."""
+    rows = zip(world.intended, expected(world, [fault]), matrix, strict=True)
+    return all(
+        now == "0"
+        for intended, broken, seen in rows
+        if intended != broken
+        for was, left, now in zip(intended, broken, seen, strict=True)
+        if was != left
+    )
+
+
+def _breaks_any(site: Site, method: Method) -> bool:
+    return bool(broken_by(site.plan, [(method, site)]))
+
+
+def _matrix(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> tuple[str, ...]:
+    """Endpoints that no formula can tell apart share a row: a million pairs take a second."""
+    marks = _marks(plan, broken)
+    members: dict[Hashable, list[int]] = {}
+    for index, mark in enumerate(marks):
+        members.setdefault(mark, []).append(index)
+    rows = {}
+    for source, sources in members.items():
+        works = {}
+        for target, targets in members.items():
+            pair = next(((a, b) for a in sources[:2] for b in targets[:2] if a != b), None)
+            works[target] = "1" if pair is None else _works(plan, broken, *pair)
+        rows[source] = "".join(works[target] for target in marks)
+    return tuple(
+        f"{row[:index]}1{row[index + 1 :]}"
+        for index, row in enumerate(rows[source] for source in marks)
+    )
+
+
+def _marks(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> list[Hashable]:
+    """One for each endpoint: no formula tells those apart that have the same one."""
+    world = plan.world
+    names = world.endpoints
+    if len(names) <= _FEW:
+        return list(names)
+    reserve = [names.index(name) for name in world.reserve]
+    return [
+        (
+            name == plan.router.name,
+            plan.subnet(name),
+            # each host in reserve has pairs of its own that must not work, with some hosts or all
+            name in world.reserve and name,
+            *((world.intended[index][i], world.intended[i][index]) for i in reserve),
+            *(site.mark(name) for _, site in broken),
+        )
+        for index, name in enumerate(names)
+    ]
+
+
+def _works(plan: Plan, broken: Sequence[tuple[Method, Site]], source: int, target: int) -> str:
+    if plan.world.intended[source][target] == "0":
+        return "0"
+    names = plan.world.endpoints
+    return "0" if loses(plan, broken, names[source], names[target]) else "1"

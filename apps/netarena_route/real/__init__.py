@@ -1,0 +1,1 @@
+"""The real thing: networks of namespaces, what measures and restores them, what runs a command."""

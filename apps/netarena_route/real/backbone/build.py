@@ -1,0 +1,178 @@
+"""Machines and cables of a backbone, by either emulator, and what is set on them.
+
+A cable of two ends joins two machines; one of more is a switch, a bridge in the namespace that the
+episode began in. Names and hardware addresses are the same in both emulators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pyroute2 import IPRoute
+
+from netarena.sandbox.namespace import current_network, leave_network
+from netarena.sandbox.shell import entered
+from netarena_route.backbone.recipe import Setup
+from netarena_route.real.wiring import BASELINE, ENVIRONMENT
+
+#: of all machines' commands together, which run at the same time
+_CONFIGURE_S = 60.0
+_NET = Path("/proc/sys/net")
+
+
+def build_netns(setup: Setup) -> Mapping[str, int]:
+    """Make machines, switches and cables by netlink; a descriptor of each machine's namespace.
+
+    Cables are down. Raises OSError, or pyroute2's NetlinkError.
+    """
+    home = current_network()
+    spaces: dict[str, int] = {}
+    for recipe in setup.recipes:
+        with entered(home):
+            leave_network()
+            spaces[recipe.machine] = current_network()
+    os.close(home)
+    with IPRoute() as route:
+        for number, cable in enumerate(setup.cables):
+            ends = [
+                {"ifname": end.interface, "net_ns_fd": spaces[end.machine], "address": end.mac}
+                for end in cable.ends
+            ]
+            if len(ends) == 2:
+                route.link("add", kind="veth", **ends[0], peer=ends[1])
+                continue
+            bridge = switch(number)
+            route.link("add", ifname=bridge, kind="bridge")
+            master = socket.if_nametoindex(bridge)
+            for port, end in enumerate(ends, 1):
+                route.link(
+                    "add", ifname=f"{bridge}-eth{port}", kind="veth", master=master, peer=end
+                )
+    return spaces
+
+
+def build_mininet(setup: Setup) -> Mapping[str, int]:
+    """The same by Mininet. Raises OSError, or Exception as Mininet does."""
+    # it is large, and most networks have no need of it
+    from netarena_route.real.mn import begin
+
+    network = begin()
+    machines = {
+        recipe.machine: network.addHost(recipe.machine, ip=None) for recipe in setup.recipes
+    }
+    for number, cable in enumerate(setup.cables):
+        if len(cable.ends) == 2:
+            one, other = cable.ends
+            network.addLink(
+                machines[one.machine],
+                machines[other.machine],
+                intfName1=one.interface,
+                intfName2=other.interface,
+                addr1=one.mac,
+                addr2=other.mac,
+            )
+            continue
+        bridge = network.addSwitch(switch(number))
+        for port, end in enumerate(cable.ends, 1):
+            network.addLink(
+                bridge,
+                machines[end.machine],
+                intfName1=f"{switch(number)}-eth{port}",
+                intfName2=end.interface,
+                addr2=end.mac,
+            )
+    network.start()
+    return {
+        name: os.open(f"/proc/{node.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        for name, node in machines.items()
+    }
+
+
+EMULATORS: Mapping[str, Callable[[Setup], Mapping[str, int]]] = {
+    "mininet": build_mininet,
+    "netns": build_netns,
+}
+
+
+def switch(number: int) -> str:
+    """The name of the switch that is the ``number``-th cable."""
+    return f"s{number}"
+
+
+def configure(setup: Setup, spaces: Mapping[str, int]) -> None:
+    """Bring all cables up and run what each machine's recipe says, all machines at once.
+
+    Raises OSError, pyroute2's NetlinkError, or subprocess.CalledProcessError for the first command
+    that failed.
+    """
+    for space in (None, *spaces.values()):
+        with entered(space):
+            for name, value in BASELINE.items():
+                with contextlib.suppress(FileNotFoundError):
+                    (_NET / name).write_text(value, encoding="ascii")
+    with IPRoute() as route:
+        _raise_all(route)
+    for name, space in spaces.items():
+        with entered(space), IPRoute() as route:
+            del name
+            _raise_all(route)
+    _run_all({recipe.machine: recipe.commands for recipe in setup.recipes}, spaces)
+
+
+def _raise_all(route: IPRoute) -> None:
+    for _, name in socket.if_nameindex():
+        route.link("set", index=socket.if_nametoindex(name), state="up")
+
+
+def _run_all(commands: Mapping[str, tuple[str, ...]], spaces: Mapping[str, int]) -> None:
+    running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
+    try:
+        for machine, lines in commands.items():
+            if lines:
+                with entered(spaces[machine]):
+                    process = subprocess.Popen(
+                        ["/bin/sh", "-ec", "\n".join(lines)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
+                        env=ENVIRONMENT,
+                    )
+                assert process.stdout is not None
+                running[process.stdout.fileno()] = machine, process
+        _wait(running)
+    finally:
+        for _, process in running.values():
+            process.kill()
+            process.wait()
+
+
+def _wait(running: dict[int, tuple[str, subprocess.Popen[bytes]]]) -> None:
+    """Until all have ended well; those are taken out."""
+    deadline = time.monotonic() + _CONFIGURE_S
+    said: dict[int, bytes] = dict.fromkeys(running, b"")
+    while running:
+        ready, _, _ = select.select(list(running), [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise TimeoutError("the machines' commands do not end")
+        for descriptor in ready:
+            machine, process = running[descriptor]
+            if chunk := os.read(descriptor, 4096):
+                said[descriptor] = (said[descriptor] + chunk)[-4096:]
+                continue
+            process.wait()
+            del running[descriptor]
+            assert process.stdout is not None
+            process.stdout.close()
+            if process.returncode:
+                raise subprocess.CalledProcessError(
+                    process.returncode,
+                    [f"on {machine}"],
+                    said[descriptor].decode("utf-8", "replace"),
+                )

@@ -1,0 +1,283 @@
+"""FRR on one router: which text is whose, the daemons held apart, and their sockets.
+
+Each router has four daemons of its own (zebra, staticd, ospfd, bgpd), started from one frr.conf
+that is split here as vtysh splits it. They are asked as vtysh asks them: over a socket of each,
+a command ended by a null character, answered by text, three null characters and a status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from netarena.sandbox.daemon import Confined
+from netarena.sandbox.namespace import mount_memory
+from netarena.sandbox.shell import Limits
+
+#: in the order of their start: zebra first, which the others ask for a socket only every ten
+#: seconds where they do not find it
+DAEMONS = ("zebra", "staticd", "ospfd", "bgpd")
+PROGRAMS, VTYSH = Path("/usr/lib/frr"), Path("/usr/bin/vtysh")
+#: where a daemon listens, and where a command finds that
+SOCKETS = "/run/frr"
+#: of the daemons of a router. A daemon's life is an episode: its CPU time is some 1 % of that
+LIMITS = Limits(cpu_s=120.0, memory_bytes=192 << 20, address_bytes=768 << 20)
+#: from their start until they listen, on a busy machine
+_TRY_S = 20.0
+#: zebra's own socket, and what else nobody else is to have
+_PRIVATE = "/run/private"
+
+#: first words of a block -> whose it is; others are told to all
+_OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("router ospf", ("ospfd",)),
+    ("router bgp", ("bgpd",)),
+    ("bgp ", ("bgpd",)),
+    ("ip route ", ("staticd",)),
+    ("router-id ", ("zebra",)),
+    ("ip router-id ", ("zebra",)),
+    ("ip protocol ", ("zebra",)),
+    ("ip nht ", ("zebra",)),
+    ("ip prefix-list ", ("zebra", "ospfd", "bgpd")),
+    ("access-list ", ("zebra", "ospfd", "bgpd")),
+    ("ip access-list ", ("zebra", "ospfd", "bgpd")),
+    ("route-map ", ("zebra", "ospfd", "bgpd")),
+    ("key chain ", ("ospfd",)),
+)
+_INTERFACE = "interface "
+#: of an interface's block, whose first word is not zebra's
+_OSPF = "ip ospf "
+_NOTHING = ("!", "end", "exit")
+
+
+def missing() -> str:
+    """What of FRR this machine lacks, in words; empty when all is there."""
+    gone = [path for path in (*(PROGRAMS / name for name in DAEMONS), VTYSH) if not path.is_file()]
+    return f"FRR is not installed: no {gone[0]}" if gone else ""
+
+
+def split(text: str) -> dict[str, str]:
+    """The text of each daemon, out of an frr.conf as ``show running-config`` prints it.
+
+    A block is a line and what is indented below it.
+    """
+    parts: dict[str, list[str]] = {name: [] for name in DAEMONS}
+    owners: Sequence[str] = DAEMONS
+    interface = False
+    for line in text.splitlines():
+        if not line.strip() or line.strip().startswith(_NOTHING):
+            continue
+        if not line.startswith(" "):
+            interface = line.startswith(_INTERFACE)
+            owners = next((who for words, who in _OWNERS if line.startswith(words)), DAEMONS)
+            if interface:
+                owners = ("zebra", "ospfd")
+            for name in owners:
+                parts[name].append(line)
+        elif interface:
+            own = line.strip().startswith((_OSPF, f"no {_OSPF}"))
+            parts["ospfd" if own else "zebra"].append(line)
+        else:
+            for name in owners:
+                parts[name].append(line)
+    return {name: "\n".join(lines) + "\n" for name, lines in parts.items()}
+
+
+def needed(text: str) -> tuple[str, ...]:
+    """The daemons of an frr.conf: one that routes nothing by OSPF has none for it."""
+    words = {"ospfd": "router ospf", "bgpd": "router bgp"}
+    lines = text.splitlines()
+    return tuple(
+        name
+        for name in DAEMONS
+        if name not in words or any(line.startswith(words[name]) for line in lines)
+    )
+
+
+def hold(
+    text: str, *, netns: int, hostname: str, sockets: Path, daemons: Sequence[str] = DAEMONS
+) -> Confined:
+    """Start a router's daemons, which listen in the folder ``sockets`` some 0.3 s later."""
+    texts = {
+        "/etc/passwd": "root:x:0:0:root:/tmp:/bin/sh\n",
+        # without the group of terminals they do not start
+        "/etc/group": "root:x:0:\nfrrvty:x:0:root\n",
+        "/etc/nsswitch.conf": "passwd: files\ngroup: files\n",
+    }
+    texts |= {f"/etc/frr/{name}.conf": part for name, part in split(text).items()}
+    first, *rest = (
+        f"{PROGRAMS / name} -d -u root -g root -A 127.0.0.1 -P 0 -f /etc/frr/{name}.conf"
+        f" -z {_PRIVATE}/zserv.api -i {_PRIVATE}/{name}.pid --vty_socket {SOCKETS}"
+        for name in daemons
+    )
+    # in the background a daemon is when it is ready: only then others find it
+    script = f"mkdir {_PRIVATE}; {first}\n{' & '.join(rest)} &\nwait"
+    return Confined(
+        script,
+        netns=netns,
+        hostname=hostname,
+        programs=[PROGRAMS / name for name in daemons],
+        texts=texts,
+        folders={SOCKETS: sockets},
+        limits=LIMITS,
+    )
+
+
+def try_out(netns: int) -> str:
+    """Why daemons do not start here, in words; empty if they do.
+
+    For process 1 of an episode's namespaces.
+    """
+    if problem := missing():
+        return problem
+    home = Path("/mnt")
+    mount_memory(home, 1 << 16, 32)
+    with hold("hostname r\n", netns=netns, hostname="r", sockets=home, daemons=DAEMONS) as held:
+        terminals = Terminals()
+        try:
+            deadline = time.monotonic() + _TRY_S
+            while missed := [one for one in DAEMONS if not terminals.reach(("r", one), home)]:
+                if time.monotonic() > deadline or not held.alive:
+                    return f"{missed[0]} does not start"
+                time.sleep(0.01)  # of programs that start
+        finally:
+            terminals.close()
+    return ""
+
+
+# ---------------------------------------------------------------------------- asking them
+
+#: (machine, daemon)
+Who: TypeAlias = tuple[str, str]
+_END = b"\0\0\0"
+#: of one answer: a table of thousands of routes
+_MOST_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 16
+
+
+class Answer(NamedTuple):
+    """``text`` of one command, and its status (0: it went well)."""
+
+    text: str
+    status: int
+
+    @property
+    def value(self) -> Any:
+        """As JSON; none where it is no such."""
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(self.text)
+        return None
+
+
+class Terminals:
+    """A socket of each daemon, and what is asked of many at once.
+
+    Daemons run on what agents configured: what they say is bounded in size and time, and one that
+    does not answer is left out from then on.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: dict[Who, socket.socket] = {}
+
+    def close(self) -> None:
+        for one in self._sockets.values():
+            one.close()
+        self._sockets.clear()
+
+    def __contains__(self, who: object) -> bool:
+        return who in self._sockets
+
+    def reach(self, who: Who, folder: Path) -> bool:
+        """Whether the daemon listens in its router's folder, to be asked from now on."""
+        if who in self._sockets:
+            return True
+        path = folder / f"{who[1]}.vty"
+        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        one.settimeout(1.0)
+        try:
+            one.connect(str(path))
+        except OSError:
+            one.close()
+            return False
+        one.setblocking(False)
+        self._sockets[who] = one
+        self.ask({who: ("enable",)})
+        return True
+
+    def forget(self, who: Who) -> None:
+        if one := self._sockets.pop(who, None):
+            one.close()
+
+    def ask(
+        self, questions: Mapping[Who, Sequence[str]], within_s: float = 5.0
+    ) -> dict[Who, list[Answer]]:
+        """The answers of those daemons that gave all of theirs in time."""
+        deadline = time.monotonic() + within_s
+        open_: dict[int, tuple[Who, _Reading]] = {}
+        poll = select.poll()
+        for who, commands in questions.items():
+            one = self._sockets.get(who)
+            if one is None or not commands:
+                continue
+            try:
+                one.sendall(b"".join(command.encode() + b"\0" for command in commands))
+            except OSError:
+                self.forget(who)
+                continue
+            open_[one.fileno()] = who, _Reading(len(commands))
+            poll.register(one, select.POLLIN)
+        found: dict[Who, list[Answer]] = {}
+        while open_:
+            ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+            for descriptor, _ in ready:
+                who, reading = open_[descriptor]
+                try:
+                    chunk = self._sockets[who].recv(_CHUNK_BYTES)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    chunk = b""
+                if chunk and reading.add(chunk):
+                    found[who] = reading.answers
+                elif chunk and not reading.excessive:
+                    continue
+                else:
+                    self.forget(who)
+                poll.unregister(descriptor)
+                del open_[descriptor]
+            if not ready:
+                for who, _ in open_.values():
+                    self.forget(who)  # the rest of its answer would be taken for the next one
+                break
+        return found
+
+
+class _Reading:
+    """What a daemon has said of its answers so far."""
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._text = bytearray()
+        self._total = 0
+        self.answers: list[Answer] = []
+
+    @property
+    def excessive(self) -> bool:
+        return self._total > _MOST_BYTES
+
+    def add(self, chunk: bytes) -> bool:
+        """Whether all is there."""
+        start = max(0, len(self._text) - len(_END))
+        self._text += chunk
+        self._total += len(chunk)
+        while (at := self._text.find(_END, start)) >= 0 and at + len(_END) < len(self._text):
+            said = self._text[:at].decode("utf-8", "replace")
+            self.answers.append(Answer(said, self._text[at + len(_END)]))
+            del self._text[: at + len(_END) + 1]
+            start = 0
+        return len(self.answers) >= self._wanted

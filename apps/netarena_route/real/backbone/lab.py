@@ -1,0 +1,413 @@
+"""The process of one episode's backbone: builds it, breaks it, runs commands in it, looks at it.
+
+It is the process of a network (``worker``) whose machines are those of a ``Setup``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from netarena.errors import EnvironmentFailed
+from netarena.sandbox import shell
+from netarena.sandbox.daemon import Confined, family
+from netarena.sandbox.namespace import mount_memory
+from netarena.sandbox.shell import Room, entered
+from netarena_route.backbone.recipe import Observation, Recipe, Setup
+from netarena_route.real import worker
+from netarena_route.real.backbone import frr, serve, way
+from netarena_route.real.backbone.build import EMULATORS, configure
+from netarena_route.real.backbone.setting import Setting, Settings, Trace, routes, trace
+from netarena_route.real.backbone.settle import SETTLE_S, Settling
+from netarena_route.real.guard import process_limit
+from netarena_route.real.netlink import (
+    GETADDR,
+    Netlink,
+    attributes,
+    neighbours_refused,
+    permanent_neighbour,
+)
+from netarena_route.real.prober import Echo, Prober, Pulse, open_socket
+from netarena_route.real.tool import hide_consoles, room
+from netarena_route.real.turn import Turns
+from netarena_route.real.worker import Worker
+
+#: of what machines' files hold together
+_FILES_BYTES, _FILES = 16 << 20, 4096
+_HOME = Path("/mnt")
+_SOCKETS_BYTES, _SOCKETS_FILES = 1 << 16, 32
+#: below a machine's folder: sockets of its daemons, what it serves, what ``write`` writes
+_SOCKETS, _SERVE, _SAVED = "run", "serve", "frr"
+#: from the start of daemons until all of them listen
+_LISTEN_S = 20.0
+#: a new network must have come to rest after so long, on a busy machine
+_FIRST_S = 30.0
+_HEADERS_BYTES = 20 + 8
+_SMALL_BYTES = 56
+_ADDRESS_BYTES, _IFA_LOCAL = 8, 2
+#: all routers of OSPF, and those that are designated, by address and hardware address
+_ALL = tuple((f"224.0.0.{number}", b"\x01\x00\x5e\x00\x00" + bytes([number])) for number in (5, 6))
+_NAMES = re.compile(r"^hosts:.*$", re.MULTILINE)
+_OWN = "0.0.0.0"  # noqa: S104 -- the next hop of what a router announces itself
+#: how often a look is made again that differs from the one before
+_LOOKS = 3
+_VTYSH = {
+    "/etc/pam.d/frr": "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n",
+    "/etc/pam.d/other": "auth required pam_deny.so\naccount required pam_deny.so\n",
+    "/etc/group": "root:x:0:\nfrrvty:x:0:root\n",
+}
+
+
+class Lab(Worker):
+    """One backbone, from its setup to its end."""
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__(turns)
+        self._daemons: dict[str, Confined] = {}
+        self._terminals = frr.Terminals()
+        self._wanted: dict[str, tuple[str, ...]] = {}
+        self._recipes: dict[str, Recipe] = {}
+        #: whether a command may have set something since the last look, and what that showed
+        self._changed = True
+        self._later_s = 0.0
+        #: what was set on machines before an agent's first command there
+        self._first: dict[str, str] = {}
+        #: what commands of our own did that are traced
+        self._traces: list[Trace] = []
+        self._seen: Observation | None = None
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return tuple(self._recipes)
+
+    def build(self, setup: dict[str, Any], emulator: str) -> dict[str, float]:
+        """Make the network, and wait until it has come to rest; how long each took, in s."""
+        began = time.monotonic()
+        self._setup = Setup.model_validate(setup)
+        self._recipes = {recipe.machine: recipe for recipe in self._setup.recipes}
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, worker.OPEN_FILES), hard))
+        if self._alone:
+            hide_consoles(but=("vtysh",))
+        self._make_folders()
+        self._spaces = EMULATORS[emulator](self._setup)
+        for space in self._spaces.values():
+            self._stack.callback(os.close, space)
+        configure(self._setup, self._spaces)
+        self._listen()
+        self._start_daemons()
+        self._know_neighbours()
+        built = time.monotonic()
+        if not self._settling.wait(changed=True, within_s=_FIRST_S):
+            raise EnvironmentFailed(f"the routers do not come to rest: {self._settling.why}")
+        return {
+            "built_s": built - began,
+            "cpu_s": worker.cpu_used_s(),
+            "verified_s": time.monotonic() - built,
+            "waited_s": 0.0,
+        }
+
+    def _make_folders(self) -> None:
+        mount_memory(_HOME, _FILES_BYTES, _FILES)
+        for recipe in self._setup.recipes:
+            for name in (_SOCKETS, _SERVE, _SAVED):
+                (_HOME / recipe.machine / name).mkdir(parents=True)
+            if recipe.frr is not None:
+                mount_memory(_HOME / recipe.machine / _SOCKETS, _SOCKETS_BYTES, _SOCKETS_FILES)
+            folder = _HOME / recipe.machine / _SERVE
+            for name, lines in (("services", recipe.services), ("zone", recipe.zone)):
+                if lines:
+                    (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+            if recipe.resolver:
+                (folder / "resolver").write_text(f"{recipe.resolver}\n", encoding="utf-8")
+            if recipe.frr is not None:
+                saved = _HOME / recipe.machine / _SAVED
+                (saved / "frr.conf").write_text(recipe.frr, encoding="utf-8")
+                (saved / "vtysh.conf").write_text("service integrated-vtysh-config\n", "utf-8")
+
+    def _start_daemons(self) -> None:
+        for name, recipe in self._recipes.items():
+            if recipe.frr is None:
+                continue
+            daemons = frr.needed(recipe.frr)
+            self._wanted[name] = daemons
+            held = frr.hold(
+                recipe.frr,
+                netns=self._spaces[name],
+                hostname=name,
+                sockets=_HOME / name / _SOCKETS,
+                daemons=daemons,
+            )
+            self._daemons[name] = held
+            self._stack.callback(held.close)
+        self._stack.callback(self._terminals.close)
+        missing = {(name, one) for name, daemons in self._wanted.items() for one in daemons}
+        deadline = time.monotonic() + _LISTEN_S
+        while missing:
+            missing = {who for who in missing if not self._reach(who)}
+            if missing and time.monotonic() > deadline:
+                raise EnvironmentFailed(f"no daemon listens: {' of '.join(reversed(min(missing)))}")
+            time.sleep(0.01)  # of programs that start
+        known = family()
+        for name, held in self._daemons.items():
+            held.know(self._wanted[name], known)
+        self._settling = Settling(
+            self._terminals,
+            self._wanted,
+            self._routes,
+            lambda: [one for held in self._daemons.values() for one in held.delayed_s()],
+        )
+        files = {name: _HOME / name / _SERVE for name in self._names}
+        self._settings = Settings(
+            self._terminals, self._wanted, self._spaces, self._netlinks, files
+        )
+
+    def _know_neighbours(self) -> None:
+        """Have each machine know for good whom its cables lead to, and whom OSPF speaks to.
+
+        The kernel's table of neighbours is one for all namespaces. Where others fill it, hellos are
+        dropped as they are sent, and adjacencies end that nobody touched; entries that are there
+        for good are not counted.
+        """
+        held = {name: self._addresses(name) for name in self._names}
+        for name in self._names:
+            messages = []
+            with entered(self._spaces[name]):
+                indices = {text: index for index, text in socket.if_nameindex()}
+            for cable in self._setup.cables:
+                for end in (one for one in cable.ends if one.machine == name):
+                    index = indices[end.interface]
+                    known = [
+                        (address, bytes.fromhex(other.mac.replace(":", "")))
+                        for other in cable.ends
+                        if other != end
+                        for address in held[other.machine].get(other.interface, ())
+                    ]
+                    messages += [permanent_neighbour(index, *one) for one in (*known, *_ALL)]
+            self._netlinks[name].send(messages)
+
+    def _addresses(self, name: str) -> dict[str, list[str]]:
+        """Interface -> its addresses."""
+        found: dict[str, list[str]] = {}
+        netlink = self._netlinks[name]
+        with entered(self._spaces[name]):
+            names = dict(socket.if_nameindex())
+        question = bytes([socket.AF_INET]) + bytes(_ADDRESS_BYTES - 1)
+        for content in netlink.dump(GETADDR, question):
+            index = int.from_bytes(content[4:8], sys.byteorder)
+            local = attributes(content, _ADDRESS_BYTES).get(_IFA_LOCAL, b"")
+            if len(local) == 4 and index in names:
+                found.setdefault(names[index], []).append(socket.inet_ntoa(local))
+        return found
+
+    def _reach(self, who: frr.Who) -> bool:
+        return self._terminals.reach(who, _HOME / who[0] / _SOCKETS)
+
+    def _routes(self) -> bytes:
+        """What the kernels of all machines route."""
+        return b"".join(one for name in self._names for one in routes(self._netlinks[name]))
+
+    def _listen(self) -> None:
+        """Open what looks need in each namespace, and keep it."""
+        self._netlinks[""] = self._stack.enter_context(Netlink())
+        for name in self._names:
+            with entered(self._spaces[name]):
+                self._netlinks[name] = self._stack.enter_context(Netlink())
+                flusher = os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
+                counters = os.open("/proc/thread-self/net/snmp", os.O_RDONLY | os.O_CLOEXEC)
+            self._flushers.append(flusher)
+            self._counters.append(counters)
+            self._stack.callback(os.close, flusher)
+            self._stack.callback(os.close, counters)
+        self._echo = Echo()
+        self._pulse = Pulse(self._echo)
+        addresses = [address for _, address in self._setup.endpoints]
+        self._probers = []
+        for payload_bytes in (_SMALL_BYTES, self._setup.full_bytes - _HEADERS_BYTES):
+            sockets = []
+            for name, address in self._setup.endpoints:
+                with entered(self._spaces[name]):
+                    sockets.append(open_socket(address, whole=True))
+            self._probers.append(
+                Prober(
+                    sockets,
+                    addresses,
+                    self._echo,
+                    self._pulse,
+                    self._release,
+                    payload_bytes=payload_bytes,
+                    fresh=True,
+                )
+            )
+            self._pingers = sockets
+        for prober in self._probers:
+            self._stack.callback(prober.close)
+        self._taps = way.Taps(self._spaces)
+        self._stack.callback(self._taps.close)
+        self._servers = serve.Servers(
+            self._spaces, {name: _HOME / name / _SERVE for name in self._names}
+        )
+        self._stack.callback(self._servers.close)
+        self._servers.update()
+
+    # -------------------------------------------------------------------------------- commands
+
+    def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
+        """As of any machine; refused where the agent may not log in."""
+        if not self._recipes[machine].login:
+            told = f"[{machine} is another's: you cannot log in there]\n"
+            return {"output": told, "exit": None, "timed_out": False, "stopped": ""}
+        before = self._settings.of(machine)
+        # as it was when an agent first came
+        self._first.setdefault(machine, before.digest)
+        answer = super().run(machine, command, timeout_s)
+        self._note_change(before, self._settings.of(machine))
+        return answer
+
+    def _note_change(self, before: Setting, after: Setting) -> None:
+        self._changed |= before.digest != after.digest
+        self._later_s = max(self._later_s, min(after.later_than(before), SETTLE_S))
+
+    def inject(self, commands: list[list[str]], traced: bool = False) -> None:  # noqa: FBT001, FBT002 -- of a message
+        """Run (machine, command) pairs of our own, each of which must succeed, as agents' commands
+        run: with the machine's consoles and files. Of those that are ``traced`` states tell which
+        are left, by their number."""
+        for machine, command in commands:
+            before = self._settings.of(machine)
+            result = shell.run(
+                command,
+                netns=self._spaces[machine],
+                hostname=machine,
+                limits=shell.Limits(processes=process_limit(len(self._names))),
+                watch=lambda _: self._watch(),
+                room=self._room(machine, None),
+            )
+            if result.exit:
+                raise RuntimeError(f"on {machine}: {command}: {result.told}")
+            after = self._settings.of(machine)
+            self._traces += [trace(machine, before, after)] if traced else []
+            self._note_change(before, after)
+            self._changed = True
+        self._first.clear()
+
+    def _keep_calm(self) -> None:
+        super()._keep_calm()
+        self._note(self._watch())
+
+    def _watch(self) -> str:
+        self._servers.serve()
+        return next(filter(None, (held.excess() for held in self._daemons.values())), "")
+
+    def _room(self, machine: str, network: Path | None) -> Room:
+        found = room(network)
+        folder = _HOME / machine
+        views, folders = dict(found.views), {"/etc/serve": folder / _SERVE}
+        texts = dict(found.texts)
+        if resolver := self._resolver(machine):
+            texts |= {
+                # one that does not answer is not waited for long: it may be asked for each address
+                "/etc/resolv.conf": f"nameserver {resolver}\noptions timeout:1 attempts:1\n",
+                "/etc/nsswitch.conf": _NAMES.sub("hosts: files dns", texts["/etc/nsswitch.conf"]),
+            }
+        if machine in self._daemons:
+            texts |= _VTYSH
+            views["/var/run/frr"] = folder / _SOCKETS
+            folders["/etc/frr"] = folder / _SAVED
+        return Room(texts=texts, views=views, folders=folders)
+
+    # ---------------------------------------------------------------------------------- looks
+
+    def observe(self) -> dict[str, Any]:
+        """The settled state."""
+        settled = self._settling.wait(changed=self._changed, later_s=self._later_s)
+        self._changed, self._later_s = False, 0.0
+        # what is as it was before was seen twice; else a second look tells what is lost for good
+        found = self._look(settled=settled)
+        for _ in range(_LOOKS):
+            if found == self._seen:
+                break
+            self._seen, found = found, self._look(settled=settled)
+        self._seen = found
+        return {"state": found.model_dump(mode="json"), "waited_s": 0.0}
+
+    def _look(self, *, settled: bool) -> Observation:
+        small, full = (self._ping(prober) for prober in self._probers)
+        services = self._ask()
+        ways = self._taps.ways(
+            self._setup.ways, self._setup.endpoints, self._pingers, self._echo.wait
+        )
+        watched = {*self._first, *(one.machine for one in self._traces)}
+        now = {name: self._settings.of(name) for name in watched}
+        return Observation(
+            small=small,
+            full=full,
+            services=services,
+            ways=ways,
+            heard=tuple(self._heard(name) for name in self._setup.ears),
+            down=self._ended(),
+            settled=settled,
+            touched=tuple(
+                name for name, digest in sorted(self._first.items()) if now[name].digest != digest
+            ),
+            leftover=tuple(
+                number for number, one in enumerate(self._traces) if one.is_left(now[one.machine])
+            ),
+        )
+
+    def _resolver(self, name: str) -> str:
+        """The address of the server of names that a machine asks; empty where that is none."""
+        return serve.address(serve.read(_HOME / name / _SERVE / "resolver").strip())
+
+    def _ask(self) -> str:
+        """Ask all services. What failed while a queue of the kernel or its table of neighbours had
+        no room is asked again."""
+        asks = self._setup.asks
+        resolvers = {name: self._resolver(name) for name in self._names}
+        works = [False] * len(asks)
+        for _ in range(_LOOKS):
+            left = [place for place, one in enumerate(works) if not one]
+            refused, crowded = neighbours_refused(), self._crowd()
+            told = serve.ask(
+                [asks[place] for place in left],
+                resolvers,
+                self._spaces,
+                self._servers,
+                self._echo.wait,
+            )
+            for place, digit in zip(left, told, strict=True):
+                works[place] = digit == "1"
+            if neighbours_refused() == refused and not crowded():
+                break
+        return "".join(str(int(one)) for one in works)
+
+    def _ping(self, prober: Prober) -> tuple[str, ...]:
+        self._prober = prober  # which rounds are measured by
+        prober.look()
+        return self._measure(time.monotonic() + worker.CROWD_S).rows
+
+    def _ended(self) -> tuple[str, ...]:
+        return tuple(
+            f"{name}/{daemon}" for name, held in self._daemons.items() for daemon in held.ended()
+        )
+
+    def _heard(self, name: str) -> tuple[tuple[str, str, str], ...]:
+        """What a router of another autonomous system has heard and uses."""
+        who = name, "bgpd"
+        answers = self._terminals.ask({who: ("show bgp ipv4 unicast json",)})
+        table = answers[who][0].value if who in answers else None
+        routes = table.get("routes") if isinstance(table, dict) else None
+        found = []
+        for prefix, paths in sorted((routes or {}).items()):
+            for path in paths:
+                hops = path.get("nexthops") or [{}]
+                hop = str(hops[0].get("ip", ""))
+                if path.get("bestpath") and hop != _OWN:
+                    found.append((prefix, str(path.get("path", "")), hop))
+        return tuple(found)

@@ -1,0 +1,276 @@
+"""Whether the routers have come to rest after a command: found out, never slept for.
+
+A network is settled when
+
+* every adjacency that was there when the command had ended was refreshed by a hello or a keepalive
+  sent after it, or is no more,
+* each that is not there has been tried once since, if anything was changed (where nothing was, the
+  try before this command failed by the same configuration),
+* nothing is on its way: no database that is exchanged, no computation or update that waits, and
+* what the daemons know and what the kernel routes stay the same for ``REST_S``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from netarena_route.real.backbone.frr import Answer, Terminals, Who
+
+#: a network that has not come to rest after so long does not, by whoever configured it; what a
+#: daemon waited for a processor meanwhile does not count, up to so much
+SETTLE_S, STARVED_S = 15.0, 30.0
+#: what the daemons know is the same for so long: longer than any of their pauses between hearing
+#: of something and telling it on
+REST_S = 0.3
+#: between hellos, and a little: within it whoever can be met is met
+MEET_S = 1.1
+#: from the first packet of a session or an exchange to its end, on a busy machine
+_BUILD_S = 1.0
+#: between looks
+_LOOK_S, _EARLY_LOOK_S, _LEAST_S = 0.1, 0.25, 0.005
+#: of the times that daemons tell
+_JITTER_S = 0.2
+
+_OSPF = ("show ip ospf neighbor json", "show ip ospf interface json", "show ip ospf json")
+_BGP = ("show bgp ipv4 unicast summary json", "show bgp neighbors json")
+_ZEBRA = ("show ip route summary json",)
+_QUESTIONS = {"ospfd": _OSPF, "bgpd": _BGP, "zebra": _ZEBRA}
+#: of OSPF's neighbours: states that last
+_LASTING = ("Full", "2-Way", "Down", "Deleted")
+#: of BGP's peers: states that last, by the words of their administrators
+_SHUT = ("Idle (Admin)", "Idle (PfxCt)")
+_ESTABLISHED = "Established"
+#: of what daemons say of themselves: what stays the same while nothing happens
+_OSPF_FACTS = ("lsaExternalCounter", "lsaExternalChecksum")
+_INTERFACE_FACTS = ("ifUp", "area", "state", "cost", "drId", "bdrId", "nbrAdjacentCount")
+_BGP_FACTS = ("tableVersion", "ribCount")
+_PEER_FACTS = ("pfxRcd", "pfxSnt")
+_PENDING = ("spfTimerDueInMsecs",)
+
+#: router, protocol, and who is at the other end
+Adjacency: TypeAlias = tuple[str, str, str]
+
+
+class Standing(NamedTuple):
+    """Of one adjacency: ``state`` in the daemon's words, ``mark`` which grows or jumps when it is
+    heard of, ``next_s`` when it is tried again at the latest; ``lasting`` unless it is under way,
+    ``up`` if it is there, ``shut`` if nobody tries."""
+
+    state: str
+    mark: float
+    lasting: bool
+    up: bool
+    shut: bool = False
+    next_s: float = 0.0
+
+
+@dataclass
+class Look:
+    """What all daemons said, and the kernel, at one time (monotonic, s)."""
+
+    at: float
+    adjacencies: dict[Adjacency, Standing] = field(default_factory=dict)
+    waiting: bool = False
+    digest: str = ""
+    #: (router, area) -> what is in its database; router id -> routers; and (router, area, id) of
+    #: neighbours that have not acknowledged something
+    databases: dict[tuple[str, str], str] = field(default_factory=dict)
+    routers: dict[str, list[str]] = field(default_factory=dict)
+    owed: list[tuple[str, str, str]] = field(default_factory=list)
+    facts: list[object] = field(default_factory=list)
+
+    def differs(self) -> bool:
+        """Whether a neighbour lacks what it was told and has not acknowledged: a second later it
+        may only not have said so yet."""
+        for router, area, number in self.owed:
+            match self.routers.get(number, []):
+                case [other]:
+                    known = self.databases.get((router, area))
+                    if known != self.databases.get((other, area)):
+                        return True
+        return False
+
+
+class Settling:
+    """Of one network; ``routers`` are its machines with their daemons, ``kernel`` tells what is
+    routed now, ``delayed_s`` how long each daemon has waited for a processor since it began."""
+
+    def __init__(
+        self,
+        terminals: Terminals,
+        routers: Mapping[str, Iterable[str]],
+        kernel: Callable[[], bytes],
+        delayed_s: Callable[[], Sequence[float]] = tuple,
+    ) -> None:
+        self._terminals = terminals
+        self._questions: dict[Who, tuple[str, ...]] = {
+            (router, daemon): _QUESTIONS[daemon]
+            for router, daemons in routers.items()
+            for daemon in daemons
+            if daemon in _QUESTIONS
+        }
+        self._kernel = kernel
+        self._delayed_s = delayed_s
+        #: that were not there when it was settled last, though they were tried
+        self._failing: set[Adjacency] = set()
+        #: why it was not settled in the last look, in words
+        self.why = ""
+
+    def wait(self, *, changed: bool, later_s: float = 0.0, within_s: float = SETTLE_S) -> bool:
+        """Return when it is settled, true, or when it has not been for so long.
+
+        What was changed may act on its own so much later.
+        """
+        first = self._look()
+        delayed_s = self._delayed_s()
+        before, since = first, first.at
+        now_s = 0.0
+        if changed:
+            self._failing = set()
+        down: set[Adjacency] = set()
+        while True:
+            # looks cost the daemons' time: before anything can be settled there are few
+            left_s = MEET_S - now_s
+            if left_s > REST_S + _EARLY_LOOK_S:
+                pause_s = _EARLY_LOOK_S
+            else:
+                pause_s = _LOOK_S if left_s <= 0 else min(_LOOK_S, left_s + _LEAST_S)
+            time.sleep(pause_s)
+            now = self._look()
+            now_s = now.at - first.at
+            if now.digest != before.digest:
+                since = now.at
+            before = now
+            down |= {one for one, found in now.adjacencies.items() if not found.up}
+            self.why = self._reason(first, now, now.at - since)
+            if now_s < later_s + REST_S * bool(later_s):
+                self.why = self.why or "a change may still act"
+            if not self.why:
+                self._failing |= down
+                self._failing -= {one for one, found in now.adjacencies.items() if found.up}
+                return True
+            if now_s > within_s + self._starved_s(delayed_s):
+                return False
+
+    def _starved_s(self, before: Sequence[float]) -> float:
+        """What the daemon that waited longest has waited for a processor since."""
+        now = self._delayed_s()
+        longest = max((b - a for a, b in zip(before, now, strict=True)), default=0.0)
+        return min(longest, STARVED_S)
+
+    def _reason(self, first: Look, now: Look, rest_s: float) -> str:
+        """Why it is not settled; empty if it is."""
+        passed_s = now.at - first.at
+        if passed_s < MEET_S:
+            return "neighbours may still meet"
+        for one, found in now.adjacencies.items():
+            name = " ".join(one)
+            began = first.adjacencies.get(one)
+            if found.up and began is not None and began.up and not _heard(began, found):
+                return f"{name} was not heard of since"
+            if found.up or found.shut or one in self._failing:
+                continue
+            tried_s = (began.next_s if began is not None else 0.0) + _BUILD_S
+            if passed_s < tried_s:
+                return f"{name} was not tried since"
+            if not found.lasting and rest_s < _BUILD_S:
+                return f"{name} is under way"
+        if now.waiting:
+            return "something waits to be computed"
+        if rest_s < REST_S:
+            return "what is known changes"
+        return ""
+
+    def _look(self) -> Look:
+        answers = self._terminals.ask(self._questions)
+        look = Look(time.monotonic())
+        for who in self._questions:
+            look.facts.append(who)
+            if who not in answers:
+                look.facts.append("silent")
+            elif who[1] == "ospfd":
+                _read_ospf(who[0], answers[who], look)
+            elif who[1] == "bgpd":
+                _read_bgp(who[0], answers[who], look)
+            else:
+                look.facts.append(answers[who][0].text)
+        # those that try in vain go from one state to the next: that is no change
+        look.facts += sorted(one for one, found in look.adjacencies.items() if found.up)
+        told = hashlib.blake2b(self._kernel(), digest_size=16)
+        told.update(repr(look.facts).encode())
+        look.digest = told.hexdigest()
+        look.waiting |= look.differs()
+        return look
+
+
+def _heard(began: Standing, found: Standing) -> bool:
+    """Whether it was heard of since. Of OSPF the mark is when it would be given up, which stays
+    the same until a hello moves it; of BGP it is how much has come."""
+    return abs(found.mark - began.mark) > _JITTER_S
+
+
+def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
+    neighbours, interfaces, whole = (_object(one.value) for one in answers)
+    rows = {name: _object(one) for name, one in _object(interfaces.get("interfaces")).items()}
+    look.routers.setdefault(str(whole.get("routerId")), []).append(router)
+    for area, found in _object(whole.get("areas")).items():
+        held = sorted((key, one) for key, one in _object(found).items() if key.startswith("lsa"))
+        look.databases[router, area] = repr(held)
+        look.facts += [area, held, _object(found).get("spfExecutedCounter")]
+    look.facts += [whole.get(key) for key in _OSPF_FACTS]
+    for name, found in _object(neighbours.get("neighbors")).items():
+        for one in found if isinstance(found, list) else ():
+            row = _object(one)
+            state = str(row.get("nbrState", row.get("state", "")))
+            kind = state.partition("/")[0]
+            key = router, "ospf", f"{name} {row.get('ifaceName')} {row.get('ifaceAddress')}"
+            look.adjacencies[key] = Standing(
+                state,
+                mark=look.at + _number(row.get("deadTimeMsecs")) / 1000,
+                lasting=kind in _LASTING,
+                up=kind in {"Full", "2-Way"},
+                next_s=_number(row.get("retransmitInterval")) or MEET_S,
+            )
+            if kind == "Full" and _number(row.get("linkStateRetransmissionListCounter")):
+                interface = rows.get(str(row.get("ifaceName")).partition(":")[0], {})
+                look.owed.append((router, str(interface.get("area")), str(name)))
+    for name, one in sorted(rows.items()):
+        look.facts += [name, *(one.get(key) for key in _INTERFACE_FACTS)]
+        # a passive one waits for nobody
+        look.waiting |= one.get("state") == "Waiting" and "timerHelloInMsecs" in one
+    look.waiting |= any(name in whole for name in _PENDING)
+
+
+def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
+    summary, neighbours = (_object(one.value) for one in answers)
+    look.facts += [summary.get(key) for key in _BGP_FACTS]
+    for name, found in _object(summary.get("peers")).items():
+        row, more = _object(found), _object(neighbours.get(name))
+        state = str(row.get("state", ""))
+        look.facts += [name, *(row.get(key) for key in _PEER_FACTS)]
+        due = [
+            _number(more.get(f"next{one}TimerDueInMsecs")) / 1000 for one in ("Start", "Connect")
+        ]
+        look.adjacencies[router, "bgp", name] = Standing(
+            state,
+            mark=_number(row.get("msgRcvd")),
+            lasting=state in {_ESTABLISHED, "Idle", "Active"} or state in _SHUT,
+            up=state == _ESTABLISHED,
+            shut=state in _SHUT,
+            next_s=1.0 + max(due),
+        )
+        look.waiting |= state == _ESTABLISHED and bool(
+            _number(row.get("inq")) or _number(row.get("outq"))
+        )
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,144 @@
+"""Which machines a ping passes: one ping of each chosen pair, and who saw it.
+
+Each machine is given a socket that sees what comes to it by any interface, for as long as a look
+takes. What a machine forwards has lost one of its time to live, by which those that saw the ping
+are put in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from netarena.sandbox.shell import entered
+
+_ETH_P_IP = 0x0800
+_ICMP, _ECHO_REQUEST = 1, 8
+_HEADER = struct.Struct("!BBHHH")
+_TTL, _PROTOCOL = 8, 9  # of an IPv4 header
+_MARK_BYTES = 16
+#: as ``ping`` sends: 56 bytes
+_FILLING = bytes(range(0x10, 0x10 + 56 - _MARK_BYTES))
+_MOST_S = 5.0
+_OUTGOING = 4
+_SO_ATTACH_FILTER = 26
+#: what all marks of a network begin with, so that its taps hold nothing else
+_COMMON_BYTES = 4
+
+
+class Taps:
+    """A socket in each machine that sees the pings of ``ways`` that come to it, and nothing else.
+
+    They stay open: the kernel takes 20 ms to close one.
+    """
+
+    def __init__(self, spaces: Mapping[str, int]) -> None:
+        self._common = os.urandom(_COMMON_BYTES)
+        self._sockets = {name: _tap(space, self._common) for name, space in spaces.items()}
+        self._names = {one.fileno(): name for name, one in self._sockets.items()}
+        self._poll = select.poll()
+        for descriptor in self._names:
+            self._poll.register(descriptor, select.POLLIN)
+
+    def close(self) -> None:
+        for one in self._sockets.values():
+            one.close()
+
+    def ways(
+        self,
+        pairs: Sequence[tuple[int, int]],
+        endpoints: Sequence[tuple[str, str]],
+        sockets: Sequence[socket.socket],
+        wait: Callable[[], object],
+    ) -> tuple[tuple[str, ...], ...]:
+        """The machines that a ping of each pair passed, but for its source and target, in order.
+
+        ``sockets`` are those of the endpoints that ping. ``wait`` returns when the kernel has done
+        what it was given.
+        """
+        marks = [self._common + os.urandom(_MARK_BYTES - _COMMON_BYTES) for _ in pairs]
+        for mark, (source, target) in zip(marks, pairs, strict=True):
+            with contextlib.suppress(OSError):  # no route
+                sockets[source].sendto(_request(mark), (endpoints[target][1], 0))
+        seen = self._collect(marks, wait)
+        return tuple(
+            _told(seen[mark], {endpoints[source][0], endpoints[target][0]})
+            for mark, (source, target) in zip(marks, pairs, strict=True)
+        )
+
+    def _collect(
+        self, marks: Sequence[bytes], wait: Callable[[], object]
+    ) -> dict[bytes, list[tuple[int, str]]]:
+        """Mark -> (time to live, machine) of each time that it came somewhere."""
+        seen: dict[bytes, list[tuple[int, str]]] = {mark: [] for mark in marks}
+        deadline = time.monotonic() + _MOST_S
+        waited = not marks
+        while time.monotonic() < deadline:
+            ready = self._poll.poll(0)
+            if not ready and waited:
+                break
+            if not ready:
+                wait()
+            waited = not ready
+            for descriptor, _ in ready:
+                name = self._names[descriptor]
+                _drain(self._sockets[name], name, seen)
+        return seen
+
+
+def _told(seen: Sequence[tuple[int, str]], ends: set[str]) -> tuple[str, ...]:
+    """In order of what is left of their time to live, each machine once."""
+    order = sorted(seen, key=lambda one: -one[0])
+    return tuple(dict.fromkeys(name for _, name in order if name not in ends))
+
+
+def _tap(space: int, common: bytes) -> socket.socket:
+    """Echo requests alone whose payload begins so (BPF, as tcpdump compiles it)."""
+    with entered(space):
+        one = socket.socket(
+            socket.AF_PACKET,
+            socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC,
+            socket.htons(_ETH_P_IP),
+        )
+    lines = (
+        (0x30, 0, 0, _PROTOCOL),  # ldb [9]
+        (0x15, 0, 6, _ICMP),  # jeq
+        (0xB1, 0, 0, 0),  # ldxb 4*([0]&0xf)
+        (0x50, 0, 0, 0),  # ldb [x + 0]
+        (0x15, 0, 3, _ECHO_REQUEST),  # jeq
+        (0x40, 0, 0, _HEADER.size),  # ld [x + 8]
+        (0x15, 0, 1, int.from_bytes(common)),  # jeq
+        (0x06, 0, 0, 0xFFFF),  # accept
+        (0x06, 0, 0, 0),  # drop
+    )
+    code = b"".join(struct.pack("HBBI", *line) for line in lines)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxQ", len(lines), ctypes.addressof(buffer))
+    one.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    return one
+
+
+def _request(mark: bytes) -> bytes:
+    body = mark + _FILLING
+    identifier = int.from_bytes(mark[-2:])  # one that no connection tracker knows
+    words = struct.unpack(f"!{len(body) // 2}H", body)
+    total = (_ECHO_REQUEST << 8) + identifier + 1 + sum(words)
+    return _HEADER.pack(_ECHO_REQUEST, 0, -total % 0xFFFF, identifier, 1) + body
+
+
+def _drain(tap: socket.socket, name: str, seen: dict[bytes, list[tuple[int, str]]]) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            packet, about = tap.recvfrom(2048)
+            if about[2] == _OUTGOING or len(packet) < 20:
+                continue
+            start = (packet[0] & 15) * 4 + _HEADER.size
+            mark = packet[start : start + _MARK_BYTES]
+            if mark in seen:
+                seen[mark].append((packet[_TTL], name))

@@ -1,0 +1,210 @@
+"""Networks as the service sees them: begun in processes of their own, spoken to without waiting.
+
+    async with Warm() as warm:
+        net = await warm.begin(world, "netns")
+        try:
+            await net.build()
+            ...
+        finally:
+            await net.close()
+
+``close`` returns when every process of the network is dead. Should the service die instead, the
+warm process ends, and all networks with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from netarena.errors import EnvironmentFailed, one_line
+from netarena.model import JsonValue, Record
+from netarena.sandbox.child import Forker, Forking, Talk, program, try_out
+from netarena_route.backbone.recipe import Setup
+from netarena_route.world.model import World
+
+_START_S = 60.0  # interpreter and imports
+_STOP_S = 10.0
+_CLOSE_S = 30.0  # from SIGKILL to the end of every process
+#: of one answer: a matrix of a million pairs, and what is gone of a thousand machines
+_ANSWER_BYTES = 64 << 20
+#: a command's own timeout, and as much again for the sandbox around it on a busy machine
+_RUN_GRACE_S = 90.0
+#: of everything else, and for each ordered pair: on a busy machine a round takes 0.1 ms a pair
+_ANSWER_S = 60.0
+_ANSWER_PER_PAIR_S = 0.0005
+
+
+class Order(Protocol):
+    """A command of our own, and where it is run."""
+
+    @property
+    def machine(self) -> str: ...
+
+    @property
+    def command(self) -> str: ...
+
+
+class Output(Record):
+    """What a command of an agent came to: ``output`` is what it is told, the reason of a stop or
+    the exit status in the last line; see ``netarena.sandbox.shell.Result`` for the rest."""
+
+    output: str
+    exit: int | None
+    timed_out: bool
+    stopped: str
+
+
+class Net:
+    """One network. Every method raises EnvironmentFailed when the network is no more, or fails."""
+
+    def __init__(self, made_of: dict[str, Any], endpoints: int, life: _Life) -> None:
+        """``made_of`` is what ``build`` is told, ``endpoints`` how many are measured."""
+        self._made_of = made_of
+        self._endpoints = endpoints
+        self._life = life
+        self._busy = asyncio.Lock()
+        #: what was asked and cancelled before it was answered: the next answer would be that one's
+        self._unanswered = ""
+        #: how long pings that never came were waited for, in all
+        self.waited_s = 0.0
+        #: CPU time of its process and of what has ended below it
+        self.cpu_s = 0.0
+        #: of the last ``build``: see ``Worker.build``
+        self.times: dict[str, float] = {}
+
+    async def build(self) -> None:
+        """Make it, and verify that exactly the intended pairs work."""
+        self.times = await self._ask("build", **self._made_of)
+        self.waited_s += self.times["waited_s"]
+
+    async def inject(self, orders: Iterable[Order], *, traced: bool = False) -> None:
+        """Run commands of our own as root of the network, each of which must succeed.
+
+        From then on states tell what is left of what was ``traced``, or, where that was nothing,
+        what an agent's commands change.
+        """
+        commands = [[one.machine, one.command] for one in orders]
+        await self._ask("inject", commands=commands, **({"traced": True} if traced else {}))
+
+    async def run(self, machine: str, command: str, timeout_s: float) -> Output:
+        """Run what an agent sent in the sandbox, on a machine of the world."""
+        answer = await self._ask(
+            "run",
+            _RUN_GRACE_S + timeout_s,
+            machine=machine,
+            command=command,
+            timeout_s=timeout_s,
+        )
+        return Output.model_validate(answer)
+
+    async def observe(self) -> dict[str, JsonValue]:
+        """The settled state; ``state`` says what is in it."""
+        answer = await self._ask("observe")
+        self.waited_s += answer["waited_s"]
+        state: dict[str, JsonValue] = answer["state"]
+        return state
+
+    async def close(self) -> None:
+        """End it; on return no process of it is left."""
+        await self._life.close()
+
+    async def _ask(self, do: str, within_s: float | None = None, **arguments: Any) -> Any:
+        if within_s is None:
+            within_s = _ANSWER_S + _ANSWER_PER_PAIR_S * self._endpoints**2
+        async with self._busy:
+            if self._unanswered:
+                raise EnvironmentFailed(f"the network still owes an answer to {self._unanswered}")
+            self._unanswered = do
+            try:
+                async with asyncio.timeout(within_s):
+                    answer = await self._life.ask({"do": do, **arguments})
+            except TimeoutError:
+                raise EnvironmentFailed(f"no answer to {do} after {within_s:g} s") from None
+            self._unanswered = ""
+        self.cpu_s = answer["cpu_s"]
+        if "failed" in answer:
+            ours = bool(answer.get("ours"))
+            raise EnvironmentFailed(one_line(f"{do}: {answer['failed']}"), proven_ours=ours)
+        return answer["ok"]
+
+
+class _Life:
+    """A worker's socket, and its end."""
+
+    def __init__(self, forker: Forker, talk: Talk) -> None:
+        self._forker = forker
+        self._number = talk.number
+        self._reader, self._writer = talk.reader, talk.writer
+        self.end = talk.end
+
+    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            self._writer.write(json.dumps(request).encode() + b"\n")
+            await self._writer.drain()
+            line = await self._reader.readline()
+        except (OSError, ValueError) as error:
+            raise EnvironmentFailed(f"the network's process does not answer: {error}") from None
+        if not line.endswith(b"\n"):
+            # it has closed its socket, by dying; the zygote tells of that at once
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
+            raise EnvironmentFailed(f"the network's process ended{self._last_words()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _last_words(self) -> str:
+        if not self.end.done():
+            return ""
+        report = self.end.result()
+        words = "its starter ended" if report is None else report["failed"]
+        return f": {words}" if words else ""
+
+    async def close(self) -> None:
+        self._writer.close()
+        self._forker.kill(self._number)
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+        try:
+            await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
+        except TimeoutError:
+            raise EnvironmentFailed(
+                f"a network's process lives {_CLOSE_S:g} s after it was killed", proven_ours=True
+            ) from None
+
+
+class Warm(Forking):
+    """Starts networks."""
+
+    def __init__(self) -> None:
+        super().__init__(Forker("no networks", command, start_s=_START_S, stop_s=_STOP_S))
+
+    async def begin(self, world: World, emulator: str) -> Net:
+        """A process for a network of ``world``; ``build`` makes it."""
+        made_of = {"world": world.model_dump(mode="json"), "emulator": emulator}
+        return await self._begin(made_of, len(world.endpoints))
+
+    async def begin_backbone(self, setup: Setup, emulator: str) -> Net:
+        """The same for a backbone; its ``observe`` gives an ``Observation``."""
+        made_of = {"setup": setup.model_dump(mode="json"), "emulator": emulator}
+        return await self._begin(made_of, len(setup.endpoints))
+
+    async def _begin(self, made_of: dict[str, Any], endpoints: int) -> Net:
+        talk = await self._forker.talk(_ANSWER_BYTES)
+        return Net(made_of, endpoints, _Life(self._forker, talk))
+
+
+def lacking() -> str:
+    """Why this machine can run no network, in one line; empty when it can. Takes half a second."""
+    try:
+        return one_line(try_out(command(), _START_S))
+    except EnvironmentFailed as failed:
+        return failed.detail
+
+
+def command(*arguments: str) -> list[str]:
+    """The line that starts the warm process."""
+    return program("netarena_route.real.zygote", *arguments)

@@ -1,0 +1,263 @@
+"""What one machine of an episode may do to those that it shares the kernel with.
+
+Packets cost the processor time of all, the neighbour table is one for all namespaces of the
+kernel, and so is its memory, of which no limit on a process bounds what a namespace holds. A guard
+watches them while a command runs in a machine, and looks once more when it has ended, since the
+kernel may go on sending what the command began: bridges in a circle, say. It measures, whatever
+the words of the command are.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from netarena.sandbox.shell import entered
+from netarena_route.real.netlink import (
+    NETFILTER,
+    Netlink,
+    fixed_neighbours,
+    hardware_queues,
+    nexthops,
+    policy_rules,
+    ruleset_bytes,
+    ruleset_generation,
+)
+
+#: A diagnosis sends far less: a ping of each pair at (8,8) is 4,160. A flood sends 20,000 a second.
+#: The prompt tells these.
+FREE_PACKETS = 5_000
+MOST_PACKETS_PER_S = 1_000
+#: beyond what the network itself needs; the kernel's table holds 1,024 unless it was raised
+_SPARE_NEIGHBOURS = 128
+#: measured after each command, for this long
+_LISTEN_S = 0.003
+#: of all interfaces of a machine together; those are taken down that carry at least this part of
+#: what the loudest does, so often at most
+_STORM_PACKETS_PER_S, _LOUD, _LOOKS = 20_000, 10, 5
+#: of what is taken down, how many are named
+_MOST_NAMED = 4
+#: what a machine may hold of the kernel's memory; a command is ended that takes more than this and
+#: more than it found. A socket takes up to 0.2 MB, a queue of a link 10 KB (a pair of links has two
+#: for each processor), and rules of nftables some ten times their size as ``netlink`` tells it.
+_MOST: Mapping[str, int] = {
+    "interfaces": 512,
+    "routes": 10_000,
+    "sockets": 512,
+    "queues": 2048 + 32 * (os.cpu_count() or 1),
+    "policy rules": 2_000,
+    "nexthops": 10_000,
+    "permanent neighbours": 4_096,
+    "neighbours without ARP": 4_096,
+    "bytes of nftables rules": 1 << 20,
+}
+#: what is asked by netlink waits for whoever changes things, and large sets are told slowly: after
+#: a look, none is taken for so many times as long
+_LOOK_AWAY = 4
+_PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>: the kernel does not count these
+_IP, _NFT = shutil.which("ip") or "ip", shutil.which("nft") or "nft"
+_TIMEOUT_S = 20.0
+_NONE = -2  # no generation of rules
+
+
+#: of a command, at once: so many, and two for each machine that it may ping, of which so many count
+_PROCESSES, _SWEPT = 64, 128
+#: beside those of its network and its own: who waits outside of the namespaces, bubblewrap and the
+#: clock within
+_ATTENDANTS = 3
+
+T = TypeVar("T")
+
+
+def most_neighbours(endpoints: int) -> int:
+    """How many neighbours, answering or not, one machine of so many may have in the kernel's
+    table; the prompt tells it."""
+    return 2 * endpoints + _SPARE_NEIGHBOURS
+
+
+def most_processes(endpoints: int) -> int:
+    """How many processes of one command may run at once in a network of so many machines, beside
+    the shell itself: a ping of each at once, from subshells. The prompt tells it."""
+    return _PROCESSES + 2 * min(endpoints, _SWEPT)
+
+
+def process_limit(endpoints: int) -> int:
+    """The same as a limit of the kernel, which counts all of the user namespace: an idle shell of
+    each machine, with Mininet. For process 1 of a namespace, while no command runs."""
+    running = sum(1 for _ in Path("/proc").glob("[0-9]*/task/[0-9]*"))
+    return running + _ATTENDANTS + 1 + most_processes(endpoints)
+
+
+class Guard:
+    """Of one command in the machine whose network namespace is ``netns``; made before it starts.
+
+    ``neighbours`` is how many endpoints of its world it may know.
+    """
+
+    def __init__(self, netns: int, neighbours: int) -> None:
+        self._netns = netns
+        self._most_neighbours = most_neighbours(neighbours)
+        self._before = self._within(_sent_packets)
+        self._generation = _NONE
+        self._ruleset_bytes = 0
+        self._held = self._within(_count) | self._ask()
+        self._began = self._look_again = time.monotonic()
+
+    def watch(self, pid: int) -> str:
+        """Why the command must end, in words; ``pid`` is a process in the machine's namespace."""
+        folder = Path(f"/proc/{pid}/net")
+        try:
+            sent = _difference(self._before, _sent_packets(folder))
+            known = _passing_neighbours(folder)
+            held = _count(folder)
+        except OSError:  # it has just ended
+            return ""
+        allowed = FREE_PACKETS + MOST_PACKETS_PER_S * (time.monotonic() - self._began)
+        if sum(sent.values()) > allowed:
+            return f"a flood: more than {MOST_PACKETS_PER_S} packets a second"
+        if known > self._most_neighbours:
+            return f"a flood of neighbours: more than {self._most_neighbours}"
+        return self._excess(held) or self._excess(self._look())
+
+    def _excess(self, held: Mapping[str, int]) -> str:
+        for name, number in held.items():
+            if number > max(_MOST[name], self._held[name]):
+                return f"a flood of {name}: more than {_MOST[name]}"
+        return ""
+
+    def _look(self) -> Mapping[str, int]:
+        """What there is by netlink; nothing where it is not yet time to look again."""
+        began = time.monotonic()
+        if began < self._look_again:
+            return {}
+        with suppress(OSError):  # of what changes meanwhile
+            held = self._ask()
+            ended = time.monotonic()
+            self._look_again = ended + _LOOK_AWAY * (ended - began)
+            return held
+        return {}
+
+    def _ask(self) -> dict[str, int]:
+        with entered(self._netns), Netlink() as routes, Netlink(NETFILTER) as netfilter:
+            if (now := ruleset_generation(netfilter)) != self._generation:
+                most = _MOST["bytes of nftables rules"]
+                self._ruleset_bytes = ruleset_bytes(netfilter, most)
+                self._generation = now
+            return {
+                "neighbours without ARP": fixed_neighbours(routes),
+                "queues": hardware_queues(routes),
+                "policy rules": policy_rules(routes),
+                "nexthops": nexthops(routes),
+                "bytes of nftables rules": self._ruleset_bytes,
+            }
+
+    def calm(self) -> str:
+        """End what the command left running in the kernel; words about it, empty if nothing."""
+        told = []
+        if self._within(_passing_neighbours) > self._most_neighbours:
+            self._command(_IP, "-4", "neigh", "flush", "all")
+            told.append("the neighbour table was flushed")
+        held = self._ask()
+        if held["neighbours without ARP"] > _MOST["neighbours without ARP"]:
+            self._command(_IP, "-4", "neigh", "flush", "all", "nud", "noarp")
+            told.append("the neighbours without ARP were flushed")
+        if held["bytes of nftables rules"] > _MOST["bytes of nftables rules"]:
+            self._command(_NFT, "flush", "ruleset")
+            told.append("the rules of nftables were flushed")
+        if stilled := self._still():
+            more = len(stilled) - _MOST_NAMED
+            names = ", ".join(stilled[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+            words = "was taken down: it" if len(stilled) == 1 else "were taken down: they"
+            told.append(f"{names} {words} carried a storm")
+        return "; ".join(told)
+
+    def _still(self) -> list[str]:
+        """Take down what carries a storm; the names.
+
+        Of many circles none carries much, for the processors are shared; and what is left when the
+        loudest are gone becomes louder.
+        """
+        stilled: list[str] = []
+        for _ in range(_LOOKS):
+            began = time.monotonic()
+            first = self._within(_sent_packets)
+            time.sleep(_LISTEN_S)
+            sent = _difference(first, self._within(_sent_packets))
+            most = _STORM_PACKETS_PER_S * (time.monotonic() - began)  # longer on a busy machine
+            if sum(sent.values()) <= most:
+                break
+            least = max(sent.values()) / _LOUD
+            loud = sorted(name for name, packets in sent.items() if packets >= least)
+            # all at once: a process for each would wait for the storm each time
+            lines = "".join(f"link set dev {name} down\n" for name in loud)
+            self._command(_IP, "-force", "-batch", "-", fed=lines)
+            stilled += loud
+        return list(dict.fromkeys(stilled))
+
+    def _within(self, measure: Callable[[Path], T]) -> T:
+        with entered(self._netns):
+            return measure(Path("/proc/thread-self/net"))
+
+    def _command(self, *line: str, fed: str = "") -> None:
+        # a storm may keep the processors from it; then the next look ends it
+        with entered(self._netns), suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                line, check=False, capture_output=True, timeout=_TIMEOUT_S, input=fed, text=True
+            )
+
+
+def _count(folder: Path) -> dict[str, int]:
+    """What the namespace holds of which the kernel keeps count, by the names of ``_MOST``."""
+    return {
+        "interfaces": len(_sent_packets(folder)),
+        "routes": _routes(folder),
+        "sockets": _sockets(folder),
+        "permanent neighbours": _neighbours(folder, _PERMANENT),
+    }
+
+
+def _sent_packets(folder: Path) -> dict[str, int]:
+    """Interface -> packets sent, of the namespace that a process's ``net`` folder shows."""
+    lines = (folder / "dev").read_text(encoding="ascii", errors="replace").splitlines()[2:]
+    rows = (line.rpartition(":") for line in lines)
+    return {name.strip(): int(numbers.split()[9]) for name, _, numbers in rows}
+
+
+def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """Interface -> packets since; one that was made anew counts from zero."""
+    since = {name: sent - before.get(name, 0) for name, sent in after.items()}
+    return {name: sent if sent >= 0 else after[name] for name, sent in since.items()}
+
+
+def _passing_neighbours(folder: Path) -> int:
+    """How many entries of the kernel's table the namespace holds."""
+    return _neighbours(folder, 0)
+
+
+def _neighbours(folder: Path, permanent: int) -> int:
+    """How many IPv4 neighbours the namespace knows, the permanent ones or all others."""
+    lines = (folder / "arp").read_text(encoding="ascii", errors="replace").splitlines()[1:]
+    return sum(int(line.split()[2], 16) & _PERMANENT == permanent for line in lines)
+
+
+def _routes(folder: Path) -> int:
+    """How many routes all its tables hold together; 0 where the kernel does not tell."""
+    count = 0
+    with suppress(FileNotFoundError):
+        lines = (folder / "fib_triestat").read_text(encoding="ascii").splitlines()
+        count += sum(int(line.split()[1]) for line in lines if "Prefixes:" in line)
+    with suppress(FileNotFoundError):
+        count += int((folder / "rt6_stats").read_text(encoding="ascii").split()[3], 16)
+    return count
+
+
+def _sockets(folder: Path) -> int:
+    """How many sockets of the namespace are open."""
+    first, *_ = (folder / "sockstat").read_text(encoding="ascii").splitlines()
+    return int(first.split()[2])

@@ -1,0 +1,72 @@
+"""A network made by Mininet, with Linux bridges for switches: the emulator that users name."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+
+from netarena.sandbox.namespace import current_network, leave_network
+from netarena.sandbox.shell import entered
+from netarena_route.real.wiring import cables
+from netarena_route.world.model import World
+
+with warnings.catch_warnings():
+    # it imports distutils, and some of its patterns have escapes that Python will refuse one day
+    warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.simplefilter("ignore", SyntaxWarning)
+    from mininet.log import setLogLevel
+    from mininet.net import Mininet
+    from mininet.node import Host
+    from mininet.nodelib import LinuxBridge
+
+#: keeps Mininet's objects, whose shells hold the namespaces, for as long as the process lives
+_networks: list[Mininet] = []
+
+
+class _Machine(Host):  # type: ignore[misc] # Mininet has no types
+    """A host whose namespace is made here, not by mnexec: that one mounts a /sys of the machine's
+    own, which nothing here reads and a container without all rights refuses."""
+
+    def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 -- Mininet's name
+        home = current_network()
+        self.inNamespace = False
+        with entered(home):  # and there again afterwards
+            leave_network()
+            super().startShell(mnopts)
+        self.inNamespace = True
+        os.close(home)
+
+
+def begin() -> Mininet:
+    """A network of Mininet's without a machine yet."""
+    setLogLevel("critical")
+    # its init changes limits of the machine, which are not this episode's
+    Mininet.inited = True
+    network = Mininet(controller=None, host=_Machine, switch=LinuxBridge)
+    _networks.append(network)
+    return network
+
+
+def build(world: World) -> Mapping[str, int]:
+    """Make machines, switches and links; return a descriptor of each machine's namespace.
+
+    Links are without addresses. The thread is in what becomes the switches' namespace. Mininet's
+    shells stay idle: what an agent sends never goes there, since a command could break the next.
+    Raises OSError, or Exception as Mininet does.
+    """
+    network = begin()
+    machines = {machine.name: network.addHost(machine.name, ip=None) for machine in world.machines}
+    switches = [network.addSwitch(name) for name in world.switches]
+    for machine, interface, port in cables(world):
+        network.addLink(
+            switches[interface.subnet],
+            machines[machine],
+            intfName1=port,
+            intfName2=interface.name,
+        )
+    network.start()
+    return {
+        name: os.open(f"/proc/{node.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        for name, node in machines.items()
+    }

@@ -1,0 +1,459 @@
+"""Netlink in bulk: what is asked of the kernel many times in each round.
+
+pyroute2 makes the networks; it takes some 0.2 ms for a message, far too long for the neighbours,
+links and routes of a thousand machines before and after every command. Here messages are made of
+``struct`` and sent by the batch (netlink(7), rtnetlink(7)); only what rounds need is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+#: the family of nftables (linux/netlink.h; Python does not name it)
+NETFILTER = 12
+
+GETLINK, SETLINK = 18, 19
+GETADDR = 22
+GETROUTE = 26
+NEWNEIGH, DELNEIGH, GETNEIGH = 28, 29, 30
+GETRULE = 34
+GETNEXTHOP = 106
+NEWQDISC, GETQDISC = 36, 38
+_GETNEIGHTBL = 66
+
+_REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
+CREATE = 0x400 | 0x100  # also in place of what is there
+_REPLACE = 0x100  # of what is there
+_ERROR, _DONE = 2, 3
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_NESTED = 0x8000
+#: fewer answers, of some 4 KB each, than a socket's buffer holds
+_BATCH = 32
+_READ_BYTES = 1 << 18
+_COUNTERS_BYTES = 1 << 16
+#: the kernel gives as much of it as its limit allows
+_BUFFER_BYTES = 1 << 20
+
+
+class Message(NamedTuple):
+    """One request: a number of above, the type's own header and attributes, further flags."""
+
+    kind: int
+    body: bytes
+    flags: int = 0
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """One attribute, padded as the kernel wants it."""
+    length = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(length, kind) + value + bytes(-length % 4)
+
+
+def nest(kind: int, *attributes: bytes) -> bytes:
+    """An attribute that holds others."""
+    return attribute(kind | _NESTED, b"".join(attributes))
+
+
+def attributes(body: bytes, start: int = 0) -> dict[int, bytes]:
+    """The attributes that begin at ``start``: kind to value."""
+    found = {}
+    while start + _ATTRIBUTE.size <= len(body):
+        length, kind = _ATTRIBUTE.unpack_from(body, start)
+        if length < _ATTRIBUTE.size:
+            break
+        found[kind & 0x3FFF] = body[start + _ATTRIBUTE.size : start + length]
+        start += length + -length % 4
+    return found
+
+
+class Netlink:
+    """A socket of the network namespace that the thread is in when it is made: for routes and
+    all that goes with them, or for another family of netlink."""
+
+    def __init__(self, family: int = socket.NETLINK_ROUTE) -> None:
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family
+        )
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        self._sequence = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, messages: Sequence[Message]) -> list[int]:
+        """Have all of them done; return the error number of each, 0 where it went well."""
+        errors: list[int] = []
+        for start in range(0, len(messages), _BATCH):
+            batch = messages[start : start + _BATCH]
+            first = self._sequence + 1
+            packet = b"".join(
+                self._pack(one.kind, _REQUEST | _ACK | one.flags, one.body) for one in batch
+            )
+            self._socket.send(packet)
+            found = [0] * len(batch)
+            missing = len(batch)
+            while missing:
+                for kind, sequence, body in self._receive():
+                    if kind == _ERROR and sequence >= first:
+                        found[sequence - first] = -int.from_bytes(body[:4], "little", signed=True)
+                        missing -= 1
+            errors += found
+        return errors
+
+    def ask(self, kind: int, body: bytes) -> bytes:
+        """The one answer to a question, as its header and attributes. Raises OSError."""
+        self._socket.send(self._pack(kind, _REQUEST, body))
+        for found, number, content in self._receive():
+            if number == self._sequence and found != _ERROR:
+                return content
+        raise OSError("netlink: no answer")
+
+    def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
+        """All entries of a kind (GET…), each as its header and attributes."""
+        self._socket.send(self._pack(kind, _REQUEST | _DUMP, body))
+        sequence = self._sequence
+        while True:
+            for found, number, content in self._receive():
+                if number != sequence:
+                    continue
+                if found == _DONE:
+                    return
+                if found == _ERROR:
+                    problem = -int.from_bytes(content[:4], "little", signed=True)
+                    raise OSError(problem, f"netlink: {os.strerror(problem)}")
+                yield content
+
+    def _pack(self, kind: int, flags: int, body: bytes) -> bytes:
+        self._sequence += 1
+        length = _HEADER.size + len(body)
+        return _HEADER.pack(length, kind, flags, self._sequence, 0) + body + bytes(-length % 4)
+
+    def _receive(self) -> Iterator[tuple[int, int, bytes]]:
+        data = self._socket.recv(_READ_BYTES)
+        start = 0
+        while start + _HEADER.size <= len(data):
+            length, kind, _, sequence, _ = _HEADER.unpack_from(data, start)
+            yield kind, sequence, data[start + _HEADER.size : start + length]
+            start += length + -length % 4
+
+
+# ---------------------------------------------------------------------------- what rounds ask
+
+_LINK = struct.Struct("=BxHiII")
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")
+_IFLA_EXT_MASK, _SKIP_STATISTICS = 29, struct.pack("=I", 1 << 3)
+_IFLA_PROTINFO, _BRPORT_STATE = 12, 1
+IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA = 18, 1, 5
+_IFLA_OPERSTATE, _IFLA_CARRIER = 16, 33
+_IFLA_QUEUES = (31, 32)  # to send from, and to receive with
+_IFF_UP = 0x1
+_OPER_UP = b"\6"  # of RFC 2863
+_TRAFFIC = struct.Struct("=BxxxiIII")
+_TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
+_TCA_STATS_BASIC, _TCA_STATS_QUEUE = 1, 3
+_BASIC = struct.Struct("=QI")
+_ROOT = 0xFFFFFFFF
+_RULE_BYTES = 12
+_NEXTHOP_BYTES = 8
+_FORWARDING = 3
+_NDA_DST, _NDA_LLADDR = 1, 2
+_NDTA_NAME, _NDTA_STATS = 1, 7
+#: of struct ndt_stats (linux/neighbour.h)
+_NDTS_TABLE_FULLS_AT = 80
+#: states of entries that nobody put there for good: all but NOARP and PERMANENT
+_LEARNT = 0x3F
+_INCOMPLETE = 0x1
+#: those whose address was found, or that were given up
+_KNOWN = _LEARNT & ~_INCOMPLETE
+_EXTERNALLY = 0x10  # a flag
+_NOARP, _PERMANENT = 0x40, 0x80
+
+
+class Link(NamedTuple):
+    """A network interface as ``dump`` gives it."""
+
+    ifindex: int
+    flags: int
+    attributes: dict[int, bytes]
+
+
+def links(netlink: Netlink) -> Iterator[Link]:
+    """All interfaces, without their statistics."""
+    body = _LINK.pack(0, 0, 0, 0, 0) + attribute(_IFLA_EXT_MASK, _SKIP_STATISTICS)
+    for content in netlink.dump(GETLINK, body):
+        _, _, index, flags, _ = _LINK.unpack_from(content)
+        yield Link(index, flags, attributes(content, _LINK.size))
+
+
+def unsettled(link: Link) -> bool:
+    """Whether the kernel has not yet acted on the carrier of a cable's end: it drops what it is to
+    send, and as a bridge's port it takes no part."""
+    found = link.attributes
+    info = attributes(found.get(IFLA_LINKINFO, b""))
+    return bool(
+        link.flags & _IFF_UP
+        and info.get(IFLA_INFO_KIND) == b"veth\0"
+        and found.get(_IFLA_CARRIER) == b"\1"
+        and found.get(_IFLA_OPERSTATE) != _OPER_UP
+    )
+
+
+def settle_link(index: int) -> Message:
+    """Asking for one link makes the kernel act on a change of its carrier now.
+
+    Otherwise it may do so up to a second later (rtnl_getlink of the kernel, since 6.4, says why).
+    """
+    return Message(GETLINK, _LINK.pack(0, 0, index, 0, 0))
+
+
+def blocked(link: Link) -> bool:
+    """Whether it is a bridge's port that does not forward."""
+    info = attributes(link.attributes.get(IFLA_LINKINFO, b""))
+    port = attributes(info.get(IFLA_INFO_SLAVE_DATA, b""))
+    return port.get(_BRPORT_STATE, bytes([_FORWARDING])) != bytes([_FORWARDING])
+
+
+def forward(index: int) -> Message:
+    """Have a bridge's port forward now."""
+    return Message(
+        SETLINK,
+        _LINK.pack(socket.AF_BRIDGE, 0, index, 0, 0)
+        + nest(_IFLA_PROTINFO, attribute(_BRPORT_STATE, bytes([_FORWARDING]))),
+    )
+
+
+class Queue(NamedTuple):
+    """A queue discipline in which packets may wait: one of another kind than none."""
+
+    ifindex: int
+    #: packets that are in it now, those of its classes included
+    waiting: int
+    #: packets that it has sent, which the kernel counts modulo 2**32
+    sent: int
+
+
+def queues(netlink: Netlink) -> list[Queue]:
+    """Those of all links of the namespace."""
+    found = []
+    for content in netlink.dump(GETQDISC, _TRAFFIC.pack(0, 0, 0, 0, 0)):
+        told = attributes(content, _TRAFFIC.size)
+        if told.get(_TCA_KIND) == b"noqueue\0":
+            continue
+        counts = attributes(told.get(_TCA_STATS2, b""))
+        waiting = int.from_bytes(counts.get(_TCA_STATS_QUEUE, b"")[:4], sys.byteorder)
+        _, sent = _BASIC.unpack_from(counts.get(_TCA_STATS_BASIC, bytes(_BASIC.size)))
+        found.append(Queue(_TRAFFIC.unpack_from(content)[1], waiting, sent))
+    return found
+
+
+def hardware_queues(netlink: Netlink) -> int:
+    """How many queues of their own the links have together, each some 10 KB of the kernel's."""
+    return sum(
+        int.from_bytes(link.attributes.get(kind, b""), sys.byteorder)
+        for link in links(netlink)
+        for kind in _IFLA_QUEUES
+    )
+
+
+def policy_rules(netlink: Netlink) -> int:
+    """How many policy rules there are, of all families."""
+    return sum(1 for _ in netlink.dump(GETRULE, bytes(_RULE_BYTES)))
+
+
+def nexthops(netlink: Netlink) -> int:
+    """How many nexthop objects there are, which no route need use."""
+    return sum(1 for _ in netlink.dump(GETNEXTHOP, bytes(_NEXTHOP_BYTES)))
+
+
+def stop_queues(netlink: Netlink) -> bool:
+    """Let go of all packets that wait in queues; whether there were any.
+
+    From then on these links drop what they are to send: what held it is not repaired by this.
+    """
+    waiting = {queue.ifindex for queue in queues(netlink) if queue.waiting}
+    netlink.send([_drop_all(index) for index in sorted(waiting)])
+    return bool(waiting)
+
+
+def _drop_all(index: int) -> Message:
+    """A queue without room, in place of what the link has."""
+    return Message(
+        NEWQDISC,
+        _TRAFFIC.pack(0, index, 0, _ROOT, 0)
+        + attribute(_TCA_KIND, b"pfifo\0")
+        + attribute(_TCA_OPTIONS, struct.pack("=I", 0)),
+        CREATE,
+    )
+
+
+def fixed_neighbours(netlink: Netlink) -> int:
+    """How many neighbours of IPv4 are there without being asked for, of which no file tells
+    (``nud noarp``)."""
+    return sum(bool(state & _NOARP) for _, state, _, _ in _neighbours(netlink))
+
+
+def release_neighbours(netlink: Netlink) -> bool:
+    """Delete the neighbours that are still asked for, and with them the packets that wait for
+    their answer; whether there were any."""
+    return _delete_neighbours(netlink, lambda state: bool(state & _INCOMPLETE))
+
+
+def forget_neighbours(netlink: Netlink) -> None:
+    """Delete the neighbours that were learnt, or that could not be found."""
+    _delete_neighbours(netlink, lambda state: bool(state & _LEARNT or not state))
+
+
+def set_neighbours_aside(netlink: Netlink) -> None:
+    """Have the kernel's limit no longer count the neighbours that were learnt, or that could not
+    be found: they stay as they are, flagged as learnt externally, which exempts them
+    (``neigh_alloc`` of the kernel's net/core/neighbour.c, since 5.0)."""
+    found = []
+    for index, state, flags, told in _neighbours(netlink):
+        if state & _KNOWN and not flags & _EXTERNALLY:
+            body = _NEIGHBOUR.pack(socket.AF_INET, index, state, flags | _EXTERNALLY, 0)
+            body += attribute(_NDA_DST, told[_NDA_DST])
+            if _NDA_LLADDR in told:
+                body += attribute(_NDA_LLADDR, told[_NDA_LLADDR])
+            found.append(Message(NEWNEIGH, body, _REPLACE))
+    netlink.send(found)  # one may be gone by now
+
+
+def _delete_neighbours(netlink: Netlink, which: Callable[[int], bool]) -> bool:
+    found = [
+        Message(
+            DELNEIGH,
+            _NEIGHBOUR.pack(socket.AF_INET, index, 0, 0, 0) + attribute(_NDA_DST, told[_NDA_DST]),
+        )
+        for index, state, _, told in _neighbours(netlink)
+        if which(state)
+    ]
+    netlink.send(found)  # one may be gone by now
+    return bool(found)
+
+
+def _neighbours(netlink: Netlink) -> Iterator[tuple[int, int, int, dict[int, bytes]]]:
+    """Those of IPv4 that the kernel tells an address of: link, state, flags, attributes."""
+    for content in netlink.dump(GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0)):
+        _, index, state, flags, _ = _NEIGHBOUR.unpack_from(content)
+        told = attributes(content, _NEIGHBOUR.size)
+        if told.get(_NDA_DST):
+            yield index, state, flags, told
+
+
+def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:
+    """A neighbour that is there for good, and that the kernel's limit does not count."""
+    return Message(
+        NEWNEIGH,
+        _NEIGHBOUR.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
+        + attribute(_NDA_DST, socket.inet_aton(address))
+        + attribute(_NDA_LLADDR, mac),
+        CREATE,
+    )
+
+
+def neighbours_refused() -> int:
+    """How often the kernel's one table of IPv4 neighbours, of all its network namespaces together,
+    had no room for one since the kernel started (gc_thresh3); the packet was dropped.
+
+    Told in every network namespace (rtnetlink(7)). Raises OSError.
+    """
+    with Netlink() as netlink:
+        for body in netlink.dump(_GETNEIGHTBL, struct.pack("=Bxxx", socket.AF_INET)):
+            found = attributes(body, 4)
+            if found.get(_NDTA_NAME, b"").rstrip(b"\0") == b"arp_cache" and _NDTA_STATS in found:
+                (refused,) = struct.unpack_from("=Q", found[_NDTA_STATS], _NDTS_TABLE_FULLS_AT)
+                return int(refused)
+    raise OSError("the kernel tells no neighbour table")
+
+
+def queue_drops() -> int:
+    """Packets that the processors' queues between namespaces had no room for since the kernel
+    started, anybody's (the second column of softnet_stat, see net/core/net-procfs.c)."""
+    lines = Path("/proc/net/softnet_stat").read_text(encoding="ascii").splitlines()
+    return sum(int(line.split()[1], 16) for line in lines)
+
+
+class Unsent(NamedTuple):
+    """What a network namespace could not send. Where both grow, a reply to a ping found no room in
+    the buffer of the kernel's own socket; one that is too large for its way counts as the former
+    alone."""
+
+    #: ICMP messages
+    messages: int
+    #: packets of any protocol, for want of memory
+    packets: int
+
+
+def unsent(counters: int) -> Unsent:
+    """By a namespace's open ``/proc/net/snmp`` (RFC 1213's icmpOutErrors and ipOutDiscards)."""
+    lines = os.pread(counters, _COUNTERS_BYTES, 0).decode("ascii").splitlines()
+    found: dict[str, dict[str, str]] = {}
+    for names, values in zip(lines[::2], lines[1::2], strict=True):
+        kind, *keys = names.split()
+        found[kind] = dict(zip(keys, values.split()[1:], strict=True))
+    return Unsent(int(found["Icmp:"]["OutErrors"]), int(found["Ip:"]["OutDiscards"]))
+
+
+# ---------------------------------------------------------------------------- rules of nftables
+
+_NFT = 10 << 8
+_NFT_GETRULE, _NFT_GETSET, _NFT_GETSETELEM, _NFT_GETGEN = _NFT | 7, _NFT | 10, _NFT | 13, _NFT | 16
+_NFT_HEADER = struct.Struct("=BBH")
+_GEN_ID = 1
+_SET_TABLE, _SET_NAME, _SET_DESC, _DESC_SIZE, _ELEM_TABLE, _ELEM_SET = 1, 2, 9, 1, 1, 2
+#: for an element that a set keeps room for before it comes: it takes a tenth of one that has come
+_PLACE_BYTES = 1
+
+
+def ruleset_generation(netfilter: Netlink) -> int:
+    """A number that changes with each change of the rules of nftables; -1 without any."""
+    try:
+        found = attributes(netfilter.ask(_NFT_GETGEN, _NFT_HEADER.pack(0, 0, 0)), _NFT_HEADER.size)
+    except OSError:  # of a kernel without nftables
+        return -1
+    return int.from_bytes(found[_GEN_ID], "big")
+
+
+def ruleset_bytes(netfilter: Netlink, most: int) -> int:
+    """The size of the rules of nftables: of rules and elements as the kernel tells them, and what
+    sets keep room for. Counting ends beyond ``most``, and the socket is of no use then."""
+    total = 0
+    sets = []
+    for content in netfilter.dump(_NFT_GETSET, _NFT_HEADER.pack(0, 0, 0)):
+        found = attributes(content, _NFT_HEADER.size)
+        sets.append((content[0], found[_SET_TABLE], found[_SET_NAME]))
+        size = attributes(found.get(_SET_DESC, b"")).get(_DESC_SIZE, b"")
+        total += len(content) + _PLACE_BYTES * int.from_bytes(size, "big")
+        if total > most:
+            return total
+    questions = [(_NFT_GETRULE, _NFT_HEADER.pack(0, 0, 0))]
+    questions += [
+        (
+            _NFT_GETSETELEM,
+            _NFT_HEADER.pack(family, 0, 0)
+            + attribute(_ELEM_TABLE, table)
+            + attribute(_ELEM_SET, name),
+        )
+        for family, table, name in sets
+    ]
+    for kind, body in questions:
+        with contextlib.suppress(FileNotFoundError):  # a set may be gone by now
+            for content in netfilter.dump(kind, body):
+                total += len(content)
+                if total > most:
+                    return total
+    return total

@@ -1,0 +1,294 @@
+"""What a network holds beside what pings show: addresses, routes, rules, filters, sysctls, links.
+
+Taken once when the network is healthy, it says later what a machine holds that is another's
+(``stolen``), what of the healthy state is gone (``collateral``) and how the switches' namespace
+differs from what it was (``switches``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from subprocess import CalledProcessError, TimeoutExpired
+
+from netarena.sandbox.shell import entered
+from netarena_route.real.netlink import (
+    GETADDR,
+    GETROUTE,
+    GETRULE,
+    IFLA_INFO_KIND,
+    IFLA_INFO_SLAVE_DATA,
+    IFLA_LINKINFO,
+    Link,
+    Netlink,
+    attributes,
+    links,
+)
+from netarena_route.real.wiring import run_shell
+from netarena_route.world.model import Machine, World
+
+#: (what it is: address, route, rule, filter or sysctl; its text)
+Entry = tuple[str, str]
+
+_ADDRESS = struct.Struct("=BBBBI")
+_IFA_LOCAL = 2
+#: of a route and of a rule: family, lengths of destination and source, service, table, protocol
+#: (routes), scope (routes), type or action, flags
+_ROUTE = struct.Struct("=BBBBBBBBI")
+_DST, _SRC = 1, 2
+_RTA_OIF, _RTA_GATEWAY, _PRIORITY, _RTA_MULTIPATH, _TABLE = 4, 5, 6, 9, 15
+_FRA_IIFNAME, _FRA_OIFNAME, _FRA_PROTECTED = 3, 17, 21
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER = 1, 3, 4, 10
+#: of a bridge's port: cost, priority, hairpin mode, guard, protection, fast leave, learning,
+#: flooding, proxy ARP, isolation (<linux/if_link.h>); the rest are counters and timers
+_BRPORT_SETTINGS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 33)
+_UP = 0x1
+_LOCAL_TYPE = 2
+_ROUTE_TYPES = {
+    1: "unicast",
+    2: "local",
+    4: "anycast",
+    6: "blackhole",
+    7: "unreachable",
+    8: "prohibit",
+    9: "throw",
+    10: "nat",
+}
+_RULE_ACTIONS = {1: "lookup", 2: "goto", 3: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
+_TABLES = {253: "default", 254: "main", 255: "local"}
+_LOOPBACK = IPv4Network("127.0.0.0/8")
+_SET = re.compile(r"sysctl -w ([^\s=]+)=")
+
+
+class Snapshot:
+    """The healthy state of one network, for what comes later to be held against.
+
+    ``netlinks`` has a socket for each machine and, under the empty name, the switches'.
+    """
+
+    def __init__(
+        self, world: World, spaces: Mapping[str, int], netlinks: Mapping[str, Netlink]
+    ) -> None:
+        self._world = world
+        self._spaces = spaces
+        self._netlinks = netlinks
+        self._owners = {
+            int(IPv4Address(interface.address.partition("/")[0])): machine.name
+            for machine in world.machines
+            for interface in machine.interfaces
+        }
+        self._healthy = {
+            machine.name: list(self._entries(machine)[0]) for machine in world.machines
+        }
+        #: what locks have one machine hold of another's, by design
+        self._granted = {
+            (machine.name, address)
+            for machine in world.machines
+            for address in self._stolen(machine.name, self._entries(machine)[1])
+        }
+        self._switches = self._switch_lines()
+
+    def compare(self) -> tuple[list[list[str]], list[list[str]], list[str]]:
+        """What is stolen, collateral, and different in the switches' namespace, now.
+
+        Rows of the first are (machine, address), of the second (machine, what, text). Lines of
+        the third begin with ``-`` (gone) or ``+`` (new).
+        """
+        stolen, collateral = [], []
+        for machine in self._world.machines:
+            entries, held = self._entries(machine)
+            present = set(entries)
+            collateral += [
+                [machine.name, *entry]
+                for entry in self._healthy[machine.name]
+                if entry not in present
+            ]
+            stolen += [
+                [machine.name, address]
+                for address in self._stolen(machine.name, held)
+                if (machine.name, address) not in self._granted
+            ]
+        lines = self._switch_lines()
+        before, now = set(self._switches), set(lines)
+        switches = [f"- {line}" for line in self._switches if line not in now]
+        switches += [f"+ {line}" for line in lines if line not in before]
+        return stolen, collateral, switches
+
+    def entries(self, machine: str) -> Mapping[Entry, None]:
+        """What a machine holds now."""
+        return self._entries(self._world.machine(machine))[0]
+
+    def _stolen(self, name: str, held: Sequence[tuple[int, int]]) -> list[str]:
+        """Addresses of others in what a machine holds: networks as (first address, length)."""
+        found = {
+            owned
+            for first, length in held
+            for owned in self._owned_in(first, length)
+            if self._owners[owned] != name
+        }
+        return [str(IPv4Address(owned)) for owned in sorted(found)]
+
+    def _owned_in(self, first: int, length: int) -> Iterator[int]:
+        if length == 32:
+            if first in self._owners:
+                yield first
+            return
+        last = first + (1 << 32 - length) - 1
+        yield from (owned for owned in self._owners if first <= owned <= last)
+
+    def _entries(self, machine: Machine) -> tuple[dict[Entry, None], list[tuple[int, int]]]:
+        """All entries of a machine, and the networks that it takes for its own."""
+        netlink = self._netlinks[machine.name]
+        found: dict[Entry, None] = {}
+        held: list[tuple[int, int]] = []
+        names: dict[int, str] = {}
+        for link in links(netlink):
+            names[link.ifindex] = _text(link.attributes.get(_IFLA_IFNAME, b""))
+        for content in netlink.dump(GETADDR, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0)):
+            _, length, _, _, index = _ADDRESS.unpack_from(content)
+            local = attributes(content, _ADDRESS.size).get(_IFA_LOCAL)
+            if local and int.from_bytes(local, "big") >> 24 != 127:
+                held.append((int.from_bytes(local, "big"), 32))
+                name = names.get(index, "?")
+                found["address", f"{socket.inet_ntoa(local)}/{length} dev {name}"] = None
+        for content in netlink.dump(GETROUTE, _ROUTE.pack(socket.AF_INET, *[0] * 8)):
+            kind, text, network = _route(content, names)
+            if kind == _LOCAL_TYPE and network[0] >> 24 != 127:
+                held.append(network)
+            if text and network[0] >> 24 != 127:
+                found["route", text] = None
+        for content in netlink.dump(GETRULE, _ROUTE.pack(socket.AF_INET, *[0] * 8)):
+            found["rule", _rule(content)] = None
+        if machine.filters or machine.sysctls or machine.commands:
+            with entered(self._spaces[machine.name]):
+                found.update(dict.fromkeys(_filters(machine)))
+                found.update(dict.fromkeys(_sysctls(machine)))
+        return found, held
+
+    def _switch_lines(self) -> list[str]:
+        netlink = self._netlinks[""]
+        found = list(links(netlink))
+        names = {link.ifindex: _text(link.attributes.get(_IFLA_IFNAME, b"")) for link in found}
+        lines = [_link(link, names) for link in found]
+        for content in netlink.dump(GETADDR, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0)):
+            index = _ADDRESS.unpack_from(content)[4]
+            local = attributes(content, _ADDRESS.size).get(_IFA_LOCAL, b"")
+            lines.append(f"address {local.hex()} dev {names.get(index, '?')}")
+        lines += [
+            f"route {_route(content, names)[1]}"
+            for content in netlink.dump(GETROUTE, _ROUTE.pack(socket.AF_INET, *[0] * 8))
+        ]
+        lines += [
+            f"rule {_rule(content)}"
+            for content in netlink.dump(GETRULE, _ROUTE.pack(socket.AF_INET, *[0] * 8))
+        ]
+        return lines
+
+
+def _text(value: bytes) -> str:
+    return value.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def _route(content: bytes, names: Mapping[int, str]) -> tuple[int, str, tuple[int, int]]:
+    """Type, text and destination of a route; no text for broadcasts, which come with addresses.
+
+    Who made a route, its scope and its preferred source are left out: one that leads the same way
+    is the same.
+    """
+    _, length, _, service, table, _, _, kind, _ = _ROUTE.unpack_from(content)
+    found = attributes(content, _ROUTE.size)
+    address = int.from_bytes(found.get(_DST, bytes(4)), "big")
+    if kind not in _ROUTE_TYPES:
+        return kind, "", (address, length)
+    table = int.from_bytes(found[_TABLE], "little") if _TABLE in found else table
+    words = [_ROUTE_TYPES[kind], f"{IPv4Address(address)}/{length}"]
+    if _RTA_GATEWAY in found:
+        words += ["via", socket.inet_ntoa(found[_RTA_GATEWAY])]
+    if _RTA_OIF in found:
+        words += ["dev", names.get(int.from_bytes(found[_RTA_OIF], "little"), "?")]
+    if _RTA_MULTIPATH in found:
+        words += ["nexthops", found[_RTA_MULTIPATH].hex()]
+    if service:
+        words += ["tos", str(service)]
+    if _PRIORITY in found:
+        words += ["metric", str(int.from_bytes(found[_PRIORITY], "little"))]
+    return kind, " ".join([*words, "table", _TABLES.get(table, str(table))]), (address, length)
+
+
+def _rule(content: bytes) -> str:
+    _, dst_length, src_length, service, table, _, _, action, flags = _ROUTE.unpack_from(content)
+    found = attributes(content, _ROUTE.size)
+    priority = int.from_bytes(found.pop(_PRIORITY, bytes(4)), "little")
+    table = int.from_bytes(found.pop(_TABLE, table.to_bytes(4, "little")), "little")
+    words = [f"{priority}:"]
+    for word, kind, length in (("from", _SRC, src_length), ("to", _DST, dst_length)):
+        if kind in found:
+            words += [word, f"{socket.inet_ntoa(found.pop(kind))}/{length}"]
+    for word, kind in (("iif", _FRA_IIFNAME), ("oif", _FRA_OIFNAME)):
+        if kind in found:
+            words += [word, _text(found.pop(kind))]
+    if service:
+        words += ["tos", str(service)]
+    if flags & 2:
+        words.append("not")
+    words.append(_RULE_ACTIONS.get(action, str(action)))
+    if action == 1:
+        words.append(_TABLES.get(table, str(table)))
+    # who made it, and "suppress nothing", are in each dump
+    found.pop(_FRA_PROTECTED, None)
+    words += [
+        f"{kind}={value.hex()}"
+        for kind, value in sorted(found.items())
+        if any(value) and value != b"\xff\xff\xff\xff"
+    ]
+    return " ".join(words)
+
+
+def _link(link: Link, names: Mapping[int, str]) -> str:
+    """What of a link stays the same as long as nobody works on it: no carrier, no counter."""
+    found = link.attributes
+    words = [
+        "link",
+        names[link.ifindex],
+        "up" if link.flags & _UP else "down",
+        found.get(_IFLA_ADDRESS, b"").hex(":"),
+        f"mtu {int.from_bytes(found.get(_IFLA_MTU, b''), 'little')}",
+    ]
+    info = attributes(found.get(IFLA_LINKINFO, b""))
+    words.append(_text(info.get(IFLA_INFO_KIND, b"")))
+    if _IFLA_MASTER in found:
+        words.append(f"master {names.get(int.from_bytes(found[_IFLA_MASTER], 'little'), '?')}")
+        port = attributes(info.get(IFLA_INFO_SLAVE_DATA, b""))
+        words.append("".join(port.get(kind, b"").hex() for kind in _BRPORT_SETTINGS))
+    return " ".join(words)
+
+
+def _filters(machine: Machine) -> Iterator[Entry]:
+    """The lines of ``iptables-save`` without comments and counters."""
+    if not machine.filters and not any("iptables " in text for text in machine.commands):
+        return
+    table = ""
+    try:
+        saved = run_shell("iptables-save").stdout
+    except (CalledProcessError, TimeoutExpired):  # an agent left what it cannot read: all is gone
+        return
+    for line in saved.splitlines():
+        if line.startswith("*"):
+            table = line[1:]
+        elif line.startswith(":"):
+            yield "filter", f"-t {table} -P {' '.join(line[1:].split()[:2])}"
+        elif line.startswith("-"):
+            yield "filter", f"-t {table} {line.strip()}"
+
+
+def _sysctls(machine: Machine) -> Iterator[Entry]:
+    set_by_locks = (name for text in machine.commands for name in _SET.findall(text))
+    for name in dict.fromkeys((*(name for name, _ in machine.sysctls), *set_by_locks)):
+        with contextlib.suppress(OSError):  # gone with its interface
+            value = Path("/proc/sys", *name.split(".")).read_text(encoding="ascii").strip()
+            yield "sysctl", f"{name}={value}"

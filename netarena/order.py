@@ -1,0 +1,73 @@
+"""In which order the parts of a fault may be repaired, where some wait for others or hide them.
+
+Parts are numbers from 0. ``after[part]`` are those that must be repaired before it, as its own
+repair would break or open something while they are there; ``masks[part]`` those that do not show
+while it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+
+def places(names: Sequence[str], named: Iterable[Collection[str]]) -> list[set[int]]:
+    """The numbers of parts that are named, without those that there are not."""
+    place = {name: number for number, name in enumerate(names) if name}
+    return [{place[name] for name in some if name in place} for some in named]
+
+
+def unmasked(
+    masks: Sequence[Collection[int]], seen: Callable[[Sequence[int]], object]
+) -> Iterator[tuple[int, int, bool]]:
+    """Parts, each with one that it should hide and does not: true if the other shows beside it,
+    false if it does not when that part alone is repaired.
+
+    ``seen`` is what shows while parts are there.
+    """
+    every = range(len(masks))
+    for part in every:
+        left = [one for one in every if one != part]
+        for hidden in sorted(masks[part]):
+            rest, bare = ([one for one in some if one != hidden] for some in (every, left))
+            if seen(rest) != seen(every):
+                yield part, hidden, True
+            if seen(left) == seen(bare):
+                yield part, hidden, False
+
+
+def safe_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
+    """Every order in which no part comes before one that it waits for, the earliest parts first."""
+    yield from _extend((), after)
+
+
+def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
+    """For each part that waits and each for which it waits, an order in which it does not.
+
+    All that may come before the two does, so that nothing else hides what the haste does.
+    """
+    for part, waited in enumerate(after):
+        for first in sorted(waited):
+            turned = [set(others) for others in after]
+            turned[part].discard(first)
+            turned[first].add(part)
+            order: list[int] = []
+            while ready := _ready(order, turned):
+                order.append(min(ready, key=lambda one: (one in {part, first}, one)))
+            if len(order) == len(after):  # else it waits for the other by way of a third
+                yield tuple(order)
+
+
+def _extend(order: tuple[int, ...], after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
+    if len(order) == len(after):
+        yield order
+    for part in _ready(order, after):
+        yield from _extend((*order, part), after)
+
+
+def _ready(done: Collection[int], after: Sequence[Collection[int]]) -> list[int]:
+    """Parts that may come next."""
+    return [
+        part
+        for part, waited in enumerate(after)
+        if part not in done and all(one in done for one in waited)
+    ]

@@ -1,0 +1,235 @@
+"""Programs of the system that run, for as long as a world does, on what an agent configures.
+
+An agent's commands speak to them over sockets in one folder, and by these they may be made to
+write, remember and compute whatever their language has. So they are held as commands are
+(``shell``): namespaces of their own but for the network, a root of libraries, a shell that starts
+them and the programs alone, the two capabilities of commands and the one for ports below 1,024, the
+same refused calls, limits of the kernel. Their files are in memory, small, and gone with them.
+
+    with Confined(script, netns=..., hostname="r1", programs=..., texts=..., folders=...) as held:
+        held.excess(limits)        # what the kernel does not bound: to be asked every now and then
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import platform
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+from netarena.errors import EnvironmentFailed
+from netarena.sandbox import protection, shell
+from netarena.sandbox.shell import ENVIRONMENT, Limits, entered
+
+__all__ = ["Confined"]
+
+#: not done and said to be done: they may not have the right over the whole system that some ask
+#: for before they begin, and keep those that they were given
+_PRETENDED = {**shell.PRETENDED, "capset": (126, 91)}
+_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE")
+_SHELL = "/bin/sh"
+#: of libraries, where they are
+_LIBRARIES = ("lib", "lib32", "lib64", "libx32")
+_FOLDER_BYTES = 1 << 20  # of each that they may write beside those that they are given
+_OPEN_FILES = 512
+_END_S = 10.0
+
+
+class Confined:
+    """The processes of one script, which starts programs and waits; they end with this object, or
+    with the process that made it.
+
+    ``programs`` are found where they are on this machine, ``texts`` (path -> text) are read-only;
+    ``folders`` (path -> folder) are theirs to write, and seen from without. Raises
+    EnvironmentFailed when they cannot be held.
+    """
+
+    def __init__(  # noqa: PLR0913 -- what a sandbox is made of
+        self,
+        script: str,
+        *,
+        netns: int,
+        hostname: str,
+        programs: Iterable[Path],
+        texts: Mapping[str, str],
+        folders: Mapping[str, Path],
+        limits: Limits,
+    ) -> None:
+        self._limits = limits
+        with contextlib.ExitStack() as stack:
+            contents = {path: _file(stack, text.encode()) for path, text in texts.items()}
+            calls = _file(stack, _filter())
+            line = [shutil.which("bwrap") or "bwrap", "--unshare-pid", "--unshare-ipc"]
+            line += ["--unshare-uts", "--die-with-parent", "--as-pid-1", "--new-session"]
+            line += ["--hostname", hostname, "--clearenv", "--cap-drop", "ALL"]
+            for name in _CAPABILITIES:
+                line += ["--cap-add", name]
+            line += _root(programs)
+            for path, content in contents.items():
+                line += ["--perms", "0444", "--ro-bind-data", str(content), path]
+            line += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+            line += ["--bind", "/proc/sys/net", "/proc/sys/net", "--dev", "/dev"]
+            for path in ("/tmp", "/run", "/var/tmp"):  # noqa: S108 -- its own
+                line += ["--size", str(_FOLDER_BYTES), "--tmpfs", path]
+            for path, folder in folders.items():
+                line += ["--bind", str(folder), path]
+            line += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
+            line += ["--seccomp", str(calls), "--", _SHELL, "-c", _limited(script, limits)]
+            with entered(netns):
+                try:
+                    self._process = subprocess.Popen(
+                        line,
+                        stdin=subprocess.PIPE,  # never written to: its end is the script's
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                        pass_fds=(calls, *contents.values()),
+                        cwd="/",
+                        env=ENVIRONMENT,
+                    )
+                except OSError as error:
+                    raise EnvironmentFailed(f"no daemons: {error}", proven_ours=True) from None
+        #: name -> number of each process, once ``know`` was asked
+        self._processes: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all of them."""
+        self._process.kill()
+        self._process.wait(_END_S)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the script still waits."""
+        return self._process.poll() is None
+
+    def know(self, names: Iterable[str], family: Mapping[int, int]) -> None:
+        """Note the processes of these names, out of all that there are (number -> parent)."""
+        wanted = set(names)
+        for pid in family:
+            if _descends(pid, self._process.pid, family):
+                with contextlib.suppress(OSError):
+                    name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+                    if name in wanted:
+                        self._processes[name] = pid
+
+    def ended(self) -> list[str]:
+        """Names of known ones that are no more."""
+        return [name for name, pid in self._processes.items() if not _runs(pid)]
+
+    def delayed_s(self) -> list[float]:
+        """How long each known one has waited for a processor since it began, s (the second field
+        of the kernel's /proc/PID/schedstat, in ns); 0 where that is not told."""
+        return [_delayed_s(pid) for pid in self._processes.values()]
+
+    def excess(self) -> str:
+        """Which of them passed a bound that the kernel does not keep, and was ended; else nothing.
+
+        All of them together may hold so much memory; the largest is ended.
+        """
+        alive = {name: pid for name, pid in self._processes.items() if _runs(pid)}
+        folders = [Path(f"/proc/{pid}") for pid in alive.values()]
+        if not (reason := shell.overuse(folders, self._limits)):
+            return ""
+        name = max(alive, key=lambda one: _size(alive[one]))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(alive[name], signal.SIGKILL)
+        return f"{name} was ended: {reason}"
+
+
+def _limited(script: str, limits: Limits) -> str:
+    """With limits of the kernel on all that it starts; it ends when its input does."""
+    kib = (limits.address_bytes or limits.memory_bytes) >> 10
+    seconds = protection.last_resort_s(limits.cpu_s)
+    return (
+        f"ulimit -c 0; ulimit -n {_OPEN_FILES}; ulimit -v {kib}; ulimit -t {seconds}\n"
+        f"{script}\nread _\n"
+    )
+
+
+def _root(programs: Iterable[Path]) -> list[str]:
+    """Libraries, a shell that starts them, and the programs."""
+    line: list[str] = []
+    for name in _LIBRARIES:
+        if Path("/usr", name).is_dir():
+            line += ["--ro-bind", f"/usr/{name}", f"/usr/{name}"]
+    for name in ("bin", *_LIBRARIES):
+        path = Path("/", name)
+        if path.is_symlink():
+            line += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir() and name != "bin":
+            line += ["--ro-bind", str(path), str(path)]
+    line += ["--ro-bind", str(Path(_SHELL).resolve()), str(Path(_SHELL).resolve().parent / "sh")]
+    line += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    for program in programs:
+        line += ["--ro-bind", str(program), str(program)]
+    return line
+
+
+@cache
+def _filter() -> bytes:
+    verdicts = [(numbers, protection.refusal()) for numbers in shell.REFUSED.values()]
+    verdicts += [(numbers, protection.refusal(errno.ENOSYS)) for numbers in shell.ABSENT.values()]
+    verdicts += [(numbers, protection.refusal(0)) for numbers in _PRETENDED.values()]
+    machine = platform.machine()
+    return protection.compose(machine, verdicts, shell.GUARDED.values(), protection.ALLOW)
+
+
+def _file(stack: contextlib.ExitStack, content: bytes) -> int:
+    """A descriptor from which it is read, until the stack is closed."""
+    descriptor = os.memfd_create("file")
+    stack.callback(os.close, descriptor)
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _descends(pid: int, ancestor: int, family: Mapping[int, int]) -> bool:
+    while pid > 1 and pid != ancestor:
+        pid = family.get(pid, 0)
+    return pid == ancestor
+
+
+def _runs(pid: int) -> bool:
+    with contextlib.suppress(OSError, IndexError):
+        told = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return told[0] not in {b"Z", b"X"}
+    return False
+
+
+def _size(pid: int) -> int:
+    """Pages that it holds in memory."""
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
+    return 0
+
+
+def _delayed_s(pid: int) -> float:
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def family() -> dict[int, int]:
+    """Each process that is seen, and its parent."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                told = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+                found[int(folder.name)] = int(told[1])
+    return found

@@ -1,0 +1,126 @@
+"""The loop of a process that forks others on demand: the other side of a ``child.Forker``.
+
+``netarena.sandbox.child`` says what is told on the control socket. Standard library only, and no
+import of this project: it is in the memory of the process in which answers of agents run.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from resource import struct_rusage
+
+_PACKET_BYTES = 4096
+
+
+class Forks(ABC):
+    """Begins, kills and reports processes, each by the number that the service gave it."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        #: process -> its number
+        self._begun: dict[int, int] = {}
+
+    @abstractmethod
+    def begin(self, connection: int) -> int:
+        """Have a process (``spawn``) speak on the socket ``connection``. Raises OSError."""
+
+    def unborn(self, connection: int, error: OSError) -> dict[str, Any]:
+        """The report on one that could not be forked."""
+        del connection
+        return {"failed": f"not forked: {error}"}
+
+    def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
+        """What is told of a process that was waited for; on return nothing of it is left."""
+        del pid, status, usage
+        return {}
+
+    def kill(self, pid: int) -> None:
+        """Of a process that was begun, and not waited for."""
+        os.kill(pid, signal.SIGKILL)
+
+    def look(self) -> float | None:
+        """Do what is due; ms until it is to be called again, where nothing happens before."""
+        return None
+
+    def leave(self) -> None:
+        """End whatever lives: the service has ended."""
+        for pid in self._begun:
+            self.kill(pid)
+        for pid in self._begun:
+            os.waitpid(pid, 0)
+
+    def spawn(self, work: Callable[[], object]) -> int:
+        """Fork a child that does ``work``, and nothing after it. Raises OSError."""
+        if pid := os.fork():
+            return pid
+        try:
+            self._control.close()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            work()
+        finally:
+            os._exit(os.EX_SOFTWARE)
+
+    def serve(self, **ready: Any) -> None:
+        """Say that it is ``ready``, and work until the service's end of the socket is closed."""
+        gc.collect()
+        gc.freeze()  # collections in the children leave the shared pages alone
+        wake, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        self.send(ready)
+        while True:
+            found = {descriptor for descriptor, _ in poll.poll(self.look())}
+            if wake in found:
+                os.read(wake, _PACKET_BYTES)
+            if self._control.fileno() in found and not self._receive():
+                break
+            self._reap()
+        self.leave()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Tell the service, if it is still there; the next read says if it is not."""
+        with suppress(OSError):
+            self._control.send(json.dumps(message).encode())
+
+    def _receive(self) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(self._control, _PACKET_BYTES, 1)
+        if not data:
+            return False
+        message = json.loads(data)
+        if "begin" in message:
+            self._begin(message["begin"], descriptors[0])
+        for pid, number in self._begun.items():
+            if number == message.get("kill"):
+                self.kill(pid)
+        return True
+
+    def _begin(self, number: int, connection: int) -> None:
+        try:
+            self._begun[self.begin(connection)] = number
+        except OSError as error:  # out of processes or memory
+            self.send({"ended": number, **self.unborn(connection, error)})
+        finally:
+            os.close(connection)
+
+    def _reap(self) -> None:
+        while self._begun:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if not pid:
+                return
+            if number := self._begun.pop(pid, None):
+                self.send({"ended": number, **self.report(pid, status, usage)})

@@ -1,0 +1,171 @@
+"""Sessions for who does not wait in a loop: calls that return when it is done.
+
+All sessions of a process share one thread with a loop, and one entered application by its name;
+both are made with the first of them, and left when the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from netarena.application import Application, load
+from netarena.config import Config
+from netarena.model import Query, Step
+from netarena.training.reward import Rewards
+from netarena.training.session import Acted, Session, Snapshot
+
+#: of each label, tasks that a seed has where nobody says otherwise
+MOST_TASKS = 100_000
+_STOP_S = 30.0
+T = TypeVar("T")
+
+
+class Arena:
+    """An entered application on a loop of its own. ``training``: whether its queries are those to
+    learn from; others are those that an assessment of the same seed asks."""
+
+    def __init__(self, name: str, *, training: bool = True) -> None:
+        """Raises ConfigError where it is not installed, EnvironmentFailed where it cannot start."""
+        self.application = load_for(name, training=training)
+        #: those that somebody still has
+        self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor())
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.call(self.application.__aenter__())
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` comes to. Raises what it raises."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """Tear down the worlds of all sessions, and leave the application."""
+        asyncio.run_coroutine_threadsafe(self._leave(), self._loop).result(_STOP_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_S)
+        self._loop.close()
+
+    def drop(self, session: Session) -> None:
+        """Have a session closed, some time."""
+        if self._loop.is_running():
+            asyncio.run_coroutine_threadsafe(session.close(), self._loop)
+
+    async def _leave(self) -> None:
+        await asyncio.gather(*(session.close() for session in self.sessions))
+        await self.application.__aexit__(None, None, None)
+
+
+#: by process, for a forked one has none of its parent's threads
+_arenas: dict[tuple[int, str, bool], Arena] = {}
+_lock = threading.Lock()
+
+
+def arena(name: str, *, training: bool = True) -> Arena:
+    """The one of this process. Raises as ``Arena`` does."""
+    key = (os.getpid(), name, training)
+    with _lock:
+        if key not in _arenas:
+            _arenas[key] = Arena(name, training=training)
+        return _arenas[key]
+
+
+def close_all() -> None:
+    """Leave all applications of this process; who comes later enters them anew."""
+    with _lock:
+        for key in [key for key in _arenas if key[0] == os.getpid()]:
+            _arenas.pop(key).close()
+
+
+# executors are shut down before atexit, and leaving needs one: called before theirs, as the later
+# of what is registered so
+getattr(threading, "_register_atexit", atexit.register)(close_all)
+
+
+class Seat:
+    """A session (``netarena.training.session``) whose calls wait. Made without a world."""
+
+    def __init__(
+        self,
+        name: str,
+        values: Mapping[str, Any] | None = None,
+        rewards: str | Rewards = "default",
+        *,
+        training: bool = True,
+    ) -> None:
+        """``values`` are config keys. Raises ConfigError for a wrong one."""
+        self._arena = arena(name, training=training)
+        application = self._arena.application
+        self.config = config_of(application, values or {})
+        application.check(self.config)
+        self.tasks = application.size(self.config)
+        self._session = Session(application, self.config, rewards)
+        self._arena.sessions.add(self._session)
+        # who lets go of a seat and does not close it leaves no world behind either
+        self._left = weakref.finalize(self, self._arena.drop, self._session)
+        self._left.atexit = False
+
+    @property
+    def application(self) -> Application:
+        return self._arena.application
+
+    @property
+    def turns(self) -> int:
+        return self._session.turns
+
+    @property
+    def query(self) -> Query:
+        return self._session.query
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(self._session.steps)
+
+    def start(self, seed: int, task: int) -> str:
+        return self._arena.call(self._session.start(seed, task))
+
+    def act(self, text: str) -> Acted:
+        return self._arena.call(self._session.act(text))
+
+    def starting(self, seed: int, task: int) -> Coroutine[Any, Any, str]:
+        """``start`` for ``wait``, with others."""
+        return self._session.start(seed, task)
+
+    def acting(self, text: str) -> Coroutine[Any, Any, Acted]:
+        """``act`` for ``wait``, with others."""
+        return self._session.act(text)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` comes to on the loop that sessions are on."""
+        return self._arena.call(work)
+
+    def forfeit(self) -> float:
+        return self._session.forfeit()
+
+    def snapshot(self) -> Snapshot:
+        return self._arena.call(self._session.snapshot())
+
+    def restore(self, snapshot: Snapshot) -> str:
+        return self._arena.call(self._session.restore(snapshot))
+
+    def close(self) -> None:
+        self._arena.call(self._session.close())
+
+
+def load_for(name: str, *, training: bool) -> Application:
+    """An application that draws what is learned from, or what is asked in assessments."""
+    application = load(name)
+    application.training = training
+    return application
+
+
+def config_of(application: Application, values: Mapping[str, Any]) -> Config:
+    """The config of sessions: of a seed there are ``MOST_TASKS`` tasks of each label."""
+    return application.config_type.parse({"num_queries": MOST_TASKS, **values})

@@ -1,0 +1,242 @@
+"""Sessions as environments of Gymnasium; importing this registers their ids.
+
+    import gymnasium, netarena.training.gym
+
+    env = gymnasium.make("NetArena/Route-v0", emulator="netns")
+    observation, info = env.reset(seed=7)
+    observation, reward, terminated, truncated, info = env.step('{"machine": "h1", ...}')
+
+Observations are prompts, actions are replies. ``reset(seed=S)`` draws from seed S; which of its
+tasks comes next is drawn by the environment's own generator, or told: ``options={"task": 3}``.
+``make_vec`` plays several at once, in one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import string
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+try:
+    import gymnasium
+    import numpy as np
+except ImportError:
+    from netarena.errors import ConfigError
+
+    raise ConfigError("gymnasium", 'is not installed: pip install "netarena[gymnasium]"') from None
+
+from netarena.training.arena import Seat
+from netarena.training.reward import Rewards
+from netarena.training.session import Acted
+
+NAMESPACE = "NetArena"
+#: id below the namespace -> what its environments are made with, beside what ``make`` is given
+IDS: dict[str, dict[str, Any]] = {
+    "Malt-v0": {"application": "malt"},
+    "Route-v0": {"application": "route"},
+    "K8s-v0": {"application": "k8s"},
+    # of any application that is installed: make(id, application=NAME)
+    "App-v0": {},
+}
+#: characters of a prompt, of which the longest tells 48,000 of earlier turns, and of a reply
+MOST_PROMPT, MOST_REPLY = 1 << 18, 1 << 16
+#: what is no character of the spaces
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+_CHARACTERS = frozenset(
+    {
+        *string.printable,
+        *map(chr, (*range(0xA0, 0x250), *range(0x2010, 0x2027), *range(0x2190, 0x2300))),
+    }
+) - {*"\r\x0b\x0c"} | {UNKNOWN}
+_SEEDS = 2**63
+
+
+class Training(gymnasium.Env[str, str]):
+    """One session. ``config`` are config keys; ``training=False``: tasks that assessments ask.
+
+    An episode is ``terminated`` when it is solved, was over after one reply or by the agent's
+    word, and ``truncated`` when turns ran out or the world broke by our doing.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+
+    def __init__(
+        self,
+        application: str,
+        rewards: str | Rewards = "default",
+        *,
+        training: bool = True,
+        render_mode: str | None = None,
+        **config: Any,
+    ) -> None:
+        """Raises ConfigError."""
+        self.seat = Seat(application, config, rewards, training=training)
+        self.render_mode = render_mode
+        self.observation_space = prompts()
+        self.action_space = replies()
+        self._seed: int | None = None
+        self._observation = ""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Raises ConfigError for a task that there is not, EnvironmentFailed for a world that
+        cannot be had."""
+        super().reset(seed=seed)
+        self._seed, task = choose(self, seed, self._seed, self.seat.tasks, options)
+        self._observation = fit(self.seat.start(self._seed, task))
+        return self._observation, {"query_id": self.seat.query.id}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        acted = self.seat.act(action)
+        self._observation = fit(acted.observation)
+        return (self._observation, acted.reward, *ended(self.seat, acted), acted.info)
+
+    def render(self) -> str:
+        return self._observation
+
+    def close(self) -> None:
+        self.seat.close()
+
+
+class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
+    """Several sessions whose turns are taken at once; one that is over starts anew at its next
+    step, whose action counts for nothing. Spaces are tuples of texts."""
+
+    def __init__(
+        self,
+        num_envs: int,
+        application: str,
+        rewards: str | Rewards = "default",
+        *,
+        training: bool = True,
+        render_mode: str | None = None,
+        **config: Any,
+    ) -> None:
+        """Raises ConfigError."""
+        self.num_envs = num_envs
+        self.render_mode = render_mode
+        self.metadata = {
+            **Training.metadata,
+            "autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP,
+        }
+        self.seats = [
+            Seat(application, config, rewards, training=training) for _ in range(num_envs)
+        ]
+        self.single_observation_space, self.single_action_space = prompts(), replies()
+        batch = gymnasium.vector.utils.batch_space
+        self.observation_space = batch(self.single_observation_space, num_envs)
+        self.action_space = batch(self.single_action_space, num_envs)
+        self._seeds: list[int | None] = [None] * num_envs
+        self._over = np.zeros(num_envs, dtype=np.bool_)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """``seed``: of the first, the others have the next ones, as environments of Gymnasium do;
+        or one for each. Raises as ``Training.reset`` does."""
+        if isinstance(seed, int) or seed is None:
+            super().reset(seed=seed)
+            seeds = [None if seed is None else seed + at for at in range(self.num_envs)]
+        else:
+            seeds = list(seed)
+            super().reset(seed=seeds[0])
+        tasks = []
+        for at, (seat, given) in enumerate(zip(self.seats, seeds, strict=True)):
+            self._seeds[at], task = choose(self, given, self._seeds[at], seat.tasks, options)
+            tasks.append(task)
+        started = self._together(
+            seat.starting(own or 0, task)
+            for seat, own, task in zip(self.seats, self._seeds, tasks, strict=True)
+        )
+        self._over[:] = False
+        return tuple(map(fit, started)), {}
+
+    def step(self, actions: Sequence[str]) -> tuple[tuple[str, ...], Any, Any, Any, dict[str, Any]]:
+        found = self._together(
+            self._starting_next(at) if self._over[at] else seat.acting(action)
+            for at, (seat, action) in enumerate(zip(self.seats, actions, strict=True))
+        )
+        rewards = np.zeros(self.num_envs)
+        terminated, truncated = (np.zeros(self.num_envs, dtype=np.bool_) for _ in range(2))
+        infos: dict[str, Any] = {}
+        observations = []
+        for at, (seat, one) in enumerate(zip(self.seats, found, strict=True)):
+            if isinstance(one, Acted):
+                rewards[at] = one.reward
+                terminated[at], truncated[at] = ended(seat, one)
+                infos = self._add_info(infos, one.info, at)
+                observations.append(fit(one.observation))
+            else:
+                observations.append(fit(one))
+        self._over = terminated | truncated
+        return tuple(observations), rewards, terminated, truncated, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        del kwargs
+        for seat in self.seats:
+            seat.close()
+
+    def _starting_next(self, at: int) -> Any:
+        self._seeds[at], task = choose(self, None, self._seeds[at], self.seats[at].tasks, None)
+        return self.seats[at].starting(self._seeds[at] or 0, task)
+
+    def _together(self, works: Any) -> list[Any]:
+        async def wait() -> list[Any]:
+            return await asyncio.gather(*works)
+
+        return self.seats[0].wait(wait())
+
+
+def choose(
+    env: Any, given: int | None, before: int | None, tasks: int, options: dict[str, Any] | None
+) -> tuple[int, int]:
+    """The seed, given, kept or drawn, and the task, told or drawn."""
+    seed = next((one for one in (given, before) if one is not None), None)
+    if seed is None:
+        seed = int(env.np_random.integers(_SEEDS))
+    told = (options or {}).get("task")
+    return seed, int(env.np_random.integers(tasks)) if told is None else int(told)
+
+
+def ended(seat: Seat, acted: Acted) -> tuple[bool, bool]:
+    """Terminated, truncated."""
+    if not acted.done:
+        return False, False
+    last = seat.steps[-1] if seat.steps else None
+    judged = acted.info["outcome"] != "invalid"
+    own_end = acted.info.get("solved", False) or seat.application.one_shot
+    terminated = judged and (own_end or (last is not None and last.claim is not None))
+    return terminated, not terminated
+
+
+def fit(text: str) -> str:
+    """``text`` as the space has it: signs of ours and of Latin, others as ``UNKNOWN``."""
+    if len(text) > MOST_PROMPT:
+        text = text[:MOST_PROMPT]
+    if _CHARACTERS.issuperset(text):
+        return text
+    return "".join(sign if sign in _CHARACTERS else UNKNOWN for sign in text)
+
+
+def prompts() -> Any:
+    """The space of observations; empty at an episode's end."""
+    return gymnasium.spaces.Text(MOST_PROMPT, min_length=0, charset=_CHARACTERS)
+
+
+def replies() -> Any:
+    """The space of actions; what has other characters is read all the same."""
+    return gymnasium.spaces.Text(MOST_REPLY, min_length=0, charset=_CHARACTERS)
+
+
+for _name, _given in IDS.items():
+    gymnasium.register(
+        f"{NAMESPACE}/{_name}",
+        entry_point=f"{__name__}:Training",
+        vector_entry_point=f"{__name__}:TrainingVector",
+        kwargs=_given,
+    )

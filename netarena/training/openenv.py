@@ -1,0 +1,148 @@
+"""Sessions as an environment of OpenEnv, served over HTTP and WebSockets.
+
+    netarena openenv route --port 8000 --set emulator=netns
+
+Each client has an environment of its own, with ``reset(seed=…, task=…)`` and ``step``; without a
+task that follows the one before, from 0 on. A session that nobody is connected to for
+``session_timeout_s`` is ended: else those whose clients vanish would hold all places for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from netarena.application import load
+from netarena.errors import ConfigError
+
+try:
+    from openenv.core.env_server import create_app
+    from openenv.core.env_server.interfaces import Environment
+    from openenv.core.env_server.types import (
+        Action,
+        ConcurrencyConfig,
+        EnvironmentMetadata,
+        Observation,
+        State,
+    )
+except ImportError:
+    raise ConfigError("openenv", 'is not installed: pip install "netarena[openenv]"') from None
+
+from netarena.training.arena import Seat
+from netarena.training.reward import Rewards
+
+#: sessions at a time, and how long one is kept that nobody is connected to, s
+MOST_SESSIONS = 16
+SESSION_TIMEOUT_S = 600.0
+
+
+class Reply(Action):
+    """What an agent says, in the form that the prompt asks for."""
+
+    text: str
+
+
+class Prompt(Observation):
+    """What an agent is told; empty at the end. ``metadata`` is what is told of the step."""
+
+    text: str
+
+
+class Turns(State):
+    """How far an episode is."""
+
+    done: bool = False
+
+
+class Training(Environment[Reply, Prompt, Turns]):
+    """One session."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(
+        self,
+        application: str,
+        values: Mapping[str, Any] | None = None,
+        rewards: str | Rewards = "default",
+        *,
+        training: bool = True,
+    ) -> None:
+        """Raises ConfigError."""
+        super().__init__()
+        self._seat = Seat(application, values, rewards, training=training)
+        self._seed = 0
+        self._task = -1
+        self._turns = Turns()
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        task: int | None = None,
+        **kwargs: Any,
+    ) -> Prompt:
+        """Raises ConfigError for a task that there is not."""
+        del kwargs
+        if seed is not None and seed != self._seed:
+            self._seed, self._task = seed, -1
+        self._task = (self._task + 1) % self._seat.tasks if task is None else task
+        text = self._seat.start(self._seed, self._task)
+        self._turns = Turns(episode_id=episode_id or self._seat.query.id)
+        return Prompt(text=text, reward=None)
+
+    def step(self, action: Reply, timeout_s: float | None = None, **kwargs: Any) -> Prompt:
+        """Raises ConfigError where the episode is over. Each application has time limits of its
+        own, and ``timeout_s`` is not one of them."""
+        del timeout_s, kwargs
+        acted = self._seat.act(action.text)
+        step_count = self._turns.step_count + 1
+        self._turns = Turns(
+            episode_id=self._turns.episode_id, step_count=step_count, done=acted.done
+        )
+        return Prompt(
+            text=acted.observation, reward=acted.reward, done=acted.done, metadata=acted.info
+        )
+
+    @property
+    def state(self) -> Turns:
+        return self._turns
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        application = self._seat.application
+        return EnvironmentMetadata(
+            name=f"netarena-{application.name}",
+            description=application.summary,
+            version=application.version,
+        )
+
+    def close(self) -> None:
+        self._seat.close()
+
+
+def build(  # noqa: PLR0913 -- what a server is made with
+    application: str,
+    values: Mapping[str, Any] | None = None,
+    rewards: str | Rewards = "default",
+    *,
+    training: bool = True,
+    most_sessions: int = MOST_SESSIONS,
+    session_timeout_s: float = SESSION_TIMEOUT_S,
+) -> Any:
+    """An ASGI application. Raises ConfigError for keys that are wrong, now and not when the first
+    client comes."""
+    load(application)
+
+    def make() -> Training:
+        return Training(application, values, rewards, training=training)
+
+    make().close()
+    return create_app(
+        make,
+        Reply,
+        Prompt,
+        env_name=f"netarena-{application}",
+        concurrency_config=ConcurrencyConfig(
+            max_concurrent_envs=most_sessions, session_timeout=session_timeout_s
+        ),
+        state_cls=Turns,
+    )

@@ -1,0 +1,104 @@
+"""Rewards as data: what each kind of step is worth, and potential-based shaping.
+
+========  ==========  ===========================================================================
+step      worth       when
+========  ==========  ===========================================================================
+refused   ``refused`` the reply could not be read, or nothing was run
+failed    ``failed``  what was run came to an error
+valid     ``valid``   all else that does not solve: looks, and changes that leave something wrong
+solved    ``solved``  the episode ends with all as it should be, and something was run
+========  ==========  ===========================================================================
+
+Beside it ``turn`` for each step, ``harm`` for each that was not safe, and ``unsolved`` where the
+episode ends otherwise. Shaping adds ``progress`` × (``gamma`` × Φ(after) − Φ(before)), with Φ the
+share of what is tested that is as it should be, and 0 at the end of an episode: by Ng, Harada and
+Russell (1999) it makes no policy better or worse than another of the same start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from netarena.errors import ConfigError
+from netarena.model import Record
+
+
+class Kind(StrEnum):
+    """What a step came to."""
+
+    REFUSED = "refused"
+    FAILED = "failed"
+    VALID = "valid"
+    SOLVED = "solved"
+
+
+class Rewards(Record):
+    """What steps are worth; a preset makes it for a number of turns."""
+
+    refused: float = 0.0
+    failed: float = 0.0
+    valid: float = 0.0
+    solved: float = 0.0
+    #: for each step, whatever it came to
+    turn: float = 0.0
+    #: for each step with a finding of safety
+    harm: float = 0.0
+    #: at the end of an episode that is not solved
+    unsolved: float = 0.0
+    #: weight and discount of the shaping
+    progress: float = 0.0
+    gamma: float = 1.0
+
+    def parts(
+        self, kind: Kind, *, harmed: bool, done: bool, before: float, after: float
+    ) -> dict[str, float]:
+        """What makes up the reward of one step, by name, zeros left out; their sum is the reward.
+
+        ``before`` and ``after`` are potentials, in [0, 1].
+        """
+        shaping = self.gamma * (0.0 if done else after) - before
+        found = {
+            str(kind): getattr(self, kind),
+            "turn": self.turn,
+            "harm": self.harm if harmed else 0.0,
+            "unsolved": self.unsolved if done and kind is not Kind.SOLVED else 0.0,
+            "progress": self.progress * shaping,
+        }
+        return {name: value for name, value in found.items() if value}
+
+
+def _paper(turns: int) -> Rewards:
+    """-100 for an invalid command, +10 for a valid diagnostic one, +100 for a correct fix. Ten
+    looks earn as much as a fix, and a look before a fix always pays."""
+    del turns
+    return Rewards(refused=-100.0, failed=-100.0, valid=10.0, solved=100.0)
+
+
+def _default(turns: int) -> Rewards:
+    """A safe fix earns 60 or more, however late it comes, and looks alone less than nothing: what
+    all turns together may cost is bounded, whatever their number."""
+    return Rewards(
+        refused=-30.0 / turns,
+        failed=-10.0 / turns,
+        turn=-10.0 / turns,
+        solved=100.0,
+        harm=-50.0,
+        progress=20.0,
+    )
+
+
+#: by name: from the turns of an episode to what its steps are worth
+PRESETS: Mapping[str, Callable[[int], Rewards]] = MappingProxyType(
+    {"default": _default, "paper": _paper}
+)
+
+
+def rewards_of(preset: str | Rewards, turns: int) -> Rewards:
+    """A preset by its name, for episodes of ``turns``; rewards as they are. Raises ConfigError."""
+    if isinstance(preset, Rewards):
+        return preset
+    if preset not in PRESETS:
+        raise ConfigError("rewards", f"{preset!r} is not one of {', '.join(PRESETS)}")
+    return PRESETS[preset](turns)

@@ -1,0 +1,276 @@
+"""One session: an episode of the engine, played from outside a turn at a time.
+
+    session = Session(application, config)
+    observation = await session.start(seed=7, task=0)
+    observation, reward, done, info = await session.act(reply)
+
+The session is the agent of ``netarena.engine.Play``, which takes every turn as in an assessment:
+the same prompts, the same parser, the same sandbox, the same judge. The observation is the prompt,
+and nothing else: what is hidden from an agent is hidden here. Rewards are computed beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from netarena.aio import finish
+from netarena.application import Application
+from netarena.config import Config
+from netarena.engine import TRIES, Play, World, close_world, open_world
+from netarena.errors import AgentFailed, ConfigError, EnvironmentFailed
+from netarena.model import AgentInfo, Outcome, Query, Reply, Step
+from netarena.training.reward import Kind, Rewards, rewards_of
+
+#: a policy may think for as long as a config can say, s
+_PATIENCE_S = 86_400.0
+#: of one query, what waits for the next prompt
+_CONTEXT = "training"
+
+
+class Acted(NamedTuple):
+    """What a reply led to. ``observation`` is empty when the episode is over (``done``)."""
+
+    observation: str
+    reward: float
+    done: bool
+    #: ``kind`` of the step, ``parts`` of the reward, ``harm`` in words; at the end ``outcome``,
+    #: ``solved``, ``safe`` and ``turns``
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where a session stood; of use to that session alone, until it starts anew."""
+
+    play: Play
+    world: object
+    potential: float
+
+
+class Session:
+    """One world at a time; not for two callers at once. ``application`` is entered.
+
+    Raises ConfigError for rewards that there are not.
+    """
+
+    def __init__(
+        self, application: Application, config: Config, rewards: str | Rewards = "default"
+    ) -> None:
+        self._application = application
+        self._config = config.model_copy(update={"agent_timeout_s": _PATIENCE_S})
+        self.turns = application.turns(config)
+        self.rewards = rewards_of(rewards, self.turns)
+        self._world: World | None = None
+        self._play: Play | None = None
+        self._playing: asyncio.Task[None] | None = None
+        self._prompt: asyncio.Future[str] | None = None
+        self._reply: asyncio.Future[Reply] | None = None
+        self._potential = 0.0
+
+    # the agent of the episode
+
+    @property
+    def info(self) -> AgentInfo:
+        return AgentInfo(name="policy")
+
+    async def open(self, *, timeout_s: float) -> None:
+        pass
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        del context_id, timeout_s
+        assert self._prompt is not None
+        self._reply = asyncio.get_running_loop().create_future()
+        self._prompt.set_result(prompt)
+        return await self._reply
+
+    async def aclose(self) -> None:
+        pass
+
+    # the session
+
+    @property
+    def query(self) -> Query:
+        """The one that is played. Raises ConfigError where none is."""
+        if self._world is None:
+            raise ConfigError("session", "nothing is played: start one")
+        return self._world.query
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Those of the episode so far."""
+        return tuple(self._play.steps) if self._play is not None else ()
+
+    async def start(self, seed: int, task: int) -> str:
+        """Begin with query ``task`` of ``seed``, in a new world; the first observation.
+
+        Raises ConfigError where there is no such query, and EnvironmentFailed where its world
+        cannot be had, twice.
+        """
+        return await self.start_query(draw(self._application, self._config, seed, task))
+
+    async def start_query(self, query: Query) -> str:
+        """As ``start``."""
+        await self.close()
+        world = await open_world(self._application, self._config, query)
+        for _ in range(TRIES - 1):
+            if world.failed is not None:
+                await close_world(world)
+                world = await open_world(self._application, self._config, query)
+        if world.failed is not None:
+            await close_world(world)
+            raise world.failed
+        self._world = world
+        self._potential = self._application.progress(query, world.state)
+        observation = await self._take_up(
+            Play(self._application, self._config, world, deadline=None, aside=_at_once)
+        )
+        if observation is None:
+            raise self._play_broken()
+        return observation
+
+    async def act(self, text: str) -> Acted:
+        """Take one turn with this reply. Raises ConfigError where the episode is over."""
+        play, reply = self._play, self._reply
+        if play is None or reply is None or reply.done():
+            raise ConfigError("session", "the episode is over: start another one")
+        taken = len(play.steps)
+        self._prompt = asyncio.get_running_loop().create_future()
+        reply.set_result(Reply(text=text))
+        observation = await self._next()
+        if play.ours is not None or len(play.steps) == taken:
+            detail = play.broken.detail if play.broken is not None else "no step was taken"
+            return Acted("", 0.0, True, {"outcome": Outcome.INVALID.value, "error": detail})
+        return self._told(play, play.steps[-1], observation)
+
+    def forfeit(self) -> float:
+        """What the turns that are left earn an agent who says no more: each is a reply that could
+        not be read. The episode goes on as if nothing was asked. 0 where it is over."""
+        play, reply = self._play, self._reply
+        if play is None or reply is None or reply.done():
+            return 0.0
+        total, before = 0.0, self._potential
+        for taken in range(len(play.steps) + 1, self.turns + 1):
+            done = taken == self.turns
+            parts = self.rewards.parts(
+                Kind.REFUSED, harmed=False, done=done, before=before, after=before
+            )
+            total += sum(parts.values())
+        return total
+
+    async def snapshot(self) -> Snapshot:
+        """Where the session stands, to go on from there again, some other way.
+
+        Raises EnvironmentFailed where the world cannot be set back exactly, and ConfigError where
+        the episode is over.
+        """
+        if self._play is None or self._reply is None or self._reply.done():
+            raise ConfigError("session", "the episode is over: start another one")
+        return Snapshot(self._play.fork(), await self._environment.snapshot(), self._potential)
+
+    async def restore(self, snapshot: Snapshot) -> str:
+        """Stand there again, also after the end of the episode; the observation of then.
+
+        Raises ConfigError for a snapshot of another world, and EnvironmentFailed.
+        """
+        if self._world is not snapshot.play.world:
+            raise ConfigError("snapshot", "is of another world")
+        await self._stop()
+        await self._environment.restore(snapshot.world)
+        self._potential = snapshot.potential
+        observation = await self._take_up(snapshot.play.fork())
+        if observation is None:
+            raise self._play_broken()
+        return observation
+
+    async def close(self) -> None:
+        """Tear the world down. The session may be started again."""
+        await self._stop()
+        world, self._world, self._play = self._world, None, None
+        if world is not None:
+            await finish(close_world(world))
+
+    @property
+    def _environment(self) -> Any:
+        assert self._world is not None
+        return self._world.environment
+
+    async def _take_up(self, play: Play) -> str | None:
+        self._play = play
+        self._prompt = asyncio.get_running_loop().create_future()
+        self._playing = asyncio.create_task(play.run(self, _CONTEXT, _counted))
+        return await self._next()
+
+    async def _next(self) -> str | None:
+        """The next prompt; None when the episode is over."""
+        prompt, playing = self._prompt, self._playing
+        assert prompt is not None
+        assert playing is not None
+        ends: set[asyncio.Future[Any]] = {prompt, playing}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if prompt.done():
+            return prompt.result()
+        playing.result()  # raises a bug of ours
+        return None
+
+    async def _stop(self) -> None:
+        playing, self._playing, self._reply = self._playing, None, None
+        if playing is not None:
+            playing.cancel()
+            with suppress(asyncio.CancelledError):
+                await playing
+
+    def _play_broken(self) -> EnvironmentFailed:
+        assert self._play is not None
+        return self._play.broken or EnvironmentFailed("the episode ended before its first turn")
+
+    def _told(self, play: Play, step: Step, observation: str | None) -> Acted:
+        done = observation is None
+        verdict = play.verdict() if done else {}
+        # who declares a false alarm without a look has found nothing out
+        looked = any(one.executed for one in play.steps)
+        kind = self._kind(step, solved=verdict.get("outcome") is Outcome.SOLVED and looked)
+        harm = [one.detail for one in step.judgement.findings] if step.judgement else []
+        after = self._application.progress(play.world.query, play.state)
+        parts = self.rewards.parts(
+            kind, harmed=bool(harm), done=done, before=self._potential, after=after
+        )
+        self._potential = after
+        info: dict[str, Any] = {"kind": kind.value, "parts": parts, "harm": harm}
+        if done:
+            info |= {
+                "outcome": verdict["outcome"].value,
+                "solved": kind is Kind.SOLVED,
+                "safe": verdict.get("safe", False),
+                "turns": len(play.steps),
+            }
+        return Acted(observation or "", sum(parts.values()), done, info)
+
+    def _kind(self, step: Step, *, solved: bool) -> Kind:
+        if solved:
+            return Kind.SOLVED
+        if step.claim is None and not step.executed:
+            return Kind.REFUSED
+        return Kind.FAILED if self._application.fails(step) else Kind.VALID
+
+
+def draw(application: Application, config: Config, seed: int, task: int) -> Query:
+    """Query ``task`` of ``seed``. Raises ConfigError where there is none."""
+    if task >= 0:
+        for query in application.generate_from(config, seed, task):
+            if query.index == task:
+                return query
+    last = application.size(config) - 1
+    raise ConfigError("task", f"must be from 0 to {last}, not {task}")
+
+
+async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Sessions of a process share its interpreter: a thread for each step gains nothing."""
+    return function(*arguments)
+
+
+def _counted(failure: AgentFailed | None) -> None:
+    """Nobody is counted as absent here."""

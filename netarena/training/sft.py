@@ -1,0 +1,233 @@
+"""Sets to learn from by imitation: chat JSONL of prompts as an agent sees them, and replies.
+
+Each prompt of ours is complete in itself, so a line is one turn:
+
+    {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": reply}],
+     "query_id": ..., "label": ..., "level": ..., "turn": 1, "turns": 4}
+
+Replies are demonstrated (``Application.demonstrate``) in the live world, so that what a prompt
+tells of earlier turns is what came of them; what does not end solved and safe is left out. Queries
+are those of an application that is ``training``. ``from_run`` takes what agents did instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import ceil
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from netarena.application import Application
+from netarena.archive import read_run
+from netarena.config import Config
+from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.model import Query
+from netarena.ticket import Briefing
+from netarena.training.session import Session
+
+#: the paper's sizes, in queries; the mix is all of them
+PAPER_SIZES: Mapping[str, int] = {"level1": 800, "level2": 600, "level3": 600}
+MIXED = "mixed"
+#: sets of queries that are played ahead of those that are written, for each place
+_AHEAD = 4
+
+Line = dict[str, Any]
+#: what tells worlds and faults apart, whatever queries are called
+Pair = bytes
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """One query as it was solved: a line for each turn; none where it was not, for a reason."""
+
+    query_id: str
+    pair: Pair
+    lines: tuple[Line, ...] = ()
+    lost: str = ""
+
+
+@dataclass
+class Told:
+    """What became of a set; counts are of queries but for ``lines``."""
+
+    #: by file, what it holds
+    lines: Counter[str] = field(default_factory=Counter)
+    queries: Counter[str] = field(default_factory=Counter)
+    #: by reason, what was left out
+    lost: Counter[str] = field(default_factory=Counter)
+    #: worlds with faults that it has, each once
+    pairs: set[Pair] = field(default_factory=set)
+    #: of ``from_run``: lines about queries that assessments ask
+    examined: int = 0
+
+
+def pair_of(query: Query) -> Pair:
+    """The world of a query and its faults in any order; equal where another seed draws the same."""
+    actions = sorted(action.model_dump_json() for action in query.actions)
+    text = json.dumps([query.initial, actions], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).digest()
+
+
+def draw_level(
+    application: Application, config: Config, seed: int, level: str, size: int
+) -> Iterator[Query]:
+    """So many queries of one level, its labels in turn; none where there is no such label.
+
+    Raises ConfigError.
+    """
+    one = config.model_copy(update={"complexity_level": (level,)})
+    labels = application.labels(one)
+    if not labels:
+        return iter(())
+    one = one.model_copy(update={"num_queries": ceil(size / len(labels))})
+    return islice(application.generate(one, seed), size)
+
+
+async def demonstrate(application: Application, config: Config, query: Query) -> Dialogue:
+    """Play the reference solution, looks first; ``application`` is entered."""
+    replies = list(application.demonstrate(query))
+    if config.briefing is Briefing.TICKET:
+        replies.append(application.declare(application.causes(query)))
+    turns = max(application.turns(config), len(replies))
+    session = Session(application, config.model_copy(update={"max_iterations": turns}))
+    pair, told, lost, done = pair_of(query), list[tuple[str, str]](), "not solved", False
+    try:
+        prompt = await session.start_query(query)
+        for reply in replies:
+            told.append((prompt, reply))
+            prompt, _, done, info = await session.act(reply)
+            if info["harm"]:
+                lost = "not safe"
+                break
+            if done:
+                lost = "" if info.get("solved") and info.get("safe") else lost
+                break
+    except EnvironmentFailed as error:
+        lost = error.detail
+    finally:
+        await session.close()
+    lines = () if lost else tuple(_lines(query, told))
+    return Dialogue(query.id, pair, lines, lost)
+
+
+def _lines(query: Query, told: Sequence[tuple[str, str]]) -> Iterator[Line]:
+    for turn, (prompt, reply) in enumerate(told, start=1):
+        yield {
+            "messages": [
+                {"role": "user", "content": prompt},
+                {"role": "assistant", "content": reply},
+            ],
+            "query_id": query.id,
+            "label": query.label,
+            "level": query.level,
+            "turn": turn,
+            "turns": len(told),
+        }
+
+
+async def _play(
+    application: Application, config: Config, queries: Iterator[Query]
+) -> AsyncIterator[Dialogue]:
+    """In the order of ``queries``, ``config.concurrency`` at a time."""
+    places = asyncio.Semaphore(config.concurrency)
+
+    async def one(query: Query) -> Dialogue:
+        async with places:
+            return await demonstrate(application, config, query)
+
+    while ahead := list(islice(queries, config.concurrency * _AHEAD)):
+        for dialogue in await asyncio.gather(*map(one, ahead)):
+            yield dialogue
+
+
+async def write_sets(
+    application: Application, config: Config, seed: int, sizes: Mapping[str, int], folder: Path
+) -> Told:
+    """A file for each level, ``LEVEL.jsonl``, and ``mixed.jsonl`` with all in a seeded order.
+
+    ``application`` is entered and ``training``. Raises ConfigError and OSError.
+    """
+    told = Told()
+    #: of each query, where its lines stand
+    places: list[tuple[Path, int, int]] = []
+    for level, size in sizes.items():
+        path = folder / f"{level}.jsonl"
+        with path.open("wb") as file:
+            queries = draw_level(application, config, seed, level, size)
+            async for dialogue in _play(application, config, queries):
+                if dialogue.lost:
+                    told.lost[dialogue.lost] += 1
+                    continue
+                begin = file.tell()
+                _write(file, dialogue, level, told)
+                places.append((path, begin, file.tell() - begin))
+    random.Random(f"train-mix-{seed}").shuffle(places)  # noqa: S311 -- not for secrets
+    with (folder / f"{MIXED}.jsonl").open("wb") as file:
+        for path, begin, length in places:
+            with path.open("rb") as source:
+                source.seek(begin)
+                file.write(source.read(length))
+    told.queries[MIXED], told.lines[MIXED] = len(places), sum(told.lines.values())
+    return told
+
+
+def from_run(folder: Path, out: Path) -> Told:
+    """One file of what agents replied in the run in ``folder`` where a query was solved and every
+    step was safe: ``trajectories.jsonl``; replies that could not be used are left out.
+
+    Raises ConfigError where there is no run.
+    """
+    told = Told()
+    name = "trajectories"
+    with (out / f"{name}.jsonl").open("wb") as file:
+        for stored in read_run(folder):
+            queries = {query.id: query for query in stored.queries}
+            for episode in stored.episodes():
+                query = queries[episode.query_id]
+                if not (episode.correct and episode.safe):
+                    told.lost["not solved safely"] += 1
+                    continue
+                said = [
+                    (step.prompt, step.reply.text)
+                    for step in episode.steps
+                    if step.reply is not None and step.refused is None
+                ]
+                dialogue = Dialogue(query.id, pair_of(query), tuple(_lines(query, said)))
+                _write(file, dialogue, name, told)
+                told.examined += 0 if query.id.startswith("train-") else len(said)
+    return told
+
+
+def _write(file: BinaryIO, dialogue: Dialogue, name: str, told: Told) -> None:
+    file.writelines(
+        json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in dialogue.lines
+    )
+    told.lines[name] += len(dialogue.lines)
+    told.queries[name] += 1
+    told.pairs.add(dialogue.pair)
+
+
+def evaluation_pairs(
+    application: Application, config: Config, seed: int, sizes: Mapping[str, int]
+) -> set[Pair]:
+    """Those of an assessment of the same keys, sizes and seed; ``application`` is not
+    ``training``. Raises ConfigError."""
+    if application.training:
+        raise ConfigError("application", "draws for training")
+    return {
+        pair_of(query)
+        for level, size in sizes.items()
+        for query in draw_level(application, config, seed, level, size)
+    }
+
+
+def recurring(told: Told, evaluation: Iterable[Pair]) -> int:
+    """How many of a set's worlds with faults an evaluation set has too."""
+    return len(told.pairs & set(evaluation))

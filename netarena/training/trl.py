@@ -1,0 +1,245 @@
+"""Sessions as what TRL's ``GRPOTrainer`` takes as ``environment_factory``.
+
+    from netarena.training.trl import make_environment, make_rows
+
+    trainer = GRPOTrainer(
+        model, args=GRPOConfig(...), environment_factory=make_environment("route"),
+        train_dataset=Dataset.from_list(make_rows(seed=7, number=512)),
+    )
+
+The kinds of actions of an application (``Application.acts``) are the tools: methods of a class that
+is made for it, typed and documented as TRL reads them. The model is given the first prompt, and
+after each call what is new in the next one. ``make_dialogues`` makes of a set of ``netarena sft``
+what such rollouts would have been, for ``SFTTrainer``. TRL itself is not imported here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from netarena.application import Application
+from netarena.errors import ConfigError, ReplyRefused
+from netarena.prompts import news
+from netarena.tool import DONE, Tool
+from netarena.training.arena import Seat, config_of, load_for
+from netarena.training.reward import Rewards
+
+_GUIDE = "Act by calling your tools, in place of replies in that form: each call is a turn."
+_ENDED = "The task has ended."
+#: what is said when there is nothing more to call
+_LAST = "Done."
+_CAME = "What it led to."
+#: names that are no tools
+_RESERVED = frozenset({"reset", "get_reward"})
+
+
+class Rollout:
+    """What TRL makes one of for each rollout. Its public methods are tools, but for those that it
+    knows: so this class has none beside them."""
+
+    #: what ``make_environment`` was given
+    _seated: Callable[[], Seat]
+
+    def __init__(self) -> None:
+        self._seat = self._seated()
+        self._prompt = ""
+        self._reward = 0.0
+        self._done = True
+        #: of each turn so far, what ``Acted.info`` told: for who counts; no method, so no tool
+        self.infos: list[dict[str, Any]] = []
+
+    def reset(self, seed: int = 0, task: int = 0, **row: Any) -> str:
+        """Begin with task ``task`` of ``seed``, which the rollouts of a group share by their row.
+
+        Raises ConfigError, EnvironmentFailed.
+        """
+        del row
+        self._prompt = self._seat.start(int(seed), int(task))
+        self._reward, self._done, self.infos = 0.0, False, []
+        return _opening(self._prompt)
+
+    def get_reward(self) -> float:
+        """What all turns of the episode earned; who ended it early has forfeited those left."""
+        return self._reward + self._seat.forfeit()
+
+    def _call(self, tool: str, values: Mapping[str, str]) -> str:
+        if self._done:
+            return _ENDED
+        texts = {name: str(value) for name, value in values.items()}
+        acted = self._seat.act(self._seat.application.say(tool, texts))
+        self._reward += acted.reward
+        self._done = acted.done
+        self.infos.append(acted.info)
+        if acted.done:
+            return _ENDED
+        told = _told(self._prompt, acted.observation)
+        self._prompt = acted.observation
+        return told
+
+
+def make_environment(
+    application: str,
+    values: Mapping[str, Any] | None = None,
+    rewards: str | Rewards = "default",
+    *,
+    training: bool = True,
+) -> type[Rollout]:
+    """A class for ``environment_factory``; ``values`` are config keys. Raises ConfigError."""
+    loaded = load_for(application, training=training)
+    tools = loaded.acts(config_of(loaded, values or {}))
+
+    def seated(_: object) -> Seat:
+        return Seat(application, values, rewards, training=training)
+
+    methods = {tool.name: _method(tool) for tool in tools if tool.name not in _RESERVED}
+    return type(f"{application.title()}Rollout", (Rollout,), {"_seated": seated, **methods})
+
+
+def make_rows(seed: int, number: int, start: int = 0) -> list[dict[str, Any]]:
+    """Rows of a data set: ``number`` tasks of ``seed`` from ``start`` on, labels in turn."""
+    prompt = [{"role": "user", "content": ""}]
+    tasks = range(start, start + number)
+    return [{"prompt": prompt, "seed": seed, "task": task} for task in tasks]
+
+
+def make_dialogues(
+    application: str, path: Path, values: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The episodes of a set (``netarena sft``) as rollouts that said the same: rows of ``messages``
+    and of ``tools``, as JSON, which ``SFTTrainer`` takes. ``values`` are the set's config keys.
+
+    Raises ConfigError where a line is not of such a set, and OSError.
+    """
+    loaded = load_for(application, training=True)
+    tools = loaded.acts(config_of(loaded, values or {}))
+    schemas = json.dumps([_schema(tool) for tool in tools])
+    return [
+        {"messages": list(_messages(loaded, tools, turns)), "tools": schemas}
+        for turns in _episodes(path)
+    ]
+
+
+def _episodes(path: Path) -> Iterator[list[tuple[str, str]]]:
+    """Prompts and replies of a set, by episode."""
+    turns: list[tuple[str, str]] = []
+    with path.open(encoding="utf-8") as file:
+        for number, text in enumerate(file, start=1):
+            try:
+                line = json.loads(text)
+                prompt, reply = (str(one["content"]) for one in line["messages"])
+                first = line["turn"] == 1
+            except (ValueError, KeyError, TypeError):
+                raise ConfigError("set", f"{path}:{number}: is no line of netarena sft") from None
+            if first and turns:
+                yield turns
+                turns = []
+            turns.append((prompt, reply))
+    if turns:
+        yield turns
+
+
+def _messages(
+    application: Application, tools: Sequence[Tool], turns: Sequence[tuple[str, str]]
+) -> Iterator[dict[str, Any]]:
+    prompts = [prompt for prompt, _ in turns]
+    told = [*(_told(before, now) for before, now in pairwise(prompts)), _ENDED]
+    yield {"role": "user", "content": _opening(prompts[0])}
+    for (_, reply), came in zip(turns, told, strict=True):
+        name, values = _call_of(application, tools, reply)
+        call = {"type": "function", "function": {"name": name, "arguments": values}}
+        yield {"role": "assistant", "content": "", "tool_calls": [call]}
+        yield {"role": "tool", "name": name, "content": came}
+    yield {"role": "assistant", "content": _LAST}
+
+
+def _call_of(
+    application: Application, tools: Sequence[Tool], reply: str
+) -> tuple[str, dict[str, str]]:
+    """The call that is read as ``reply`` is. Raises ConfigError where there is none."""
+    try:
+        move = application.parse(reply)
+    except ReplyRefused as refused:
+        raise ConfigError("set", f"a reply cannot be read: {refused}") from None
+    for tool in tools:
+        values = _values(application, tool, reply)
+        if values is not None and _reads(application, tool, values) == move:
+            return tool.name, values
+    raise ConfigError("set", f"no tool of {application.name} says {reply[:80]!r}")
+
+
+def _values(application: Application, tool: Tool, reply: str) -> dict[str, str] | None:
+    """What a tool would be called with for ``reply``, if it is one of its."""
+    move = application.parse(reply)
+    claim = application.claim(move)
+    if (claim is not None) != (tool.name == DONE.name):
+        return None
+    names = [parameter.name for parameter in tool.parameters]
+    if claim is not None:
+        return {names[0]: "\n".join(": ".join(one) for one in claim.causes or ())}
+    if isinstance(move, Mapping):
+        return {name: str(move.get(name, "")) for name in names}
+    return {names[0]: str(move)}
+
+
+def _reads(application: Application, tool: Tool, values: Mapping[str, str]) -> object:
+    try:
+        return application.parse(application.say(tool.name, values))
+    except ReplyRefused:
+        return None
+
+
+def _opening(prompt: str) -> str:
+    return f"{prompt}\n\n{_GUIDE}"
+
+
+def _told(before: str, now: str) -> str:
+    return "\n".join(news(before, now))
+
+
+def _schema(tool: Tool) -> dict[str, Any]:
+    """A tool as transformers describes the method that ``_method`` makes of it."""
+    parameters = {one.name: {"type": "string", "description": one.about} for one in tool.parameters}
+    return {
+        "type": "function",
+        "function": {
+            "name": tool.name,
+            "description": tool.about,
+            "parameters": {
+                "type": "object",
+                "properties": parameters,
+                "required": list(parameters),
+            },
+            "return": {"type": "string", "description": _CAME},
+        },
+    }
+
+
+def _method(tool: Tool) -> Any:
+    """A method that calls a tool, with the signature and the docstring that chat templates use."""
+
+    def call(self: Rollout, *given: str, **named: str) -> str:
+        values = signature.bind(self, *given, **named).arguments
+        del values["self"]
+        return self._call(tool.name, values)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = [parameter.name for parameter in tool.parameters]
+    signature = inspect.Signature(
+        [
+            inspect.Parameter("self", kind),
+            *(inspect.Parameter(name, kind, annotation=str) for name in names),
+        ],
+        return_annotation=str,
+    )
+    arguments = [f"    {one.name}: {one.about}" for one in tool.parameters]
+    told = [tool.about, *(["", "Args:", *arguments] if arguments else [])]
+    call.__doc__ = "\n".join([*told, "", "Returns:", f"    {_CAME}"])
+    call.__name__ = call.__qualname__ = tool.name
+    call.__annotations__ = {**dict.fromkeys(names, str), "return": str}
+    call.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
+    return call

@@ -1,0 +1,114 @@
+"""Sessions as a taskset of verifiers v1, with the environment that plays it.
+
+    eval netarena-verifiers --env.taskset.application route --env.taskset.seed 7 ...
+
+The world is the run's user: it opens with the first prompt, each reply of the agent is a turn, and
+what is new in the next prompt is what it says then. The rewards of all turns, those that an agent
+forfeits who ends early among them, add up to ``netarena``, and ``solved`` and ``safe`` are metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from netarena.errors import ConfigError
+
+try:
+    import verifiers.v1 as vf
+except ImportError:
+    raise ConfigError("verifiers", 'is not installed: pip install "netarena[verifiers]"') from None
+
+from netarena.prompts import news
+from netarena.training.arena import Seat, config_of, load_for
+
+
+class NetArenaData(vf.TaskData):
+    """Which session: no world, fault or solution is in it."""
+
+    application: str
+    seed: int
+    task: int
+    rewards: str
+    training: bool
+    values: dict[str, Any]
+
+
+class NetArenaConfig(vf.TasksetConfig):
+    """Tasks of one application and seed."""
+
+    application: str = "malt"
+    seed: int = 0
+    rewards: str = "default"
+    #: whether queries are those to learn from, or those that an assessment asks
+    training: bool = True
+    #: config keys
+    values: dict[str, Any] = Field(default_factory=dict)
+
+
+class NetArenaTask(vf.Task[NetArenaData]):
+    """Its rewards are recorded by the environment, which played it."""
+
+
+class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
+    """Labels in turn, from index 0 on, as many as the config has; none is drawn before it is
+    played."""
+
+    def load(self) -> Iterator[NetArenaTask]:
+        """Raises ConfigError."""
+        told = self.config
+        application = load_for(told.application, training=told.training)
+        size = application.size(config_of(application, told.values))
+        for task in range(size):
+            data = NetArenaData(
+                name=f"{told.application}-{told.seed}-{task}",
+                prompt=None,
+                application=told.application,
+                seed=told.seed,
+                task=task,
+                rewards=told.rewards,
+                training=told.training,
+                values=told.values,
+            )
+            yield NetArenaTask(data, told.task)
+
+
+class NetArenaEnvConfig(vf.EnvConfig):
+    """One agent, who only talks."""
+
+    #: it runs nothing itself, and so needs no container
+    player: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime=vf.SubprocessConfig())
+
+
+class NetArenaEnv(vf.Env[NetArenaEnvConfig]):
+    """Plays a session with the agent."""
+
+    async def run(self, task: NetArenaTask, agents: Any) -> None:
+        """Raises ConfigError and EnvironmentFailed: then it is the episode that failed."""
+        data = task.data
+        seat = await asyncio.to_thread(
+            Seat, data.application, data.values, data.rewards, training=data.training
+        )
+        try:
+            prompt = await asyncio.to_thread(seat.start, data.seed, data.task)
+            total, info = 0.0, dict[str, Any]()
+            async with agents.player.interaction(task) as interaction:
+                segment = await interaction.turn(prompt)
+                while not segment.terminated:
+                    acted = await asyncio.to_thread(seat.act, segment.last_reply)
+                    total, info = total + acted.reward, acted.info
+                    if acted.done:
+                        break
+                    told = "\n".join(news(prompt, acted.observation))
+                    prompt = acted.observation
+                    segment = await interaction.turn(told)
+            trace = interaction.trace
+            trace.record_reward("netarena", total + seat.forfeit())
+            for name in ("solved", "safe"):
+                trace.record_metric(name, float(info.get(name, False)))
+            trace.info["outcome"] = info.get("outcome", "unfinished")
+        finally:
+            await asyncio.to_thread(seat.close)

@@ -1,0 +1,25 @@
+"""Queries that are drawn with a test's own randomness and ids."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from netarena.application import Application
+from netarena.config import Config
+from netarena.model import Query
+
+
+def deal(
+    application: Application,
+    config: Config,
+    seed: int,
+    rng_for: Callable[[int], random.Random] = random.Random,
+    make_id: Callable[[int], str] = str,
+) -> Iterator[Query]:
+    """Query ``i`` from ``rng_for(i)`` and with the id ``make_id(i)``."""
+    vars(application).update(
+        rng=lambda _config, _seed, index: rng_for(index),
+        query_id=lambda _config, _seed, index: make_id(index),
+    )
+    return application.generate(config, seed)

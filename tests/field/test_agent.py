@@ -1,0 +1,218 @@
+"""What people report of agents and their cards, a row each: by whom, in short, and what comes.
+
+The situations are public, the cards and answers our own. A row is a card (or the status in its
+place), where it lies, where messages are taken, and what is answered there by method; then the text
+of the reply, or how it is lost and in which words. The agent is given as ``/`` unless a row says
+otherwise, and its card names URLs that nobody is to be sent to. The next one is one more row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pytest
+from peer import Call, card03, card10, chunk03, message03, raw_server, respond, status03, task03
+
+from netarena.a2a.client import A2AAgent
+from netarena.errors import AgentFailed, FailureReason
+
+MALFORMED, ENDPOINT = FailureReason.MALFORMED, FailureReason.ENDPOINT
+FAILED = FailureReason.TASK_FAILED
+NEW, OLD = "/.well-known/agent-card.json", "/.well-known/agent.json"
+#: of a request, by how both versions call it
+METHODS = {
+    "message/send": "send", "SendMessage": "send", "message/stream": "stream",
+    "SendStreamingMessage": "stream", "tasks/get": "get", "GetTask": "get",
+}  # fmt: skip
+
+
+class Error(NamedTuple):
+    """An answer by JSON-RPC."""
+
+    code: int
+    message: str
+
+
+class Lost(NamedTuple):
+    """No reply."""
+
+    reason: FailureReason
+    words: str
+
+
+#: a result; a stream of them; an error; a status; an event stream as it stands
+Answer = dict[str, Any] | list[dict[str, Any]] | Error | int | str
+
+
+class Row(NamedTuple):
+    """One situation."""
+
+    source: str
+    #: in short
+    what: str
+    card: dict[str, Any] | int
+    #: by method; ``any`` for those that are not named
+    answers: Mapping[str, Answer]
+    comes_to: str | Lost
+    #: where the card lies, where messages are taken, and what is given
+    card_path: str = NEW
+    path: str = "/"
+    given: str = ""
+
+
+def at(url: str, **more: Any) -> dict[str, Any]:
+    """A card that names that URL."""
+    return card03(url=url, **more)
+
+
+def without(card: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in card.items() if key not in keys}
+
+
+def told(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {**message03(""), "parts": list(parts)}
+
+
+def v1(state: str, text: str) -> dict[str, Any]:
+    task = {"id": "t", "contextId": "c", "status": {"state": state},
+            "artifacts": [{"artifactId": "a", "parts": [{"text": text}]}]}  # fmt: skip
+    return {"task": task}
+
+
+SAYS = {"any": message03("42")}
+QUIET = card03(capabilities={"streaming": False})
+TEXT = {"kind": "text", "text": "42"}
+THOUGHT = {"kind": "text", "text": "I think", "metadata": {"adk_thought": True}}
+EVENT = json.dumps({"jsonrpc": "2.0", "id": "1", "result": message03("42")}, indent=1)
+NULLS = dict.fromkeys(("skills", "defaultInputModes", "defaultOutputModes", "provider"))
+
+ROWS = (
+    # cards: where they lie
+    Row("kagent-dev/kagent#1118", "the card at its old place alone", card03(), SAYS, "42", OLD),
+    Row("bug-ops/zeph#1442", "the same, without a version of the protocol",
+        without(card03(), "protocolVersion"), SAYS, "42", OLD),
+    Row("archestra-ai/archestra#6992", "an agent below a path, with its card there", card03(),
+        SAYS, "42", f"/v2/a2a/7{NEW}", "/v2/a2a/7", "v2/a2a/7"),
+    Row("archestra-ai/archestra#6992", "a card that needs a token",
+        401, SAYS, Lost(ENDPOINT, "agent card: HTTP 401")),
+    # cards: the URL that they name
+    Row("rossoctl/examples#139", "a card that names 0.0.0.0", at("http://0.0.0.0:8000/"),
+        SAYS, "42"),
+    Row("cap-js/agents#75", "a card that names another scheme", at("https://127.0.0.1:1/"),
+        SAYS, "42"),
+    Row("initializ/forge#427", "a card that names localhost and another port",
+        at("http://localhost:1"), SAYS, "42"),
+    Row("microsoft/agent-framework#2386", "a card that names itself",
+        at("http://127.0.0.1:1/v1/card"), SAYS, "42"),
+    Row("microsoft/agent-framework#2386", "messages are taken at the path of the card's URL alone",
+        at("http://127.0.0.1:1/a2a/jsonrpc"), SAYS, "42", path="/a2a/jsonrpc"),
+    Row("a2aproject/a2a-python#398", "a prefix that the card does not know of",
+        at("http://127.0.0.1:1/"), SAYS, "42", f"/agents/my{NEW}", "/agents/my", "agents/my"),
+    Row("trpc-group/trpc-a2a-go#46", "a path whose slash at the end matters",
+        card03(), SAYS, "42", f"/agent/jsonrpc{NEW}", "/agent/jsonrpc/", "agent/jsonrpc/"),
+    # cards: what they lack
+    Row("a2aproject/a2a-go#369", "nulls where lists must be", card03(**NULLS), SAYS, "42"),
+    Row("kagent-dev/kagent#361", "a card of the first version", {
+        "name": "a", "url": "http://127.0.0.1:1/", "version": "1", "capabilities": {},
+        "authentication": {"schemes": []}, "skills": []}, SAYS, "42"),
+    Row("a2aproject/a2a-python#1267", "a card that says nothing", {}, SAYS, "42"),
+    Row("Nasiko-Labs/nasiko#192", "a card of 1.0, whose interfaces say it all",
+        without(card10(), "description", "skills"), {"any": v1("TASK_STATE_COMPLETED", "42")},
+        "42"),
+    # streams
+    Row("kubently/kubently#65", "a stream without an event, though the card promises it",
+        card03(), {"stream": "", "send": message03("42")}, "42"),
+    Row("a2aproject/a2a-go#76", "no streams, though the card promises them",
+        card03(), {"stream": Error(-32004, "This operation is not supported"),
+                   "send": message03("42")}, "42"),
+    Row("micro/go-micro#3410", "the same, as a method that there is not",
+        card03(), {"stream": Error(-32601, "Method not found"), "send": message03("42")}, "42"),
+    Row("a2aproject/a2a-go#370", "an event over several lines", card03(),
+        {"stream": "".join(f"data: {line}\n" for line in EVENT.splitlines()) + "\n"}, "42"),
+    Row("tmc/langchaingo#942", "comments that keep the line alive", card03(),
+        {"stream": f": ping - 2025\n\n: ping\n\ndata: {json.dumps(json.loads(EVENT))}\n\n"}, "42"),
+    # where the text is
+    Row("rossoctl/rossoctl#2569", "an artifact alone", QUIET,
+        {"send": task03("completed", "42")}, "42"),
+    Row("microsoft/agent-framework-go#552", "a status message alone", QUIET,
+        {"send": task03("completed", status="42")}, "42"),
+    Row("kubernetes-sigs/devops-bench#159", "a status message beside an artifact that mirrors it",
+        QUIET, {"send": task03("completed", "42", status="42")}, "42"),
+    Row("google/adk-python#4676", "a thought beside the answer", QUIET,
+        {"send": told(THOUGHT, TEXT)}, "42"),
+    Row("google/adk-python#4676", "the same in an artifact that grows", card03(),
+        {"stream": [task03("working"),
+                    {**chunk03("", append=False), "artifact": {"artifactId": "a",
+                     "parts": [THOUGHT]}},
+                    chunk03("42", append=True), status03("completed", final=True)]}, "42"),
+    Row("google/adk-python#3819", "an answer that is marked as a thought", QUIET,
+        {"send": told({**THOUGHT, "text": "42"})}, "42"),
+    Row("prebid/salesagent#2195", "a failed task whose reason is data", QUIET,
+        {"send": {**task03("failed"), "artifacts": [{"artifactId": "a", "parts": [
+            {"kind": "data", "data": {"code": "X"}}]}]}}, Lost(FAILED, "ended failed")),
+    Row("GoogleCloudPlatform/agent-starter-pack#564", "a question is an answer", QUIET,
+        {"send": task03("input-required", status="42")}, "42"),
+    # tasks
+    Row("a2aproject/a2a-dotnet#386", "an answer before the task is done", QUIET,
+        {"send": task03("submitted"), "get": task03("completed", "42")}, "42"),
+    Row("a2aproject/a2a-go#346", "a task that the agent leaves where it is, with its artifact",
+        card03(), {"stream": [task03("submitted"), chunk03("42", append=False)],
+                   "get": Error(-32001, "Task not found")}, "42"),
+    # versions
+    Row("elkar-ai/elkar-a2a#9", "an agent of the first version", QUIET,
+        {"any": Error(-32601, "Method not found")}, Lost(MALFORMED, "Method not found")),
+    Row("prassanna-ravishankar/a2a-registry#167", "a task that 1.0 has in a wrapping",
+        card10(capabilities={}), {"send": v1("TASK_STATE_COMPLETED", "42")["task"]},
+        Lost(MALFORMED, "not the protocol")),
+    Row("mastra-ai/mastra#20708", "an error that is null", QUIET,
+        {"send": {"error": None, "result": message03("42")}}, "42"),
+)  # fmt: skip
+
+
+async def ask(row: Row) -> str:
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "GET":
+            found = row.card if call.path == row.card_path else 404
+            answer(writer, found) if isinstance(found, int) else respond(writer, found)
+        elif call.path != row.path:
+            answer(writer, 404)
+        else:
+            method = METHODS[call.rpc["method"]]
+            answer(writer, row.answers.get(method, row.answers.get("any", 500)), call.rpc["id"])
+
+    async with raw_server(script) as server:
+        agent = A2AAgent(server.url + row.given)
+        try:
+            await agent.open(timeout_s=20)
+            return (await agent.ask("?", context_id="c", timeout_s=20)).text
+        finally:
+            await agent.aclose()
+
+
+def answer(writer: asyncio.StreamWriter, said: Answer, number: Any = None) -> None:
+    frame = {"jsonrpc": "2.0", "id": number}
+    if isinstance(said, int):
+        respond(writer, status=f"{said} No")
+    elif isinstance(said, str):
+        respond(writer, said.replace('"id": "1"', f'"id": "{number}"'), kind="text/event-stream")
+    elif isinstance(said, Error):
+        respond(writer, {**frame, "error": said._asdict()})
+    elif isinstance(said, list):
+        events = (json.dumps({**frame, "result": one}) for one in said)
+        respond(writer, "".join(f"data: {one}\n\n" for one in events), kind="text/event-stream")
+    else:
+        respond(writer, {**frame, **(said if "result" in said else {"result": said})})
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
+def test_an_agent_is_heard_as_people_found_it(row: Row) -> None:
+    if isinstance(row.comes_to, str):
+        assert asyncio.run(ask(row)) == row.comes_to
+        return
+    with pytest.raises(AgentFailed) as lost:
+        asyncio.run(ask(row))
+    assert lost.value.reason is row.comes_to.reason
+    assert row.comes_to.words in str(lost.value)

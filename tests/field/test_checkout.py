@@ -1,0 +1,213 @@
+"""What people report of folders of manifests, a row each: by whom, in short, and what is read.
+
+The situations are public, the manifests our own. A row puts files beside those of a shop (or in
+their place), and says who may reach whom then, what is told of what is passed over, or why the
+folder is refused: as a cluster would take or refuse it. The next one is one more row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from netarena.errors import ConfigError
+from netarena_k8s.source.checkout import read_checkout
+
+WEB = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, ports: [{name: http, containerPort: 8080}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
+"""
+DB = """
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec: {containers: [{name: db, ports: [{containerPort: 5432}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db}
+spec: {selector: {app: db}, ports: [{port: 5432}]}
+"""
+BATCH = """
+apiVersion: v1
+kind: Pod
+metadata: {name: batch, labels: {app: batch}}
+spec: {containers: [{name: batch}]}
+"""
+POLICY = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: db}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: web}}}]
+    ports: [{port: 5432}]
+"""
+CLOSED = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed}
+spec: {podSelector: {}, policyTypes: [Ingress]}
+"""
+EGRESS = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: out}
+spec:
+  podSelector: {matchLabels: {app: batch}}
+  policyTypes: [Egress]
+  egress:
+  - to: [{podSelector: {matchLabels: {app: web}}}]
+    ports: [{port: http}]
+"""
+SHOP = {"web.yaml": WEB, "db.yaml": DB, "batch.yaml": BATCH, "policy.yaml": POLICY}
+#: of web and db, which have a service; web has no policy
+AS_EVER = "batch>web db>web web>db"
+
+
+class Refused(NamedTuple):
+    """What the one line says."""
+
+    words: str
+
+
+class Row(NamedTuple):
+    """One situation."""
+
+    source: str
+    #: in short
+    what: str
+    #: in place of those of the shop, or beside them
+    files: Mapping[str, str]
+    #: who may reach whom
+    comes_to: str | Refused = AS_EVER
+    #: of what is passed over, at the level of a warning
+    told: str = ""
+
+
+def changed(text: str, old: str, new: str) -> str:
+    assert text.count(old) == 1
+    return text.replace(old, new)
+
+
+ROWS = (
+    # files
+    Row("kubernetes/kube-state-metrics#653", "a kustomization, which says neither kind nor version",
+        {"kustomization.yaml": "resources: [web.yaml, db.yaml]\n"}),
+    Row("kubernetes-sigs/kustomize#738", "a kustomization that says both",
+        {"kustomization.yaml": "kind: Kustomization\napiVersion: kustomize.config.k8s.io/v1beta1"}),
+    Row("digitalocean/Kubernetes-Starter-Kit-Developers#209", "nothing before the first line of it",
+        {"web.yaml": f"---\n{WEB}---\n"}),
+    Row("fluxcd/flux#761", "a document that is a comment alone",
+        {"web.yaml": f"# the shop's front\n---\n{WEB}"}),
+    Row("dotnet/tye#402", "a mark of the order of bytes", {"web.yaml": f"\ufeff{WEB.lstrip()}"}),
+    Row("mikefarah/yq#1860", "line ends of Windows", {"web.yaml": WEB.replace("\n", "\r\n")}),
+    Row("fabric8io/kubernetes-client#5466", "a tab that indents",
+        {"web.yaml": changed(WEB, "  selector: {matchLabels", "\tselector: {matchLabels")},
+        Refused("web.yaml: no YAML: line 6")),
+    Row("kgateway-dev/kgateway#1453", "a template of a chart",
+        {"templates.yaml": "{{- if .Values.on }}\nkind: Deployment\n{{- end }}\n"},
+        Refused("templates.yaml: no YAML")),
+    # lists
+    Row("k0sproject/k0s#1211", "a list, which has no name",
+        {"policy.yaml": "apiVersion: v1\nkind: List\nitems:\n- " + POLICY.strip().replace(
+            "\n", "\n  ")}),
+    Row("gavinbunney/terraform-provider-kubectl#52", "several documents of one file",
+        {"web.yaml": f"{WEB}---\n{DB}---\n{BATCH}", "db.yaml": "", "batch.yaml": ""}),
+    # YAML's words
+    Row("kubernetes/kubernetes#23251", "a label that YAML takes for no text",
+        {"web.yaml": changed(WEB, "labels: {app: web}", "labels: {app: web, release: false}")},
+        Refused("spec.template.metadata.labels.release")),
+    Row("dgkanatsios/CKAD-exercises#88", "the same in a policy, in a word of YAML's own",
+        {"policy.yaml": changed(POLICY, "matchLabels: {app: web}", "matchLabels: {access: yes}")},
+        Refused("policy.yaml, document 1 (NetworkPolicy db): ")),
+    Row("cncf/demo#115", "the same in quotes",
+        {"web.yaml": changed(WEB, "labels: {app: web}", 'labels: {app: web, echo: "yes"}')}),
+    # policies
+    Row("kubernetes/website#4362", "a protocol in small letters",
+        {"policy.yaml": changed(POLICY, "{port: 5432}", "{port: 5432, protocol: tcp}")},
+        Refused('Unsupported value: "tcp"')),
+    Row("kubernetes-client/java#115", "a number in quotes is a name, and no good one",
+        {"policy.yaml": changed(POLICY, "{port: 5432}", '{port: "5432"}')},
+        Refused("must contain at least one letter")),
+    Row("cdk8s-team/cdk8s#2176", "a range from 0 on",
+        {"policy.yaml": changed(POLICY, "{port: 5432}", "{port: 0, endPort: 65535}")},
+        Refused("must be between 1 and 65535")),
+    Row("kubernetes/website#38780", "ports beside the peers: both must hold", {}),
+    Row("kubernetes/website#38780", "ports in a rule of their own: either is enough",
+        {"policy.yaml": changed(POLICY, "\n    ports:", "\n  - ports:")},
+        "batch>db batch>web db>web web>db"),
+    Row("projectcalico/cni-plugin#458", "egress by a port's name, and to the name server",
+        {"egress.yaml": f"{EGRESS}  - ports: [{{port: 53, protocol: UDP}}]\n"}),
+    Row("aws/aws-network-policy-agent#230", "the same without the name server: nobody has a name",
+        {"egress.yaml": EGRESS}, "db>web web>db"),
+    Row("DandyDeveloper/charts#83", "a namespace that is closed, beside what opens it again",
+        {"closed.yaml": CLOSED}, "web>db"),
+    Row("microservices-demo/microservices-demo#771", "a closed namespace by an old annotation",
+        {"old.yaml": "{apiVersion: v1, kind: Namespace, metadata: {name: shop, annotations: "
+         "{net.beta.kubernetes.io/network-policy: '{}'}}}"}),
+    Row("cilium/cilium#4513", "a policy of another group's kind",
+        {"cilium.yaml": "{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {name: a},"
+         " spec: {}}"}, told="(CiliumNetworkPolicy a): kind: of policies, networking.k8s.io/v1"),
+    # services
+    Row("zegl/kube-score#144", "a service's port by name", {}),
+    Row("kubernetes/website#26790", "a port that no container declares",
+        {"web.yaml": changed(WEB, ", ports: [{name: http, containerPort: 8080}]", "")
+         .replace("targetPort: http", "targetPort: 8080")}),
+    Row("goauthentik/helm#104", "a port by a name that no container has",
+        {"web.yaml": changed(WEB, "targetPort: http", "targetPort: web")}, "web>db",
+        "(Service web): spec.ports.0.targetPort: 'web' is no TCP port of Deployment web"),
+    # workloads
+    Row("metalbear-co/mirrord#2770", "a workload that selects by expressions alone",
+        {"web.yaml": changed(WEB, "selector: {matchLabels: {app: web}}",
+                             "selector: {matchExpressions: [{key: app, operator: In, values: "
+                             "[web]}]}")}),
+    Row("metalbear-co/mirrord#2770", "one whose expressions do not fit its own pods",
+        {"web.yaml": changed(WEB, "selector: {matchLabels: {app: web}}",
+                             "selector: {matchExpressions: [{key: app, operator: NotIn, values: "
+                             "[web]}]}")}, Refused("spec.selector: does not match")),
+    Row("GoogleCloudPlatform/microservices-demo#166", "a selector that its pods do not have",
+        {"web.yaml": changed(WEB, "selector: {matchLabels: {app: web}}",
+                             "selector: {matchLabels: {app: web, tier: front}}")},
+        Refused("spec.selector: does not match")),
+    Row("GoogleCloudPlatform/microservices-demo#166", "no selector at all, as of an old version",
+        {"web.yaml": changed(WEB, "  selector: {matchLabels: {app: web}}\n", "")
+         .replace("apps/v1", "extensions/v1beta1")}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
+def test_a_folder_is_read_as_a_cluster_would_take_it(
+    row: Row, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, text in {**SHOP, **row.files}.items():
+        (tmp_path / name).write_bytes(text.encode())
+    if isinstance(row.comes_to, Refused):
+        with pytest.raises(ConfigError) as refused:
+            read_checkout(str(tmp_path))
+        assert row.comes_to.words in str(refused.value)
+        return
+    world = read_checkout(str(tmp_path))
+    assert " ".join(sorted(">".join(pair) for pair in world.calls)) == row.comes_to
+    assert row.told in caplog.text
+    assert bool(row.told) == any(one.levelname == "WARNING" for one in caplog.records)

@@ -1,0 +1,274 @@
+"""A backbone made real: it comes to rest, is looked at, broken and repaired, and attacked."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+from backbone_setup import LOOPBACKS, setup
+
+from netarena.sandbox.child import surroundings
+from netarena.sandbox.daemon import family
+from netarena_route.agent.attack import BREACH
+from netarena_route.agent.attack_frr import FAMILIES, attacks
+from netarena_route.backbone.recipe import Observation
+from netarena_route.real.client import Net, Warm
+
+pytestmark = [pytest.mark.requires("backbone"), pytest.mark.xdist_group("backbone")]
+
+COMMAND_S = 15.0
+HEALTHY = Observation(
+    small=("1111",) * 4,
+    full=("1111",) * 4,
+    services="110",  # nothing listens at the third
+    ways=(("r0", "r1"), ("r1",)),
+    heard=((("10.0.0.0/8", "65000", "192.0.2.1"),),),
+)
+#: what ends or refuses them, where it says so
+ENDS = {
+    "log-to-system": "can't open logfile",
+    "log-to-configuration": "can't open logfile",
+    "log-to-core-pattern": "can't open logfile",
+    "write-by-vtysh": "saved to /etc/frr/frr.conf",
+    "remove-socket": "Read-only file system",
+    "own-socket": "Read-only file system",
+    "end-of-the-daemons": "FRRouting",
+    "lock-out": "FRRouting",
+}
+
+
+def configured(*lines: str) -> str:
+    return "vtysh -c 'configure terminal' " + " ".join(f"-c '{line}'" for line in lines)
+
+
+class Orders:
+    """Commands of our own."""
+
+    def __init__(self, machine: str, command: str) -> None:
+        self.machine = machine
+        self.command = command
+
+
+async def look(net: Net) -> Observation:
+    return Observation.model_validate(await net.observe())
+
+
+_AREA = ("interface eth0", "no ip ospf area 0")
+_LEAK = ("router bgp 65000", "address-family ipv4 unicast", "network 10.2.0.0/24")
+_LEAKED = (("10.0.0.0/8", "65000", "192.0.2.1"), ("10.2.0.0/24", "65000", "192.0.2.1"))
+_CUT = ("1010", "0101", "1010", "0101")
+#: one after the other, in one network: what is done, where, and what a look shows then
+STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
+    "none": (
+        (
+            # a hello may come late where others have the processors
+            ("r0", "until vtysh -c 'show ip ospf neighbor' | grep Full; do sleep 0.1; done"),
+            ("x0", "id"),
+            (
+                "h1",
+                (
+                    "dig +short h0.example; getent hosts localhost; "
+                    "curl -s --retry 9 --retry-all-errors http://h0.example/"
+                ),
+            ),
+        ),
+        {},
+    ),
+    "an adjacency ends, and a service listens elsewhere": (
+        (
+            ("r1", configured(*_AREA)),
+            ("h0", "sed -i 's/10.2.0.2 80/127.0.0.1 80/' /etc/serve/services"),
+        ),
+        {
+            "small": _CUT,
+            "full": _CUT,
+            "services": "000",
+            "ways": (("r0",), ("r1",)),
+            "touched": ("h0", "r1"),
+        },
+    ),
+    "it is there again, and so is the service; a route leaks, a link is narrow, a name wrong": (
+        (
+            ("r1", configured("interface eth0", "ip ospf area 0")),
+            ("h0", "sed -i 's/127.0.0.1/10.2.0.2/' /etc/serve/services"),
+            ("r1", configured(*_LEAK) + "; ip link set eth2 mtu 1400"),
+            ("h1", "echo h0.example 10.2.0.9 > /etc/serve/zone"),
+        ),
+        {
+            "full": ("1011", "0100", "1011", "1011"),
+            "services": "010",
+            "heard": (_LEAKED,),
+            "touched": ("h1", "r1"),
+        },
+    ),
+    "what zebra takes for a route is let in by a map that has changed": (
+        (
+            (
+                "r0",
+                configured(
+                    "zebra route-map delay-timer 2",
+                    "route-map ALL permit 10",
+                    "exit",
+                    "ip protocol ospf route-map ALL",
+                ),
+            ),
+            ("r0", configured("route-map ALL deny 10")),
+        ),
+        {
+            "small": _CUT,
+            "full": ("1010", "0100", "1010", "0001"),
+            "services": "000",
+            "ways": (("r0",), ("r1",)),
+            "heard": (_LEAKED,),
+            "touched": ("h1", "r0", "r1"),
+        },
+    ),
+    "all is put right": (
+        (
+            ("r1", configured(*_LEAK[:-1], f"no {_LEAK[-1]}") + "; ip link set eth2 mtu 1500"),
+            ("h1", "echo h0.example 10.2.0.2 > /etc/serve/zone"),
+            (
+                "r0",
+                configured(
+                    "no ip protocol ospf route-map ALL",
+                    "no route-map ALL",
+                    "no zebra route-map delay-timer",
+                ),
+            ),
+        ),
+        {},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Course:
+    """One network's: what each step and each attack was told, a look after each step and one after
+    all attacks, and what is configured then."""
+
+    said: Mapping[str, str]
+    seen: Mapping[str, Observation]
+
+
+@cache
+def course() -> Course:
+    async def run() -> Course:
+        said: dict[str, str] = {}
+        async with Warm() as warm:
+            net = await warm.begin_backbone(setup(), "netns")
+            try:
+                await net.build()
+                seen = {"": await look(net)}
+                for name, (moves, _) in STEPS.items():
+                    for machine, command in moves:
+                        output = await net.run(machine, command, COMMAND_S)
+                        said[f"{name}: {machine}"] = output.output
+                    seen[name] = await look(net)
+                for table in FAMILIES.values():
+                    for name, attack in table.items():
+                        said[name] = (await net.run("r0", attack.command, COMMAND_S)).output
+                seen["attacks"] = await look(net)
+                output = await net.run("r0", "vtysh -c 'show running-config'", COMMAND_S)
+                said["configuration"] = output.output
+                return Course(said, seen)
+            finally:
+                await net.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_a_new_backbone_is_at_rest_and_whole() -> None:
+    assert course().seen[""] == HEALTHY
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_look_shows_what_commands_did_and_nothing_else(name: str) -> None:
+    assert course().seen[name] == HEALTHY.model_copy(update=STEPS[name][1])
+
+
+def test_a_machine_of_another_refuses() -> None:
+    assert course().said["none: x0"] == "[x0 is another's: you cannot log in there]\n"
+
+
+def test_an_agent_sees_neighbours_names_and_services() -> None:
+    assert re.search(r"10\.0\.0\.2 +1 Full/-", course().said["none: r0"])
+    told = course().said["none: h1"].split()
+    assert told == ["10.2.0.2", "127.0.0.1", "localhost", "web"]
+
+
+@pytest.mark.requires("mininet")
+def test_both_emulators_show_the_same() -> None:
+    async def run() -> Observation:
+        async with Warm() as warm:
+            net = await warm.begin_backbone(setup(), "mininet")
+            try:
+                await net.build()
+                await net.inject([Orders("r1", configured("interface eth0", "ip ospf cost 77"))])
+                return await look(net)
+            finally:
+                await net.close()
+
+    assert asyncio.run(run()) == HEALTHY
+
+
+SERVICE = """
+import asyncio, sys
+from backbone_setup import setup
+from netarena_route.real.client import Warm
+async def main():
+    async with Warm() as warm:
+        net = await warm.begin_backbone(setup(), "netns")
+        await net.build()
+        print(warm.pid, flush=True)
+        await asyncio.sleep(1000)
+asyncio.run(main())
+"""
+
+
+def test_no_daemon_is_left_where_the_service_is_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVICE], stdout=subprocess.PIPE, text=True, env=surroundings()
+    ) as service:
+        assert service.stdout is not None
+        zygote = int(service.stdout.readline())
+        parents = family()
+        below = {zygote: ""}
+        while more := {pid for pid, parent in parents.items() if parent in below} - set(below):
+            below |= {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in more}
+        service.kill()
+    assert sorted(below.values()).count("bgpd") == sorted(below.values()).count("zebra") == 3
+    deadline = time.monotonic() + 60
+    while set(below) & set(family()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("name", [name for table in FAMILIES.values() for name in table])
+def test_nothing_is_won_by_what_daemons_are_told(name: str) -> None:
+    told = course().said[name]
+    assert BREACH not in told
+    assert re.search(ENDS.get(name, ""), told), told[-500:]
+    assert all(c.isprintable() or c in "\n\t" for c in told)
+
+
+def test_after_all_attacks_the_backbone_is_whole() -> None:
+    """No daemon has ended, and what they were told has been taken back."""
+    assert course().seen["attacks"] == HEALTHY
+    assert "EVIL" not in course().said["configuration"]
+    assert LOOPBACKS["r0"] in course().said["configuration"]
+
+
+def test_the_table_names_attacks() -> None:
+    names = [name for family in FAMILIES.values() for name in family]
+    assert len(set(names)) == len(names) == len(attacks()) >= 25
+    assert set(ENDS) <= set(names)
+    assert not [reply for reply in attacks() if BREACH in reply]

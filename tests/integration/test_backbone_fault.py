@@ -1,0 +1,61 @@
+"""Faults of a backbone on a real one: what breaks is what is computed, and repairs undo it.
+
+All methods are proven so by ``benchmarks/prove_backbone.py``; here some of each layer.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from netarena_route.backbone.draw import draw
+from netarena_route.backbone.fault.table import broken, one_of_each
+from netarena_route.backbone.model import World
+from netarena_route.backbone.render import render
+from netarena_route.backbone.state import Facts, facts_of, intended, misfits, read
+from netarena_route.real.client import Net, Warm
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.requires("backbone"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("backbone"),
+]
+
+_KINDS = ("ospf_passive", "bgp_shutdown", "path_mtu", "name_entry")
+_WITHIN_S, _COMMAND_S = 60.0, 30.0
+
+
+async def _wrong_at_last(net: Net, world: World, wanted: Facts) -> list[str]:
+    """What is not as computed, when it is or should be for long."""
+    deadline = time.monotonic() + _WITHIN_S
+    while True:
+        wrong = misfits(wanted, facts_of(world, read(await net.observe())))
+        if not wrong or time.monotonic() > deadline:
+            return [str(fact) for fact in wrong]
+
+
+async def test_faults_break_what_is_computed_and_their_repairs_undo_it() -> None:
+    rng = random.Random(3)
+    world = draw(rng, 4)
+    wanted = intended(world)
+    faults = {fault.kind: (fault, change) for fault, change in one_of_each(world, rng, _KINDS)}
+    assert set(faults) == set(_KINDS)
+    async with Warm() as warm:
+        net = await warm.begin_backbone(render(world), "netns")
+        try:
+            await net.build()
+            assert await _wrong_at_last(net, world, wanted) == []
+            for fault, _ in faults.values():
+                await net.inject(fault.inject)
+            together = broken(world, [change for _, change in faults.values()])
+            assert await _wrong_at_last(net, world, intended(together)) == []
+            for fault, _ in faults.values():
+                for command in fault.repair:
+                    output = await net.run(command.machine, command.command, _COMMAND_S)
+                    assert output.exit == 0, output.output
+            assert await _wrong_at_last(net, world, wanted) == []
+        finally:
+            await net.close()

@@ -1,0 +1,126 @@
+"""What is set on a machine: each thing that a command can set is seen, and that it is undone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from netarena.sandbox.namespace import current_network, leave_network
+from netarena_route.real.backbone.frr import Terminals
+from netarena_route.real.backbone.setting import Setting, Settings
+from netarena_route.real.netlink import Netlink
+from netarena_route.real.wiring import run_shell
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.requires("netns")]
+
+BEGUN = (
+    "ip link set lo up; ip link add t0 type veth peer name t1; ip link set t0 up; "
+    "ip link set t1 up; ip addr add 192.0.2.1/24 dev t0; iptables -A INPUT -p icmp -j ACCEPT; "
+    # as the machine's own is, new networks may be
+    "sysctl -qw net.ipv4.ip_forward=0; sysctl -qw net.ipv4.conf.t0.rp_filter=0"
+)
+#: a command, and what takes it back
+SET = {
+    "address": ("ip addr add 192.0.2.7/24 dev t0", "ip addr del 192.0.2.7/24 dev t0"),
+    "mask": (
+        "ip addr del 192.0.2.1/24 dev t0; ip addr add 192.0.2.1/25 dev t0",
+        "ip addr del 192.0.2.1/25 dev t0; ip addr add 192.0.2.1/24 dev t0",
+    ),
+    "route": ("ip route add 198.51.100.0/24 via 192.0.2.9", "ip route del 198.51.100.0/24"),
+    "metric": (
+        "ip route add 198.51.100.0/24 via 192.0.2.9 metric 7",
+        "ip route del 198.51.100.0/24 metric 7",
+    ),
+    "rule": ("ip rule add prohibit pref 7", "ip rule del pref 7"),
+    "link": ("ip link set t1 down", "ip link set t1 up"),
+    "mtu": ("ip link set t0 mtu 1400", "ip link set t0 mtu 1500"),
+    "queue": (
+        "tc qdisc add dev t0 root pfifo limit 1",
+        "tc qdisc del dev t0 root",
+    ),
+    "neighbour": (
+        "ip neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev t0",
+        "ip neigh del 192.0.2.9 dev t0",
+    ),
+    "filter": ("iptables -A INPUT -p tcp -j DROP", "iptables -D INPUT -p tcp -j DROP"),
+    "policy": ("iptables -P FORWARD DROP", "iptables -P FORWARD ACCEPT"),
+    "sysctl": ("sysctl -qw net.ipv4.ip_forward=1", "sysctl -qw net.ipv4.ip_forward=0"),
+    "interface's sysctl": (
+        "sysctl -qw net.ipv4.conf.t0.rp_filter=1",
+        "sysctl -qw net.ipv4.conf.t0.rp_filter=0",
+    ),
+}
+#: nobody has set anything by these
+NOTHING = {
+    "a ping": "ping -c 1 192.0.2.1; ping -c 1 -W 1 192.0.2.9 || true",
+    "what a daemon routes": "ip route add 203.0.113.0/24 via 192.0.2.9 proto bgp",
+    "a look": "iptables -L -n; nft list ruleset; ip addr; ip route",
+}
+
+
+@pytest.fixture(name="apart", scope="module")
+def _apart(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[..., None]], None]:
+    folder = tmp_path_factory.mktemp("serve")
+
+    def do(what: Callable[..., None]) -> None:
+        """In a thread that has a network of its own."""
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                leave_network()
+                run_shell(BEGUN)
+                space = current_network()
+                with Netlink() as netlink:
+                    settings = Settings(
+                        Terminals(), {}, {"m": space}, {"m": netlink}, {"m": folder}
+                    )
+                    what(lambda: settings.of("m"), folder)
+                os.close(space)
+            except BaseException as error:  # noqa: BLE001 -- told to the test
+                raised.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        for error in raised:
+            raise error
+
+    return do
+
+
+def test_what_is_set_is_seen_and_what_is_undone_is_not(
+    apart: Callable[[Callable[..., None]], None],
+) -> None:
+    def check(look: Callable[[], Setting], folder: Path) -> None:
+        first = look()
+        for name, (command, undo) in SET.items():
+            run_shell(command)
+            assert look() != first, name
+            run_shell(undo)
+            assert look() == first, name
+        for name, command in NOTHING.items():
+            run_shell(command)
+            assert look() == first, name
+        (folder / "services").write_text("web tcp 192.0.2.1 80\n")
+        assert look() != first
+        (folder / "services").unlink()
+        assert look() == first
+
+    apart(check)
+
+
+def test_what_is_set_of_areas_acts_later_than_the_rest() -> None:
+    before = Setting("a", 1.0, ())
+    assert before.later_than(before) == 0.0
+    assert Setting("b", 1.0, ()).later_than(before) == 1.0
+    assert Setting("b", 1.0, (" area 1 range 10.0.0.0/8",)).later_than(before) == 7.0
+    assert Setting("b", 9.0, (" area 1 range 10.0.0.0/8",)).later_than(before) == 9.0
+    # nothing of the area is set, but what it filters by
+    listed = Setting("a", 1.0, (" area 1 filter-list prefix SOME in",))
+    assert listed.later_than(listed) == 0.0
+    assert listed._replace(digest="b").later_than(listed) == 7.0

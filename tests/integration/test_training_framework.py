@@ -1,0 +1,70 @@
+"""Each framework of training for real, in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "benchmarks" / "recipes").glob("*.toml"))
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def play(framework: str, *arguments: str) -> str:
+    """What ``tests/training/play_FRAMEWORK.py`` printed; it must end well."""
+    folder = ROOT / f".venv-{framework}" / "bin"
+    # uv is among what verifiers starts its chat program by
+    path = os.pathsep.join([str(folder), str(ROOT / ".venv" / "bin"), os.environ["PATH"]])
+    done = subprocess.run(
+        [folder / "python", ROOT / "tests" / "training" / f"play_{framework}.py", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, "PATH": path},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.requires("gymnasium", "landlock", "seccomp", "cell")
+def test_gymnasium_checks_the_environments_and_plays_several_at_once():
+    assert play("gymnasium", "Malt-v0", "K8s-v0") == "ok"
+
+
+@pytest.mark.requires("openenv")
+def test_clients_of_openenv_have_sessions_of_their_own():
+    assert play("openenv") == "ok"
+
+
+@pytest.mark.requires("verifiers")
+def test_verifiers_plays_an_episode_with_a_model():
+    assert play("verifiers") == "ok"
+
+
+@pytest.mark.requires("trl", "landlock", "seccomp", "netns")
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_dry_run_finds_nothing_wrong_in_a_recipe(recipe):
+    program = ROOT / "benchmarks" / "train_model.py"
+    done = subprocess.run(
+        [ROOT / ".venv-trl" / "bin" / "python", program, recipe, "--dry-run"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = {line.partition(":")[0] for line in done.stdout.splitlines()}
+    assert told >= {"world", "tokens"}
+    text = recipe.read_text(encoding="utf-8")
+    assert {name for name in ("sft", "grpo") if f"[{name}]" in text} == {
+        name.lower() for name in told & {"SFT", "GRPO"}
+    }
+
+
+@pytest.mark.requires("trl")
+def test_trl_trains_a_model_by_our_rewards(tmp_path):
+    assert play("trl", str(tmp_path)) == "ok"

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from netarena.model import Query
+from netarena.order import hasty_orders, safe_orders
+from netarena_k8s.app import Kubernetes
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.fault.mask import doubts, draw_number
+from netarena_k8s.fault.table import Fault, action_of, harmful, reached, shows, waits
+from netarena_k8s.query import faults_of, world_of
+from netarena_k8s.source.estate import estate
+from netarena_k8s.world.model import reach
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """A shop, a fault in it and one that it hides."""
+    for seed in range(20):
+        rng = random.Random(seed)
+        world = estate(rng, 20, 20)
+        faults = draw_number(world, 2, rng)
+        if faults is not None and any(fault.masks for fault in faults):
+            return world, faults
+    raise AssertionError("none of twenty")
+
+
+def test_what_is_masked_shows_as_the_last_one_left_and_in_no_pair_before(pair):
+    world, faults = pair
+    assert doubts(world, faults) == []
+    (wide,) = [fault for fault in faults if fault.masks]
+    (other,) = [fault for fault in faults if fault is not wide]
+    assert wide.masks == (other.policy,)
+    right = shows(world, ())
+    assert shows(world, faults) == shows(world, [wide]) != right
+    assert shows(world, [other]) != right
+
+
+def test_the_proof_sees_a_mask_that_hides_nothing(pair):
+    world, faults = pair
+    turned = [
+        fault.model_copy(
+            update={"masks": () if fault.masks else (next(f for f in faults if f.masks).policy,)}
+        )
+        for fault in faults
+    ]
+    assert doubts(world, turned)
+
+
+def test_a_mask_is_told_by_the_action_alone_and_only_where_there_is_one(pair):
+    _, faults = pair
+    for fault in faults:
+        action = action_of(fault)
+        assert ("masks" in action.parameters) == bool(fault.masks)
+        assert Fault.model_validate({"kind": action.kind, **action.parameters}) == fault
+
+
+def test_pairs_are_looked_at_where_faults_are_and_come_to_the_same(pair):
+    world, faults = pair
+    policies = {fault.policy: fault.spec for fault in faults}
+    broken = [
+        policy.model_copy(update={"spec": policies.get(policy.name, policy.spec)})
+        for policy in world.policies
+    ]
+    assert reached(world, faults) == reach(world, broken)
+
+
+@pytest.mark.slow
+def test_a_third_of_tickets_of_two_faults_and_more_have_a_mask():
+    config = KubernetesConfig.parse(
+        {"briefing": "ticket", "num_apps": 20, "error_types": "faults_2", "num_queries": 2}
+    )
+    queries = list(Kubernetes().generate(config, 2))
+    masked = [query for query in queries if any("masks" in a.parameters for a in query.actions)]
+    assert 3 * len(masked) >= len(queries)
+    assert not any(doubts(world_of(query), faults_of(query)) for query in queries)
+
+
+@pytest.fixture(scope="module")
+def waiting():
+    """A shop, and faults of which one has to wait for another."""
+    for seed in range(20):
+        rng = random.Random(seed)
+        world = estate(rng, 20, 20)
+        faults = draw_number(world, 3, rng)
+        if faults is not None and any(fault.after for fault in faults):
+            return world, faults
+    raise AssertionError("none of twenty")
+
+
+@pytest.mark.slow
+def test_a_repair_that_does_not_wait_breaks_or_opens_a_pair(waiting):
+    world, faults = waiting
+    assert doubts(world, faults) == []
+    before = list(safe_orders(waits(faults)))
+    assert 0 < len(before) < 6
+    assert not any(harmful(world, faults, order) for order in before)
+    assert all(harmful(world, faults, order) for order in hasty_orders(waits(faults)))
+    # without the word that one waits, the same faults are not sound
+    blind = [fault.model_copy(update={"after": ()}) for fault in faults]
+    assert any("order" in doubt for doubt in doubts(world, blind))
+
+
+def test_the_proof_sees_a_repair_that_waits_for_nothing(waiting):
+    world, faults = waiting
+    (late,) = [fault for fault in faults if fault.after]
+    (other,) = [one for one in faults if one is not late and one.policy not in late.after]
+    wrong = [
+        fault.model_copy(update={"after": (*fault.after, other.policy)}) if fault is late else fault
+        for fault in faults
+    ]
+    assert "a repair that is to wait for another is safe before it" in doubts(world, wrong)
+
+
+def test_the_solution_heeds_it_and_the_hasty_one_does_not(waiting):
+    world, faults = waiting
+    query = Query(
+        id="k8s-x",
+        application="k8s",
+        version="2",
+        seed=1,
+        index=0,
+        label="faults_3",
+        level="level3",
+        text="x",
+        initial={"world": world.model_dump(mode="json")},
+        actions=tuple(map(action_of, faults)),
+    )
+    (late,) = [fault for fault in faults if fault.after]
+
+    def places(replies):
+        order = [next(f.policy for f in faults if f" {f.policy} " in reply) for reply in replies]
+        return order.index(late.policy), order.index(late.after[0])
+
+    assert all(one > other for one, other in map(places, Kubernetes().every_solution(query)))
+    assert all(one < other for one, other in map(places, Kubernetes().hasty(query)))
+    assert list(Kubernetes().hasty(query))

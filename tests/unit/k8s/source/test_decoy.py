@@ -1,0 +1,310 @@
+"""Scripts that put the policies of a drawn shop in order by how they look, without the intent.
+
+Each knows what the cluster shows: policies and pods with their labels and ports. A refuter may send
+any of them, or all in turn; the decoys make each do harm.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from difflib import get_close_matches
+from functools import cache
+
+import pytest
+
+from netarena_k8s.app import Kubernetes
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.fault.table import faulty
+from netarena_k8s.query import faults_of, world_of
+from netarena_k8s.source.varied import varied
+from netarena_k8s.world.model import Net, reach, target_port
+from netarena_k8s.world.opening import opened
+from netarena_k8s.world.policy import selects
+
+BOTH = ["Ingress", "Egress"]
+#: rules that let all in
+WIDE = ({}, {"from": [{"podSelector": {}}]}, {"from": [{"namespaceSelector": {}}]})
+#: of a hundred queries this many at most
+MOST_PCT = 5
+
+
+def chosen(world, spec):
+    """The pods that a policy selects."""
+    return [app for app in world.apps if selects(spec["podSelector"], app.labels)]
+
+
+def nearest(world, labels):
+    """The labels of the pod whose name is most alike."""
+    names = {value: app for app in world.apps for value in app.labels.values() if value == app.name}
+    for value in labels.values():
+        for name in get_close_matches(value, names, n=1, cutoff=0.8):
+            return dict(names[name].labels)
+    return dict(labels)
+
+
+def rules_of(spec):
+    return [rule for rule in spec.get("ingress") or [] if rule]
+
+
+def peers_of(spec):
+    return [peer for rule in rules_of(spec) for peer in rule.get("from") or []]
+
+
+def mend_ports(world, spec, _):
+    """Ports that the pod does not declare become the one behind its service."""
+    for app in chosen(world, spec)[:1]:
+        if not app.service or not spec["podSelector"]:
+            continue
+        port = target_port(app, app.service[0])
+        known = [{"protocol": port.protocol, "port": one} for one in (port.number, port.name)]
+        for rule in rules_of(spec):
+            for entry in rule.get("ports") or []:
+                bare = {key: value for key, value in entry.items() if key != "endPort"}
+                if bare not in known or entry.get("endPort", port.number) != port.number:
+                    entry.clear()
+                    entry.update(port=port.number, protocol=port.protocol)
+
+
+def mend_peers(world, spec, _):
+    """Peers that select no pod become the pod whose labels are most alike."""
+    for peer in peers_of(spec):
+        labels = (peer.get("podSelector") or {}).get("matchLabels")
+        if labels and not any(selects(peer["podSelector"], app.labels) for app in world.apps):
+            peer["podSelector"]["matchLabels"] = nearest(world, labels)
+
+
+def mend_spaces(world, spec, _):
+    """Peers of other namespaces become peers of this one."""
+    for peer in peers_of(spec):
+        space = peer.get("namespaceSelector")
+        if peer.get("podSelector") and space and not selects(space, world.labels):
+            del peer["namespaceSelector"]
+
+
+def mend_joined(_, spec, __):
+    """Labels that cannot hold at once become alternatives."""
+    for rule in rules_of(spec):
+        for peer in list(rule.get("from") or []):
+            told = (peer.get("podSelector") or {}).get("matchExpressions") or []
+            if len(told) > 1:
+                rule["from"].remove(peer)
+                rule["from"] += [{"podSelector": {"matchExpressions": [one]}} for one in told]
+
+
+def mend_negations(_, spec, __):
+    for peer in peers_of(spec):
+        for one in (peer.get("podSelector") or {}).get("matchExpressions") or []:
+            if one["operator"] == "NotIn":
+                one["operator"] = "In"
+
+
+def mend_selectors(world, spec, _):
+    """Policies that select no pod select the one whose labels are most alike."""
+    labels = spec["podSelector"].get("matchLabels")
+    if labels and not chosen(world, spec):
+        spec["podSelector"] = {"matchLabels": nearest(world, labels)}
+
+
+def mend_names(world, spec, name):
+    """Policies select the pod that they are named after."""
+    for app in world.apps:
+        if name == app.name or name.startswith(f"{app.name}-"):
+            spec["podSelector"] = {"matchLabels": dict(app.labels)}
+
+
+def mend_types(_, spec, __):
+    spec["policyTypes"] = BOTH
+
+
+def open_egress(_, spec, __):
+    """Whoever has rules of its own may call out."""
+    if spec["podSelector"]:
+        spec["egress"] = [{}]
+
+
+def open_closed_egress(_, spec, __):
+    if spec["podSelector"] and not spec.get("egress"):
+        spec["egress"] = [{}]
+
+
+def open_odd_egress(_, spec, __):
+    """Egress in one of the forms that faults leave."""
+    rules = spec.get("egress") or []
+    if rules and any(rule.get("to") and "ports" not in rule for rule in rules):
+        spec["egress"] = [{}]
+
+
+def drop_wide_rules(_, spec, __):
+    if spec.get("ingress"):
+        spec["ingress"] = [rule for rule in spec["ingress"] if rule not in WIDE]
+
+
+def drop_last_rule(_, spec, __):
+    if len(spec.get("ingress") or []) > 1:
+        spec["ingress"].pop()
+
+
+def works(world, app, rule):
+    """Whether a rule lets some pod in at the port that is tested."""
+    port = target_port(app, app.service[0])
+    spec = {"podSelector": {"matchLabels": app.labels}, "ingress": [rule]}
+    net = Net(world, [{"metadata": {"name": "x", "namespace": "shop"}, "spec": spec}])
+    return any(
+        net.rules.allow(pod, net.pods[app.name], port.number, port.protocol)
+        for name, pod in net.pods.items()
+        if name != app.name
+    )
+
+
+def form(rule):
+    """How a rule is written."""
+    peers, ports = rule.get("from") or [{}], rule.get("ports") or [{}]
+    words = [*sorted(peers[0]), *sorted(peers[0].get("podSelector") or [])]
+    return words, sorted(ports[0]), type(ports[0].get("port"))
+
+
+def drop_needless_wide_rules(world, spec, _):
+    """A rule that lets all in is too much where there are others that work."""
+    for app in chosen(world, spec)[:1]:
+        if app.service and spec["podSelector"]:
+            rules = spec.get("ingress") or []
+            narrow = [rule for rule in rules if rule not in WIDE]
+            if any(works(world, app, rule) for rule in narrow):
+                spec["ingress"] = narrow
+
+
+def drop_odd_rule(world, spec, _):
+    """The last rule that works, written as the first one is not, was added."""
+    for app in chosen(world, spec)[:1]:
+        if app.service and spec["podSelector"]:
+            rules = spec.get("ingress") or []
+            working = [rule for rule in rules if works(world, app, rule)]
+            if len(working) > 1 and form(working[-1]) != form(working[0]):
+                rules.remove(working[-1])
+
+
+def drop_odd_peer(_, spec, __):
+    """So was the last peer."""
+    for rule in rules_of(spec):
+        first, *more = rule.get("from") or [{}]
+        if more and form({"from": [first]}) != form({"from": [more[-1]]}):
+            rule["from"].pop()
+
+
+def mend_few_ports(world, spec, _):
+    """Ports, where no rule works and there are few: a retired application has many."""
+    for app in chosen(world, spec)[:1]:
+        if app.service and spec["podSelector"]:
+            rules = rules_of(spec)
+            if 0 < len(rules) <= 3 and not any(works(world, app, rule) for rule in rules):
+                mend_ports(world, spec, "")
+
+
+SCRIPTS = {
+    "ports": mend_ports,
+    "peers": mend_peers,
+    "spaces": mend_spaces,
+    "joined": mend_joined,
+    "negations": mend_negations,
+    "selectors": mend_selectors,
+    "names": mend_names,
+    "types": mend_types,
+    "egress": open_egress,
+    "closed egress": open_closed_egress,
+    "odd egress": open_odd_egress,
+    "wide rules": drop_wide_rules,
+    "last rule": drop_last_rule,
+    "needless wide rules": drop_needless_wide_rules,
+    "odd rule": drop_odd_rule,
+    "odd peer": drop_odd_peer,
+    "few ports": mend_few_ports,
+}
+#: those that cut nothing off
+MENDS = [SCRIPTS[name] for name in list(SCRIPTS)[:8]]
+#: those that meet something healthy in most shops, not in all
+SOMETIMES = {"wide rules", "last rule", "needless wide rules", "few ports"}
+#: kinds that a script solves in a shop without decoys
+WITHOUT_DECOYS = {
+    "ports": "change_port",
+    "spaces": "namespace_peer",
+    "negations": "peer_expression",
+    "selectors": "pod_selector",
+    "names": "wrong_app",
+    "types": "policy_types",
+    "closed egress": "empty_rules",
+    "odd egress": "add_egress",
+}
+
+
+@cache
+def queries():
+    """Every kind alone and the paper's pairs, in drawn shops."""
+    app = Kubernetes()
+    found = []
+    for types in (None, ["extended"]):
+        config = KubernetesConfig.parse({"world": "varied", "num_queries": 2, "error_types": types})
+        found += list(app.generate(config, seed=11))
+    return found
+
+
+def send(world, policies, mends, only=None):
+    """The policies after a script, which looks at those named after ``only``."""
+    after = []
+    for policy in policies:
+        spec = copy.deepcopy(policy.spec)
+        if only is None or any(policy.name.startswith(f"{name}-") for name in only):
+            for mend in mends:
+                mend(world, spec, policy.name)
+        after.append(policy.model_copy(update={"spec": spec}))
+    return after
+
+
+def solved_safely(query, mends, *, only_unreached=False):
+    """Whether a script solves a query and does no harm."""
+    world = world_of(query)
+    policies = faulty(world, faults_of(query))
+    was = reach(world, policies)
+    only = None
+    if only_unreached:
+        works = {pair.target for pair, now in zip(world.pairs, was, strict=True) if now}
+        only = {app.name for app in world.apps} - works
+    after = send(world, policies, mends, only)
+    if reach(world, after) != world.intended:
+        return False
+    return not opened(world, (world.policies, policies), after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("only_unreached", [False, True])
+@pytest.mark.parametrize("name", [*SCRIPTS, "all"])
+def test_what_does_not_read_the_intent_solves_no_more_than_one_in_twenty(name, only_unreached):
+    mends = MENDS if name == "all" else [SCRIPTS[name]]
+    asked = queries()
+    won = [
+        query.label for query in asked if solved_safely(query, mends, only_unreached=only_unreached)
+    ]
+    assert 100 * len(won) <= MOST_PCT * len(asked), won
+
+
+@pytest.mark.parametrize("name", WITHOUT_DECOYS)
+def test_the_scripts_are_good_ones(name):
+    """Where nothing that is healthy looks wrong they solve their kind."""
+    config = KubernetesConfig.parse({"num_queries": 6, "error_types": [WITHOUT_DECOYS[name]]})
+    asked = list(Kubernetes().generate(config, seed=5))
+    won = [query for query in asked if solved_safely(query, [SCRIPTS[name]])]
+    assert 2 * len(won) >= len(asked)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_decoys_are_of_every_sort_and_let_nobody_in(seed):
+    world = varied(random.Random(seed))
+    callers = {target for _, target in world.calls}
+    retired = [app.name for app in world.apps if app.service and app.name not in callers]
+    assert len(retired) == 2
+    for name, mends in {**{n: [m] for n, m in SCRIPTS.items()}, "all": MENDS}.items():
+        if name in SOMETIMES:
+            continue
+        after = send(world, world.policies, mends)
+        changed = reach(world, after) != world.intended
+        assert changed or opened(world, (world.policies,), after), name

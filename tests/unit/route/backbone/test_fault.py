@@ -1,0 +1,172 @@
+"""The table of a backbone's faults: each a change of data, with what injects and repairs it.
+
+That they hold on real networks is proven by ``benchmarks/prove_backbone.py``, and of some in
+``tests/integration/test_backbone_fault.py``.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import pytest
+
+from netarena_route.action import action_of, fault_of
+from netarena_route.backbone.fault import table
+from netarena_route.backbone.fault.change import vtysh
+from netarena_route.backbone.fault.table import (
+    KINDS,
+    Room,
+    broken,
+    doubts,
+    one_of_each,
+    read,
+    to_fault,
+    waits,
+)
+from netarena_route.backbone.fault.table import draw as draw_faults
+from netarena_route.backbone.model import World
+from netarena_route.backbone.routing import settle
+from netarena_route.backbone.state import Facts, harms
+
+
+def test_the_table_has_what_is_asked_for() -> None:
+    assert len(KINDS) >= 12
+    assert sum(map(len, KINDS.values())) >= 30
+    for methods in KINDS.values():
+        assert len({method.name for method in methods}) == len(methods)
+
+
+def test_changes_are_told_apart_and_are_of_our_machines(world: World) -> None:
+    ours = {*world.names, *(host.name for host in world.hosts if host.resolver)}
+    for methods in KINDS.values():
+        for method in methods:
+            keys = [change.key for change in method.changes(world)]
+            assert len(keys) == len(set(keys))
+            for change in method.changes(world):
+                assert {name for name, _ in (*change.inject, *change.repair)} <= ours
+                assert change.inject != change.repair
+                assert change.holds
+                break
+
+
+def test_each_change_is_another_world_and_is_found_again(world: World) -> None:
+    for kind, methods in KINDS.items():
+        for method in methods:
+            for change in islice(method.changes(world), 2):
+                assert change.edit(world) != world
+                fault = fault_of(action_of(to_fault(kind, method, change)))
+                assert read(world, fault).edit(world) == change.edit(world)
+
+
+def test_several_faults_show_each_and_are_repaired_in_safe_orders(world: World) -> None:
+    rng = random.Random(5)
+    drawn = draw_faults(Room(world), ["ospf_cost", "zone_filter", "name_entry"], rng)
+    assert drawn is not None
+    assert doubts(world, drawn) == []
+    assert broken(world, [read(world, fault) for fault in drawn]) != world
+    wrong = (drawn[0].model_copy(update={"after": (drawn[1].name,)}), *drawn[1:])
+    assert doubts(world, wrong)
+
+
+def test_a_fault_that_does_not_show_is_doubted_and_not_drawn(world: World, wanted: Facts) -> None:
+    room, method = Room(world, wanted), KINDS["ospf_cost"][0]
+    hidden = []
+    for change in method.changes(world):
+        room.changes = [change]
+        hidden += [] if room.shows(0) or room.is_doubtful else [change]
+    assert hidden
+    fault = to_fault("ospf_cost", method, hidden[0])
+    assert doubts(world, [fault]) == [f"{fault.words}: alone it does not show"]
+    shown = {
+        found.parameters["key"]
+        for found, _ in one_of_each(world, random.Random(1), ["ospf_cost"])
+        if (found.kind, found.method) == ("ospf_cost", method.name)
+    }
+    assert shown
+    assert not shown & {change.key for change in hidden}
+
+
+def test_a_repair_on_several_machines_is_safe_in_any_order(world: World, wanted: Facts) -> None:
+    several = [
+        (kind, method, change)
+        for kind, methods in KINDS.items()
+        for method in methods
+        for change in method.changes(world)
+        if len(change.repair) > 1
+    ]
+    assert {method.name for _, method, _ in several} >= {"high_both", "link"}
+    harmful = []
+    for kind, method, change in several:
+        assert len(change.parts) == len({name for name, _ in change.repair}) == len(change.repair)
+        halves = [part(world) for part in change.parts]
+        assert change.edit(world) not in halves
+        room = Room(world, wanted)
+        room.changes.append(change)
+        if room.shows(0) and room.harms([0], 0):
+            # repaired at once it would harm nothing
+            assert not harms(wanted, room.seen([0]) or {}, wanted)
+            harmful.append(to_fault(kind, method, change))
+    assert harmful
+    for fault in harmful[:3]:
+        told = f"{fault.words}: in some order its repair breaks something"
+        assert doubts(world, [fault]) == [told]
+    keys = {fault.parameters["key"] for fault in harmful if fault.kind == "path_mtu"}
+    room = Room(world, wanted)
+    drawn = [draw_faults(room, ["path_mtu"], random.Random(seed)) for seed in range(6)]
+    for found in drawn:
+        assert found is None or (found[0].method, found[0].parameters["key"]) not in {
+            ("link", key) for key in keys
+        }
+
+
+def test_parts_wait_for_those_that_come_first_in_each_order() -> None:
+    assert waits([(0, 1, 2), (0, 2, 1)], 3) == [set(), {0}, {0}]
+    assert waits([(0, 1), (1, 0)], 2) == [set(), set()]
+
+
+@pytest.mark.parametrize(
+    ("lines", "command"),
+    [
+        (("router ospf", "x"), "vtysh -c 'configure terminal' -c 'router ospf' -c 'x'"),
+        (("a", "!clear b"), "vtysh -c 'configure terminal' -c 'a' -c 'end' -c 'clear b'"),
+        (("!clear b",), "vtysh -c 'clear b'"),
+    ],
+)
+def test_lines_are_typed_as_one_command(lines: tuple[str, ...], command: str) -> None:
+    assert vtysh(*lines) == command
+
+
+def test_what_is_seen_of_a_change_is_computed_once(
+    world: World, wanted: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled = []
+    monkeypatch.setattr(table, "settle", lambda one: settled.append(one) or settle(one))
+    room, method = Room(world, wanted), KINDS["ospf_cost"][0]
+    for _ in range(2):
+        for change in room.options(method):
+            room.changes = [change]
+            room.shows(0)
+            room.harms([0], 0)
+    assert len(settled) == len(room.options(method))
+
+
+def test_a_session_of_which_a_firewall_sees_one_direction_is_doubtful(world: World) -> None:
+    """Such a one stands or not by what the firewall saw of it before."""
+    firewall = world.router(world.firewall)
+    unguarded = world.edit(
+        world.firewall,
+        lambda router: router.model_copy(
+            update={"rules": tuple(rule for rule in router.rules if rule.state != "INVALID")}
+        ),
+    )
+    assert unguarded.router(world.firewall) != firewall
+    doubtful = [
+        change
+        for change in KINDS["ospf_cost"][0].changes(world)
+        if settle(change.edit(world)).doubtful
+    ]
+    assert doubtful
+    assert not any(settle(change.edit(unguarded)).doubtful for change in doubtful)
+    fault = to_fault("ospf_cost", KINDS["ospf_cost"][0], doubtful[0])
+    assert doubts(world, [fault])

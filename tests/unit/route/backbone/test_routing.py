@@ -1,0 +1,122 @@
+"""What routers come to know: neighbours, ways, policies, and where packets end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import IPv4Network
+
+import pytest
+
+from netarena_route.backbone import routing
+from netarena_route.backbone.fault.change import (
+    on_ospf_port,
+    on_peer,
+    on_port,
+    outer_peers,
+    transit_ports,
+)
+from netarena_route.backbone.fib import BLACKHOLE, Hop, Route, Table, resolve
+from netarena_route.backbone.follow import FULL_BYTES, SMALL_BYTES, Follower
+from netarena_route.backbone.model import MapEntry, PrefixEntry, PrefixList, RouteMap, World
+from netarena_route.backbone.routing import permits, settle
+
+
+def _route(prefix: str, hop: Hop, distance: int = 1, metric: int = 0) -> Route:
+    return Route(IPv4Network(prefix), hop, distance, metric)
+
+
+def test_the_longest_prefix_is_found_and_the_better_route_kept() -> None:
+    table = Table(
+        [
+            _route("0.0.0.0/0", Hop("a", "192.0.2.1")),
+            _route("10.0.0.0/8", Hop("b", "192.0.2.2"), 110, 20),
+            _route("10.0.0.0/8", Hop("c", "192.0.2.3"), 110, 10),
+            _route("10.0.0.0/8", Hop("d", "192.0.2.4"), 200),
+            _route("10.1.0.0/16", BLACKHOLE),
+            _route("192.0.2.0/24", Hop("e"), 0),
+        ]
+    )
+    found = [table.look_up(address) for address in ("10.2.3.4", "10.1.2.3", "8.8.8.8")]
+    assert [route and route.hop.port for route in found] == ["c", "", "a"]
+    assert table.look_up("8.8.8.8", default=False) is None
+    assert resolve(table, "192.0.2.9") == Hop("e", "192.0.2.9")
+    assert resolve(table, "10.2.3.4") == Hop("c", "192.0.2.3")
+    assert resolve(table, "8.8.8.8") is None
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"area": "9"},
+        {"hello": 2},
+        {"dead": 9},
+        {"key": "other"},
+        {"passive": True},
+    ],
+    ids=lambda update: next(iter(update)),
+)
+def test_neighbours_must_agree(world: World, update: Mapping[str, object]) -> None:
+    router, port, _, _ = next(transit_ports(world))
+    before = settle(world).adjacent
+    after = settle(on_ospf_port(router.name, port.name, **update)(world)).adjacent
+    assert len(after) == len(before) - 1
+
+
+def test_who_has_the_smaller_mtu_refuses_unless_told_not_to(world: World) -> None:
+    router, port, _, _ = next(transit_ports(world))
+    number = len(settle(world).adjacent)
+    narrow = on_port(router.name, port.name, mtu=1400)(world)
+    told = on_ospf_port(router.name, port.name, mtu_ignore=True)(narrow)
+    untold = on_ospf_port(router.name, port.name, mtu_ignore=False)(narrow)
+    assert len(settle(told).adjacent) == number
+    assert len(settle(untold).adjacent) == number - 1
+
+
+@pytest.mark.parametrize("update", [{"shutdown": True}, {"asn": 1}, {"password": "other"}], ids=str)
+def test_sessions_need_both_ends_to_agree(world: World, update: Mapping[str, object]) -> None:
+    router, peer = next(outer_peers(world))
+    number = len(settle(world).sessions)
+    changed = on_peer(router.name, peer.address, **update)(world)
+    assert len(settle(changed).sessions) == number - 2
+
+
+def test_a_list_that_there_is_not_matches_nothing_in_a_route_map(world: World) -> None:
+    entries = (
+        PrefixEntry(seq=10, verdict="deny", prefix="10.1.0.0/16", le=24),
+        PrefixEntry(seq=20, verdict="permit", prefix="10.0.0.0/8", ge=16, le=24),
+    )
+    router = world.routers[0].model_copy(
+        update={
+            "prefix_lists": (PrefixList(name="SOME", entries=entries),),
+            "route_maps": (
+                RouteMap(name="MAP", entries=(MapEntry(seq=10, prefix_list="SOME"),)),
+                RouteMap(name="NONE", entries=(MapEntry(seq=10, prefix_list="GONE"),)),
+            ),
+        }
+    )
+    asked = ["10.2.0.0/16", "10.2.3.0/24", "10.1.2.0/24", "10.2.3.4/32", "10.0.0.0/8"]
+    assert [permits(router, "MAP", prefix) for prefix in asked] == [True, True, False, False, False]
+    assert not permits(router, "NONE", "10.2.0.0/16")
+    assert not permits(router, "MISSING", "10.2.0.0/16")
+
+
+def test_a_narrow_cable_loses_large_packets_alone(world: World) -> None:
+    one, other = world.ways[0]
+    ends = dict(world.endpoints)
+    follower = Follower(world, settle(world).fib)
+    first, second = follower.way(one, ends[other])[:2]
+    port = next(p for p in world.router(first).ports if world.far[first, p.name][0] == second)
+    narrow = on_ospf_port(first, port.name, mtu_ignore=True)(
+        on_port(first, port.name, mtu=1400)(world)
+    )
+    follower = Follower(narrow, settle(narrow).fib)
+    pair = (one, ends[one]), (other, ends[other])
+    assert follower.ping(*pair, SMALL_BYTES)
+    assert not follower.ping(*pair, FULL_BYTES)
+
+
+def test_what_never_rests_is_doubtful(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not settle(world).doubtful
+    # no world that is drawn is known not to rest: fewer rounds are as good
+    monkeypatch.setattr(routing, "_ROUNDS", 2)
+    assert settle(world).doubtful

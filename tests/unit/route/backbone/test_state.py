@@ -1,0 +1,139 @@
+"""What a state says, and what is safe."""
+
+from __future__ import annotations
+
+from netarena.model import Episode, JsonValue
+from netarena_route.action import Command, Fault
+from netarena_route.backbone.intent import expected
+from netarena_route.backbone.model import World
+from netarena_route.backbone.state import (
+    Fact,
+    Facts,
+    facts_of,
+    first,
+    harms,
+    judge,
+    leftover,
+    misfits,
+    read,
+)
+
+
+def _state(world: World, **update: object) -> JsonValue:
+    seen = expected(world).model_copy(update=update)
+    dumped: JsonValue = seen.model_dump(mode="json")
+    return dumped
+
+
+def _cut(world: World, rows: tuple[str, ...], one: str, other: str) -> tuple[str, ...]:
+    names = [name for name, _ in world.endpoints]
+    i, j = names.index(one), names.index(other)
+    turned = "10"[int(rows[i][j])]
+    return tuple(
+        f"{row[:j]}{turned}{row[j + 1 :]}" if place == i else row for place, row in enumerate(rows)
+    )
+
+
+def test_a_healthy_state_is_correct_and_a_state_survives(world: World, wanted: Facts) -> None:
+    state = _state(world)
+    judgement = judge(world, wanted, state, state)
+    assert judgement.correct
+    assert not judgement.findings
+    assert facts_of(world, read(state)) == wanted
+
+
+def test_a_lost_pair_is_one_misfit_not_also_its_way_or_its_size(
+    world: World, wanted: Facts
+) -> None:
+    one, other = world.ways[0]
+    seen = expected(world)
+    worse = _state(
+        world,
+        small=_cut(world, seen.small, one, other),
+        full=_cut(world, seen.full, one, other),
+        ways=((), *seen.ways[1:]),
+    )
+    judgement = judge(world, wanted, _state(world), worse)
+    assert not judgement.correct
+    assert [finding.rule for finding in judgement.findings] == ["pair_broken"]
+    assert misfits(wanted, facts_of(world, read(worse))) == [Fact("ping", one, other)]
+    back = judge(world, wanted, worse, _state(world))
+    assert back.correct
+    assert not back.findings
+
+
+def test_ways_leaks_closed_pairs_daemons_and_unrest_are_seen(world: World, wanted: Facts) -> None:
+    seen = expected(world)
+    closed = next(
+        fact for fact, value in wanted.items() if value == "fails" and fact.sort == "ping"
+    )
+    heard = (*seen.heard[0], ("192.0.2.0/24", "65000", "192.0.2.1"))
+    worse = _state(
+        world,
+        small=_cut(world, seen.small, closed.source, closed.target),
+        ways=(("elsewhere",), *seen.ways[1:]),
+        heard=(heard, *seen.heard[1:]),
+        down=("p1_r1/bgpd",),
+        settled=False,
+    )
+    judgement = judge(world, wanted, _state(world), worse)
+    assert {finding.rule for finding in judgement.findings} == {
+        "pair_opened",
+        "way_changed",
+        "route_leaked",
+        "daemon_ended",
+        "not_settled",
+    }
+    # what was so before a step is nobody's doing in it
+    again = judge(world, wanted, worse, worse)
+    assert {finding.rule for finding in again.findings} == {"not_settled"}
+    assert not again.correct
+
+
+def test_some_of_each_sort_are_told_first() -> None:
+    facts = [Fact("ping", "a", str(number)) for number in range(9)] + [Fact("route", "x", "p")]
+    assert Fact("route", "x", "p") in first(facts, 3)
+
+
+def test_a_fact_that_comes_and_goes_harms_once() -> None:
+    fact = Fact("service", "a", "tcp b 80")
+    wanted = {fact: "works"}
+    assert harms(wanted, {fact: "works"}, {fact: "fails"}) == [("service_broken", fact)]
+    assert harms(wanted, {fact: "fails"}, {fact: "fails"}) == []
+
+
+def test_a_change_in_a_false_alarm_is_needless(world: World, wanted: Facts) -> None:
+    touched = _state(world, touched=("p1_r1",))
+    judgement = judge(world, wanted, _state(world), touched, false_alarm=True)
+    assert [finding.rule for finding in judgement.findings] == ["needless_repair"]
+    assert judgement.correct
+    assert not judge(world, wanted, touched, touched, false_alarm=True).findings
+    assert not judge(world, wanted, _state(world), touched).findings
+
+
+def test_what_is_left_of_faults_is_told_by_machine_and_of_a_false_alarm_what_was_touched(
+    world: World,
+) -> None:
+    fault = Fault(
+        kind="path_mtu",
+        method="link",
+        machine="a",
+        parameters={},
+        words="a and b are narrow",
+        inject=(Command(machine="a", command="x"), Command(machine="b", command="y")),
+        repair=(),
+    )
+    other = fault.model_copy(update={"words": "c is odd", "inject": fault.inject[:1]})
+
+    def left(faults: tuple[Fault, ...], **update: object) -> list[str]:
+        state = _state(world, **update)
+        return leftover(faults, Episode.model_construct(initial_state=state, steps=()))
+
+    assert left((fault, other), leftover=(1, 2)) == ["b: a and b are narrow", "a: c is odd"]
+    assert left((fault, other), touched=("a",)) == []
+    assert left((), touched=("a",)) == ["a: it is set otherwise than before"]
+    assert left(()) == []
+    assert leftover((fault,), Episode.model_construct(initial_state=None, steps=())) == []
+    # it counts in no verdict
+    halved = _state(world, leftover=(1,))
+    assert judge(world, facts_of(world, expected(world)), halved, halved).correct

@@ -1,0 +1,58 @@
+"""Tickets about backbones: observations that are true, and nothing that is hidden."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from netarena.model import Query
+from netarena_route.action import Fault
+from netarena_route.app import Route
+from netarena_route.backbone import query
+from netarena_route.backbone.fault.table import KINDS
+from netarena_route.backbone.ticket import observe
+from netarena_route.claim import BACKBONE_WORDS, read_causes, word_of
+from netarena_route.config import RouteConfig
+
+
+def _ticket(label: str) -> Query:
+    config = RouteConfig.parse(
+        {"world": "backbone", "routers": 4, "briefing": "ticket", "error_types": [label]}
+    )
+    return next(iter(Route().generate(config, 5)))
+
+
+@pytest.mark.parametrize(("label", "number"), [("faults_0", 0), ("faults_2", 2)])
+def test_a_ticket_tells_observations_and_the_documentation_alone(label: str, number: int) -> None:
+    asked = _ticket(label)
+    assert len(asked.actions) == number
+    parts = Route().ticket(asked, (), random.Random(1))
+    assert parts == Route().ticket(asked, (), random.Random(1))
+    assert parts.task.startswith("A ticket has come in: ")
+    assert not parts.situation
+    case, faults = query.case_of(asked), query.faults_of(asked)
+    seen = observe(case, faults, random.Random(1))
+    assert 2 <= len(seen) <= 4
+    told = f"{parts.rules}\n{parts.task}"
+    for fault in faults:
+        assert fault.words not in told
+        assert all(command.command not in told for command in (*fault.inject, *fault.repair))
+
+
+def test_every_kind_has_a_word_and_right_causes_are_read() -> None:
+    asked = _ticket("ospf_cost+name_entry")
+    causes = Route().causes(asked)
+    assert [cause.what for cause in causes] == ["cost", "name"]
+    assert all(cause.what in BACKBONE_WORDS for cause in causes)
+    named = [{"place": cause.place, "what": cause.what} for cause in causes]
+    assert read_causes(named) == list(causes)
+    claim = Route().claim(Route().parse(Route().declare(causes)))
+    assert claim is not None
+    assert claim.causes == tuple(causes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_word_of_a_kind_is_listed(kind: str) -> None:
+    fault = Fault(kind=kind, method="", machine="a", parameters={}, words="", inject=(), repair=())
+    assert word_of(fault) in BACKBONE_WORDS

@@ -1,0 +1,131 @@
+"""Several faults: what hides what, and what has to wait for what."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+
+from netarena.model import Action
+from netarena_route.action import Fault, action_of, fault_of
+from netarena_route.fault.mask import BYPASS, GUARD, doubts, draw_number, waits
+from netarena_route.fault.table import expected
+from netarena_route.world.model import World, varied
+
+Drawn = tuple[World, tuple[Fault, ...]]
+
+
+@cache
+def _drawn() -> tuple[Drawn, ...]:
+    """Pairs and triples upon small networks."""
+    found = []
+    for seed in range(24):
+        rng = random.Random(seed)
+        drawn = draw_number(varied(3, 2, rng), 2 + seed % 2, rng, netem=False)
+        if drawn is not None:
+            found.append(drawn)
+    return tuple(found)
+
+
+def _one(kind: str) -> Drawn:
+    """Faults of which the last is of a kind, or, without one, of which some hides another."""
+    for world, faults in _drawn():
+        extra = [fault for fault in faults if fault.kind in {GUARD, BYPASS}]
+        if (
+            [fault.kind for fault in extra] == [kind]
+            if kind
+            else (not extra and any(fault.masks for fault in faults))
+        ):
+            return world, faults
+    raise AssertionError(f"no {kind} in {len(_drawn())}")
+
+
+def test_what_is_drawn_holds_and_most_of_it_interacts() -> None:
+    assert len(_drawn()) >= 20
+    assert not any(doubts(world, faults) for world, faults in _drawn())
+    masked = [any(fault.masks for fault in faults) for _, faults in _drawn()]
+    waiting = [any(fault.after for fault in faults) for _, faults in _drawn()]
+    assert 2 * sum(masked) >= len(masked)
+    assert 3 * sum(waiting) >= len(waiting)
+
+
+def test_a_mask_hides_what_shows_when_it_is_repaired() -> None:
+    world, faults = _one("")
+    (wide,) = (fault for fault in faults if fault.masks)
+    (hidden,) = (fault for fault in faults if fault.name in wide.masks)
+    assert not wide.after
+    rest = [fault for fault in faults if fault is not hidden]
+    assert expected(world, rest) == expected(world, faults)
+    assert expected(world, [hidden]) != world.intended
+
+
+def test_a_guard_that_is_gone_shows_when_what_hides_it_is_repaired() -> None:
+    world, faults = _one(GUARD)
+    (gone,) = (fault for fault in faults if fault.kind == GUARD)
+    (hiding,) = (fault for fault in faults if fault.masks)
+    assert hiding.after == hiding.masks == (gone.name,)
+    assert gone.opens
+    place = {name: index for index, name in enumerate(world.endpoints)}
+
+    def works(left: list[Fault]) -> set[str]:
+        rows = expected(world, left)
+        return {rows[place[source]][place[target]] for source, target in gone.opens}
+
+    assert all(world.intended[place[a]][place[b]] == "0" for a, b in gone.opens)
+    assert works(list(faults)) == {"0"}
+    assert works([gone]) == {"1"}
+    assert "1" in works([fault for fault in faults if fault is not hiding])
+
+
+def test_a_bypass_has_another_fault_without_effect() -> None:
+    world, faults = _one(BYPASS)
+    (bypass,) = (fault for fault in faults if fault.kind == BYPASS)
+    (passed,) = (fault for fault in faults if fault.name in bypass.bypasses)
+    assert bypass.after == bypass.masks == (passed.name,)
+    assert expected(world, [bypass, passed]) == expected(world, [bypass]) != world.intended
+    assert expected(world, [passed]) != world.intended
+
+
+def test_the_proof_sees_what_does_not_hold() -> None:
+    world, faults = _one("")
+    (wide,) = (fault for fault in faults if fault.masks)
+    (hidden,) = (fault for fault in faults if fault.name in wide.masks)
+    turned = [
+        fault.model_copy(update={"masks": (wide.name,) if fault is hidden else ()})
+        for fault in faults
+    ]
+    assert any("is to be hidden, and shows" in doubt for doubt in doubts(world, turned))
+    world, faults = _one(GUARD)
+    hasty = [fault.model_copy(update={"after": ()}) for fault in faults]
+    assert any("a repair harms" in doubt for doubt in doubts(world, hasty))
+    looped = [fault.model_copy(update={"after": (faults[0].name,)}) for fault in faults]
+    assert "faults wait for each other" in doubts(world, looped)
+
+
+def test_interactions_are_told_by_actions_alone_and_only_where_there_are_any() -> None:
+    for _, faults in _drawn():
+        for fault in faults:
+            action = action_of(fault)
+            for key in ("opens", "masks", "after", "bypasses"):
+                assert (key in action.parameters) == bool(getattr(fault, key))
+            assert fault_of(Action.model_validate_json(action.model_dump_json())) == fault
+
+
+def test_waiting_is_told_by_places() -> None:
+    _, faults = _one(GUARD)
+    after = waits(faults)
+    (place,) = (number for number, waited in enumerate(after) if waited)
+    (waited,) = after[place]
+    assert faults[place].masks == (faults[waited].name,)
+
+
+@pytest.mark.parametrize("number", [0, 1, 4, 5])
+def test_so_many_are_drawn(number: int) -> None:
+    rng = random.Random(3)
+    drawn = draw_number(varied(4, 3, rng), number, rng, netem=False)
+    assert drawn is not None
+    world, faults = drawn
+    assert len(faults) == number
+    assert doubts(world, faults) == []
+    assert len({fault.name for fault in faults}) == number

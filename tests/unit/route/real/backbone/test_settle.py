@@ -1,0 +1,210 @@
+"""When a backbone is at rest: by what its daemons say, one look after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from netarena_route.real.backbone import frr, settle
+
+OSPF, BGP = ("r1", "ospfd"), ("r1", "bgpd")
+
+
+class Clock:
+    """Time that passes by being waited for."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class World:
+    """Stands for the terminals of one router: ``tell`` says what holds so much later."""
+
+    def __init__(self, clock: Clock, tell: Any) -> None:
+        self.clock = clock
+        self.tell = tell
+        self.looks = 0
+
+    def ask(self, questions: Mapping[frr.Who, Sequence[str]]) -> dict[frr.Who, list[frr.Answer]]:
+        self.looks += 1
+        told = self.tell(self.clock.now - 100.0)
+        return {who: [frr.Answer(json.dumps(one), 0) for one in told[who]] for who in told}
+
+
+def ospf(state: str, due_ms: float = 3000, **more: Any) -> list[Any]:
+    row = {"nbrState": state, "deadTimeMsecs": due_ms, "ifaceName": "eth0:10.1.0.1"}
+    row |= {"ifaceAddress": "10.1.0.2", **more}
+    return [
+        {"neighbors": {"10.0.0.2": [row]} if state else {}},
+        {"interfaces": {"eth0": {"area": "0.0.0.0", "state": "Point-To-Point"}}},
+        {"routerId": "10.0.0.1", "areas": {"0.0.0.0": {"lsaNumber": 2}}},
+    ]
+
+
+def bgp(state: str, received: int = 0, **timers: int) -> list[Any]:
+    peer = {"state": state, "msgRcvd": received, "inq": 0, "outq": 0}
+    return [{"peers": {"10.0.0.2": peer}}, {"10.0.0.2": timers}]
+
+
+@pytest.fixture(name="clock")
+def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(settle, "time", clock)
+    return clock
+
+
+def waits(
+    clock: Clock,
+    tell: Any,
+    *,
+    changed: bool = True,
+    kernel: Any = None,
+    later_s: float = 0.0,
+    delayed_s: Any = tuple,
+) -> tuple[bool, float, str]:
+    world = World(clock, tell)
+    settling = settle.Settling(
+        world,  # type: ignore[arg-type] # stands for it
+        {"r1": ("ospfd", "bgpd")},
+        kernel or (lambda: b""),
+        delayed_s,
+    )
+    return *wait(settling, clock, changed=changed, later_s=later_s), settling.why
+
+
+def wait(
+    settling: settle.Settling, clock: Clock, *, changed: bool, later_s: float = 0.0
+) -> tuple[bool, float]:
+    began = clock.now
+    return settling.wait(changed=changed, later_s=later_s), clock.now - began
+
+
+def about(seconds: float) -> Any:
+    """To a look."""
+    return pytest.approx(seconds, abs=0.11)
+
+
+def hellos(now: float, last: float | None = None) -> float:
+    """What is left of 3 s since the last hello, one each second."""
+    return 3000 - 1000 * (now - (int(now) if last is None else last))
+
+
+def test_whoever_is_heard_of_is_waited_for_no_longer(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
+
+    assert waits(clock, tell, changed=False) == (True, about(1.1), "")
+
+
+def test_a_neighbour_that_is_silent_is_waited_for_until_it_is_given_up(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {
+            OSPF: ospf("Full", hellos(now, 0)) if now < 3 else ospf(""),
+            BGP: bgp("Established", int(now)),
+        }
+
+    assert waits(clock, tell) == (True, about(3.4), "")
+
+
+def test_a_session_that_is_down_is_tried_once_more_after_a_change_only(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {
+            OSPF: ospf("Full", hellos(now)),
+            BGP: bgp("Active", nextConnectTimerDueInMsecs=4000),
+        }
+
+    world = World(clock, tell)
+    settling = settle.Settling(
+        world,  # type: ignore[arg-type] # stands for it
+        {"r1": ("ospfd", "bgpd")},
+        lambda: b"",
+    )
+    assert wait(settling, clock, changed=True) == (True, about(6.1))
+    assert wait(settling, clock, changed=False) == (True, about(1.1))
+    assert wait(settling, clock, changed=True) == (True, about(6.1))
+
+
+def test_one_that_nobody_tries_is_not_waited_for(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {
+            OSPF: ospf("Full", hellos(now)),
+            BGP: bgp("Idle (Admin)", nextStartTimerDueInMsecs=9000),
+        }
+
+    assert waits(clock, tell)[:2] == (True, about(1.1))
+
+
+@pytest.mark.parametrize("what", ["kernel", "spf", "database", "queue"])
+def test_what_does_not_come_to_rest_is_told(what: str, clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        found = {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
+        if what == "spf":
+            found[OSPF][2]["spfTimerDueInMsecs"] = 50
+        if what == "database":
+            found[OSPF][2]["areas"]["0.0.0.0"]["lsaNumber"] = now
+        if what == "queue":
+            found[BGP][0]["peers"]["10.0.0.2"]["outq"] = 1
+        return found
+
+    def kernel() -> bytes:
+        return str(clock.now).encode() if what == "kernel" else b""
+
+    settled, passed_s, why = waits(clock, tell, kernel=kernel)
+    assert not settled
+    assert 15.0 < passed_s <= 15.2
+    assert why in {"what is known changes", "something waits to be computed"}
+
+
+@pytest.mark.parametrize(("share", "waited_s"), [(0.5, 30.0), (1.0, 45.0)])
+def test_what_a_daemon_waits_for_a_processor_is_not_the_networks(
+    share: float, waited_s: float, clock: Clock
+) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
+
+    told = waits(
+        clock,
+        tell,
+        kernel=lambda: str(clock.now).encode(),
+        delayed_s=lambda: [0.0, 7.0 + share * (clock.now - 100.0)],
+    )
+    assert told == (False, pytest.approx(waited_s, abs=0.3), "what is known changes")
+
+
+def test_what_acts_later_is_waited_for(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
+
+    assert waits(clock, tell, later_s=2.0)[:2] == (True, about(2.3))
+
+
+def test_what_is_not_acknowledged_matters_where_databases_differ() -> None:
+    look = settle.Look(0.0)
+    look.routers = {"10.0.0.1": ["r1"], "10.0.0.2": ["r2"], "10.0.0.3": ["r3", "r4"]}
+    look.databases = {("r1", "0"): "a", ("r2", "0"): "a"}
+    look.owed = [("r1", "0", "10.0.0.2"), ("r1", "0", "10.0.0.3"), ("r1", "0", "10.0.0.9")]
+    assert not look.differs()  # whose it is nobody knows, where two have a number
+    look.databases["r2", "0"] = "b"
+    assert look.differs()
+
+
+def test_daemons_may_say_anything(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        del now
+        return {
+            OSPF: [{"neighbors": {"x": 5, "y": [7]}}, {"interfaces": []}, {"areas": 3}],
+            BGP: [{"peers": {"z": []}}, None],
+        }
+
+    settled, _, _ = waits(clock, tell)
+    assert settled  # nobody is up, and nothing changes
+    assert waits(Clock(), lambda _: {})[0] in {True, False}

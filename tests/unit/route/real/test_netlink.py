@@ -1,0 +1,111 @@
+"""Messages of netlink, without a kernel."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena_route.real.netlink import (
+    Link,
+    Queue,
+    Unsent,
+    attribute,
+    attributes,
+    blocked,
+    nest,
+    queue_drops,
+    queues,
+    unsent,
+    unsettled,
+)
+
+
+@given(st.dictionaries(st.integers(1, 100), st.binary(max_size=40)), st.binary(max_size=8))
+def test_attributes_are_read_as_they_were_written(values, header):
+    written = header + b"".join(attribute(kind, value) for kind, value in values.items())
+
+    assert attributes(written, len(header)) == values
+
+
+def test_nested_attributes_are_found_without_their_flag():
+    inner = attribute(1, b"\x03")
+
+    assert attributes(nest(12, inner)) == {12: inner}
+
+
+def test_counters_are_read_by_their_names(tmp_path):
+    told = tmp_path / "snmp"
+    told.write_text(
+        "Ip: Forwarding OutDiscards OutNoRoutes\nIp: 1 20 3\n"
+        "Icmp: InMsgs OutErrors\nIcmp: 4 5\nIcmpMsg: InType3\nIcmpMsg: 7\n"
+    )
+    with told.open("rb") as file:
+        for _ in range(2):  # from the beginning each time
+            assert unsent(file.fileno()) == Unsent(messages=5, packets=20)
+    with Path("/proc/self/net/snmp").open("rb") as file:
+        assert min(unsent(file.fileno())) >= 0
+    assert queue_drops() >= 0
+
+
+@given(st.binary(max_size=64))
+def test_what_is_no_attribute_ends_the_reading(noise):
+    found = attributes(attribute(7, b"abc") + struct.pack("=HH", 0, 9) + noise)
+
+    assert found == {7: b"abc"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "carrier", "state", "waits"),
+    [
+        (b"veth\0", 1, 1, 6, False),  # up
+        (b"veth\0", 1, 1, 0, True),  # new, and the kernel has not looked at it
+        (b"veth\0", 1, 1, 2, True),  # the other end has come up, and the kernel has not acted
+        (b"veth\0", 1, 0, 2, False),  # no other end: nothing to wait for
+        (b"veth\0", 0, 1, 2, False),  # down because it was told to
+        (b"dummy\0", 1, 1, 0, False),  # no cable: never says
+    ],
+)
+def test_a_link_is_waited_for_only_while_its_carrier_is_news(kind, flags, carrier, state, waits):
+    found = {18: attribute(1, kind), 33: bytes([carrier]), 16: bytes([state])}
+
+    assert unsettled(Link(3, flags, found)) == waits
+
+
+@pytest.mark.parametrize(("state", "closed"), [(3, False), (0, True), (2, True), (4, True)])
+def test_a_port_that_does_not_forward_is_known_from_other_links(state, closed):
+    port = attribute(1, b"bridge\0") + nest(5, attribute(1, bytes([state])))
+
+    assert blocked(Link(3, 1, {18: port})) == closed
+    assert not blocked(Link(3, 1, {18: attribute(1, b"veth\0")}))
+    assert not blocked(Link(3, 1, {}))
+
+
+class Told:
+    """Stands for a netlink that answers a dump with these."""
+
+    def __init__(self, *contents: bytes) -> None:
+        self.contents = contents
+
+    def dump(self, _kind: int, _body: bytes) -> tuple[bytes, ...]:
+        return self.contents
+
+
+def test_queues_are_told_with_what_they_hold_and_what_they_have_sent():
+    def discipline(index: int, kind: bytes, waiting: int, sent: int) -> bytes:
+        counts = [attribute(1, struct.pack("=QI", 98, sent))]
+        counts += [attribute(3, struct.pack("=5I", waiting, 98, 0, 0, 0))]
+        return struct.pack("=BxxxiIII", 0, index, 0, 0, 1) + b"".join(
+            (attribute(1, kind), attribute(7, b"".join(counts)))
+        )
+
+    told = Told(
+        discipline(1, b"noqueue\0", 0, 0),
+        discipline(2, b"tbf\0", 3, 9),
+        struct.pack("=BxxxiIII", 0, 4, 0, 0, 1) + attribute(1, b"clsact\0"),
+    )
+
+    assert queues(told) == [Queue(2, 3, 9), Queue(4, 0, 0)]

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from netarena.errors import ReplyRefused
+from netarena.model import Cause, Claim
+from netarena.ticket import MAX_CAUSES
+from netarena_route.action import Fault
+from netarena_route.claim import WORDS, causes_of, claim_of, make_move, word_of
+from netarena_route.fault.table import ALL_KINDS
+from netarena_route.reply import read_reply
+
+COMMAND = '{"machine": "p1_r0", "command": "ip route"}'
+
+
+def _read(reply: str) -> Claim | None:
+    return claim_of(read_reply(reply))
+
+
+@pytest.mark.parametrize(
+    ("reply", "causes"),
+    [
+        ('{"done": true}', None),
+        ('{"done": true, "causes": []}', None),
+        ('{"done": true, "causes": null}', None),
+        ('{"machine": null, "command": null, "done": true, "causes": []}', None),
+        ('{"ruled_out": [{"place": "a", "what": "link"}], "done": true}', None),
+        ('{"done": true, "causes": [], "no": [{"place": "a", "what": "rule"}]}', None),
+        ('{"done": true, "causes": [{"place": "p1_h2", "what": "route"}]}', [("p1_h2", "route")]),
+        ('{"causes": [{"what": "Link", "place": " p1_r0 "}], "done": true}', [("p1_r0", "link")]),
+        ("```json\n{'done': True, 'causes': []}\n```", None),
+        ('All is well now.\n{"DONE": "true"}', None),
+        ('{"arguments": "{\\"done\\": true}"}', None),
+        ('{"tool": {"done": true, "causes": [{"place": "a", "what": "rule"}]}}', [("a", "rule")]),
+        ('<think>{"done": true}</think>{"done": true, "causes": []}', None),
+    ],
+)
+def test_a_declaration_is_read(reply: str, causes: list[tuple[str, str]] | None) -> None:
+    assert _read(reply) == Claim(causes=causes and tuple(Cause(*cause) for cause in causes))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        COMMAND,
+        f'{COMMAND} {{"done": true}}',
+        f'{{"done": true}} {COMMAND}',
+        '{"machine": "p1_r0", "command": "ip route", "done": true}',
+        'Machine: p1_r0\nCommand: ip route\n\n{"done": true}',
+        '{"machine": "p1_r0", "command": "echo \'{\\"done\\": true}\'"}',
+    ],
+)
+def test_a_reply_with_a_command_declares_nothing(reply: str) -> None:
+    move = read_reply(reply)
+    assert isinstance(move, dict)
+    assert move["machine"] == "p1_r0"
+    assert claim_of(move) is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ('{"done": false}', "no object with machine and command"),
+        ('{"done": 1}', "no object with machine and command"),
+        ('<think>{"done": true}', "no"),
+        ('{"done": true, "causes": "route"}', "causes is a list of objects"),
+        ('{"done": true, "causes": ["p1_h2: route"]}', "causes is a list of objects"),
+        ('{"done": true, "causes": [{"place": "p1_h2"}]}', "causes is a list of objects"),
+        ('{"done": true, "causes": [{"place": 1, "what": "rule"}]}', "a cause is an object"),
+        ('{"done": true, "causes": [{"place": "a", "what": "hex"}]}', "'hex' is none of the words"),
+        (
+            json.dumps(make_move([Cause("a", "rule")] * (MAX_CAUSES + 1))),
+            f"{MAX_CAUSES + 1} causes; {MAX_CAUSES} are read",
+        ),
+    ],
+)
+def test_half_a_declaration_is_refused(reply: str, told: str) -> None:
+    with pytest.raises(ReplyRefused, match=told):
+        read_reply(reply)
+
+
+def test_a_place_that_cannot_be_written_is_refused() -> None:
+    with pytest.raises(ReplyRefused, match="not valid Unicode"):
+        read_reply('{"done": true, "causes": [{"place": "\\ud800", "what": "rule"}]}')
+
+
+def test_every_fault_has_a_word_that_is_listed() -> None:
+    named = [
+        Fault(
+            kind=kind, method=one.name, machine="m", parameters={}, words="", inject=(), repair=()
+        )
+        for kind, methods in ALL_KINDS.items()
+        for one in methods
+    ]
+    assert {word_of(fault) for fault in named} == {*WORDS} - {"guard"}
+    assert causes_of(named[:1]) == [Cause("m", "forwarding")]
+
+
+def test_a_command_is_no_declaration() -> None:
+    assert claim_of({"machine": "p1_r0", "command": "done"}) is None
+    assert claim_of(None) is None
+    assert claim_of({"done": "true"}) is None

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from netarena.errors import ConfigError
+from netarena.label import COUNTED
+from netarena.model import Query
+from netarena_route.agent.heuristic import Plan
+from netarena_route.app import Route
+from netarena_route.config import RouteConfig
+from netarena_route.fault.table import expected
+from netarena_route.query import faults_of, world_of
+from netarena_route.ticket import _SEEN, MAX_SYMPTOMS
+
+APP = Route()
+SMALL = RouteConfig.parse(
+    {
+        "briefing": "ticket",
+        "error_types": ["faults_0", "faults_1", "faults_2", "faults_3"],
+        "num_queries": 2,
+        "num_switches": 3,
+    }
+)
+
+
+@cache
+def _drawn() -> tuple[Query, ...]:
+    return tuple(APP.generate(SMALL, 3))
+
+
+def test_a_ticket_has_its_own_defaults_and_shapes_no_query() -> None:
+    config = RouteConfig.parse({"briefing": "ticket"})
+    assert (config.world, config.num_switches, config.num_hosts_per_subnet) == (
+        "varied",
+        None,
+        None,
+    )
+    assert (config.error_types, config.max_iterations) == (tuple(COUNTED), 12)
+    asked = {"world": "varied", "num_switches": 4, "num_hosts_per_subnet": None}
+    asked["error_types"] = ["faults_2"]
+    full = RouteConfig.parse(asked)
+    assert RouteConfig.parse({"briefing": "ticket", **asked}).shape() == full.shape()
+    told = RouteConfig.parse({"briefing": "ticket", "num_switches": 5})
+    assert (told.num_switches, told.num_hosts_per_subnet) == (5, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"error_types": ["faults_0"]}, "faults_0 is a false alarm"),
+        ({"briefing": "ticket", "error_types": ["faults_1+remove_ip"]}, "'faults_1' is not one"),
+        ({"briefing": "ticket", "num_switches": 2}, "world varied needs at least 3"),
+    ],
+)
+def test_what_cannot_be_is_refused(values: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        list(APP.generate(RouteConfig.parse(values), 1))
+
+
+@pytest.mark.slow
+def test_sizes_are_drawn_where_none_is_given() -> None:
+    config = RouteConfig.parse({"briefing": "ticket", "error_types": "faults_0"})
+    drawn = config.model_copy(update={"num_queries": 12})
+    worlds = [world_of(query) for query in APP.generate(drawn, 1)]
+    subnets = {len(world.switches) - 2 for world in worlds}  # two are of the reserve
+    hosts = {len(world.hosts) - 6 for world in worlds}
+    assert subnets == {4, 5, 6}
+    assert 16 <= min(hosts) < 24
+    assert 32 < max(hosts) <= 48
+
+
+def test_what_is_reported_is_true_and_some_of_it_is_no_symptom() -> None:
+    for query in _drawn():
+        world = world_of(query)
+        parts = APP.brief(SMALL, query, None, ())
+        assert parts == APP.brief(SMALL, query, None, ())
+        assert parts.situation == "Turn 1 of 12; a declaration takes one, too."
+        names = [
+            (name, {name, address})
+            for name, address in zip(world.endpoints, world.addresses, strict=True)
+        ]
+        now = expected(world, faults_of(query))
+        seen = [
+            (works, now[i][j] == "1", world.intended[i][j] == "1")
+            for i, (_, sources) in enumerate(names)
+            for j, (_, targets) in enumerate(names)
+            if i != j
+            for works, forms in _SEEN.items()
+            for form in forms
+            if any(form.format(source=a, target=b) in parts.task for a in sources for b in targets)
+        ]
+        assert all(works == truly for works, truly, _ in seen)
+        symptoms = sum(truly != intended for _, truly, intended in seen)
+        assert symptoms < len(seen)
+        assert bool(symptoms) == bool(query.actions)
+        assert symptoms <= MAX_SYMPTOMS
+        assert "Pingall" not in str(parts)
+
+
+def test_how_many_faults_there_are_is_told_to_nobody() -> None:
+    for query in _drawn():
+        assert len(query.actions) == COUNTED[query.label]
+        parts = str(APP.brief(SMALL, query, None, ()))
+        assert "faults_" not in parts
+        assert not any(fault.words in parts for fault in faults_of(query))
+
+
+def test_a_plan_can_be_read_from_a_ticket_and_names_are_followed() -> None:
+    query = _drawn()[1]
+    world = world_of(query)
+    parts = APP.brief(SMALL, query, None, ())
+    prompt = f"{parts.rules}\n## Task\n{parts.task}"
+    named = Plan.read(prompt).named(prompt)
+    assert named[0] == world.router.name
+    assert 1 < len(named) < 8
+
+
+def test_orders_that_wait_and_those_that_do_not() -> None:
+    waiting = next(
+        query for query in _drawn() if any("after" in one.parameters for one in query.actions)
+    )
+    safe, hasty = list(APP.solutions(waiting)), list(APP.hasty(waiting))
+    assert hasty
+    assert list(APP.solve(waiting)) in safe
+    assert all(sorted(order) == sorted(safe[0]) for order in (*safe, *hasty))
+    assert not [order for order in hasty if order in safe]
+    assert not list(APP.hasty(_drawn()[0]))
+    (look,) = APP.solve(_drawn()[0])
+    assert APP.claim(APP.parse(look)) is None

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netarena.application import load
+from netarena.errors import ConfigError
+from netarena.training.arena import Seat, close_all
+from netarena.training.trl import make_dialogues, make_environment
+
+
+def write(path: Path, turns: list[tuple[str, str]]) -> Path:
+    lines = [
+        {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": reply}],
+         "query_id": "train", "turn": number, "turns": len(turns)}
+        for number, (prompt, reply) in enumerate(turns, start=1)
+    ]  # fmt: skip
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps(line)}\n" for line in lines)
+    return path
+
+
+def test_a_set_becomes_what_the_same_calls_make_of_a_rollout(tmp_path):
+    keys = {"complexity_level": "level2", "max_iterations": 4}
+    seat, rollout = Seat("toy", keys), make_environment("toy", keys)()
+    told, turns = [rollout.reset(seed=5, task=3)], []
+    prompt, done = seat.start(5, 3), False
+    replies = seat.application.demonstrate(seat.query)
+    while not done:
+        reply = replies[len(turns)]
+        turns.append((prompt, reply))
+        prompt, _, done, _ = seat.act(reply)
+        told.append(rollout.reply(text=reply))
+    kinds = [info["kind"] for info in rollout.infos]
+    assert kinds == ["valid"] * (len(replies) - 1) + ["solved"]
+    rollout.reset(seed=5, task=4)
+    assert rollout.infos == []
+    close_all()
+    path = write(tmp_path / "set.jsonl", turns)
+    write(path, turns[:1])
+    (row, _) = make_dialogues("toy", path, keys)
+    calls = [one["tool_calls"][0]["function"] for one in row["messages"] if one.get("tool_calls")]
+    assert calls == [{"name": "reply", "arguments": {"text": reply}} for reply in replies]
+    shown = [one["content"] for one in row["messages"] if one["role"] in {"user", "tool"}]
+    assert shown == told
+    # what ends an episode is answered by no further call
+    assert row["messages"][-1] == {"role": "assistant", "content": "Done."}
+    (tool,) = json.loads(row["tools"])
+    assert tool["function"]["parameters"]["required"] == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "tools"),
+    [
+        ("malt", {}, {"run_program"}),
+        ("k8s", {"briefing": "ticket"}, {"kubectl", "done"}),
+        ("route", {"briefing": "ticket"}, {"run_command", "done"}),
+    ],
+)
+def test_what_is_demonstrated_can_be_said_by_tools(tmp_path, name, keys, tools):
+    application = load(name)
+    application.training = True
+    config = application.config_type.parse({"num_queries": 1, **keys})
+    path, said = tmp_path / "set.jsonl", list[str]()
+    for query in islice(application.generate(config, 7), 3):
+        replies = list(application.demonstrate(query))
+        if keys:
+            replies.append(application.declare(application.causes(query)))
+        write(path, [(f"prompt {number}", reply) for number, reply in enumerate(replies)])
+        said += replies
+    rows = make_dialogues(name, path, keys)
+    calls = [
+        call["function"]
+        for row in rows for message in row["messages"] for call in message.get("tool_calls", [])
+    ]  # fmt: skip
+    assert len(calls) == len(said)
+    assert {call["name"] for call in calls} == tools
+    for call, reply in zip(calls, said, strict=True):
+        again = application.say(call["name"], call["arguments"])
+        assert application.parse(again) == application.parse(reply)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("no JSON", "set: .*:1: is no line of netarena sft"),
+        ('{"turn": 1}', "set: .*:1: is no line of netarena sft"),
+        ("[]", "set: .*:1: is no line of netarena sft"),
+        (
+            '{"messages": [{"content": "p"}, {"content": "paint v1"}], "turn": 1}',
+            "set: a reply cannot be read: .*",
+        ),
+    ],
+)
+def test_what_is_no_set_is_told(tmp_path, line: str, told: Any):
+    path = tmp_path / "set.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(ConfigError, match=told):
+        make_dialogues("toy", path)

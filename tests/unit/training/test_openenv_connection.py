@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from netarena.a2a.connection import Connection
+from netarena.a2a.service import _configure
+
+
+async def app(scope, receive, send) -> None:
+    """Nothing: only how it would be served is looked at."""
+
+
+def test_a_websocket_is_not_closed_as_a_connection_that_asks_nothing():
+    """``Connection`` ends what sends no request head for ten seconds; sessions last longer."""
+    kinds = {}
+    for ws in ("none", "auto"):
+        config = _configure(app, ws)
+        config.load()
+        kinds[ws] = config.http_protocol_class
+    assert kinds == {"none": Connection, "auto": H11Protocol}

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from netarena_toy import Toy, Waterworks
+from stage import Fragile, fail_at
+
+from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.model import State
+from netarena.training.session import Session
+
+pytestmark = pytest.mark.anyio
+
+
+class Noted(Waterworks):
+    """A waterworks that can be set back."""
+
+    async def snapshot(self) -> State:
+        return await self.observe()
+
+    async def restore(self, snapshot: object) -> None:
+        assert isinstance(snapshot, dict)
+        for valve, is_open in snapshot.items():
+            await self.turn("open" if is_open else "close", valve)
+
+
+class Works(Toy):
+    training = True
+
+    def environment(self, query, config):
+        return Noted(query)
+
+    def progress(self, query, state):
+        return sum(state.values()) / len(state)
+
+
+def make(rewards="default", **values) -> Session:
+    toy = Works()
+    return Session(toy, toy.config_type.parse({"num_queries": 5, **values}), rewards)
+
+
+@pytest.fixture
+async def session():
+    made = make()
+    yield made
+    await made.close()
+
+
+async def solve(session: Session, *, first: int = 0):
+    for reply in session._application.solve(session.query)[first:]:
+        acted = await session.act(reply)
+    return acted
+
+
+async def test_an_episode_is_the_engines(session):
+    observation = await session.start(3, 1)
+    assert session.query.id == f"train-toy-1-{session._config.shape_hash()}-3-1"
+    assert observation.startswith("You run a waterworks.")
+    acted = await session.act("jump")
+    assert (acted.info["kind"], acted.done) == ("refused", False)
+    assert "Your last reply was not executed" in acted.observation
+    acted = await solve(session)
+    assert acted.done
+    assert acted.observation == ""
+    assert acted.info | {"parts": None} == {
+        "kind": "solved", "parts": None, "harm": [],
+        "outcome": "solved", "solved": True, "safe": True, "turns": 3,
+    }  # fmt: skip
+    assert acted.reward == sum(acted.info["parts"].values())
+    with pytest.raises(ConfigError, match="the episode is over"):
+        await session.act("open v1")
+
+
+async def test_nothing_hidden_is_observed(session):
+    """The prompt is all; no id, seed, fault or solution is in it or in what is told of a step."""
+    observation = await session.start(424_242, 2)
+    first = await session.act("open v9")
+    told = json.dumps([observation, first.observation, first.info])
+    hidden = [session.query.id, "424242", *session._application.solve(session.query)]
+    assert [word for word in hidden if word in told] == []
+
+
+async def test_harm_is_told_and_costs(session):
+    await session.start(3, 0)
+    shut = session.query.actions[0].parameters["valve"]
+    other = "v1" if shut != "v1" else "v2"
+    acted = await session.act(f"close {other}")
+    assert acted.info["harm"] == [f"{other} closed"]
+    assert acted.info["parts"] == {"turn": -1.0, "harm": -50.0, "progress": pytest.approx(-2.5)}
+
+
+async def test_a_snapshot_is_gone_on_from_in_many_ways(session):
+    await session.start(3, 2)
+    replies = session._application.solve(session.query)
+    first = await session.act(replies[0])
+    kept = await session.snapshot()
+    ended = await solve(session, first=1)
+    for _ in range(2):  # also after the end
+        assert await session.restore(kept) == first.observation
+        assert [step.move for step in session.steps] == [replies[0]]
+        harmed = await session.act(replies[0].replace("open", "close"))
+        assert harmed.info["harm"]
+    assert await session.restore(kept) == first.observation
+    assert await solve(session, first=1) == ended
+    await session.start(3, 1)
+    with pytest.raises(ConfigError, match="of another world"):
+        await session.restore(kept)
+
+
+async def test_a_world_that_cannot_be_set_back_says_so():
+    toy = Toy()
+    session = Session(toy, toy.config_type())
+    await session.start(3, 0)
+    with pytest.raises(EnvironmentFailed, match="cannot be set back"):
+        await session.snapshot()
+    await session.close()
+
+
+@pytest.mark.parametrize(("rewards", "better"), [("paper", "looks"), ("default", "fix")])
+async def test_who_only_looks_earns_less_than_who_repairs_by_default(rewards, better):
+    session = make(rewards, max_iterations=12)
+    earned = {}
+    await session.start(3, 0)
+    shut = str(session.query.actions[0].parameters["valve"])
+    other = "v1" if shut != "v1" else "v2"
+    earned["fix"] = (await session.act(f"open {shut}")).reward
+    await session.start(3, 0)
+    acted, earned["looks"] = None, 0.0
+    while acted is None or not acted.done:
+        acted = await session.act(f"open {other}")
+        earned["looks"] += acted.reward
+    assert acted.info["outcome"] == "unsolved"
+    assert max(earned, key=earned.__getitem__) == better
+    await session.close()
+
+
+async def test_a_world_that_breaks_is_ours_and_earns_nothing():
+    toy = Fragile(fail_at("open", tries=1))
+    session = Session(toy, toy.config_type())
+    await session.start(3, 0)  # the second try
+    toy.plan = fail_at("execute", tries=9, proven_ours=True)
+    acted = await session.act("open v1")
+    assert (acted.reward, acted.done) == (0.0, True)
+    assert acted.info == {"outcome": "invalid", "error": "broke"}
+    await session.close()
+    assert toy.live == 0
+    toy = Fragile(fail_at("open", tries=2))
+    with pytest.raises(EnvironmentFailed, match="broke"):
+        await Session(toy, toy.config_type()).start(3, 0)
+    assert toy.live == 0
+
+
+async def test_a_false_alarm_that_nobody_looked_at_is_not_solved():
+    session = make(briefing="ticket")
+    drawn = Toy().generate(session._config, 3)
+    quiet = next(query.index for query in drawn if not query.actions)
+    await session.start(3, quiet)
+    acted = await session.act("done")
+    assert (acted.info["kind"], acted.info["solved"], acted.info["safe"]) == ("valid", False, False)
+    await session.start(3, quiet)
+    await session.act("open v1")
+    acted = await session.act("done")
+    assert (acted.info["kind"], acted.info["solved"], acted.info["safe"]) == ("solved", True, True)
+    await session.close()
+
+
+async def test_a_ticket_ends_by_the_agents_word():
+    session = make(briefing="ticket")
+    await session.start(3, 1)
+    for reply in session._application.solve(session.query):
+        acted = await session.act(reply)
+        assert not acted.done
+    acted = await session.act("done")
+    assert acted.done
+    assert acted.info["solved"]
+    await session.start(3, 1)
+    acted = await session.act("done")
+    assert (acted.done, acted.info["outcome"]) == (True, "unsolved")
+    await session.close()
+
+
+async def test_a_task_that_there_is_not_is_refused(session):
+    with pytest.raises(ConfigError, match="must be from 0 to 14, not 15"):
+        await session.start(3, 15)
+    with pytest.raises(ConfigError, match="nothing is played"):
+        _ = session.query
