@@ -210,6 +210,11 @@ def test_a_table_of_neighbours_that_others_fill_changes_no_verdict(apart, monkey
     number = int(Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3").read_text()) + 100
     places = [f"10.0.{place >> 8}.{place & 255} dev t0" for place in range(1, number)]
     rounds, measure = [], Prober.measure
+    forgetting, make_ready = [], worker.Worker._make_ready
+
+    def ready(network):
+        forgetting[:] = [lambda: make_ready(network)]
+        make_ready(network)
 
     def fill(others, filled, measured):
         """Again and again, each time as if just learnt: what is as it was for five seconds, the
@@ -238,10 +243,12 @@ def test_a_table_of_neighbours_that_others_fill_changes_no_verdict(apart, monkey
                     filling.join()
                     if found.rows != tuple(alone):
                         break
+                    forgetting[0]()  # or whom it pinged is known the next time
                 others(f"neigh del {place}" for place in places)
             rounds.append(found.rows)
             return found
 
+        monkeypatch.setattr(worker.Worker, "_make_ready", ready)
         monkeypatch.setattr(Prober, "measure", crowded)
         among_others = net.observe()["matrix"]
 
