@@ -36,7 +36,7 @@ from netarena.inference import wilson
 from netarena.model import Record
 from netarena.report.markdown import replace_section
 from netarena.training.arena import config_of, load_for
-from netarena.training.sft import MIXED, PAPER_SIZES, write_sets
+from netarena.training.sft import MIXED, PAPER_SIZES, Pair, Told, pair_of, write_sets
 from netarena.training.trl import make_dialogues, make_environment, make_rows
 
 #: a model that is a file in an installed package
@@ -234,8 +234,9 @@ def tiny(recipe: Recipe) -> tuple[Any, Any]:
 # phases
 
 
-def write_set(recipe: Recipe, folder: Path, sizes: Sequence[int]) -> Path:
-    """The file that the recipe learns from; levels that are not in it are not drawn."""
+def write_set(recipe: Recipe, folder: Path, sizes: Sequence[int]) -> tuple[Path, set[Pair]]:
+    """The file that the recipe learns from, and the worlds with faults in it; levels that are not
+    in it are not drawn."""
     assert recipe.sft is not None
     wanted = {
         level: size if recipe.sft.file in {MIXED, level} else 0
@@ -244,15 +245,15 @@ def write_set(recipe: Recipe, folder: Path, sizes: Sequence[int]) -> Path:
     application = load_for(recipe.application, training=True)
     config = application.config_type.parse({"concurrency": 2, **recipe.keys})
 
-    async def write() -> None:
+    async def write() -> Told:
         application.check(config)
         async with application:
-            told = await write_sets(application, config, recipe.seed, wanted, folder)
-        if told.lost:
-            print(f"left out: {dict(told.lost)}", flush=True)
+            return await write_sets(application, config, recipe.seed, wanted, folder)
 
-    asyncio.run(write())
-    return folder / f"{recipe.sft.file}.jsonl"
+    told = asyncio.run(write())
+    if told.lost:
+        print(f"left out: {dict(told.lost)}", flush=True)
+    return folder / f"{recipe.sft.file}.jsonl", told.pairs
 
 
 def make_sft(recipe: Recipe, model: Any, tokenizer: Any, path: Path, out: Path) -> Any:
@@ -338,11 +339,15 @@ class Score:
         self.rewards: list[float] = []
         self.levels: Counter[str] = Counter()
         self.solved: Counter[str] = Counter()
+        #: worlds with faults, as they were asked
+        self.pairs: list[Pair] = []
         self.wall_s = 0.0
 
     def add(self, environment: Any, unread: int) -> None:
         """``unread`` replies of the episode held no call that there is."""
-        infos, level = environment.infos, environment._seat.query.level
+        infos, query = environment.infos, environment._seat.query
+        level = query.level
+        self.pairs.append(pair_of(query))
         self.kinds.update(one.get("kind", "invalid") for one in infos)
         self.kinds["refused"] += unread
         self.rewards.append(environment.get_reward())
@@ -475,7 +480,7 @@ def check(recipe: Recipe) -> Iterator[str]:
     yield f"tokens: {tokenizer.name_or_path or 'of the model'}, {len(tokenizer)}"
     with tempfile.TemporaryDirectory() as folder:
         if recipe.sft is not None:
-            path = write_set(recipe, Path(folder), [min(size, 2) for size in recipe.sft.sizes])
+            path, _ = write_set(recipe, Path(folder), [min(size, 2) for size in recipe.sft.sizes])
             trainer = make_sft(recipe, model, tokenizer, path, Path(folder))
             lengths = [len(row["input_ids"]) for row in trainer.train_dataset]
             yield f"SFT: {len(lengths)} dialogues of {min(lengths)} to {max(lengths)} tokens"
@@ -490,18 +495,21 @@ def run(recipe: Recipe, out: Path) -> tuple[list[str], list[str]]:
     tokenizer, model = load_tokenizer(recipe.model), load_model(recipe)
     rows, told = list[str](), list[str]()
 
-    def tell(when: str) -> None:
-        cells = [when, *score(recipe, model, tokenizer).cells(), f"{_peak_gib():.1f} GiB"]
-        rows.append(f"| {' | '.join(cells)} |")
+    def tell(when: str) -> Score:
+        found = score(recipe, model, tokenizer)
+        rows.append(f"| {' | '.join([when, *found.cells(), f'{_peak_gib():.1f} GiB'])} |")
         print(rows[-1], flush=True)
+        return found
 
     tell("before")
     if recipe.sft is not None:
-        path = write_set(recipe, out, recipe.sft.sizes)
+        path, pairs = write_set(recipe, out, recipe.sft.sizes)
         trainer = make_sft(recipe, model, tokenizer, path, out / "sft")
         told.append(f"SFT of {_trained(trainer, 'loss')}")
         model = trainer.model
-        tell("after SFT")
+        asked = tell("after SFT").pairs
+        recurring = sum(pair in pairs for pair in asked)
+        told.append(f"{recurring} of {len(asked)} scored worlds with their faults are in the set")
     if recipe.grpo is not None:
         trainer = make_grpo(recipe, model, tokenizer, out / "grpo")
         told.append(f"GRPO of {_trained(trainer, 'reward')} (rewards `{recipe.grpo.rewards}`)")
@@ -531,7 +539,19 @@ def _trained(trainer: Any, name: str) -> str:
 
 
 def _peak_gib() -> float:
+    """Of the GPU where there is one, else of the process."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def _machine() -> str:
+    import torch
+
+    gpu = f" and {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{os.cpu_count()} processors{gpu}"
 
 
 HEAD = (
@@ -575,7 +595,7 @@ def main() -> int:
     about = (
         f"`python benchmarks/train_model.py benchmarks/recipes/{options.recipe.name}{extra}`: "
         f"{recipe.about} {'; '.join(told)}; all in {time.monotonic() - begin:.0f} s on "
-        f"{os.cpu_count()} processors, load {loads[0]:.0f} to {loads[-1]:.0f}:"
+        f"{_machine()}, load {loads[0]:.0f} to {loads[-1]:.0f}:"
     )
     print(about)
     if options.markdown:

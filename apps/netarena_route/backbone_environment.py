@@ -6,13 +6,13 @@ import asyncio
 import time
 
 from netarena.errors import EnvironmentFailed
-from netarena.model import JsonValue, Query, State
+from netarena.model import Query, State
 from netarena.ticket import Briefing
 from netarena_route.backbone.fault.table import broken, read
 from netarena_route.backbone.model import Router, World
 from netarena_route.backbone.query import Case, case_of, faults_of
 from netarena_route.backbone.render import render
-from netarena_route.backbone.state import Fact, Facts, facts_of, first, intended, misfits
+from netarena_route.backbone.state import Facts, facts_of, first, intended, misfits
 from netarena_route.backbone.state import read as read_state
 from netarena_route.config import RouteConfig
 from netarena_route.environment import Networked
@@ -61,25 +61,16 @@ class BackboneEnvironment(Networked):
         return state
 
     async def _observe_until(self, wanted: Facts, what: str) -> State:
-        """The settled state as soon as it is as computed, twice in a row.
+        """The settled state as soon as it is as computed.
 
         Raises EnvironmentFailed when it does not come to that.
         """
         deadline = time.monotonic() + _AS_COMPUTED_S
-        before: JsonValue = None
-        while True:
-            state = await self._opened.observe()
-            wrong = _unlike(self._case.world, wanted, state)
-            if not wrong and state == before:
-                return state
-            if wrong and time.monotonic() > deadline:
-                named = "; ".join(map(str, first(wrong, 3)))
-                raise EnvironmentFailed(
-                    f"{what} is not as computed: {named} ({len(wrong)} in all)", evidence=state
-                )
-            before = state
-            if wrong:
-                await asyncio.sleep(_PAUSE_S)  # of daemons that have not found each other yet
+        while wrong := _unlike(self._case.world, wanted, state := await self._opened.observe()):
+            if time.monotonic() > deadline:
+                raise EnvironmentFailed(f"{what} is not as computed: {wrong}", evidence=state)
+            await asyncio.sleep(_PAUSE_S)  # of daemons that have not found each other yet
+        return state
 
     def _find(self, asked: str) -> tuple[str | None, str]:
         world = self._case.world
@@ -87,11 +78,13 @@ class BackboneEnvironment(Networked):
         return machine, _unknown(world, asked) if machine is None else _refuse(world, machine)
 
 
-def _unlike(world: World, wanted: Facts, state: State) -> list[Fact]:
-    """What a state has otherwise than computed."""
+def _unlike(world: World, wanted: Facts, state: State) -> str:
+    """What a state has otherwise than computed, in words; empty for nothing."""
     seen = read_state(state)
-    now = facts_of(world, seen)
-    return [*misfits(wanted, now)]
+    said = [] if seen.settled else ["it does not come to rest"]
+    if wrong := [*misfits(wanted, facts_of(world, seen))]:
+        said.append(f"{'; '.join(map(str, first(wrong, 3)))} ({len(wrong)} in all)")
+    return "; ".join(said)
 
 
 def resolve(world: World, asked: str) -> str | None:

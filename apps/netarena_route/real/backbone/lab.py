@@ -74,6 +74,8 @@ class Lab(Worker):
         self._terminals = frr.Terminals()
         self._wanted: dict[str, tuple[str, ...]] = {}
         self._recipes: dict[str, Recipe] = {}
+        #: whether it came to rest and nothing was done or looked at since
+        self._rests = False
         #: whether a command may have set something since the last look, and what that showed
         self._changed = True
         self._later_s = 0.0
@@ -107,6 +109,7 @@ class Lab(Worker):
         built = time.monotonic()
         if not self._settling.wait(changed=True, within_s=_FIRST_S):
             raise EnvironmentFailed(f"the routers do not come to rest: {self._settling.why}")
+        self._rests, self._changed = True, False
         return {
             "built_s": built - began,
             "cpu_s": worker.cpu_used_s(),
@@ -264,6 +267,7 @@ class Lab(Worker):
         if not self._recipes[machine].login:
             told = f"[{machine} is another's: you cannot log in there]\n"
             return {"output": told, "exit": None, "timed_out": False, "stopped": ""}
+        self._rests = False
         before = self._settings.of(machine)
         # as it was when an agent first came
         self._first.setdefault(machine, before.digest)
@@ -280,6 +284,7 @@ class Lab(Worker):
         run: with the machine's consoles and files. Of those that are ``traced`` states tell which
         are left, by their number."""
         for machine, command in commands:
+            self._rests = False
             before = self._settings.of(machine)
             result = shell.run(
                 command,
@@ -326,8 +331,8 @@ class Lab(Worker):
 
     def observe(self) -> dict[str, Any]:
         """The settled state."""
-        settled = self._settling.wait(changed=self._changed, later_s=self._later_s)
-        self._changed, self._later_s = False, 0.0
+        settled = self._rests or self._settling.wait(changed=self._changed, later_s=self._later_s)
+        self._rests, self._changed, self._later_s = False, False, 0.0
         # what is as it was before was seen twice; else a second look tells what is lost for good
         found = self._look(settled=settled)
         for _ in range(_LOOKS):
