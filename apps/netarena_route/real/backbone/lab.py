@@ -103,9 +103,10 @@ class Lab(Worker):
         for space in self._spaces.values():
             self._stack.callback(os.close, space)
         configure(self._setup, self._spaces)
-        self._listen()
         self._start_daemons()
+        self._listen()  # while they find each other
         self._know_neighbours()
+        self._reach_daemons()
         built = time.monotonic()
         if not self._settling.wait(changed=True, within_s=_FIRST_S):
             raise EnvironmentFailed(f"the routers do not come to rest: {self._settling.why}")
@@ -150,6 +151,9 @@ class Lab(Worker):
             )
             self._daemons[name] = held
             self._stack.callback(held.close)
+
+    def _reach_daemons(self) -> None:
+        """Wait until all listen, and have what asks them."""
         self._stack.callback(self._terminals.close)
         missing = {(name, one) for name, daemons in self._wanted.items() for one in daemons}
         deadline = time.monotonic() + _LISTEN_S
