@@ -255,8 +255,16 @@ def _no_clients(world: World) -> Iterator[Change]:
 
 
 def _maximum(world: World) -> Iterator[Change]:
+    """A session that ends by it stays ended, whatever is told later: what changes how many
+    prefixes it brings is held too."""
     for router, peer in outer_peers(world):
         line = f"neighbor {peer.address} maximum-prefix"
+        lists = {
+            entry.prefix_list
+            for found in router.route_maps
+            if found.name == peer.route_map_in
+            for entry in found.entries
+        }
         back = f"{line} {peer.maximum_prefix}" if peer.maximum_prefix else f"no {line}"
         yield simple(
             router.name,
@@ -268,6 +276,7 @@ def _maximum(world: World) -> Iterator[Change]:
                 f"router bgp {router.asn}", _FAMILY, back, f"!clear bgp ipv4 unicast {peer.address}"
             ),
             f"peer {peer.address}",
+            *(f"list {one}" for one in sorted(lists)),
         )
 
 

@@ -170,3 +170,26 @@ def test_a_session_of_which_a_firewall_sees_one_direction_is_doubtful(world: Wor
     assert not any(settle(change.edit(unguarded)).doubtful for change in doubtful)
     fault = to_fault("ospf_cost", KINDS["ospf_cost"][0], doubtful[0])
     assert doubts(world, [fault])
+
+
+def test_a_session_that_its_maximum_ended_is_ended_beside_each_other_fault(world: World) -> None:
+    """It was ended before the other came, and nobody began it again."""
+    others = [
+        change
+        for kind, methods in KINDS.items()
+        for method in methods
+        for change in method.changes(world)
+        if kind.startswith("bgp")
+    ]
+    for full in KINDS["bgp_maximum"][0].changes(world):
+        name, address = next(one.split(" peer ") for one in full.holds if " peer " in one)
+        beside = [one for one in others if one.machine == name and not one.holds & full.holds]
+        assert beside
+        for other in beside:
+            now = broken(world, [full, other])
+            assert not [
+                session
+                for session in settle(now).sessions
+                if session.router == name
+                and now.router(name).bgp.peers[session.peer].address == address
+            ]
