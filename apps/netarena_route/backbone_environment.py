@@ -1,4 +1,4 @@
-"""The live world of a backbone's query: built healthy, broken, and proven broken as computed."""
+"""The live world of a backbone's query: built, broken, and proven broken as computed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from netarena.errors import EnvironmentFailed
 from netarena.model import Query, State
 from netarena.ticket import Briefing
 from netarena_route.backbone.fault.table import broken, read
+from netarena_route.backbone.intent import expected
 from netarena_route.backbone.model import Router, World
 from netarena_route.backbone.query import Case, case_of, faults_of
 from netarena_route.backbone.render import render
-from netarena_route.backbone.state import Facts, facts_of, first, intended, misfits
+from netarena_route.backbone.routing import neighbours, settle
+from netarena_route.backbone.state import Facts, facts_of, first, misfits
 from netarena_route.backbone.state import read as read_state
 from netarena_route.config import RouteConfig
 from netarena_route.environment import Networked
 from netarena_route.real.client import Warm
 
-#: from the end of building, or of injecting, until the network is as computed
+#: from the last fault until the network is as computed
 _AS_COMPUTED_S = 30.0
 #: between looks meanwhile
 _PAUSE_S = 0.3
@@ -32,8 +34,11 @@ class BackboneEnvironment(Networked):
         self._traced = config.briefing is Briefing.TICKET
 
     async def open(self) -> State:
-        """Build the healthy network and verify it, inject the faults in their order, and verify
-        that what is computed of them is what is seen.
+        """Build the healthy network, inject the faults in their order, and verify that what is
+        computed of them is what is seen.
+
+        Routers that hear of faults before they have come to rest come to the same: no query rests
+        on what was before. Waiting for neighbours to be given up would take as long again.
 
         Raises EnvironmentFailed for a network that cannot be built or is not as computed.
         """
@@ -50,25 +55,24 @@ class BackboneEnvironment(Networked):
             raise EnvironmentFailed(f"no query of a backbone: {error}", proven_ours=True) from None
         self._net = await self._warm.begin_backbone(render(world), self._emulator)
         await self._net.build()
-        state = await self._observe_until(self._case.wanted, "the healthy network")
-        if faults:
-            for fault in faults:
-                await self._net.inject(fault.inject, traced=self._traced)
-            parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
-            state = await self._observe_until(
-                intended(broken(world, changes)), f"the network with {parts}"
-            )
-        return state
+        for fault in faults:
+            await self._net.inject(fault.inject, traced=self._traced)
+        parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
+        return await self._observe_until(broken(world, changes), parts or "no fault")
 
-    async def _observe_until(self, wanted: Facts, what: str) -> State:
+    async def _observe_until(self, computed: World, parts: str) -> State:
         """The settled state as soon as it is as computed.
 
         Raises EnvironmentFailed when it does not come to that.
         """
+        tables = settle(computed)
+        wanted, known = facts_of(computed, expected(computed, tables)), neighbours(tables)
         deadline = time.monotonic() + _AS_COMPUTED_S
-        while wrong := _unlike(self._case.world, wanted, state := await self._opened.observe()):
+        while wrong := _unlike(computed, wanted, state := await self._opened.observe(known)):
             if time.monotonic() > deadline:
-                raise EnvironmentFailed(f"{what} is not as computed: {wrong}", evidence=state)
+                raise EnvironmentFailed(
+                    f"the network with {parts} is not as computed: {wrong}", evidence=state
+                )
             await asyncio.sleep(_PAUSE_S)  # of daemons that have not found each other yet
         return state
 

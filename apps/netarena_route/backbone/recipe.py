@@ -12,6 +12,9 @@ from typing import Literal, TypeAlias
 from netarena.model import Record
 
 Protocol: TypeAlias = Literal["tcp", "udp"]
+#: a router, ``ospf`` or ``bgp``, and whom it speaks to by that: who is behind an interface of its
+#: own, or at an address
+Neighbour: TypeAlias = tuple[str, str, str]
 #: of a machine, the files that the lab gives it and an agent may write
 SERVICES, ZONE, RESOLVER = "/etc/serve/services", "/etc/serve/zone", "/etc/serve/resolver"
 

@@ -41,6 +41,7 @@ from netarena_route.backbone.model import (
     World,
     bare,
 )
+from netarena_route.backbone.recipe import Neighbour
 from netarena_route.backbone.render import bare_addresses
 
 #: administrative distances of FRR; routes of the kernel are of nobody's choice
@@ -131,6 +132,13 @@ def settle(world: World) -> Tables:
         _add_statics(table, router)
         tables.fib[router.name] = table
     return tables
+
+
+def neighbours(tables: Tables) -> frozenset[Neighbour]:
+    """Who speaks to whom for good, from both sides."""
+    ends = (end for link in tables.adjacent for end in (link.one, link.other))
+    ospf = [(router, "ospf", port) for router, port in ends]
+    return frozenset([*ospf, *((one.router, "bgp", one.there) for one in tables.sessions)])
 
 
 def _connected(router: Router) -> Iterator[Route]:

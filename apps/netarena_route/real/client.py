@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from netarena.errors import EnvironmentFailed, one_line
 from netarena.model import JsonValue, Record
 from netarena.sandbox.child import Forker, Forking, Talk, program, try_out
-from netarena_route.backbone.recipe import Setup
+from netarena_route.backbone.recipe import Neighbour, Setup
 from netarena_route.world.model import World
 
 _START_S = 60.0  # interpreter and imports
@@ -101,9 +101,13 @@ class Net:
         )
         return Output.model_validate(answer)
 
-    async def observe(self) -> dict[str, JsonValue]:
-        """The settled state; ``state`` says what is in it."""
-        answer = await self._ask("observe")
+    async def observe(self, neighbours: Iterable[Neighbour] | None = None) -> dict[str, JsonValue]:
+        """The settled state; ``state`` says what is in it. A backbone whose ``neighbours`` are
+        these is not waited for until others have been tried, nor what may still act later."""
+        known: dict[str, Any] = {}
+        if neighbours is not None:
+            known["neighbours"] = sorted(neighbours)
+        answer = await self._ask("observe", **known)
         self.waited_s += answer["waited_s"]
         state: dict[str, JsonValue] = answer["state"]
         return state

@@ -5,7 +5,8 @@ A network is settled when
 * every adjacency that was there when the command had ended was refreshed by a hello or a keepalive
   sent after it, or is no more,
 * each that is not there has been tried once since, if anything was changed (where nothing was, the
-  try before this command failed by the same configuration),
+  try before this command failed by the same configuration), or those that are there are known to be
+  all that there will be,
 * nothing is on its way: no database that is exchanged, no computation or update that waits, and
 * what the daemons know and what the kernel routes stay the same for ``REST_S``.
 """
@@ -15,9 +16,11 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from netarena_route.backbone.recipe import Neighbour
 from netarena_route.real.backbone.frr import Answer, Terminals, Who
 
 #: a network that has not come to rest after so long does not, by whoever configured it; what a
@@ -74,6 +77,7 @@ class Look:
 
     at: float
     adjacencies: dict[Adjacency, Standing] = field(default_factory=dict)
+    neighbours: set[Neighbour] = field(default_factory=set)
     waiting: bool = False
     digest: str = ""
     #: (router, area) -> what is in its database; router id -> routers; and (router, area, id) of
@@ -120,10 +124,17 @@ class Settling:
         #: why it was not settled in the last look, in words
         self.why = ""
 
-    def wait(self, *, changed: bool, later_s: float = 0.0, within_s: float = SETTLE_S) -> bool:
-        """Return when it is settled, true, or when it has not been for so long.
+    def wait(
+        self,
+        *,
+        changed: bool,
+        later_s: float = 0.0,
+        neighbours: AbstractSet[Neighbour] | None = None,
+    ) -> bool:
+        """Return when it is settled, true, or when it has not been for ``SETTLE_S``.
 
-        What was changed may act on its own so much later.
+        What was changed may act on its own so much later. ``neighbours`` are those that there will
+        be, if that is known.
         """
         first = self._look()
         delayed_s = self._delayed_s()
@@ -146,14 +157,16 @@ class Settling:
                 since = now.at
             before = now
             down |= {one for one, found in now.adjacencies.items() if not found.up}
-            self.why = self._reason(first, now, now.at - since)
+            found_all = neighbours is not None and now.neighbours == neighbours
+            self.why = "" if found_all else self._missing(first, now, now.at - since)
+            self.why = self.why or _moving(now, now.at - since)
             if now_s < later_s + REST_S * bool(later_s):
                 self.why = self.why or "a change may still act"
             if not self.why:
                 self._failing |= down
                 self._failing -= {one for one, found in now.adjacencies.items() if found.up}
                 return True
-            if now_s > within_s + self._starved_s(delayed_s):
+            if now_s > SETTLE_S + self._starved_s(delayed_s):
                 return False
 
     def _starved_s(self, before: Sequence[float]) -> float:
@@ -162,8 +175,8 @@ class Settling:
         longest = max((b - a for a, b in zip(before, now, strict=True)), default=0.0)
         return min(longest, STARVED_S)
 
-    def _reason(self, first: Look, now: Look, rest_s: float) -> str:
-        """Why it is not settled; empty if it is."""
+    def _missing(self, first: Look, now: Look, rest_s: float) -> str:
+        """Which neighbours may still come or go; empty if none."""
         passed_s = now.at - first.at
         if passed_s < MEET_S:
             return "neighbours may still meet"
@@ -179,10 +192,6 @@ class Settling:
                 return f"{name} was not tried since"
             if not found.lasting and rest_s < _BUILD_S:
                 return f"{name} is under way"
-        if now.waiting:
-            return "something waits to be computed"
-        if rest_s < REST_S:
-            return "what is known changes"
         return ""
 
     def _look(self) -> Look:
@@ -205,6 +214,13 @@ class Settling:
         look.digest = told.hexdigest()
         look.waiting |= look.differs()
         return look
+
+
+def _moving(now: Look, rest_s: float) -> str:
+    """What is on its way; empty if nothing."""
+    if now.waiting:
+        return "something waits to be computed"
+    return "what is known changes" if rest_s < REST_S else ""
 
 
 def _heard(began: Standing, found: Standing) -> bool:
@@ -235,9 +251,11 @@ def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
                 up=kind in {"Full", "2-Way"},
                 next_s=_number(row.get("retransmitInterval")) or MEET_S,
             )
+            port = str(row.get("ifaceName")).partition(":")[0]
+            if look.adjacencies[key].up:
+                look.neighbours.add((router, "ospf", port))
             if kind == "Full" and _number(row.get("linkStateRetransmissionListCounter")):
-                interface = rows.get(str(row.get("ifaceName")).partition(":")[0], {})
-                look.owed.append((router, str(interface.get("area")), str(name)))
+                look.owed.append((router, str(rows.get(port, {}).get("area")), str(name)))
     for name, one in sorted(rows.items()):
         look.facts += [name, *(one.get(key) for key in _INTERFACE_FACTS)]
         # a passive one waits for nobody
@@ -263,6 +281,8 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             shut=state in _SHUT,
             next_s=1.0 + max(due),
         )
+        if state == _ESTABLISHED:
+            look.neighbours.add((router, "bgp", name))
         look.waiting |= state == _ESTABLISHED and bool(
             _number(row.get("inq")) or _number(row.get("outq"))
         )

@@ -18,7 +18,7 @@ from netarena_route.backbone.fault.change import (
 from netarena_route.backbone.fib import BLACKHOLE, Hop, Route, Table, resolve
 from netarena_route.backbone.follow import FULL_BYTES, SMALL_BYTES, Follower
 from netarena_route.backbone.model import MapEntry, PrefixEntry, PrefixList, RouteMap, World
-from netarena_route.backbone.routing import permits, settle
+from netarena_route.backbone.routing import neighbours, permits, settle
 
 
 def _route(prefix: str, hop: Hop, distance: int = 1, metric: int = 0) -> Route:
@@ -78,6 +78,17 @@ def test_sessions_need_both_ends_to_agree(world: World, update: Mapping[str, obj
     number = len(settle(world).sessions)
     changed = on_peer(router.name, peer.address, **update)(world)
     assert len(settle(changed).sessions) == number - 2
+
+
+def test_neighbours_are_told_from_both_sides(world: World) -> None:
+    tables = settle(world)
+    found = neighbours(tables)
+    assert len(found) == 2 * len(tables.adjacent) + len(tables.sessions)
+    link = tables.adjacent[0]
+    assert {(link.one[0], "ospf", link.one[1]), (link.other[0], "ospf", link.other[1])} <= found
+    for router in (*world.routers, *world.outside):
+        peers = {peer.address for peer in router.bgp.peers}
+        assert {to for one, by, to in found if (one, by) == (router.name, "bgp")} <= peers
 
 
 def test_a_list_that_there_is_not_matches_nothing_in_a_route_map(world: World) -> None:

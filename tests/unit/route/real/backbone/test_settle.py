@@ -68,8 +68,8 @@ def waits(
     *,
     changed: bool = True,
     kernel: Any = None,
-    later_s: float = 0.0,
     delayed_s: Any = tuple,
+    **more: Any,
 ) -> tuple[bool, float, str]:
     world = World(clock, tell)
     settling = settle.Settling(
@@ -78,14 +78,14 @@ def waits(
         kernel or (lambda: b""),
         delayed_s,
     )
-    return *wait(settling, clock, changed=changed, later_s=later_s), settling.why
+    return *wait(settling, clock, changed=changed, **more), settling.why
 
 
 def wait(
-    settling: settle.Settling, clock: Clock, *, changed: bool, later_s: float = 0.0
+    settling: settle.Settling, clock: Clock, *, changed: bool, **more: Any
 ) -> tuple[bool, float]:
     began = clock.now
-    return settling.wait(changed=changed, later_s=later_s), clock.now - began
+    return settling.wait(changed=changed, **more), clock.now - began
 
 
 def about(seconds: float) -> Any:
@@ -113,6 +113,21 @@ def test_a_neighbour_that_is_silent_is_waited_for_until_it_is_given_up(clock: Cl
         }
 
     assert waits(clock, tell) == (True, about(3.4), "")
+
+
+def test_no_other_neighbour_is_waited_for_where_they_are_known(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {
+            OSPF: ospf("Full", hellos(now, 0)) if now < 3 else ospf(""),
+            BGP: bgp("Active", nextConnectTimerDueInMsecs=4000),
+        }
+
+    assert waits(clock, tell, neighbours={("r1", "ospf", "eth0")}) == (True, about(0.5), "")
+    clock.now = 100.0
+    assert waits(clock, tell, neighbours=set()) == (True, about(3.4), "")
+    clock.now = 100.0
+    awaited = {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
+    assert waits(clock, tell, neighbours=awaited) == (True, about(6.0), "")
 
 
 def test_a_session_that_is_down_is_tried_once_more_after_a_change_only(clock: Clock) -> None:
