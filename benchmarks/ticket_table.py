@@ -1,6 +1,6 @@
-"""What an agent did with tickets, as a table by the number of faults, of the folders of runs.
+"""What agents did with tickets: of folders of runs a table by the number of faults, or by folder.
 
-    python benchmarks/ticket_table.py RUN [RUN ...]
+    python benchmarks/ticket_table.py [--by run] RUN [RUN ...]
     python benchmarks/into_page.py docs/evidence/tickets.md "k8s by hand" \
         benchmarks/ticket_table.py RUN
 
@@ -50,15 +50,19 @@ def row(name: str, episodes: Sequence[Episode]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--by", choices=("faults", "run"), default="faults")
     parser.add_argument("runs", nargs="+", type=Path)
     arguments = parser.parse_args()
-    by_label: dict[str, list[Episode]] = defaultdict(list)
+    parts: dict[str, list[Episode]] = defaultdict(list)
     for run in arguments.runs:
         for episode in read_episodes(run / "journal.jsonl"):
-            by_label[episode.label.removeprefix("faults_")].append(episode)
-    rows = [row(name, by_label[name]) for name in sorted(by_label)]
-    rows.append(row("all", [one for some in by_label.values() for one in some]))
-    print("\n".join(table(HEADINGS, rows)))
+            faults = episode.label.removeprefix("faults_")
+            parts[run.name if arguments.by == "run" else faults].append(episode)
+    # runs in the order in which they are given
+    names = [*parts] if arguments.by == "run" else [*sorted(parts), "all"]
+    parts["all"] = [one for some in parts.values() for one in some]
+    rows = [row(name, parts[name]) for name in names]
+    print("\n".join(table((arguments.by, *HEADINGS[1:]), rows)))
 
 
 if __name__ == "__main__":
