@@ -9,15 +9,21 @@ A network is settled when
   all that there will be,
 * nothing is on its way: no database that is exchanged, no computation or update that waits, and
 * what the daemons know and what the kernel routes stay the same for ``REST_S``.
+
+Times are those in which daemons could run: what one of them waited for a processor is taken off.
+bgpd tries a session that failed again and again after twice as long, up to a minute; who has
+changed something wants to see what comes of it, so all that wait are told to try now.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 from typing import Any, NamedTuple, TypeAlias
 
 from netarena_route.backbone.recipe import Neighbour
@@ -37,6 +43,8 @@ _BUILD_S = 1.0
 _LOOK_S, _EARLY_LOOK_S, _LEAST_S = 0.1, 0.25, 0.005
 #: of the times that daemons tell
 _JITTER_S = 0.2
+#: after which a session is tried for the first time
+_START_S = 1.0
 
 _OSPF = ("show ip ospf neighbor json", "show ip ospf interface json", "show ip ospf json")
 _BGP = ("show bgp ipv4 unicast summary json", "show bgp neighbors json")
@@ -78,6 +86,10 @@ class Look:
     at: float
     adjacencies: dict[Adjacency, Standing] = field(default_factory=dict)
     neighbours: set[Neighbour] = field(default_factory=set)
+    #: sessions that are tried again only after longer than at first, and when each daemon has
+    #: waited so long for a processor since it began
+    late: list[tuple[str, str]] = field(default_factory=list)
+    delayed_s: Sequence[float] = ()
     waiting: bool = False
     digest: str = ""
     #: (router, area) -> what is in its database; router id -> routers; and (router, area, id) of
@@ -137,11 +149,13 @@ class Settling:
         be, if that is known.
         """
         first = self._look()
-        delayed_s = self._delayed_s()
-        before, since = first, first.at
-        now_s = 0.0
         if changed:
             self._failing = set()
+            if first.late:
+                self._try_now(first.late)
+                first = self._look()
+        before = moved = first
+        now_s = 0.0
         down: set[Adjacency] = set()
         while True:
             # looks cost the daemons' time: before anything can be settled there are few
@@ -154,30 +168,31 @@ class Settling:
             now = self._look()
             now_s = now.at - first.at
             if now.digest != before.digest:
-                since = now.at
-            before = now
+                moved = now
+            before, rest_s = now, _ran_s(moved, now)
             down |= {one for one, found in now.adjacencies.items() if not found.up}
             found_all = neighbours is not None and now.neighbours == neighbours
-            self.why = "" if found_all else self._missing(first, now, now.at - since)
-            self.why = self.why or _moving(now, now.at - since)
+            self.why = "" if found_all else self._missing(first, now, rest_s)
+            self.why = self.why or _moving(now, rest_s)
             if now_s < later_s + REST_S * bool(later_s):
                 self.why = self.why or "a change may still act"
             if not self.why:
                 self._failing |= down
                 self._failing -= {one for one, found in now.adjacencies.items() if found.up}
                 return True
-            if now_s > SETTLE_S + self._starved_s(delayed_s):
+            if _ran_s(first, now) > SETTLE_S:
                 return False
 
-    def _starved_s(self, before: Sequence[float]) -> float:
-        """What the daemon that waited longest has waited for a processor since."""
-        now = self._delayed_s()
-        longest = max((b - a for a, b in zip(before, now, strict=True)), default=0.0)
-        return min(longest, STARVED_S)
+    def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
+        """What is not there is cleared: nothing is lost, and it is tried as for the first time."""
+        orders: dict[Who, list[str]] = {}
+        for router, peer in sessions:
+            orders.setdefault((router, "bgpd"), []).append(f"clear bgp ipv4 unicast {peer}")
+        self._terminals.ask(orders)
 
     def _missing(self, first: Look, now: Look, rest_s: float) -> str:
         """Which neighbours may still come or go; empty if none."""
-        passed_s = now.at - first.at
+        passed_s = _ran_s(first, now)
         if passed_s < MEET_S:
             return "neighbours may still meet"
         for one, found in now.adjacencies.items():
@@ -196,7 +211,7 @@ class Settling:
 
     def _look(self) -> Look:
         answers = self._terminals.ask(self._questions)
-        look = Look(time.monotonic())
+        look = Look(time.monotonic(), delayed_s=self._delayed_s())
         for who in self._questions:
             look.facts.append(who)
             if who not in answers:
@@ -214,6 +229,13 @@ class Settling:
         look.digest = told.hexdigest()
         look.waiting |= look.differs()
         return look
+
+
+def _ran_s(before: Look, now: Look) -> float:
+    """How long every daemon could run meanwhile: the one that waited longest for a processor."""
+    waited = zip(before.delayed_s, now.delayed_s, strict=True)
+    longest = max((b - a for a, b in waited), default=0.0)
+    return now.at - before.at - min(longest, STARVED_S)
 
 
 def _moving(now: Look, rest_s: float) -> str:
@@ -281,11 +303,19 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             shut=state in _SHUT,
             next_s=1.0 + max(due),
         )
+        if state == "Idle" and due[0] > _START_S + _JITTER_S and _is_address(name):
+            look.late.append((router, name))
         if state == _ESTABLISHED:
             look.neighbours.add((router, "bgp", name))
         look.waiting |= state == _ESTABLISHED and bool(
             _number(row.get("inq")) or _number(row.get("outq"))
         )
+
+
+def _is_address(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return str(IPv4Address(text)) == text
+    return False
 
 
 def _object(value: Any) -> dict[str, Any]:

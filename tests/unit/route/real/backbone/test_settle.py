@@ -33,8 +33,12 @@ class World:
         self.clock = clock
         self.tell = tell
         self.looks = 0
+        self.cleared: tuple[float, Any] = (1e9, {})
 
     def ask(self, questions: Mapping[frr.Who, Sequence[str]]) -> dict[frr.Who, list[frr.Answer]]:
+        if any(one.startswith("clear") for asked in questions.values() for one in asked):
+            self.cleared = self.clock.now - 100.0, dict(questions)
+            return {}
         self.looks += 1
         told = self.tell(self.clock.now - 100.0)
         return {who: [frr.Answer(json.dumps(one), 0) for one in told[who]] for who in told}
@@ -113,6 +117,44 @@ def test_a_neighbour_that_is_silent_is_waited_for_until_it_is_given_up(clock: Cl
         }
 
     assert waits(clock, tell) == (True, about(3.4), "")
+
+
+def test_a_session_that_is_tried_ever_later_is_tried_at_once_after_a_change(clock: Clock) -> None:
+    """bgpd doubles its pause after each failure."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        began, due_s = world.cleared[0], 30.0
+        if now >= began:
+            due_s = began + 1.0 - now
+        peer = bgp("Idle", nextStartTimerDueInMsecs=1000 * due_s)
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established") if due_s < 0 else peer}
+
+    world = World(clock, tell)
+    settling = settle.Settling(world, {"r1": ("ospfd", "bgpd")}, lambda: b"")  # type: ignore[arg-type] # stands for it
+    settled, took_s = wait(settling, clock, changed=True)
+    assert world.cleared == (0.0, {BGP: ["clear bgp ipv4 unicast 10.0.0.2"]})
+    assert (settled, took_s) == (True, about(1.4))
+    # who looks alone waits for nothing, and has nothing tried
+    world.cleared = 1e9, {}
+    clock.now = 100.0
+    settling._failing = {("r1", "bgp", "10.0.0.2")}
+    assert wait(settling, clock, changed=False) == (True, about(1.1))
+    assert not world.cleared[1]
+
+
+@pytest.mark.parametrize("name", ["eth0", "10.0.0.2 soft", "fe80::1", "*"])
+def test_no_session_is_cleared_but_by_its_address(name: str) -> None:
+    assert not settle._is_address(name)
+
+
+def test_time_in_which_a_daemon_waits_for_a_processor_is_no_rest(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
+
+    def busy() -> list[float]:
+        return [0.0, (clock.now - 100.0) / 2]
+
+    assert waits(clock, tell, delayed_s=busy) == (True, about(2.2), "")
 
 
 def test_no_other_neighbour_is_waited_for_where_they_are_known(clock: Clock) -> None:
