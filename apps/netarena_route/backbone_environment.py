@@ -23,7 +23,7 @@ from netarena_route.real.client import Warm
 #: from the last fault until the network is as computed
 _AS_COMPUTED_S = 30.0
 #: between looks meanwhile
-_PAUSE_S = 0.3
+_PAUSE_S = 0.1
 
 
 class BackboneEnvironment(Networked):

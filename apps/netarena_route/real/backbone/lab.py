@@ -331,9 +331,10 @@ class Lab(Worker):
         later_s = 0.0 if known is not None else max(0.0, self._acts_until - time.monotonic())
         settled = self._settling.wait(changed=self._changed, later_s=later_s, neighbours=known)
         self._changed = False
-        # what is as it was before was seen twice; else a second look tells what is lost for good
+        # what is as it was before was seen twice; else a second look tells what is lost for good.
+        # Who knows which neighbours there are knows what is to be seen, too
         found = self._look(settled=settled)
-        for _ in range(_LOOKS):
+        for _ in range(_LOOKS if known is None else 0):
             if found == self._seen:
                 break
             self._seen, found = found, self._look(settled=settled)
