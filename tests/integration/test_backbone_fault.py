@@ -5,6 +5,7 @@ All methods are proven so by ``benchmarks/prove_backbone.py``; here some of each
 
 from __future__ import annotations
 
+import json
 import random
 import time
 
@@ -57,5 +58,32 @@ async def test_faults_break_what_is_computed_and_their_repairs_undo_it() -> None
                     output = await net.run(command.machine, command.command, _COMMAND_S)
                     assert output.exit == 0, output.output
             assert await _wrong_at_last(net, world, wanted) == []
+        finally:
+            await net.close()
+
+
+async def test_a_session_that_failed_for_long_is_there_once_it_is_repaired() -> None:
+    """bgpd tries again after 1, 2, 4, ... s: the repair does not wait for that."""
+    rng = random.Random(3)
+    world = draw(rng, 4)
+    ((fault, change),) = one_of_each(world, rng, ["bgp_as"])
+    (order,) = fault.inject
+    address = order.command.partition("neighbor ")[2].partition(" ")[0]
+    async with Warm() as warm:
+        net = await warm.begin_backbone(render(world), "netns")
+        try:
+            await net.build()
+            await net.inject(fault.inject)
+            assert await _wrong_at_last(net, world, intended(broken(world, [change]))) == []
+            show, due_s, deadline = f"show bgp neighbors {address} json", 0.0, time.monotonic() + 60
+            while due_s < 15 and time.monotonic() < deadline:
+                told = await net.run(order.machine, f"vtysh -c '{show}'", _COMMAND_S)
+                due_s = json.loads(told.output)[address].get("nextStartTimerDueInMsecs", 0) / 1000
+            assert due_s >= 15
+            for command in fault.repair:
+                await net.run(command.machine, command.command, _COMMAND_S)
+            seen = read(await net.observe())
+            assert seen.settled
+            assert misfits(intended(world), facts_of(world, seen)) == []
         finally:
             await net.close()
