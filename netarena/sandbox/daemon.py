@@ -131,8 +131,9 @@ class Confined:
         return [name for name, pid in self._processes.items() if not _runs(pid)]
 
     def delayed_s(self) -> list[float]:
-        """How long each known one has waited for a processor since it began, s (the second field
-        of the kernel's /proc/PID/schedstat, in ns); 0 where that is not told."""
+        """How long the threads of each known one have waited for a processor since they began, s
+        (the second field of the kernel's /proc/PID/task/TID/schedstat, in ns); 0 where that is not
+        told."""
         return [_delayed_s(pid) for pid in self._processes.values()]
 
     def excess(self) -> str:
@@ -218,10 +219,12 @@ def _size(pid: int) -> int:
 
 
 def _delayed_s(pid: int) -> float:
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
+    waited = 0
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError, IndexError):
+                waited += int((thread / "schedstat").read_bytes().split()[1])
+    return waited / 1e9
 
 
 def family() -> dict[int, int]:

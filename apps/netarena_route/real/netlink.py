@@ -25,7 +25,7 @@ GETROUTE = 26
 NEWNEIGH, DELNEIGH, GETNEIGH = 28, 29, 30
 GETRULE = 34
 GETNEXTHOP = 106
-NEWQDISC, GETQDISC = 36, 38
+NEWQDISC, DELQDISC, GETQDISC = 36, 37, 38
 _GETNEIGHTBL = 66
 
 _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
@@ -285,11 +285,11 @@ def stop_queues(netlink: Netlink) -> bool:
     From then on these links drop what they are to send: what held it is not repaired by this.
     """
     waiting = {queue.ifindex for queue in queues(netlink) if queue.waiting}
-    netlink.send([_drop_all(index) for index in sorted(waiting)])
+    netlink.send([drop_all(index) for index in sorted(waiting)])
     return bool(waiting)
 
 
-def _drop_all(index: int) -> Message:
+def drop_all(index: int) -> Message:
     """A queue without room, in place of what the link has."""
     return Message(
         NEWQDISC,
@@ -298,6 +298,11 @@ def _drop_all(index: int) -> Message:
         + attribute(_TCA_OPTIONS, struct.pack("=I", 0)),
         CREATE,
     )
+
+
+def drop_none(index: int) -> Message:
+    """The queue that the link had at first."""
+    return Message(DELQDISC, _TRAFFIC.pack(0, index, 0, _ROOT, 0))
 
 
 def fixed_neighbours(netlink: Netlink) -> int:

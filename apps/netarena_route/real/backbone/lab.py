@@ -31,6 +31,8 @@ from netarena_route.real.netlink import (
     GETADDR,
     Netlink,
     attributes,
+    drop_all,
+    drop_none,
     neighbours_refused,
     permanent_neighbour,
 )
@@ -72,6 +74,8 @@ class Lab(Worker):
         self._terminals = frr.Terminals()
         self._wanted: dict[str, tuple[str, ...]] = {}
         self._recipes: dict[str, Recipe] = {}
+        #: links of routers that send nothing yet
+        self._apart: dict[str, list[int]] = {}
         #: whether a command may have set something since the last look, and until when that may
         #: act (monotonic, s)
         self._changed = True
@@ -87,7 +91,12 @@ class Lab(Worker):
         return tuple(self._recipes)
 
     def build(self, setup: dict[str, Any], emulator: str) -> dict[str, float]:
-        """Make the network, whose routers then find each other; how long each took, in s."""
+        """Make the network; how long each took, in s.
+
+        Its routers meet when it is first used: what is injected before that has been so when they
+        do. Of what one withdraws while two others tell each other all that they know, ospfd leaves
+        some behind.
+        """
         began = time.monotonic()
         self._setup = Setup.model_validate(setup)
         self._recipes = {recipe.machine: recipe for recipe in self._setup.recipes}
@@ -100,8 +109,10 @@ class Lab(Worker):
         for space in self._spaces.values():
             self._stack.callback(os.close, space)
         configure(self._setup, self._spaces)
+        self._reach_kernels()
+        self._keep_apart()
         self._start_daemons()
-        self._listen()  # while they find each other
+        self._listen()  # while they start
         self._know_neighbours()
         self._reach_daemons()
         return {
@@ -110,6 +121,18 @@ class Lab(Worker):
             "verified_s": 0.0,
             "waited_s": 0.0,
         }
+
+    def _keep_apart(self) -> None:
+        """Have routers send nothing."""
+        for name in (one.machine for one in self._setup.recipes if one.frr is not None):
+            with entered(self._spaces[name]):
+                self._apart[name] = [index for index, text in socket.if_nameindex() if text != "lo"]
+            self._netlinks[name].send([drop_all(index) for index in self._apart[name]])
+
+    def _let_meet(self) -> None:
+        while self._apart:
+            name, indices = self._apart.popitem()
+            self._netlinks[name].send([drop_none(index) for index in indices])
 
     def _make_folders(self) -> None:
         mount_memory(_HOME, _FILES_BYTES, _FILES)
@@ -214,12 +237,16 @@ class Lab(Worker):
         """What the kernels of all machines route."""
         return b"".join(one for name in self._names for one in routes(self._netlinks[name]))
 
-    def _listen(self) -> None:
-        """Open what looks need in each namespace, and keep it."""
+    def _reach_kernels(self) -> None:
         self._netlinks[""] = self._stack.enter_context(Netlink())
         for name in self._names:
             with entered(self._spaces[name]):
                 self._netlinks[name] = self._stack.enter_context(Netlink())
+
+    def _listen(self) -> None:
+        """Open what looks need in each namespace, and keep it."""
+        for name in self._names:
+            with entered(self._spaces[name]):
                 flusher = os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
                 counters = os.open("/proc/thread-self/net/snmp", os.O_RDONLY | os.O_CLOEXEC)
             self._flushers.append(flusher)
@@ -264,6 +291,7 @@ class Lab(Worker):
         if not self._recipes[machine].login:
             told = f"[{machine} is another's: you cannot log in there]\n"
             return {"output": told, "exit": None, "timed_out": False, "stopped": ""}
+        self._let_meet()
         before = self._settings.of(machine)
         # as it was when an agent first came
         self._first.setdefault(machine, before.digest)
@@ -327,6 +355,7 @@ class Lab(Worker):
 
     def observe(self, neighbours: list[list[str]] | None = None) -> dict[str, Any]:
         """The settled state; see ``Net.observe``."""
+        self._let_meet()
         known = None if neighbours is None else {(one, by, to) for one, by, to in neighbours}
         later_s = 0.0 if known is not None else max(0.0, self._acts_until - time.monotonic())
         settled = self._settling.wait(changed=self._changed, later_s=later_s, neighbours=known)

@@ -10,7 +10,7 @@ A network is settled when
 * nothing is on its way: no database that is exchanged, no computation or update that waits, and
 * what the daemons know and what the kernel routes stay the same for ``REST_S``.
 
-Times are those in which daemons could run: what one of them waited for a processor is taken off.
+Times are those in which daemons could run: what two of them waited for a processor is taken off.
 bgpd tries a session that failed again and again after twice as long, up to a minute; who has
 changed something wants to see what comes of it, so all that wait are told to try now.
 """
@@ -149,7 +149,7 @@ class Settling:
         be, if that is known.
         """
         first = self._look()
-        if changed:
+        if changed or first.neighbours != (neighbours or first.neighbours):
             self._failing = set()
             if first.late:
                 self._try_now(first.late)
@@ -232,10 +232,10 @@ class Settling:
 
 
 def _ran_s(before: Look, now: Look) -> float:
-    """How long every daemon could run meanwhile: the one that waited longest for a processor."""
-    waited = zip(before.delayed_s, now.delayed_s, strict=True)
-    longest = max((b - a for a, b in waited), default=0.0)
-    return now.at - before.at - min(longest, STARVED_S)
+    """How long both ends of any session could run meanwhile: less what the two daemons that waited
+    longest for a processor did."""
+    waited = sorted(b - a for a, b in zip(before.delayed_s, now.delayed_s, strict=True))
+    return now.at - before.at - min(sum(waited[-2:]), STARVED_S)
 
 
 def _moving(now: Look, rest_s: float) -> str:
