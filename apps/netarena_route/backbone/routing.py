@@ -117,20 +117,26 @@ def settle(world: World) -> Tables:
         base[router.name] = Table(inner[router.name])
         _add_statics(base[router.name], router)
     closed: set[tuple[str, int]] = set()
-    follower = Follower(world, base)
-    while True:
-        tables.sessions = list(_sessions(world, base, follower, owners, closed))
+    tables.fib = base
+    # what sessions brought may lead to who could not be reached before, as a default route does
+    for _ in range(_ROUNDS):
+        follower = Follower(world, tables.fib)
+        sessions = list(_sessions(world, tables.fib, follower, owners, closed))
+        if sessions == tables.sessions and tables.fib is not base:
+            tables.doubtful |= follower.doubtful
+            return tables
+        tables.sessions = sessions
         speakers = _Speakers(world, base, tables)
         speakers.run()
-        full = speakers.overfull() - closed
-        if not full:
-            break
-        closed |= full
-    tables.doubtful |= follower.doubtful
-    for router in (*world.routers, *world.outside):
-        table = Table((*inner[router.name], *speakers.routes(router.name)))
-        _add_statics(table, router)
-        tables.fib[router.name] = table
+        tables.fib = {}
+        for router in (*world.routers, *world.outside):
+            table = Table((*inner[router.name], *speakers.routes(router.name)))
+            _add_statics(table, router)
+            tables.fib[router.name] = table
+        if full := speakers.overfull() - closed:
+            closed |= full
+            tables.fib = base
+    tables.doubtful |= {(one.router, one.there) for one in tables.sessions}
     return tables
 
 

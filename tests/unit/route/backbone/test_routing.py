@@ -15,9 +15,10 @@ from netarena_route.backbone.fault.change import (
     outer_peers,
     transit_ports,
 )
+from netarena_route.backbone.fault.table import KINDS
 from netarena_route.backbone.fib import BLACKHOLE, Hop, Route, Table, resolve
 from netarena_route.backbone.follow import FULL_BYTES, SMALL_BYTES, Follower
-from netarena_route.backbone.model import MapEntry, PrefixEntry, PrefixList, RouteMap, World
+from netarena_route.backbone.model import MapEntry, PrefixEntry, PrefixList, RouteMap, World, bare
 from netarena_route.backbone.routing import neighbours, permits, settle
 
 
@@ -78,6 +79,29 @@ def test_sessions_need_both_ends_to_agree(world: World, update: Mapping[str, obj
     number = len(settle(world).sessions)
     changed = on_peer(router.name, peer.address, **update)(world)
     assert len(settle(changed).sessions) == number - 2
+
+
+def test_a_session_stands_where_routes_that_another_brought_lead_back(world: World) -> None:
+    """Of a router whose own address nobody is told: who sends it all there is answers it."""
+    (method,) = (one for one in KINDS["ospf_network"] if one.name == "loopback_missing")
+    numbers = set()
+    for change in method.changes(world):
+        broken = change.edit(world)
+        router = broken.router(change.machine)
+        tables = settle(broken)
+        follower = Follower(broken, tables.fib)
+        found = {one.other for one in tables.sessions if one.router == router.name}
+        stand = 0
+        for peer in router.bgp.peers:
+            if peer.asn != world.asn:
+                continue
+            own = router.name, bare(router.loopback)
+            answered = follower.talk(own, (peer.description, peer.address), 179)
+            # the other one begins nothing by a default route
+            assert (peer.description in found) == (answered and not peer.passive)
+            stand += peer.description in found
+        numbers.add(stand)
+    assert numbers == {0, 1}
 
 
 def test_neighbours_are_told_from_both_sides(world: World) -> None:
