@@ -39,7 +39,7 @@ def row(name: str, episodes: Sequence[Episode]) -> list[str]:
         str(len(graded)),
         str(sum(one.correct and one.safe for one in graded)),
         str(sum(one.correct for one in graded)),
-        f"{statistics.median(one.iterations for one in graded):g}" if graded else "-",
+        f"{statistics.median(len(one.steps) for one in graded):g}" if graded else "-",
         str(sum(one.claim_right is False for one in graded)),
         str(sum(not one.claimed for one in graded)),
         mean([one.recall for one in fits]),

@@ -228,12 +228,14 @@ class Application(ABC):
         ``state`` is the last settled state, ``steps`` the turns so far.
         """
 
-    def ticket(self, query: Query, steps: Sequence[Step], rng: random.Random) -> PromptParts:
+    def ticket(
+        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
+    ) -> PromptParts:
         """The parts of the next prompt of a ticket: documentation, what is intended, and symptoms
         as people report them, drawn by ``rng``, which is the same in each turn.
 
-        No word of what is wrong but these: no state, no verdict. For applications whose config
-        has the briefing.
+        No word of what is wrong but these, and no verdict: of the last settled ``state`` where the
+        world is, at most. For applications whose config has the briefing.
         """
         raise NotImplementedError
 
@@ -454,7 +456,7 @@ class Application(ABC):
             return self.prompt(query, state, steps)
         # by the open id, which sealing leaves as it is
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
-        parts = self.ticket(query, steps, random.Random(told))  # noqa: S311 -- not for secrets
+        parts = self.ticket(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
         turn = f"Turn {len(steps) + 1} of {self.turns(config)}; a declaration takes one, too."
         return replace(parts, situation=turn)
 

@@ -184,10 +184,10 @@ class Kubernetes(Reactive):
         world, namespace = _world(query), namespace_of(state)
         return prompt.prompt_parts(query, world, namespace, state, steps, _TOLD_LIMITS)
 
-    def ticket(self, query: Query, steps: Sequence[Step], rng: random.Random) -> PromptParts:
-        seen = [step.state for step in steps if step.state is not None]
-        namespace = namespace_of(seen[-1]) if seen else NAMESPACE
-        return ticket.ticket_parts(query, namespace, steps, _TICKET_LIMITS, rng)
+    def ticket(
+        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
+    ) -> PromptParts:
+        return ticket.ticket_parts(query, namespace_of(state), steps, _TICKET_LIMITS, rng)
 
     def claim(self, move: Move) -> Claim | None:
         return claim.claim_of(move)

@@ -93,8 +93,12 @@ def _changes(
 
 
 def _text(policy: Policy | None) -> str | None:
-    """A policy's spec as people write it; equal specs give equal text."""
-    return None if policy is None else _yaml(json.dumps(policy.model_dump(mode="json")["spec"]))
+    """A policy's spec as people write it, without lists that are empty, which say what those that
+    are left out say; equal specs give equal text."""
+    if policy is None:
+        return None
+    spec = policy.model_dump(mode="json")["spec"]
+    return _yaml(json.dumps({key: value for key, value in spec.items() if value != []}))
 
 
 #: a shop has few policies, each in many states; writing YAML takes a millisecond

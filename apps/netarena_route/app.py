@@ -209,7 +209,10 @@ class Route(Reactive):
             return backbone.prompt_parts(query, state, steps, _TOLD_LIMITS)
         return prompt.prompt_parts(query, _world(query), state, steps, _TOLD_LIMITS)
 
-    def ticket(self, query: Query, steps: Sequence[Step], rng: random.Random) -> PromptParts:
+    def ticket(
+        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
+    ) -> PromptParts:
+        del state
         if _is_backbone(query):
             return backbone.ticket_parts(query, steps, _TICKET_LIMITS, rng)
         return ticket.ticket_parts(query, _world(query), steps, _TOLD_LIMITS, rng)

@@ -155,7 +155,10 @@ class Toy(Application):
         return PromptParts("You run a waterworks.", "`open NAME` or `close NAME`, NAME being "
                            "v1 to v8.", query.text, str(state), history)  # fmt: skip
 
-    def ticket(self, query: Query, steps: Sequence[Step], rng: random.Random) -> PromptParts:
+    def ticket(
+        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
+    ) -> PromptParts:
+        del state
         dry = [action.parameters["valve"] for action in query.actions] or [rng.choice(VALVES)]
         history = tuple(f"{step.move}: {step.output}" for step in steps)
         return PromptParts("You run a waterworks; all valves are to be open.", "`open NAME` or "

@@ -101,6 +101,8 @@ class Triage:
                 self._sent.add(command)
                 self._causes.setdefault(name, word)
                 return fenced(command)
+        if any(_misfits(self._world, net)):  # and no repair is known: it ends with the turns
+            return fenced(f"{_DUMP} | cut -c1-{_PIECE_CHARS}")
         return fenced(write_claim(Cause(*cause) for cause in self._causes.items()))
 
     def _look_again(self, prompt: str) -> None:
@@ -233,15 +235,20 @@ def _granted(world: World) -> list[bool]:
 Repair: TypeAlias = tuple[str, SpecDict, str]
 
 
+def _misfits(world: World, net: Net) -> Iterator[tuple[Use, bool]]:
+    """The connections that are not as intended, and whether they are to be."""
+    wanted = zip(world.needs, _granted(world), strict=True)
+    for use, right in [*wanted, *((use, True) for use in world.uses)]:
+        if use is not None and net.allows(use) != right:
+            yield use, right
+
+
 def _repairs(world: World, net: Net, policies: Mapping[str, SpecDict]) -> Iterator[Repair]:
     """For all connections that are not as intended, the receiver's side before the sender's: what
     is blocked first."""
-    wanted = _granted(world)
     lacking: dict[tuple[str, str], list[Use]] = {}
     opened = []
-    for use, right in [*zip(world.needs, wanted, strict=True), *((u, True) for u in world.uses)]:
-        if use is None or net.allows(use) == right:
-            continue
+    for use, right in _misfits(world, net):
         if not right:
             opened.append(use)
             continue

@@ -68,12 +68,20 @@ def test_what_cannot_be_is_refused(values, why):
         list(Kubernetes().generate(KubernetesConfig.parse(values), 1))
 
 
+def test_the_first_prompt_says_where_the_shop_is(drawn):
+    """On a real cluster each episode has a namespace of its own."""
+    application, config, queries = drawn
+    for query in queries[:2]:
+        parts = str(application.brief(config, query, {"namespace": "shop-of-this-one"}, ()))
+        assert "shop-of-this-one" in parts
+
+
 def test_what_is_reported_is_true_and_some_of_it_is_no_symptom(drawn):
     application, config, queries = drawn
     for query in queries:
         world = world_of(query)
-        parts = application.brief(config, query, None, ())
-        assert parts == application.brief(config, query, None, ())
+        parts = application.brief(config, query, {}, ())
+        assert parts == application.brief(config, query, {}, ())
         assert parts.situation == "Turn 1 of 12; a declaration takes one, too."
         healthy, now = Net(world, world.policies), Net(world, faulty(world, faults_of(query)))
         seen = [
@@ -103,7 +111,7 @@ def test_that_names_say_nothing_is_told_where_they_do(world, told):
     values = {"briefing": "ticket", "world": world, "error_types": "faults_0"}
     config = KubernetesConfig.parse({**values, **({"num_apps": 20} if told else {})})
     (query,) = Kubernetes().generate(config, 1)
-    rules = Kubernetes().brief(config, query, None, ()).rules
+    rules = Kubernetes().brief(config, query, {}, ()).rules
     assert ("Names of policies say nothing" in rules) == told
     assert "\n\n\n" not in rules
     assert "$" not in rules
@@ -132,7 +140,7 @@ def test_a_use_that_stopped_may_be_the_symptom():
         actions=(action_of(fault),),
     )
     config = KubernetesConfig.parse({"briefing": "ticket"})
-    task = Kubernetes().brief(config, query, None, ()).task
+    task = Kubernetes().brief(config, query, {}, ()).task
     stopped = [use for use in world.uses if str(use) in fault.stopped]
     assert [u for u in stopped for form in _SEEN_BESIDE[False] if _told(world, u, form) in task]
 
@@ -142,7 +150,7 @@ def test_how_many_faults_there_are_is_drawn_by_the_label_and_told_to_nobody(draw
     assert [len(query.actions) for query in queries] == [0, 1, 3]
     assert [query.level for query in queries] == ["level1", "level1", "level3"]
     for query in queries:
-        parts = application.brief(config, query, None, ())
+        parts = application.brief(config, query, {}, ())
         assert "faults_" not in str(parts)
         assert config.briefing is Briefing.TICKET
 

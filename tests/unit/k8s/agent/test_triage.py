@@ -12,6 +12,7 @@ import pytest
 
 from netarena.model import Query
 from netarena.prompts import render
+from netarena_k8s.agent import triage
 from netarena_k8s.agent.triage import Triage, read_plan
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.claim import claim_of
@@ -75,7 +76,7 @@ def play(query: Query) -> tuple[list[str], dict[str, dict]]:
     """The moves of the operator, and what the policies have become."""
     world = world_of(query)
     policies = {one.name: dict(one.spec) for one in faulty(world, faults_of(query))}
-    prompt = render(CONFIG.prompt_type, Kubernetes().brief(CONFIG, query, None, ()))
+    prompt = render(CONFIG.prompt_type, Kubernetes().brief(CONFIG, query, {}, ()))
     operator, moves, output = Triage(), [], ""
     while len(moves) < 12:
         move = read_reply(operator.reply(f"{prompt}{output}"))
@@ -124,8 +125,18 @@ def test_it_looks_until_nothing_is_left_and_names_what_it_changed(kinds: tuple[s
     assert {cause.place for cause in claim.causes} == changed
 
 
+def test_nothing_is_claimed_while_something_is_known_to_be_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(triage, "_repairs", lambda *_: ())
+    moves, policies = play(query_with("remove_ingress"))
+    assert not is_right(policies)
+    assert len(moves) == 12
+    assert all(claim_of(move) is None for move in moves)
+
+
 def test_the_plan_is_read_as_it_is_told() -> None:
-    prompt = render(CONFIG.prompt_type, Kubernetes().brief(CONFIG, query_with(), None, ()))
+    prompt = render(CONFIG.prompt_type, Kubernetes().brief(CONFIG, query_with(), {}, ()))
     found, told = read_plan(prompt, SHOP.apps), SHOP.plan
     assert told is not None
     assert {one.address for one in found.guests} == {one.address for one in told.guests}

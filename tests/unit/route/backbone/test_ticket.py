@@ -27,8 +27,8 @@ def _ticket(label: str) -> Query:
 def test_a_ticket_tells_observations_and_the_documentation_alone(label: str, number: int) -> None:
     asked = _ticket(label)
     assert len(asked.actions) == number
-    parts = Route().ticket(asked, (), random.Random(1))
-    assert parts == Route().ticket(asked, (), random.Random(1))
+    parts = Route().ticket(asked, None, (), random.Random(1))
+    assert parts == Route().ticket(asked, None, (), random.Random(1))
     assert parts.task.startswith("A ticket has come in: ")
     assert not parts.situation
     case, faults = query.case_of(asked), query.faults_of(asked)
