@@ -277,6 +277,7 @@ def _maximum(world: World) -> Iterator[Change]:
             ),
             f"peer {peer.address}",
             *(f"list {one}" for one in sorted(lists)),
+            key=f"{router.name} peer {peer.address}",
         )
 
 

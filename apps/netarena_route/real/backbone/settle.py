@@ -11,8 +11,9 @@ A network is settled when
 * what the daemons know and what the kernel routes stay the same for ``REST_S``.
 
 Times are those in which daemons could run: what two of them waited for a processor is taken off.
-bgpd tries a session that failed again and again after twice as long, up to a minute; who has
-changed something wants to see what comes of it, so all that wait are told to try now.
+bgpd tries a session that failed again and again after twice as long, up to two minutes, and an end
+may wait for an answer to what the other has given up; who has changed something wants to see what
+comes of it, so all that are not there are told to try anew.
 """
 
 from __future__ import annotations
@@ -43,8 +44,6 @@ _BUILD_S = 1.0
 _LOOK_S, _EARLY_LOOK_S, _LEAST_S = 0.1, 0.25, 0.005
 #: of the times that daemons tell
 _JITTER_S = 0.2
-#: after which a session is tried for the first time
-_START_S = 1.0
 
 _OSPF = ("show ip ospf neighbor json", "show ip ospf interface json", "show ip ospf json")
 _BGP = ("show bgp ipv4 unicast summary json", "show bgp neighbors json")
@@ -86,9 +85,9 @@ class Look:
     at: float
     adjacencies: dict[Adjacency, Standing] = field(default_factory=dict)
     neighbours: set[Neighbour] = field(default_factory=set)
-    #: sessions that are tried again only after longer than at first, and when each daemon has
-    #: waited so long for a processor since it began
-    late: list[tuple[str, str]] = field(default_factory=list)
+    #: sessions that are not there, (router, address), but for those that nobody tries
+    failing: list[tuple[str, str]] = field(default_factory=list)
+    #: how long each daemon has waited for a processor since it began
     delayed_s: Sequence[float] = ()
     waiting: bool = False
     digest: str = ""
@@ -151,8 +150,13 @@ class Settling:
         first = self._look()
         if changed or first.neighbours != (neighbours or first.neighbours):
             self._failing = set()
-            if first.late:
-                self._try_now(first.late)
+            failing = [
+                (router, peer)
+                for router, peer in first.failing
+                if neighbours is None or (router, "bgp", peer) in neighbours
+            ]
+            if failing:
+                self._try_now(failing)
                 first = self._look()
         before = moved = first
         now_s = 0.0
@@ -174,7 +178,7 @@ class Settling:
             found_all = neighbours is not None and now.neighbours == neighbours
             self.why = "" if found_all else self._missing(first, now, rest_s)
             self.why = self.why or _moving(now, rest_s)
-            if now_s < later_s + REST_S * bool(later_s):
+            if _ran_s(first, now) < later_s + REST_S * bool(later_s):
                 self.why = self.why or "a change may still act"
             if not self.why:
                 self._failing |= down
@@ -184,7 +188,8 @@ class Settling:
                 return False
 
     def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
-        """What is not there is cleared: nothing is lost, and it is tried as for the first time."""
+        """Clear what is not there, at both ends: it is tried as for the first time, a second later,
+        and no end waits for what the other has given up."""
         orders: dict[Who, list[str]] = {}
         for router, peer in sessions:
             orders.setdefault((router, "bgpd"), []).append(f"clear bgp ipv4 unicast {peer}")
@@ -232,9 +237,9 @@ class Settling:
 
 
 def _ran_s(before: Look, now: Look) -> float:
-    """How long both ends of any session could run meanwhile: less what the two daemons that waited
-    longest for a processor did."""
-    waited = sorted(b - a for a, b in zip(before.delayed_s, now.delayed_s, strict=True))
+    """The time between two looks less what the two daemons, as a session has, waited that waited
+    longest for a processor; at most ``STARVED_S``."""
+    waited = sorted(max(0.0, b - a) for a, b in zip(before.delayed_s, now.delayed_s, strict=True))
     return now.at - before.at - min(sum(waited[-2:]), STARVED_S)
 
 
@@ -271,7 +276,7 @@ def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
                 mark=look.at + _number(row.get("deadTimeMsecs")) / 1000,
                 lasting=kind in _LASTING,
                 up=kind in {"Full", "2-Way"},
-                next_s=_number(row.get("retransmitInterval")) or MEET_S,
+                next_s=2 * (_number(row.get("retransmitInterval")) or MEET_S),
             )
             port = str(row.get("ifaceName")).partition(":")[0]
             if look.adjacencies[key].up:
@@ -303,8 +308,8 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             shut=state in _SHUT,
             next_s=1.0 + max(due),
         )
-        if state == "Idle" and due[0] > _START_S + _JITTER_S and _is_address(name):
-            look.late.append((router, name))
+        if state != _ESTABLISHED and state not in _SHUT and _is_address(name):
+            look.failing.append((router, name))
         if state == _ESTABLISHED:
             look.neighbours.add((router, "bgp", name))
         look.waiting |= state == _ESTABLISHED and bool(
