@@ -49,6 +49,8 @@ _OSPF = ("show ip ospf neighbor json", "show ip ospf interface json", "show ip o
 _BGP = ("show bgp ipv4 unicast summary json", "show bgp neighbors json")
 _ZEBRA = ("show ip route summary json",)
 _QUESTIONS = {"ospfd": _OSPF, "bgpd": _BGP, "zebra": _ZEBRA}
+#: after how many repetitions neighbours of OSPF have told each other all they know, if they can
+_ROUNDS = 4
 #: of OSPF's neighbours: states that last
 _LASTING = ("Full", "2-Way", "Down", "Deleted")
 #: of BGP's peers: states that last, by the words of their administrators
@@ -76,6 +78,9 @@ class Standing(NamedTuple):
     up: bool
     shut: bool = False
     next_s: float = 0.0
+
+
+_NEW = Standing("", 0.0, lasting=True, up=False)
 
 
 @dataclass
@@ -207,7 +212,9 @@ class Settling:
                 return f"{name} was not heard of since"
             if found.up or found.shut or one in self._failing:
                 continue
-            tried_s = (began.next_s if began is not None else 0.0) + _BUILD_S
+            tried_s = (
+                found if began is None and one[1] == "ospf" else began or _NEW
+            ).next_s + _BUILD_S
             if passed_s < tried_s:
                 return f"{name} was not tried since"
             if not found.lasting and rest_s < _BUILD_S:
@@ -276,7 +283,7 @@ def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
                 mark=look.at + _number(row.get("deadTimeMsecs")) / 1000,
                 lasting=kind in _LASTING,
                 up=kind in {"Full", "2-Way"},
-                next_s=2 * (_number(row.get("retransmitInterval")) or MEET_S),
+                next_s=_ROUNDS * (_number(row.get("retransmitInterval")) or MEET_S),
             )
             port = str(row.get("ifaceName")).partition(":")[0]
             if look.adjacencies[key].up:
