@@ -80,9 +80,6 @@ class Standing(NamedTuple):
     next_s: float = 0.0
 
 
-_NEW = Standing("", 0.0, lasting=True, up=False)
-
-
 @dataclass
 class Look:
     """What all daemons said, and the kernel, at one time (monotonic, s)."""
