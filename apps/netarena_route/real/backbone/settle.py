@@ -209,9 +209,7 @@ class Settling:
                 return f"{name} was not heard of since"
             if found.up or found.shut or one in self._failing:
                 continue
-            tried_s = (
-                found if began is None and one[1] == "ospf" else began or _NEW
-            ).next_s + _BUILD_S
+            tried_s = (began or found).next_s + _BUILD_S
             if passed_s < tried_s:
                 return f"{name} was not tried since"
             if not found.lasting and rest_s < _BUILD_S:
