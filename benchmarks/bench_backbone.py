@@ -2,8 +2,8 @@
 
     python benchmarks/bench_backbone.py [--queries 10] [--routers 8] [--emulators netns,mininet]
 
-One world at a time, on a quiet machine. Of each query the world is opened (made, broken while
-routers find each other, looked at), one command looks, and those of the reference solution change;
+One world at a time, on a quiet machine. Of each query the world is opened (made, broken
+before routers meet, looked at), one command looks, and those of the reference solution change;
 a time ends when the network has come to rest and was measured. Medians, and the longest, in s,
 beside the medians that are the goal.
 """

@@ -37,8 +37,9 @@ class BackboneEnvironment(Networked):
         """Build the healthy network, inject the faults in their order, and verify that what is
         computed of them is what is seen.
 
-        Routers that hear of faults before they have come to rest come to the same: no query rests
-        on what was before. Waiting for neighbours to be given up would take as long again.
+        Routers meet when the faults are there, and come to the same as if they had been healthy
+        before: no query rests on that. To wait for neighbours to be given up would take as long
+        again.
 
         Raises EnvironmentFailed for a network that cannot be built or is not as computed.
         """

@@ -11,9 +11,10 @@ import time
 
 import pytest
 
+from netarena_route.action import Command
 from netarena_route.backbone.draw import draw
 from netarena_route.backbone.fault.table import broken, one_of_each
-from netarena_route.backbone.model import World
+from netarena_route.backbone.model import World, bare
 from netarena_route.backbone.render import render
 from netarena_route.backbone.state import Facts, facts_of, intended, misfits, read
 from netarena_route.real.client import Net, Warm
@@ -85,5 +86,21 @@ async def test_a_session_that_failed_for_long_is_there_once_it_is_repaired() -> 
             seen = read(await net.observe())
             assert seen.settled
             assert misfits(intended(world), facts_of(world, seen)) == []
+        finally:
+            await net.close()
+
+
+async def test_routers_meet_when_they_are_first_looked_at() -> None:
+    world = draw(random.Random(3), 4)
+    link = next(world.inner_links())
+    address = bare(world.router(link.other[0]).port(link.other[1]).address)
+    ping = f"ping -c 1 -W 1 {address}"
+    async with Warm() as warm:
+        net = await warm.begin_backbone(render(world), "netns")
+        try:
+            await net.build()
+            await net.inject([Command(machine=link.one[0], command=f"! {ping}")])
+            await net.observe()
+            await net.inject([Command(machine=link.one[0], command=ping)])
         finally:
             await net.close()

@@ -127,7 +127,8 @@ class Lab(Worker):
         for name in (one.machine for one in self._setup.recipes if one.frr is not None):
             with entered(self._spaces[name]):
                 self._apart[name] = [index for index, text in socket.if_nameindex() if text != "lo"]
-            self._netlinks[name].send([drop_all(index) for index in self._apart[name]])
+            if any(self._netlinks[name].send([drop_all(index) for index in self._apart[name]])):
+                raise EnvironmentFailed(f"the links of {name} cannot be kept silent")
 
     def _let_meet(self) -> None:
         while self._apart:

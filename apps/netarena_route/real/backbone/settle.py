@@ -150,7 +150,7 @@ class Settling:
         be, if that is known.
         """
         first = self._look()
-        if changed or first.neighbours != (neighbours or first.neighbours):
+        if changed or (neighbours is not None and first.neighbours != neighbours):
             self._failing = set()
             failing = [
                 (router, peer)

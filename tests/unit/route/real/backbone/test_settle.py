@@ -142,6 +142,16 @@ def test_a_session_that_is_tried_ever_later_is_tried_at_once_after_a_change(cloc
     assert not world.cleared[1]
 
 
+def test_a_neighbour_that_begins_anew_has_the_time_of_an_exchange(clock: Clock) -> None:
+    """It is not there when the command has ended, as where that reset the interface."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        state = "" if now < 0.5 else "Exchange" if now < 3.0 else "Full"
+        return {OSPF: ospf(state, hellos(now)), BGP: bgp("Established", int(now))}
+
+    assert waits(clock, tell) == (True, about(3.4), "")
+
+
 @pytest.mark.parametrize("name", ["eth0", "10.0.0.2 soft", "fe80::1", "*"])
 def test_no_session_is_cleared_but_by_its_address(name: str) -> None:
     assert not settle._is_address(name)
