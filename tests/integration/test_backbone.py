@@ -220,6 +220,38 @@ def test_both_emulators_show_the_same() -> None:
     assert asyncio.run(run()) == HEALTHY
 
 
+def test_routers_are_ready_when_they_tell_of_their_statics() -> None:
+    """Told after its network had left OSPF, the address that a static leads to would be 0.0.0.0 for
+    good. Here its port comes up two seconds late."""
+    drawn = setup()
+    late = drawn.recipes[0]
+    assert late.frr is not None
+    text = late.frr.replace("router ospf\n", "router ospf\n redistribute static\n")
+    rise = "sleep 2; ip link set eth1 up"
+    late = late.model_copy(
+        update={
+            "commands": (*late.commands, "ip link set eth1 down", f"({rise}) >/dev/null 2>&1 &"),
+            "frr": f"ip route 10.9.0.0/24 10.2.0.77\n{text}",
+            "told": ("10.9.0.0/24",),
+        }
+    )
+
+    async def run() -> str:
+        async with Warm() as warm:
+            changed = drawn.model_copy(update={"recipes": (late, *drawn.recipes[1:])})
+            net = await warm.begin_backbone(changed, "netns")
+            try:
+                await net.build()
+                await net.inject([Orders("r0", configured("interface eth1", "no ip ospf area 0"))])
+                await look(net)
+                told = "vtysh -c 'show ip ospf database external'"
+                return (await net.run("r1", told, COMMAND_S)).output
+            finally:
+                await net.close()
+
+    assert "Forward Address: 10.2.0.77" in asyncio.run(run())
+
+
 SERVICE = """
 import asyncio, sys
 from backbone_setup import setup

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from netarena_route.backbone.fib import Address, Table, is_on
 from netarena_route.backbone.model import Host, Router, Rule, World, bare
-from netarena_route.backbone.render import bare_addresses
 
 SMALL_BYTES, FULL_BYTES = 84, 1500
 #: a port that no filter and no service names: of whoever asks
@@ -84,7 +83,7 @@ class Follower:
         self.doubtful: set[tuple[str, str]] = set()
         self._owned: Mapping[str, frozenset[str]] = {
             name: frozenset(
-                bare_addresses(machine)
+                machine.addresses
                 if isinstance(machine, Router)
                 else (bare(machine.port.address), *machine.held)
             )

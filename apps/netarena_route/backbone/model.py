@@ -210,6 +210,11 @@ class Router(Record):
         return self._ports[name]
 
     @cached_property
+    def addresses(self) -> tuple[str, ...]:
+        """All of its own."""
+        return self.loopback, *self.held, *(bare(port.address) for port in self.ports)
+
+    @cached_property
     def strict(self) -> frozenset[str]:
         """Ports that take only what would be answered by them (``rp_filter``)."""
         return frozenset(

@@ -42,7 +42,8 @@ class Recipe(Record):
     or ``udp``, an address of its own or 0.0.0.0, a port. Each is a server that answers whoever
     asks. The one named ``dns`` (udp, port 53) answers questions for addresses from ``zone``, lines
     of a name and an address. ``resolver`` is the address of the server of names that the machine
-    asks. ``login`` tells whether the agent may run commands there.
+    asks. ``login`` tells whether the agent may run commands there. ``told`` are prefixes of static
+    routes that ospfd tells others with the address they lead to, as soon as it has heard of them.
     """
 
     machine: str
@@ -52,6 +53,7 @@ class Recipe(Record):
     zone: tuple[str, ...] = ()
     resolver: str | None = None
     login: bool = True
+    told: tuple[str, ...] = ()
 
 
 class Ask(Record):

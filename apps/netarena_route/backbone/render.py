@@ -27,9 +27,9 @@ from netarena_route.backbone.model import (
     Service,
     Static,
     World,
-    bare,
 )
 from netarena_route.backbone.recipe import Ask, Cable, End, Recipe, Setup
+from netarena_route.backbone.routing import externals
 
 
 def render(world: World) -> Setup:
@@ -82,6 +82,7 @@ def _recipe_of_router(router: Router, *, login: bool) -> Recipe:
         ),
         frr=frr_conf(router),
         login=login,
+        told=tuple(str(prefix) for prefix, through in externals(router) if through),
     )
 
 
@@ -344,11 +345,3 @@ def family_lines(peer: Peer) -> list[str]:
     if peer.route_map_out:
         lines.append(f"{head} route-map {peer.route_map_out} out")
     return lines
-
-
-def bare_addresses(router: Router) -> Iterator[str]:
-    """All addresses of a router's own."""
-    yield router.loopback
-    yield from router.held
-    for port in router.ports:
-        yield bare(port.address)

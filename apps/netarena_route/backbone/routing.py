@@ -42,7 +42,6 @@ from netarena_route.backbone.model import (
     bare,
 )
 from netarena_route.backbone.recipe import Neighbour
-from netarena_route.backbone.render import bare_addresses
 
 #: administrative distances of FRR; routes of the kernel are of nobody's choice
 _CONNECTED, _KERNEL, _EBGP, _OSPF, _IBGP = 0, 0, 20, 110, 200
@@ -105,7 +104,7 @@ def settle(world: World) -> Tables:
     owners = {
         address: router.name
         for router in (*world.routers, *world.outside)
-        for address in bare_addresses(router)
+        for address in router.addresses
     }
     ospf = _Ospf(world, tables)
     inner = {
@@ -207,7 +206,7 @@ class _Ospf:
         self._inner = {router.name: self._intra(router) for router in world.routers}
         self._all = {router.name: dict(self._inner[router.name]) for router in world.routers}
         self._exchange()
-        self._told = {router.name: [*_externals(router)] for router in world.routers}
+        self._told = {router.name: [*externals(router)] for router in world.routers}
 
     @staticmethod
     def _areas(router: Router) -> set[str]:
@@ -381,7 +380,7 @@ class _Ospf:
                         yield Route(prefix, way[1], _OSPF, _EXTERNAL_METRIC + (way[0] << 16))
 
 
-def _externals(router: Router) -> Iterator[tuple[IPv4Network, Address]]:
+def externals(router: Router) -> Iterator[tuple[IPv4Network, Address]]:
     """Static routes that ``router`` tells all others, and the address that they lead to, if
     that is on a network of its own.
 
@@ -471,7 +470,7 @@ def _sessions(
 def _source(router: Router, peer: Peer, table: Table) -> Address:
     """The address that a router begins a session from; empty where it has none."""
     if peer.update_source:
-        return peer.update_source if peer.update_source in set(bare_addresses(router)) else ""
+        return peer.update_source if peer.update_source in router.addresses else ""
     hop = resolve(table, peer.address)
     return bare(router.port(hop.port).address) if hop is not None and hop.port else ""
 

@@ -179,6 +179,7 @@ class Lab(Worker):
             if missing and time.monotonic() > deadline:
                 raise EnvironmentFailed(f"no daemon listens: {' of '.join(reversed(min(missing)))}")
             time.sleep(0.01)  # of programs that start
+        self._await_told()
         known = family()
         for name, held in self._daemons.items():
             held.know(self._wanted[name], known)
@@ -192,6 +193,26 @@ class Lab(Worker):
         self._settings = Settings(
             self._terminals, self._wanted, self._spaces, self._netlinks, files
         )
+
+    def _await_told(self) -> None:
+        """Wait until ospfd tells of static routes. Where the network that they lead by has left it
+        before, it tells them for good without the address there."""
+        question = ("show ip ospf database external self-originate json",)
+        missing = {(name, "ospfd"): {*one.told} for name, one in self._recipes.items() if one.told}
+        deadline = time.monotonic() + _LISTEN_S
+        while True:
+            answers = self._terminals.ask(dict.fromkeys(missing, question))
+            missing = {
+                who: left
+                for who, told in missing.items()
+                if (left := told - _told(answers.get(who, [])))
+            }
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                (name, _), left = next(iter(missing.items()))
+                raise EnvironmentFailed(f"ospfd of {name} does not tell of {min(left)}")
+            time.sleep(0.01)  # of daemons that start
 
     def _know_neighbours(self) -> None:
         """Have each machine know for good whom its cables lead to, and whom OSPF speaks to.
@@ -445,3 +466,10 @@ class Lab(Worker):
                 if path.get("bestpath") and hop != _OWN:
                     found.append((prefix, str(path.get("path", "")), hop))
         return tuple(found)
+
+
+def _told(answers: Sequence[frr.Answer]) -> set[str]:
+    """The prefixes that ospfd tells of as outside OSPF."""
+    value = answers[0].value if answers else None
+    rows = value.get("AS External Link States") if isinstance(value, dict) else None
+    return {f"{one['linkStateId']}/{one['networkMask']}" for one in (rows or {}).values()}
