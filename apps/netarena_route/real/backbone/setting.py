@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import socket
 import subprocess
@@ -62,7 +63,7 @@ _PAUSES: Mapping[str, _Pause] = MappingProxyType(
 #: after which ospfd acts on what is set of an area: OSPF_ABR_TASK_DELAY of ospfd/ospf_abr.h, which
 #: is 7 s in FRR 8, as Debian has it, and 5 s in newer ones
 _AREA_S = 7.0
-_SYSCTLS = Path("/proc/sys/net/ipv4")
+_SYSCTLS, _SYSCTL_BYTES = "/proc/sys/net/ipv4", 1 << 16
 _FILES = ("services", "zone", "resolver")
 
 #: of <linux/if_link.h> (address, MTU, queue, bridge), if_addr.h (all but its times), rtnetlink.h
@@ -200,9 +201,7 @@ class Settings:
                 if text := _told(kind, content, names):
                     yield text
         with entered(self._spaces[machine]):
-            for path in _SYSCTLS.rglob("*"):
-                with contextlib.suppress(OSError):
-                    yield f"{path} {path.read_text(encoding='ascii', errors='replace')}"
+            yield from _texts(_SYSCTLS)
 
     def _filters_of(self, machine: str) -> str:
         """The rules of nftables without their counters, those of iptables included."""
@@ -216,6 +215,22 @@ class Settings:
                     text = str(generation)  # what cannot be read differs from all
                 self._filters[machine] = generation, text
         return self._filters[machine][1]
+
+
+def _texts(folder: str) -> Iterator[str]:
+    """The path and text of each file below a folder that can be read: there are hundreds."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _texts(entry.path)
+                continue
+            with contextlib.suppress(OSError):
+                file = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    text = os.read(file, _SYSCTL_BYTES)
+                finally:
+                    os.close(file)
+                yield f"{entry.path} {text.decode('ascii', 'replace')}"
 
 
 _IDLE_CHAIN = re.compile(r"\tchain \S+ \{\n(?:\t\ttype .*policy accept;\n)?\t\}\n")
