@@ -172,21 +172,21 @@ class Settling:
                 pause_s = _LOOK_S if left_s <= 0 else min(_LOOK_S, left_s + _LEAST_S)
             time.sleep(pause_s)
             now = self._look()
-            now_s = now.at - first.at
+            now_s = _ran_s(first, now)
             if now.digest != before.digest:
                 moved = now
             before, rest_s = now, _ran_s(moved, now)
             down |= {one for one, found in now.adjacencies.items() if not found.up}
             found_all = neighbours is not None and now.neighbours == neighbours
-            self.why = "" if found_all else self._missing(first, now, rest_s)
+            self.why = "" if found_all else self._missing(first, now, now_s, rest_s)
             self.why = self.why or _moving(now, rest_s)
-            if _ran_s(first, now) < later_s + REST_S * bool(later_s):
+            if now_s < later_s + REST_S * bool(later_s):
                 self.why = self.why or "a change may still act"
             if not self.why:
                 self._failing |= down
                 self._failing -= {one for one, found in now.adjacencies.items() if found.up}
                 return True
-            if _ran_s(first, now) > SETTLE_S:
+            if now_s > SETTLE_S:
                 return False
 
     def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
@@ -197,9 +197,8 @@ class Settling:
             orders.setdefault((router, "bgpd"), []).append(f"clear bgp ipv4 unicast {peer}")
         self._terminals.ask(orders)
 
-    def _missing(self, first: Look, now: Look, rest_s: float) -> str:
+    def _missing(self, first: Look, now: Look, passed_s: float, rest_s: float) -> str:
         """Which neighbours may still come or go; empty if none."""
-        passed_s = _ran_s(first, now)
         if passed_s < MEET_S:
             return "neighbours may still meet"
         for one, found in now.adjacencies.items():
