@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 
 import pytest
 
 from netarena_route.backbone import routing
+from netarena_route.backbone.draw import draw
 from netarena_route.backbone.fault.change import (
+    Edit,
     on_ospf_port,
     on_peer,
     on_port,
@@ -155,3 +158,35 @@ def test_what_never_rests_is_doubtful(world: World, monkeypatch: pytest.MonkeyPa
     # no world that is drawn is known not to rest: fewer rounds are as good
     monkeypatch.setattr(routing, "_ROUNDS", 2)
     assert settle(world).doubtful
+
+
+def test_a_border_whose_neighbours_in_the_backbone_lead_nowhere_is_doubtful() -> None:
+    """Whether they come to the full state decides which areas it learns in."""
+    world = next(
+        one for one in (draw(random.Random(seed), 8) for seed in range(9)) if any(_borders(one))
+    )
+    name, ports = next(_borders(world))
+    broadcast = [on_ospf_port(name, port, network="broadcast") for port in ports]
+    assert (name, "0") in settle(_with(world, broadcast)).doubtful
+    silent = on_ospf_port(name, ports[0], passive=True)
+    assert (name, "0") in settle(_with(world, [silent, *broadcast[1:]])).doubtful
+    assert (name, "0") not in settle(_with(world, broadcast[1:])).doubtful
+
+
+def _borders(world: World) -> Iterator[tuple[str, list[str]]]:
+    """Routers of several areas, and their ports in the backbone, of which there are several."""
+    for router in world.routers:
+        areas = {port.ospf.area for port in router.ports if port.ospf}
+        ports = [
+            port.name
+            for one, port, _, _ in transit_ports(world)
+            if one.name == router.name and port.ospf and port.ospf.area == "0"
+        ]
+        if len(areas) > 1 and len(ports) > 1:
+            yield router.name, ports
+
+
+def _with(world: World, edits: Sequence[Edit]) -> World:
+    for edit in edits:
+        world = edit(world)
+    return world
