@@ -7,7 +7,8 @@ A network is settled when
 * each that is not there has been tried once since, if anything was changed (where nothing was, the
   try before this command failed by the same configuration), or those that are there are known to be
   all that there will be,
-* nothing is on its way: no database that is exchanged, no computation or update that waits, and
+* nothing is on its way: no database that is exchanged, no session that tells all it knows, no
+  computation or update that waits, and
 * what the daemons know and what the kernel routes stay the same for ``REST_S``.
 
 Times are those in which daemons could run: what two of them waited for a processor is taken off.
@@ -42,6 +43,8 @@ MEET_S = 1.1
 _BUILD_S = 1.0
 #: between looks
 _LOOK_S, _EARLY_LOOK_S, _LEAST_S = 0.1, 0.25, 0.005
+#: a session that is older has told all, whether it said so or not
+_TELLING_S = 4.0
 #: of the times that daemons tell
 _JITTER_S = 0.2
 
@@ -55,7 +58,7 @@ _ROUNDS = 4
 _LASTING = ("Full", "2-Way", "Down", "Deleted")
 #: of BGP's peers: states that last, by the words of their administrators
 _SHUT = ("Idle (Admin)", "Idle (PfxCt)")
-_ESTABLISHED = "Established"
+_ESTABLISHED, _BOTH = "Established", "advertisedAndReceived"
 #: of what daemons say of themselves: what stays the same while nothing happens
 _OSPF_FACTS = ("lsaExternalCounter", "lsaExternalChecksum")
 _INTERFACE_FACTS = ("ifUp", "area", "state", "cost", "drId", "bdrId", "nbrAdjacentCount")
@@ -313,9 +316,18 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             look.failing.append((router, name))
         if state == _ESTABLISHED:
             look.neighbours.add((router, "bgp", name))
-        look.waiting |= state == _ESTABLISHED and bool(
-            _number(row.get("inq")) or _number(row.get("outq"))
+        look.waiting |= state == _ESTABLISHED and (
+            bool(_number(row.get("inq")) or _number(row.get("outq"))) or _is_telling(more)
         )
+
+
+def _is_telling(session: dict[str, Any]) -> bool:
+    """Whether the other end of a session that is there has not told all that it knows: it says so
+    at its end (RFC 4724) where both can, soon after."""
+    restart = _object(session.get("gracefulRestartInfo"))
+    can = _object(session.get("neighborCapabilities")).get("gracefulRestart") == _BOTH
+    told = _object(restart.get("endOfRibRecv")).get("ipv4Unicast") is True
+    return can and not told and _number(session.get("bgpTimerUpMsec")) < _TELLING_S * 1000
 
 
 def _is_address(text: str) -> bool:

@@ -54,9 +54,9 @@ def ospf(state: str, due_ms: float = 3000, **more: Any) -> list[Any]:
     ]
 
 
-def bgp(state: str, received: int = 0, **timers: int) -> list[Any]:
+def bgp(state: str, received: int = 0, **more: Any) -> list[Any]:
     peer = {"state": state, "msgRcvd": received, "inq": 0, "outq": 0}
-    return [{"peers": {"10.0.0.2": peer}}, {"10.0.0.2": timers}]
+    return [{"peers": {"10.0.0.2": peer}}, {"10.0.0.2": more}]
 
 
 @pytest.fixture(name="clock")
@@ -275,3 +275,39 @@ def test_daemons_may_say_anything(clock: Clock) -> None:
     settled, _, _ = waits(clock, tell)
     assert settled  # nobody is up, and nothing changes
     assert waits(Clock(), lambda _: {})[0] in {True, False}
+
+
+@pytest.mark.parametrize(
+    ("can", "waited_s"), [("advertisedAndReceived", 2.5), ("advertised", 1.1)], ids=["can", "not"]
+)
+def test_a_session_that_still_tells_what_it_knows_is_waited_for(
+    clock: Clock, can: str, waited_s: float
+) -> None:
+    assert waits(clock, _telling(can, done_s=2.5), changed=False) == (True, about(waited_s), "")
+
+
+def test_a_session_that_never_says_that_all_is_told_is_waited_for_a_while(clock: Clock) -> None:
+    tell = _telling("advertisedAndReceived", done_s=99)
+    assert waits(clock, tell, changed=False) == (True, about(4.0), "")
+
+
+def _telling(can: str, done_s: float) -> Any:
+    """A session that has begun with the clock, and has told all after ``done_s``."""
+    begun: list[float] = []
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        begun.append(now)
+        since = now - begun[0]
+        return {
+            BGP: bgp(
+                "Established",
+                int(now),
+                bgpTimerUpMsec=since * 1000,
+                neighborCapabilities={"gracefulRestart": can},
+                gracefulRestartInfo={
+                    "endOfRibRecv": {"ipv4Unicast": True} if since >= done_s else {}
+                },
+            )
+        }
+
+    return tell
