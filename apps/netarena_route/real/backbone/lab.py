@@ -11,7 +11,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ _HOME = Path("/mnt")
 _SOCKETS_BYTES, _SOCKETS_FILES = 1 << 16, 32
 #: below a machine's folder: sockets of its daemons, what it serves, what ``write`` writes
 _SOCKETS, _SERVE, _SAVED = "run", "serve", "frr"
-#: from the start of daemons until all of them listen
-_LISTEN_S = 20.0
+#: from the start of daemons until all of them listen, and between looks at whether they do
+_LISTEN_S, _ASK_S = 20.0, 0.01
 _HEADERS_BYTES = 20 + 8
 _SMALL_BYTES = 56
 _ADDRESS_BYTES, _IFA_LOCAL = 8, 2
@@ -173,12 +173,12 @@ class Lab(Worker):
         """Wait until all listen, and have what asks them."""
         self._stack.callback(self._terminals.close)
         missing = {(name, one) for name, daemons in self._wanted.items() for one in daemons}
-        deadline = time.monotonic() + _LISTEN_S
-        while missing:
-            missing = {who for who in missing if not self._reach(who)}
-            if missing and time.monotonic() > deadline:
-                raise EnvironmentFailed(f"no daemon listens: {' of '.join(reversed(min(missing)))}")
-            time.sleep(0.01)  # of programs that start
+
+        def silent() -> str:
+            missing.difference_update({who for who in missing if self._reach(who)})
+            return f"no daemon listens: {' of '.join(reversed(min(missing)))}" if missing else ""
+
+        _await_none(silent)
         self._await_told()
         known = family()
         for name, held in self._daemons.items():
@@ -199,20 +199,15 @@ class Lab(Worker):
         before, it tells them for good without the address there."""
         question = ("show ip ospf database external self-originate json",)
         missing = {(name, "ospfd"): {*one.told} for name, one in self._recipes.items() if one.told}
-        deadline = time.monotonic() + _LISTEN_S
-        while True:
+
+        def untold() -> str:
             answers = self._terminals.ask(dict.fromkeys(missing, question))
-            missing = {
-                who: left
-                for who, told in missing.items()
-                if (left := told - _told(answers.get(who, [])))
-            }
-            if not missing:
-                return
-            if time.monotonic() > deadline:
-                (name, _), left = next(iter(missing.items()))
-                raise EnvironmentFailed(f"ospfd of {name} does not tell of {min(left)}")
-            time.sleep(0.01)  # of daemons that start
+            for who, prefixes in missing.items():
+                if left := prefixes - _told(answers.get(who, [])):
+                    return f"ospfd of {who[0]} does not tell of {min(left)}"
+            return ""
+
+        _await_none(untold)
 
     def _know_neighbours(self) -> None:
         """Have each machine know for good whom its cables lead to, and whom OSPF speaks to.
@@ -466,6 +461,16 @@ class Lab(Worker):
                 if path.get("bestpath") and hop != _OWN:
                     found.append((prefix, str(path.get("path", "")), hop))
         return tuple(found)
+
+
+def _await_none(problem: Callable[[], str]) -> None:
+    """Ask until daemons that start have no problem any more; EnvironmentFailed where they still
+    have one after ``_LISTEN_S``."""
+    deadline = time.monotonic() + _LISTEN_S
+    while told := problem():
+        if time.monotonic() > deadline:
+            raise EnvironmentFailed(told)
+        time.sleep(_ASK_S)  # no event says that a daemon listens or tells
 
 
 def _told(answers: Sequence[frr.Answer]) -> set[str]:
