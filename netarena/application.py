@@ -167,6 +167,7 @@ class Application(ABC):
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
         """Draw all queries of ``config``, ``config.num_queries`` per label, index from 0.
 
+        The labels take turns, in the order of ``labels``.
         Query ``i`` must be drawn from ``self.rng(config, seed, i)`` alone. Raises ConfigError
         when the config cannot be drawn.
         """

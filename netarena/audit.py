@@ -154,6 +154,13 @@ class _Flawed(Exception):
         self.detail = detail
 
 
+class Spot(NamedTuple):
+    """Where a query is drawn: the variant of the config, and the index there."""
+
+    variant: str
+    number: int
+
+
 class Item(NamedTuple):
     """A query that was drawn, and from which variant of the config."""
 
@@ -187,25 +194,34 @@ def _draw(
     if total > MOST_QUERIES:
         raise ConfigError("num_queries", f"must be at most {MOST_QUERIES:,}, not {total:,}")
     variants = _named(application.variants(config))
-    labels = set[tuple[str, str]]()
-    for name, variant in variants.items():
-        for query in _generate(application, variant, seed, per_label=1):
-            labels.add((name, query.label))
-            yield
-    if not labels:
+    labels = {name: len(application.labels(variant)) for name, variant in variants.items()}
+    if not any(labels.values()):
         raise ConfigError("config", "no query can be drawn from it")
-    piles: list[list[list[Item]]] = []
-    for place, (name, variant) in enumerate(variants.items()):
-        own: dict[str, list[Item]] = {}
-        for query in _generate(application, variant, seed, per_label=-(-total // len(labels))):
-            own.setdefault(query.label, []).append(Item(name, variant, query))
-            yield
+    each = -(-total // sum(labels.values()))
+    piles: list[list[list[Spot]]] = []
+    for place, (name, number) in enumerate(labels.items()):
+        own = [
+            [Spot(name, index) for index in range(n, each * number, number)] for n in range(number)
+        ]
         # variants take turns, each from another label on: few queries meet many of both
-        start = place * len(own) // len(variants)
-        piles.append([*own.values()][start:] + [*own.values()][:start])
+        start = place * number // len(variants)
+        piles.append(own[start:] + own[:start])
     dealt = [pile for turn in zip_longest(*piles) for pile in turn if pile is not None]
-    items = [item for turn in zip_longest(*dealt) for item in turn if item is not None]
-    return [items[place] for place in chosen if place < len(items)]
+    spots = [spot for turn in zip_longest(*dealt) for spot in turn if spot is not None]
+    wanted = [spots[place] for place in chosen if place < len(spots)]
+    drawn: dict[Spot, Item] = {}
+    for name, variant in variants.items():
+        indices = {spot.number for spot in wanted if spot.variant == name}
+        if not indices:
+            continue
+        asked = variant.model_copy(update={"num_queries": each})
+        for query in application.generate_from(asked, seed, min(indices)):
+            if query.index in indices:
+                drawn[Spot(name, query.index)] = Item(name, variant, query)
+            yield
+            if query.index >= max(indices):
+                break
+    return [drawn[spot] for spot in wanted]
 
 
 def chosen_of(config: Config, total: int) -> range:
@@ -568,12 +584,6 @@ async def _answer(
                 done: list[Checked] = []
                 await _check_all(application, batch, concurrency, depth, done.extend)
                 connection.send(done)
-
-
-def _generate(
-    application: Application, config: Config, seed: int, *, per_label: int
-) -> Iterator[Query]:
-    return application.generate(config.model_copy(update={"num_queries": per_label}), seed)
 
 
 def _count(names: Iterable[str]) -> dict[str, int]:

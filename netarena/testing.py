@@ -329,6 +329,8 @@ class ApplicationContract:
     def test_queries_are_counted_undrawn_and_drawn_from_any_index_on(self) -> None:
         application, config, queries = self.load()
         assert application.size(config) == len(queries)
+        labels = [*application.labels(config)]
+        assert [query.label for query in queries] == labels * config.num_queries
         for start in (len(queries) // 2, len(queries)):
             rest = application.generate_from(config, self.seed, start)
             assert [query for query in rest if query.index >= start] == queries[start:]

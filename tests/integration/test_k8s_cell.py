@@ -151,7 +151,7 @@ def test_one_address_is_reached_and_no_other(walls: Walls) -> None:
         Path(folder).chmod(0o755)
         named.bind(f"{folder}/socket")
         named.listen()
-        abstract.bind("\0netarena-test-cell")
+        abstract.bind(f"\0netarena-test-cell-{os.getpid()}")
         abstract.listen()
         port = echo.address[1]
         command = (

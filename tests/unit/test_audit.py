@@ -58,6 +58,21 @@ def test_a_part_of_an_audit_is_what_the_whole_has_there():
         draw(Lamp(), part, 7, 2)
 
 
+def test_what_is_not_asked_for_is_not_drawn():
+    drawn = []
+
+    class Late(Lamp):
+        def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
+            for query in self.generate(config, seed):
+                if query.index >= start:
+                    drawn.append(query.index)
+                    yield query
+
+    part = CONFIG.model_copy(update={"start_index": 500, "end_index": 502})
+    assert len(draw(Late(), part, 7, 1000)) == 2
+    assert drawn == [500, 501]
+
+
 @pytest.mark.parametrize("total", [0, -1])
 def test_refuses_to_draw_nothing(total):
     with pytest.raises(ConfigError, match="num_queries: must be at least 1"):
@@ -233,18 +248,19 @@ def test_a_worker_that_dies_is_no_verdict():
 
 class Stopped(Dim):
     """Worlds from the third on never open, and at the opening of the fourth, when two have been
-    checked, the process is told to end. ``endless``: so it is while it draws, for long."""
+    checked, the process is told to end. ``early``: so it is while it draws, for long."""
 
-    def __init__(self, number: int, *, endless: bool = False) -> None:
+    def __init__(self, number: int, *, early: bool = False) -> None:
         self.number = number
-        self.endless = endless
+        self.early = early
         self.opened = 0
 
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
-        for _ in range(10_000 if self.endless else 1):
-            yield from super().generate(config, seed)
-            if self.endless:
+        for query in super().generate(config, seed):
+            yield query
+            while self.early and query.index == 2:
                 os.kill(os.getpid(), self.number)
+                yield query
 
     def environment(self, query: Query, config: Config) -> Environment:
         assert isinstance(config, LampConfig)
@@ -287,7 +303,7 @@ def test_an_audit_that_is_stopped_tells_what_it_found(number, status, monkeypatc
 @pytest.mark.usefixtures("usual_sigint")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_audit_is_stopped_while_it_draws(number, status, monkeypatch, capsys):
-    monkeypatch.setattr("netarena.cli.audit.load", lambda name: Stopped(number, endless=True))
+    monkeypatch.setattr("netarena.cli.audit.load", lambda name: Stopped(number, early=True))
 
     assert main(["audit", "lamp", "--num-queries", "9", "--seed", "1", "--json"]) == status
     told = json.loads(capsys.readouterr().out)

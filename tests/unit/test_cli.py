@@ -42,7 +42,7 @@ from tests.fake.process import find_processes
 
 ROOT = Path(__file__).parents[2]
 #: seconds until something that must happen is given up
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 @pytest.fixture
