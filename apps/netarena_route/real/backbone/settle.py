@@ -2,8 +2,8 @@
 
 A network is settled when
 
-* every adjacency that was there when the command had ended was refreshed by a hello or a keepalive
-  sent after it, or is no more,
+* every adjacency that is there was refreshed by a hello or a keepalive that was sent after the
+  command and after the last change of what is known, by which its packets may go another way,
 * each that is not there has been tried once since, if anything was changed (where nothing was, the
   try before this command failed by the same configuration), or those that are there are known to be
   all that there will be,
@@ -181,8 +181,9 @@ class Settling:
             before, rest_s = now, _ran_s(moved, now)
             down |= {one for one, found in now.adjacencies.items() if not found.up}
             found_all = neighbours is not None and now.neighbours == neighbours
-            self.why = "" if found_all else self._missing(first, now, now_s, rest_s)
-            self.why = self.why or _moving(now, rest_s)
+            self.why = _moving(now, rest_s)
+            if not found_all:
+                self.why = self.why or self._missing(first, moved, now)
             if now_s < later_s + REST_S * bool(later_s):
                 self.why = self.why or "a change may still act"
             if not self.why:
@@ -200,19 +201,20 @@ class Settling:
             orders.setdefault((router, "bgpd"), []).append(f"clear bgp ipv4 unicast {peer}")
         self._terminals.ask(orders)
 
-    def _missing(self, first: Look, now: Look, passed_s: float, rest_s: float) -> str:
-        """Which neighbours may still come or go; empty if none."""
+    def _missing(self, first: Look, moved: Look, now: Look) -> str:
+        """Which neighbours may still come or go; empty if none. Of those that are there each must
+        be heard of since the last change of what is known: its packets may take another way."""
+        passed_s, rest_s = _ran_s(first, now), _ran_s(moved, now)
         if passed_s < MEET_S:
             return "neighbours may still meet"
         for one, found in now.adjacencies.items():
             name = " ".join(one)
-            began = first.adjacencies.get(one)
-            if found.up and began is not None and began.up and not _heard(began, found):
+            known, began = moved.adjacencies.get(one), first.adjacencies.get(one, found)
+            if found.up and known is not None and known.up and not _heard(known, found):
                 return f"{name} was not heard of since"
             if found.up or found.shut or one in self._failing:
                 continue
-            tried_s = (began or found).next_s + _BUILD_S
-            if passed_s < tried_s:
+            if passed_s < began.next_s + _BUILD_S:
                 return f"{name} was not tried since"
             if not found.lasting and rest_s < _BUILD_S:
                 return f"{name} is under way"
