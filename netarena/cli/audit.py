@@ -6,6 +6,7 @@ import math
 import os
 import secrets
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import click
@@ -95,15 +96,16 @@ def command(  # noqa: PLR0913 -- one argument per option
     # worlds that live share the machine's names and emulators; computation is shared out
     cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
     processes = max(1, min(cores, asked // PER_PROCESS))
-    ledger = Ledger()
+    ledger, flawed = Ledger(), count()
 
     async def prove() -> Audit:
         with Meter(f"audit {app.name}") as meter:
             meter.expect(asked)
 
             def checked(query: Query, flaw: Flaw | None) -> None:
-                del query
                 meter.advance("valid" if flaw is None else flaw.reason.value)
+                if flaw is not None and next(flawed) < SHOWN:
+                    meter.tell(f"{query.id} ({query.label}): {flaw.reason.value}: {flaw.detail}")
 
             def slow(query: Query, spent_s: float, at: str) -> None:
                 meter.tell(f"{query.id} ({query.label}) takes {spent_s:g} s: {at}")
