@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Self, cast
 
 from netarena.application import Drawer, Environment
@@ -50,9 +51,10 @@ from netarena_route import (
     state,
     ticket,
 )
+from netarena_route import backbone_environment as backbone_live
 from netarena_route.agent import attack, attack_frr, guess, heuristic, heuristic_backbone
 from netarena_route.backbone import examination as backbone
-from netarena_route.backbone_environment import BackboneEnvironment
+from netarena_route.backbone.query import case_of
 from netarena_route.config import BACKBONE, MIN_VARIED_SWITCHES, RouteConfig
 from netarena_route.environment import LIMITS, RouteEnvironment, resolve
 from netarena_route.fault import mask
@@ -228,10 +230,12 @@ class Route(Reactive):
 
     def named(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
         """A machine may be called as in a command."""
-        if _is_backbone(query):
-            return causes
-        world = _world(query)
-        return [one._replace(place=resolve(world, one.place) or one.place) for one in causes]
+        find = (
+            partial(backbone_live.resolve, case_of(query).world)
+            if _is_backbone(query)
+            else partial(resolve, _world(query))
+        )
+        return [one._replace(place=find(one.place) or one.place) for one in causes]
 
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
         if _is_backbone(query):
@@ -252,7 +256,7 @@ class Route(Reactive):
     def environment(self, query: Query, config: Config) -> Environment:
         if self._warm is None:
             raise EnvironmentFailed("the application is not entered", proven_ours=True)
-        kind = BackboneEnvironment if _is_backbone(query) else RouteEnvironment
+        kind = backbone_live.BackboneEnvironment if _is_backbone(query) else RouteEnvironment
         return kind(query, cast("RouteConfig", config), self._warm)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:

@@ -48,13 +48,14 @@ class BackboneEnvironment(Networked):
             world = self._case.world
             faults = faults_of(self._query)
             changes = [read(world, fault) for fault in faults]
+            setup = render(world)
         except (
             KeyError,
             ValueError,
             StopIteration,
         ) as error:  # a file of queries may hold anything
             raise EnvironmentFailed(f"no query of a backbone: {error}", proven_ours=True) from None
-        self._net = await self._warm.begin_backbone(render(world), self._emulator)
+        self._net = await self._warm.begin_backbone(setup, self._emulator)
         await self._net.build()
         for fault in faults:
             await self._net.inject(fault.inject, traced=self._traced)

@@ -60,9 +60,11 @@ class RouteConfig(FaultConfig):
         if not isinstance(values, dict):
             return values
         backbone = values.get("world") == "backbone"
+        defaults = cls.IN_TICKETS if values.get("briefing") == "ticket" else {}
         for key in _OF_SUBNETS if backbone else _OF_BACKBONES:
             # at its default it is as if it were not given: whole configs are read again
-            if values.get(key) not in {None, cls.model_fields[key].default}:
+            own = defaults.get(key, cls.model_fields[key].default)
+            if values.get(key, own) != own:
                 known = _OF_BACKBONES if backbone else _OF_SUBNETS
                 raise ConfigError(
                     f"config.{key}",

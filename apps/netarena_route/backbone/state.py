@@ -101,7 +101,7 @@ def harms(wanted: Facts, before: Facts, after: Facts) -> list[tuple[str, Fact]]:
     found = []
     for fact, value in wanted.items():
         if before.get(fact) == value and _differs(fact, value, after):
-            found.append((_rule(fact, value), fact))
+            found.append((_rule(fact, value, after), fact))
     found += [
         ("route_leaked", fact)
         for fact in after
@@ -110,11 +110,11 @@ def harms(wanted: Facts, before: Facts, after: Facts) -> list[tuple[str, Fact]]:
     return found
 
 
-def _rule(fact: Fact, value: str) -> str:
+def _rule(fact: Fact, value: str, after: Facts) -> str:
     if fact.sort == "way":
         return "way_changed"
     if fact.sort == "route":
-        return "route_lost"
+        return "route_changed" if fact in after else "route_lost"
     noun = {"ping": "pair", "full": "pair", "service": "service"}[fact.sort]
     return f"{noun}_broken" if value == WORKS else f"{noun}_opened"
 
@@ -126,7 +126,8 @@ _SAID = {
     "service_broken": "was answered before this step and must be, and is not now",
     "service_opened": "is answered since this step, and must not be",
     "way_changed": "took the way that it must before this step, and takes another now",
-    "route_lost": "is no longer heard as it was before this step and must be",
+    "route_changed": "is heard by another path or next hop since this step than it must be",
+    "route_lost": "was heard before this step and must be, and is not now",
     "route_leaked": "is heard since this step, and must not be",
 }
 

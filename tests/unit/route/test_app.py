@@ -16,6 +16,7 @@ from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import AgentInfo, Cause, Episode, FailureKind, Outcome, Query, Step
 from netarena.prompts import MAX_LOGGED_CHARS
 from netarena_route.app import Route
+from netarena_route.backbone.query import case_of
 from netarena_route.config import RouteConfig
 from netarena_route.query import world_of
 from netarena_route.reply import read_reply
@@ -202,3 +203,8 @@ def test_a_cause_may_call_a_machine_as_a_command_does() -> None:
     causes = [Cause("r0", "route"), Cause(f"{prefix}_r0", "rule"), Cause("nobody", "link")]
     places = [one.place for one in APP.named(query, causes)]
     assert places == [f"{prefix}_r0", f"{prefix}_r0", "nobody"]
+    config = RouteConfig.parse({"world": "backbone", "error_types": ["ospf_cost"]})
+    backbone = next(iter(APP.generate(config, SEED)))
+    router = case_of(backbone).world.routers[1].name
+    causes = [Cause(router.partition("_")[2], "cost"), Cause(router, "cost"), Cause("r99", "cost")]
+    assert [one.place for one in APP.named(backbone, causes)] == [router, router, "r99"]

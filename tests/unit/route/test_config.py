@@ -52,6 +52,12 @@ def test_what_draws_queries_shapes_their_ids() -> None:
     assert RouteConfig.parse({"emulator": "netns"}).shape_hash() == base
 
 
+@pytest.mark.parametrize("briefing", ["full", "ticket"])
+def test_a_whole_config_of_a_backbone_is_read_again(briefing: str) -> None:
+    config = RouteConfig.parse({"world": "backbone", "briefing": briefing})
+    assert RouteConfig.parse(config.model_dump(mode="json")) == config
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
@@ -69,6 +75,13 @@ def test_what_draws_queries_shapes_their_ids() -> None:
         ({"error_types": ["a+a"]}, "up to 3 different ones"),
         ({"netem": "yes"}, "config.netem"),
         ({"topology": "ring"}, "unknown key"),
+        ({"world": "backbone", "num_switches": 3}, "config.num_switches: world 'backbone' has no"),
+        ({"world": "backbone", "num_switches": None}, "config.num_switches"),
+        (
+            {"world": "backbone", "briefing": "ticket", "num_hosts_per_subnet": 1},
+            "config.num_hosts_per_subnet",
+        ),
+        ({"world": "varied", "routers": 4}, "config.routers: world 'varied' has no such key"),
     ],
 )
 def test_wrong_values_are_refused_in_one_line(values, told: str) -> None:

@@ -155,6 +155,9 @@ def try_out(netns: int) -> str:
 #: (machine, daemon)
 Who: TypeAlias = tuple[str, str]
 _END = b"\0\0\0"
+#: for an answer: while it is found out whether all is at rest, and where a judgement rests on it,
+#: for a daemon may have much to read
+_SOON_S, LONG_S = 5.0, 15.0
 #: of one answer: a table of thousands of routes
 _MOST_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 16
@@ -177,59 +180,76 @@ class Answer(NamedTuple):
 class Terminals:
     """A socket of each daemon, and what is asked of many at once.
 
-    Daemons run on what agents configured: what they say is bounded in size and time, and one that
-    does not answer is left out from then on.
+    Daemons run on what agents configured: what they say is bounded in size and time. To one that
+    did not answer in time the next question comes over a new socket.
     """
 
     def __init__(self) -> None:
         self._sockets: dict[Who, socket.socket] = {}
+        self._paths: dict[Who, Path] = {}
+        #: sockets over which nothing was asked yet
+        self._fresh: set[Who] = set()
+        #: who listens, but was too late with its answers when it was asked last
+        self.late: set[Who] = set()
 
     def close(self) -> None:
         for one in self._sockets.values():
             one.close()
         self._sockets.clear()
+        self._paths.clear()
 
     def __contains__(self, who: object) -> bool:
         return who in self._sockets
 
     def reach(self, who: Who, folder: Path) -> bool:
         """Whether the daemon listens in its router's folder, to be asked from now on."""
-        if who in self._sockets:
-            return True
-        path = folder / f"{who[1]}.vty"
+        self._paths[who] = folder / f"{who[1]}.vty"
+        return self._socket(who) is not None
+
+    def _socket(self, who: Who) -> socket.socket | None:
+        """To a daemon that was reached once; none while it does not listen."""
+        if who in self._sockets or who not in self._paths:
+            return self._sockets.get(who)
         one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        one.settimeout(1.0)
+        # of a busy one the queue of those that want to be heard may be full
+        one.setblocking(False)
         try:
-            one.connect(str(path))
+            one.connect(str(self._paths[who]))
+        except BlockingIOError:
+            self.late.add(who)
+            one.close()
+            return None
         except OSError:
             one.close()
-            return False
-        one.setblocking(False)
+            return None
         self._sockets[who] = one
-        self.ask({who: ("enable",)})
-        return True
+        self._fresh.add(who)
+        return one
 
-    def forget(self, who: Who) -> None:
-        if one := self._sockets.pop(who, None):
-            one.close()
+    def _forget(self, who: Who) -> None:
+        self._sockets.pop(who).close()
+        self._fresh.discard(who)
 
     def ask(
-        self, questions: Mapping[Who, Sequence[str]], within_s: float = 5.0
+        self, questions: Mapping[Who, Sequence[str]], within_s: float = _SOON_S
     ) -> dict[Who, list[Answer]]:
         """The answers of those daemons that gave all of theirs in time."""
         deadline = time.monotonic() + within_s
         open_: dict[int, tuple[Who, _Reading]] = {}
         poll = select.poll()
+        self.late.difference_update(questions)
         for who, commands in questions.items():
-            one = self._sockets.get(who)
+            one = self._socket(who)
             if one is None or not commands:
                 continue
+            before = ("enable",) * (who in self._fresh)
             try:
-                one.sendall(b"".join(command.encode() + b"\0" for command in commands))
+                one.sendall(b"".join(text.encode() + b"\0" for text in (*before, *commands)))
             except OSError:
-                self.forget(who)
+                self._forget(who)
                 continue
-            open_[one.fileno()] = who, _Reading(len(commands))
+            self._fresh.discard(who)
+            open_[one.fileno()] = who, _Reading(len(commands), skipped=len(before))
             poll.register(one, select.POLLIN)
         found: dict[Who, list[Answer]] = {}
         while open_:
@@ -247,12 +267,13 @@ class Terminals:
                 elif chunk and not reading.excessive:
                     continue
                 else:
-                    self.forget(who)
+                    self._forget(who)
                 poll.unregister(descriptor)
                 del open_[descriptor]
             if not ready:
                 for who, _ in open_.values():
-                    self.forget(who)  # the rest of its answer would be taken for the next one
+                    self._forget(who)  # the rest of its answer would be taken for the next one
+                    self.late.add(who)
                 break
         return found
 
@@ -260,8 +281,8 @@ class Terminals:
 class _Reading:
     """What a daemon has said of its answers so far."""
 
-    def __init__(self, wanted: int) -> None:
-        self._wanted = wanted
+    def __init__(self, wanted: int, *, skipped: int) -> None:
+        self._wanted, self._skipped = wanted, skipped
         self._text = bytearray()
         self._total = 0
         self.answers: list[Answer] = []
@@ -277,7 +298,10 @@ class _Reading:
         self._total += len(chunk)
         while (at := self._text.find(_END, start)) >= 0 and at + len(_END) < len(self._text):
             said = self._text[:at].decode("utf-8", "replace")
-            self.answers.append(Answer(said, self._text[at + len(_END)]))
+            if self._skipped:
+                self._skipped -= 1
+            else:
+                self.answers.append(Answer(said, self._text[at + len(_END)]))
             del self._text[: at + len(_END) + 1]
             start = 0
         return len(self.answers) >= self._wanted

@@ -450,7 +450,7 @@ class Lab(Worker):
     def _heard(self, name: str) -> tuple[tuple[str, str, str], ...]:
         """What a router of another autonomous system has heard and uses."""
         who = name, "bgpd"
-        answers = self._terminals.ask({who: ("show bgp ipv4 unicast json",)})
+        answers = self._terminals.ask({who: ("show bgp ipv4 unicast json",)}, frr.LONG_S)
         table = answers[who][0].value if who in answers else None
         routes = table.get("routes") if isinstance(table, dict) else None
         found = []

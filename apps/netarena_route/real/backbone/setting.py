@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from netarena.sandbox.shell import entered
 from netarena_route.real.backbone import serve
-from netarena_route.real.backbone.frr import Terminals
+from netarena_route.real.backbone.frr import LONG_S, Terminals
 from netarena_route.real.netlink import (
     GETADDR,
     GETNEIGH,
@@ -63,7 +63,9 @@ _PAUSES: Mapping[str, _Pause] = MappingProxyType(
 #: after which ospfd acts on what is set of an area: OSPF_ABR_TASK_DELAY of ospfd/ospf_abr.h, which
 #: is 7 s in FRR 8, as Debian has it, and 5 s in newer ones
 _AREA_S = 7.0
-_SYSCTLS, _SYSCTL_BYTES = "/proc/sys/net/ipv4", 1 << 16
+_SYSCTLS, _SYSCTL_BYTES = ("/proc/sys/net/ipv4", "/proc/sys/net/netfilter"), 1 << 16
+#: what nobody sets
+_COUNTED = "/proc/sys/net/netfilter/nf_conntrack_count "
 _FILES = ("services", "zone", "resolver")
 
 #: of <linux/if_link.h> (address, MTU, queue, bridge), if_addr.h (all but its times), rtnetlink.h
@@ -170,7 +172,7 @@ class Settings:
         questions = {
             (machine, daemon): ("show running-config",) for daemon in self._daemons.get(machine, ())
         }
-        for who, answers in sorted(self._terminals.ask(questions).items()):
+        for who, answers in sorted(self._terminals.ask(questions, LONG_S).items()):
             text = answers[0].text
             told.append(f"{who} {text}")
             lines += unfold(who[1], text)
@@ -201,7 +203,8 @@ class Settings:
                 if text := _told(kind, content, names):
                     yield text
         with entered(self._spaces[machine]):
-            yield from _texts(_SYSCTLS)
+            for folder in filter(os.path.isdir, _SYSCTLS):
+                yield from (text for text in _texts(folder) if not text.startswith(_COUNTED))
 
     def _filters_of(self, machine: str) -> str:
         """The rules of nftables without their counters, those of iptables included."""

@@ -227,6 +227,7 @@ class Settling:
             look.facts.append(who)
             if who not in answers:
                 look.facts.append("silent")
+                look.waiting |= who in self._terminals.late
             elif who[1] == "ospfd":
                 _read_ospf(who[0], answers[who], look)
             elif who[1] == "bgpd":

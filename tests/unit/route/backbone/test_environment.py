@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from netarena.errors import EnvironmentFailed
+from netarena_route.app import Route
 from netarena_route.backbone.model import World
 from netarena_route.backbone_environment import BackboneEnvironment, _refuse, resolve
 from netarena_route.config import RouteConfig
@@ -38,3 +43,16 @@ def test_nothing_is_run_there(world: World) -> None:
         done = asyncio.run(environment.execute({"machine": asked, "command": "id"}))
         assert not done.executed
         assert done.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("gone", ["hosts", "routers"])
+def test_a_world_that_does_not_hang_together_is_no_query_of_a_backbone(gone: str) -> None:
+    config = RouteConfig.parse({"world": "backbone", "error_types": ["ospf_cost"]})
+    query = next(iter(Route().generate(config, 3)))
+    initial = copy.deepcopy(cast("Any", query.initial))
+    initial["world"][gone] = initial["world"][gone][1:]
+    broken = query.model_copy(update={"initial": initial})
+    environment = BackboneEnvironment(broken, config, cast("Any", None))
+    with pytest.raises(EnvironmentFailed, match="no query of a backbone") as failed:
+        asyncio.run(environment.open())
+    assert failed.value.proven_ours

@@ -90,6 +90,20 @@ def test_ways_leaks_closed_pairs_daemons_and_unrest_are_seen(world: World, wante
     assert not again.correct
 
 
+def test_what_is_leaked_to_one_that_knew_it_is_a_route_that_changed(
+    world: World, wanted: Facts
+) -> None:
+    heard = [list(one) for one in expected(world).heard]
+    place = next(place for place, one in enumerate(heard) if one)
+    prefix, path, hop = heard[place][0]
+    heard[place][0] = (prefix, f"65000 {path}", hop)
+    changed = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
+    del heard[place][0]
+    lost = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
+    assert [one.rule for one in changed.findings] == ["route_changed"]
+    assert [one.rule for one in lost.findings] == ["route_lost"]
+
+
 def test_some_of_each_sort_are_told_first() -> None:
     facts = [Fact("ping", "a", str(number)) for number in range(9)] + [Fact("route", "x", "p")]
     assert Fact("route", "x", "p") in first(facts, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -79,17 +79,26 @@ def daemon(tmp_path: Path, answer: Callable[[socket.socket, bytes], None]) -> It
         listener.listen()
 
         def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                while asked := connection.recv(4096):
-                    try:
-                        answer(connection, asked)
-                    except OSError:
-                        return
+            with suppress(OSError):  # the end
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, suppress(OSError):
+                        hear(connection)
+
+        def hear(connection: socket.socket) -> None:
+            asked = b""
+            while more := connection.recv(4096):
+                *commands, asked = (asked + more).split(b"\0")
+                for command in commands:
+                    if command == b"enable":
+                        connection.sendall(b"\0\0\0\0")
+                    else:
+                        answer(connection, command)
 
         thread = threading.Thread(target=serve)
         thread.start()
         yield
+        listener.shutdown(socket.SHUT_RDWR)
         thread.join(60)
         assert not thread.is_alive()
 
@@ -98,43 +107,56 @@ WHO = ("r1", "zebra")
 
 
 def test_answers_come_in_order_however_they_are_cut(tmp_path: Path) -> None:
+    told = {b"one": b'{"a": 1}\n\0\0\0\0', b"two": b"% Unknown\n\0\0\0\2"}
+
     def answer(connection: socket.socket, asked: bytes) -> None:
-        if asked == b"enable\0":
-            connection.sendall(b"\0\0\0\0")
-            return
-        for byte in b'{"a": 1}\n\0\0\0\0' + b"% Unknown\n\0\0\0\2":
+        for byte in told[asked]:
             connection.sendall(bytes([byte]))
 
     terminals = frr.Terminals()
     with daemon(tmp_path, answer):
         assert terminals.reach(WHO, tmp_path)
         found = terminals.ask({WHO: ("one", "two"), ("r2", "zebra"): ("one",)})
+        again = terminals.ask({WHO: ("two",)})
         terminals.close()
 
     assert found == {WHO: [frr.Answer('{"a": 1}\n', 0), frr.Answer("% Unknown\n", 2)]}
     assert [one.value for one in found[WHO]] == [{"a": 1}, None]
+    assert again == {WHO: [frr.Answer("% Unknown\n", 2)]}
 
 
 @pytest.mark.parametrize("kind", ["silence", "flood", "end"])
-def test_a_daemon_that_does_not_answer_is_left_out(
+def test_a_daemon_that_does_not_answer_is_asked_anew_the_next_time(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frr, "_MOST_BYTES", 1 << 12)
+    asked = []
+    silent = threading.Event()
 
-    def answer(connection: socket.socket, asked: bytes) -> None:
-        if asked == b"enable\0":
-            connection.sendall(b"\0\0\0\0")
+    def answer(connection: socket.socket, command: bytes) -> None:
+        asked.append(command)
+        if len(asked) > 1:
+            connection.sendall(b"yes\0\0\0\0")
         elif kind == "flood":
             connection.sendall(b"x" * (1 << 20))
         elif kind == "end":
             raise OSError
+        else:
+            silent.wait(60)
+            connection.sendall(b"too late\0\0\0\0")
 
     terminals = frr.Terminals()
     with daemon(tmp_path, answer):
         assert terminals.reach(WHO, tmp_path)
         assert terminals.ask({WHO: ("one",)}, within_s=0.05 if kind == "silence" else 60.0) == {}
-        assert terminals.ask({WHO: ("one",)}) == {}
+        assert terminals.late == ({WHO} if kind == "silence" else set())
+        silent.set()
+        assert terminals.ask({WHO: ("two",)}, 60.0) == {WHO: [frr.Answer("yes", 0)]}
+        assert terminals.late == set()
         terminals.close()
+        assert terminals.ask({WHO: ("three",)}) == {}
+
+    assert asked == [b"one", b"two"]
 
 
 def test_who_does_not_listen_is_not_reached(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class World:
         self.clock = clock
         self.tell = tell
         self.looks = 0
+        self.late: set[frr.Who] = set()
         self.cleared: tuple[float, Any] = (1e9, {})
 
     def ask(self, questions: Mapping[frr.Who, Sequence[str]]) -> dict[frr.Who, list[frr.Answer]]:
@@ -225,6 +226,23 @@ def test_one_that_nobody_tries_is_not_waited_for(clock: Clock) -> None:
         }
 
     assert waits(clock, tell)[:2] == (True, about(1.1))
+
+
+def test_a_daemon_that_is_late_to_answer_is_waited_for_and_none_that_has_ended(
+    clock: Clock,
+) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        found = {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
+        del found[BGP]
+        return found
+
+    world = World(clock, tell)
+    settling = settle.Settling(world, {"r1": ("ospfd", "bgpd")}, lambda: b"")  # type: ignore[arg-type] # stands for it
+    world.late = {BGP}
+    assert not wait(settling, clock, changed=False)[0]
+    world.late = set()
+    clock.now = 100.0
+    assert wait(settling, clock, changed=False) == (True, about(1.1))
 
 
 @pytest.mark.parametrize("what", ["kernel", "spf", "database", "queue"])
