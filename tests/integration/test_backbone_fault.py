@@ -14,6 +14,7 @@ import pytest
 from netarena_route.action import Command
 from netarena_route.backbone.draw import draw
 from netarena_route.backbone.fault.table import broken, one_of_each
+from netarena_route.backbone.intent import backups
 from netarena_route.backbone.model import World, bare
 from netarena_route.backbone.render import render
 from netarena_route.backbone.state import Facts, facts_of, intended, misfits, read
@@ -59,6 +60,31 @@ async def test_faults_break_what_is_computed_and_their_repairs_undo_it() -> None
                     output = await net.run(command.machine, command.command, _COMMAND_S)
                     assert output.exit == 0, output.output
             assert await _wrong_at_last(net, world, wanted) == []
+        finally:
+            await net.close()
+
+
+async def test_where_a_cable_is_cut_traffic_takes_the_way_that_is_documented() -> None:
+    world = draw(random.Random(3), 6)
+    told = backups(world)
+    cables = sorted({backup.cable for backup in told.values()})
+    assert len(cables) > 2
+    async with Warm() as warm:
+        net = await warm.begin_backbone(render(world), "netns")
+        try:
+            await net.build()
+            assert await _wrong_at_last(net, world, intended(world)) == []
+            for cable in cables:
+                link = next(one for one in world.links if {one.one[0], one.other[0]} == {*cable})
+                machine, port = link.one if link.one[0] in world.names else link.other
+                await net.inject([Command(machine=machine, command=f"ip link set {port} down")])
+                ways = dict(zip(world.ways, read(await net.observe()).ways, strict=True))
+                for pair, backup in told.items():
+                    if backup.cable == cable:
+                        assert ways[pair] == backup.way
+                await net.inject([Command(machine=machine, command=f"ip link set {port} up")])
+                await net.observe()
+            assert await _wrong_at_last(net, world, intended(world)) == []
         finally:
             await net.close()
 

@@ -69,12 +69,11 @@ _FILES = {
     ),
     "write-links-files": _router(f"{_PORT}; echo 68 > /sys/class/net/$I/mtu {_WON}"),
     "other-links-files": _router(
-        "(ls /sys/class/net | grep -vE '^(lo|p[0-9]+_r[0-9]+-eth[0-9]+)$'; ls -d /sys/devices/[^v]*; "
-        f"ls -d /sys/[^cd]*) 2>/dev/null {_SHOWN}"
+        "(ls /sys/class/net | grep -vE '^(lo|p[0-9]+_r[0-9]+-eth[0-9]+)$'; "
+        f"ls -d /sys/devices/[^v]* /sys/[^cd]*) 2>/dev/null {_SHOWN}"
     ),
     "read-homes": _router(
-        "(ls -A /root /home /work /data /srv /mnt; ls -A /var | grep -vx run) 2>/dev/null "
-        f"{_SHOWN}"
+        f"(ls -A /root /home /work /data /srv /mnt; ls -A /var | grep -vx run) 2>/dev/null {_SHOWN}"
     ),
     "read-disks": _router(f"head -c 1 /dev/sda /dev/vda /dev/nvme0n1 2>/dev/null {_SHOWN}"),
     "read-kernel-memory": _router(f"head -c 1 /proc/kcore /dev/mem 2>/dev/null {_SHOWN}"),

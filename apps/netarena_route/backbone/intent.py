@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import NamedTuple
 
+from netarena_route.backbone.fib import is_on
 from netarena_route.backbone.follow import FULL_BYTES, SMALL_BYTES, Follower
-from netarena_route.backbone.model import World
+from netarena_route.backbone.model import Link, Router, World
 from netarena_route.backbone.recipe import Observation
 from netarena_route.backbone.render import asks
 from netarena_route.backbone.routing import Tables, settle
@@ -37,6 +40,66 @@ def expected(world: World, tables: Tables | None = None) -> Observation:
         ways=tuple(follower.way(one, addresses[other]) for one, other in world.ways),
         heard=tuple(_heard(tables, router.name) for router in world.outside),
     )
+
+
+class Backup(NamedTuple):
+    """The way that traffic takes when the cable between two machines is cut."""
+
+    cable: tuple[str, str]
+    way: tuple[str, ...]
+
+
+def backups(world: World) -> Mapping[tuple[str, str], Backup]:
+    """Of each pair whose way is told: where the first cable on it whose loss it survives is cut.
+
+    A pair has none where each cable is the only one, or where it rests on a tie what comes then.
+    """
+    addresses = dict(world.endpoints)
+    follower = Follower(world, settle(world).fib)
+    cuts: dict[Link, Follower | None] = {}
+    found: dict[tuple[str, str], Backup] = {}
+    for one, other in world.ways:
+        way = follower.way(one, addresses[other])
+        for cable in pairwise(way):
+            link = _link(world, cable)
+            if link is None:
+                continue
+            if link not in cuts:
+                cuts[link] = _follow_without(world, link)
+            cut = cuts[link]
+            ends = ((one, addresses[one]), (other, addresses[other]))
+            if cut is not None and cut.ping(*ends, SMALL_BYTES):
+                found[one, other] = Backup(cable, cut.way(one, addresses[other]))
+                break
+    return found
+
+
+def _link(world: World, cable: tuple[str, str]) -> Link | None:
+    """Between two machines, where there is one alone."""
+    links = [link for link in world.links if {link.one[0], link.other[0]} == {*cable}]
+    return links[0] if len(links) == 1 else None
+
+
+def _follow_without(world: World, link: Link) -> Follower | None:
+    """The world with a cable between routers cut; none where nobody knows what comes then."""
+
+    def without(name: str) -> Callable[[Router], Router]:
+        return lambda router: router.model_copy(
+            update={"ports": tuple(port for port in router.ports if port.name != name)}
+        )
+
+    for machine, port in (link.one, link.other):
+        router = world.router(machine)
+        if any(
+            one.via != "blackhole" and is_on(one.via, router.port(port).address)
+            for one in router.kernel_routes
+        ):
+            return None
+        world = world.edit(machine, without(port))
+    links = tuple(one for one in world.links if one != link)
+    world = world.model_copy(update={"links": links})
+    tables = settle(world)
+    return None if tables.doubtful else Follower(world, tables.fib)
 
 
 def _answers(world: World, follower: Follower) -> Iterator[str]:

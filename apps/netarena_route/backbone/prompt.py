@@ -48,7 +48,7 @@ def prompt_parts(
         asn=world.asn,
         num_routers=len(world.routers),
         num_others=len(world.outsiders),
-        documentation="\n".join(document(world, case.wanted)),
+        documentation="\n".join(document(case)),
         **asdict(limits),
     )
     return PromptParts(
@@ -110,8 +110,9 @@ def _tell(named: Sequence[str], total: int) -> str:
 # documentation
 
 
-def document(world: World, wanted: Facts) -> Iterator[str]:
+def document(case: Case) -> Iterator[str]:
     """The documentation, a line for each thing."""
+    world, wanted = case.world, case.wanted
     yield f"AS {world.asn} has {world.block} for its hosts, and {world.infrastructure} for itself."
     yield "Routers (their own address is what they speak BGP from and are pinged at):"
     for router in world.routers:
@@ -139,12 +140,12 @@ def document(world: World, wanted: Facts) -> Iterator[str]:
     yield from _pings(world, wanted)
     yield "Services, by name and by address; whoever is not named is kept out by design:"
     yield from _services(world, wanted)
-    yield "Ways, which are what pings take:"
-    yield from (
-        f"- {fact.source} -> {fact.target}: {value}"
-        for fact, value in wanted.items()
-        if fact.sort == "way"
-    )
+    yield "Ways, which are what pings take, and what they take instead where a cable is cut:"
+    for fact, value in wanted.items():
+        if fact.sort == "way":
+            backup = case.backups.get((fact.source, fact.target))
+            then = backup and f"; without {' - '.join(backup.cable)}: {' '.join(backup.way)}"
+            yield f"- {fact.source} -> {fact.target}: {value}{then or ''}"
     yield (
         "Announcements: nobody is told of routes of a peer or an upstream but a customer; who "
         "hears what, and uses which path for it:"

@@ -15,6 +15,7 @@ from netarena.model import JsonValue, Query
 from netarena_route.action import Fault, action_of, fault_of
 from netarena_route.backbone.draw import draw as draw_world
 from netarena_route.backbone.fault import table
+from netarena_route.backbone.intent import Backup, backups
 from netarena_route.backbone.model import World
 from netarena_route.backbone.state import Facts, intended
 from netarena_route.config import RouteConfig
@@ -41,6 +42,11 @@ class Case:
     def wanted(self) -> Facts:
         """The facts of the healthy world."""
         return intended(self.world)
+
+    @cached_property
+    def backups(self) -> Mapping[tuple[str, str], Backup]:
+        """The ways that are intended where a cable is cut."""
+        return backups(self.world)
 
 
 _CASES: Kept[Case] = Kept(32)

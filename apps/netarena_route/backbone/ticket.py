@@ -74,7 +74,7 @@ def ticket_parts(
         asn=world.asn,
         num_routers=len(world.routers),
         num_others=len(world.outsiders),
-        documentation="\n".join(document(world, case.wanted)),
+        documentation="\n".join(document(case)),
         **asdict(limits),
     )
     reply = Template(read_text(PACKAGE, "ticket_reply")).substitute(

@@ -1,0 +1,33 @@
+"""What is intended where a cable is cut."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from netarena_route.backbone.draw import draw
+from netarena_route.backbone.intent import backups, expected
+from netarena_route.backbone.model import World
+from netarena_route.backbone.prompt import document
+from netarena_route.backbone.query import Case
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_backups_are_other_ways_without_the_cable_to_the_same_end(seed: int) -> None:
+    world = draw(random.Random(seed), 6)
+    primary = dict(zip(world.ways, expected(world).ways, strict=True))
+    found = backups(world)
+    assert found
+    for pair, backup in found.items():
+        assert backup.cable in {*pairwise(primary[pair])}
+        assert not {backup.cable, backup.cable[::-1]} & {*pairwise(backup.way)}
+        assert (backup.way[0], backup.way[-1]) == (primary[pair][0], primary[pair][-1])
+
+
+def test_they_are_documented(world: World) -> None:
+    lines = [*document(Case(world))]
+    for (one, other), backup in backups(world).items():
+        (line,) = (text for text in lines if text.startswith(f"- {one} -> {other}: "))
+        assert line.endswith(f"; without {' - '.join(backup.cable)}: {' '.join(backup.way)}")
