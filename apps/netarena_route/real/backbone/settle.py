@@ -14,7 +14,9 @@ A network is settled when
 Times are those in which daemons could run: what two of them waited for a processor is taken off.
 bgpd tries a session that failed again and again after twice as long, up to two minutes, and an end
 may wait for an answer to what the other has given up; who has changed something wants to see what
-comes of it, so all that are not there are told to try anew.
+comes of it, so all that are not there, or are no more, are told once to try anew. A session is
+there where both ends say so: where the packets of one are lost the other takes it for there again
+and again, for the hold time each.
 """
 
 from __future__ import annotations
@@ -92,6 +94,8 @@ class Look:
     neighbours: set[Neighbour] = field(default_factory=set)
     #: sessions that are not there, (router, address), but for those that nobody tries
     failing: list[tuple[str, str]] = field(default_factory=list)
+    #: addresses (own, the other's) of the ends of sessions that stand as these ends see it
+    ends: set[tuple[str, str]] = field(default_factory=set)
     #: how long each daemon has waited for a processor since it began
     delayed_s: Sequence[float] = ()
     waiting: bool = False
@@ -152,30 +156,31 @@ class Settling:
         What was changed may act on its own so much later. ``neighbours`` are those that there will
         be, if that is known.
         """
-        first = self._look()
-        if changed or (neighbours is not None and first.neighbours != neighbours):
+        start = first = self._look()
+        anew = changed or (neighbours is not None and first.neighbours != neighbours)
+        if anew:
             self._failing = set()
-            failing = [
-                (router, peer)
-                for router, peer in first.failing
-                if neighbours is None or (router, "bgp", peer) in neighbours
-            ]
-            if failing:
-                self._try_now(failing)
-                first = self._look()
+        tried: set[tuple[str, str]] = set()
         before = moved = first
-        now_s = 0.0
         down: set[Adjacency] = set()
         while True:
+            failing = [
+                (router, peer)
+                for router, peer in before.failing
+                if neighbours is None or (router, "bgp", peer) in neighbours
+            ]
+            if anew and not tried.issuperset(failing):
+                self._try_now([one for one in failing if one not in tried])
+                tried.update(failing)
+                before = moved = first = self._look()
             # looks cost the daemons' time: before anything can be settled there are few
-            left_s = MEET_S - now_s
+            left_s = MEET_S - _ran_s(first, before)
             if left_s > REST_S + _EARLY_LOOK_S:
                 pause_s = _EARLY_LOOK_S
             else:
                 pause_s = _LOOK_S if left_s <= 0 else min(_LOOK_S, left_s + _LEAST_S)
             time.sleep(pause_s)
             now = self._look()
-            now_s = _ran_s(first, now)
             if now.digest != before.digest:
                 moved = now
             before, rest_s = now, _ran_s(moved, now)
@@ -184,13 +189,13 @@ class Settling:
             self.why = _moving(now, rest_s)
             if not found_all:
                 self.why = self.why or self._missing(first, moved, now)
-            if now_s < later_s + REST_S * bool(later_s):
+            if _ran_s(start, now) < later_s + REST_S * bool(later_s):
                 self.why = self.why or "a change may still act"
             if not self.why:
                 self._failing |= down
                 self._failing -= {one for one, found in now.adjacencies.items() if found.up}
                 return True
-            if now_s > SETTLE_S:
+            if _ran_s(start, now) > SETTLE_S:
                 return False
 
     def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
@@ -223,6 +228,9 @@ class Settling:
     def _look(self) -> Look:
         answers = self._terminals.ask(self._questions)
         look = Look(time.monotonic(), delayed_s=self._delayed_s())
+        for (_, daemon), said in answers.items():
+            if daemon == "bgpd":
+                look.ends |= _ends(said)
         for who in self._questions:
             look.facts.append(who)
             if who not in answers:
@@ -297,31 +305,46 @@ def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
     look.waiting |= any(name in whole for name in _PENDING)
 
 
+def _ends(answers: list[Answer]) -> set[tuple[str, str]]:
+    """The addresses, own first, of the sessions that stand as a router sees it."""
+    rows = map(_object, _object(answers[1].value).values())
+    return {_end(row) for row in rows if row.get("bgpState") == _ESTABLISHED}
+
+
+def _end(session: dict[str, Any]) -> tuple[str, str]:
+    return str(session.get("hostLocal", "")), str(session.get("hostForeign", ""))
+
+
 def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
     summary, neighbours = (_object(one.value) for one in answers)
     look.facts += [summary.get(key) for key in _BGP_FACTS]
     for name, found in _object(summary.get("peers")).items():
         row, more = _object(found), _object(neighbours.get(name))
         state = str(row.get("state", ""))
-        look.facts += [name, *(row.get(key) for key in _PEER_FACTS)]
+        # one end alone may take a session for there until it has heard nothing for the hold time,
+        # and again and again, where the other takes none of its packets
+        here, there = _end(more)
+        up = state == _ESTABLISHED and (not here or (there, here) in look.ends)
         due = [
             _number(more.get(f"next{one}TimerDueInMsecs")) / 1000 for one in ("Start", "Connect")
         ]
         look.adjacencies[router, "bgp", name] = Standing(
             state,
             mark=_number(row.get("msgRcvd")),
-            lasting=state in {_ESTABLISHED, "Idle", "Active"} or state in _SHUT,
-            up=state == _ESTABLISHED,
+            lasting=up or state in {"Idle", "Active"} or state in _SHUT,
+            up=up,
             shut=state in _SHUT,
             next_s=1.0 + max(due),
         )
-        if state != _ESTABLISHED and state not in _SHUT and _is_address(name):
-            look.failing.append((router, name))
-        if state == _ESTABLISHED:
+        if up:
             look.neighbours.add((router, "bgp", name))
-        look.waiting |= state == _ESTABLISHED and (
-            bool(_number(row.get("inq")) or _number(row.get("outq"))) or _is_telling(more)
-        )
+            look.facts += [name, *(row.get(key) for key in _PEER_FACTS)]
+            queues = _number(row.get("inq")) or _number(row.get("outq"))
+            look.waiting |= bool(queues) or _is_telling(more)
+        elif state not in _SHUT and _is_address(name):
+            look.failing.append((router, name))
+            # what came by it ends with it
+            look.waiting |= bool(_number(row.get("pfxRcd")))
 
 
 def _is_telling(session: dict[str, Any]) -> bool:

@@ -160,6 +160,57 @@ def test_a_session_that_is_tried_ever_later_is_tried_at_once_after_a_change(cloc
     assert not world.cleared[1]
 
 
+def test_a_session_that_a_change_ends_a_little_later_is_tried_at_once_too(clock: Clock) -> None:
+    """As where all sessions begin anew with another router id."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        began, due_s = world.cleared[0], 9.0 - now
+        if now >= began:
+            due_s = began + 1.0 - now
+        peer = bgp("Idle", nextStartTimerDueInMsecs=1000 * due_s)
+        there = bgp("Established", int(10 * now))
+        return {OSPF: ospf("Full", hellos(now)), BGP: there if now < 0.4 or due_s < 0 else peer}
+
+    world = World(clock, tell)
+    settling = settle.Settling(world, {"r1": ("ospfd", "bgpd")}, lambda: b"")  # type: ignore[arg-type] # stands for it
+    settled, took_s = wait(settling, clock, changed=True)
+    assert settled
+    assert world.cleared[0] == about(0.5)
+    assert took_s < 3.0
+
+
+@pytest.mark.parametrize(("prefixes", "settles"), [(0, True), (3, False)])
+def test_a_session_that_one_end_alone_takes_for_there_is_not(
+    prefixes: int, settles: bool, clock: Clock
+) -> None:
+    """It comes and goes for ever: that is no unrest unless something came by it."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        far = {"bgpState": "Established", "hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
+        state = "Established" if int(now) % 4 else "Idle"
+        told = bgp(state, int(now), **{**far, "bgpState": state})
+        told[0]["peers"]["10.0.0.2"]["pfxRcd"] = prefixes
+        return {OSPF: ospf("Full", hellos(now)), BGP: told}
+
+    settled, passed_s, _ = waits(clock, tell)
+    assert settled == settles
+    assert (passed_s < 4.0) == settles
+
+
+def test_a_session_that_both_ends_take_for_there_is() -> None:
+    look = settle.Look(0.0)
+    look.ends = {("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.1")}
+    ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
+    answers = [frr.Answer(json.dumps(one), 0) for one in bgp("Established", **ends)]
+    settle._read_bgp("r1", answers, look)
+    assert look.neighbours == {("r1", "bgp", "10.0.0.2")}
+    look.ends.remove(("10.0.0.2", "10.0.0.1"))
+    look.neighbours.clear()
+    settle._read_bgp("r1", answers, look)
+    assert not look.neighbours
+    assert look.failing == [("r1", "10.0.0.2")]
+
+
 def test_a_neighbour_that_begins_anew_has_the_time_of_an_exchange(clock: Clock) -> None:
     """It is not there when the command has ended, as where that reset the interface."""
 
