@@ -87,9 +87,11 @@ class Standing(NamedTuple):
 
 @dataclass
 class Look:
-    """What all daemons said, and the kernel, at one time (monotonic, s)."""
+    """What all daemons said, and the kernel, at one time (monotonic, s); most had done so soon
+    after they were ``asked``, one may have been late."""
 
     at: float
+    asked: float = 0.0
     adjacencies: dict[Adjacency, Standing] = field(default_factory=dict)
     neighbours: set[Neighbour] = field(default_factory=set)
     #: sessions that are not there, (router, address), but for those that nobody tries
@@ -226,8 +228,9 @@ class Settling:
         return ""
 
     def _look(self) -> Look:
+        asked = time.monotonic()
         answers = self._terminals.ask(self._questions)
-        look = Look(time.monotonic(), delayed_s=self._delayed_s())
+        look = Look(time.monotonic(), asked, delayed_s=self._delayed_s())
         for (_, daemon), said in answers.items():
             if daemon == "bgpd":
                 look.ends |= _ends(said)
@@ -288,7 +291,7 @@ def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
             key = router, "ospf", f"{name} {row.get('ifaceName')} {row.get('ifaceAddress')}"
             look.adjacencies[key] = Standing(
                 state,
-                mark=look.at + _number(row.get("deadTimeMsecs")) / 1000,
+                mark=look.asked + _number(row.get("deadTimeMsecs")) / 1000,
                 lasting=kind in _LASTING,
                 up=kind in {"Full", "2-Way"},
                 next_s=_ROUNDS * (_number(row.get("retransmitInterval")) or MEET_S),
