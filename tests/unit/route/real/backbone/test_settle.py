@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -67,6 +67,12 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+def of(world: World, kernel: Any = lambda: b"", delayed_s: Any = tuple) -> settle.Settling:
+    """What waits for the one router of ``world``, which stands for the terminals of its daemons."""
+    terminals = cast("frr.Terminals", world)
+    return settle.Settling(terminals, {"r1": ("ospfd", "bgpd")}, kernel, delayed_s)
+
+
 def waits(
     clock: Clock,
     tell: Any,
@@ -76,13 +82,7 @@ def waits(
     delayed_s: Any = tuple,
     **more: Any,
 ) -> tuple[bool, float, str]:
-    world = World(clock, tell)
-    settling = settle.Settling(
-        world,  # type: ignore[arg-type] # stands for it
-        {"r1": ("ospfd", "bgpd")},
-        kernel or (lambda: b""),
-        delayed_s,
-    )
+    settling = of(World(clock, tell), kernel or (lambda: b""), delayed_s)
     return *wait(settling, clock, changed=changed, **more), settling.why
 
 
@@ -148,7 +148,7 @@ def test_a_session_that_is_tried_ever_later_is_tried_at_once_after_a_change(cloc
         return {OSPF: ospf("Full", hellos(now)), BGP: there if due_s < 0 else peer}
 
     world = World(clock, tell)
-    settling = settle.Settling(world, {"r1": ("ospfd", "bgpd")}, lambda: b"")  # type: ignore[arg-type] # stands for it
+    settling = of(world)
     settled, took_s = wait(settling, clock, changed=True)
     assert world.cleared == (0.0, {BGP: ["clear bgp ipv4 unicast 10.0.0.2"]})
     assert (settled, took_s) == (True, about(2.0))
@@ -172,7 +172,7 @@ def test_a_session_that_a_change_ends_a_little_later_is_tried_at_once_too(clock:
         return {OSPF: ospf("Full", hellos(now)), BGP: there if now < 0.4 or due_s < 0 else peer}
 
     world = World(clock, tell)
-    settling = settle.Settling(world, {"r1": ("ospfd", "bgpd")}, lambda: b"")  # type: ignore[arg-type] # stands for it
+    settling = of(world)
     settled, took_s = wait(settling, clock, changed=True)
     assert settled
     assert world.cleared[0] == about(0.5)
@@ -259,11 +259,7 @@ def test_a_session_that_is_down_is_tried_once_more_after_a_change_only(clock: Cl
         }
 
     world = World(clock, tell)
-    settling = settle.Settling(
-        world,  # type: ignore[arg-type] # stands for it
-        {"r1": ("ospfd", "bgpd")},
-        lambda: b"",
-    )
+    settling = of(world)
     assert wait(settling, clock, changed=True) == (True, about(6.1))
     assert wait(settling, clock, changed=False) == (True, about(1.1))
     assert wait(settling, clock, changed=True) == (True, about(6.1))
@@ -283,12 +279,10 @@ def test_a_daemon_that_is_late_to_answer_is_waited_for_and_none_that_has_ended(
     clock: Clock,
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
-        found = {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
-        del found[BGP]
-        return found
+        return {OSPF: ospf("Full", hellos(now))}
 
     world = World(clock, tell)
-    settling = settle.Settling(world, {"r1": ("ospfd", "bgpd")}, lambda: b"")  # type: ignore[arg-type] # stands for it
+    settling = of(world)
     world.late = {BGP}
     assert not wait(settling, clock, changed=False)[0]
     world.late = set()
