@@ -31,7 +31,17 @@ HEALTHY = Observation(
     services="110",  # nothing listens at the third
     ways=(("r0", "r1"), ("r1",)),
     heard=((("10.0.0.0/8", "65000", "192.0.2.1"),),),
+    neighbours=(
+        ("r0", "bgp", "10.0.0.2"),
+        ("r0", "ospf", "eth0"),
+        ("r1", "bgp", "10.0.0.1"),
+        ("r1", "bgp", "192.0.2.2"),
+        ("r1", "ospf", "eth0"),
+        ("x0", "bgp", "192.0.2.1"),
+    ),
 )
+_MET, _OUTER = HEALTHY.neighbours, tuple(one for one in HEALTHY.neighbours if "192.0.2" in one[2])
+_ADJACENT = tuple(one for one in _MET if one[1] == "ospf")
 #: what ends or refuses them, where it says so
 ENDS = {
     "log-to-system": "can't open logfile",
@@ -62,6 +72,7 @@ async def look(net: Net) -> Observation:
 
 
 _AREA = ("interface eth0", "no ip ospf area 0")
+_TYPE = ("interface eth0", "ip ospf network broadcast")
 _LEAK = ("router bgp 65000", "address-family ipv4 unicast", "network 10.2.0.0/24")
 _LEAKED = (("10.0.0.0/8", "65000", "192.0.2.1"), ("10.2.0.0/24", "65000", "192.0.2.1"))
 _CUT = ("1010", "0101", "1010", "0101")
@@ -82,8 +93,20 @@ STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
         ),
         {},
     ),
+    "neighbours take the network between them for another type each": (
+        (("r1", configured(*_TYPE)),),
+        {
+            "small": _CUT,
+            "full": _CUT,
+            "services": "000",
+            "ways": (("r0",), ("r1",)),
+            "neighbours": _OUTER,
+            "touched": ("r1",),
+        },
+    ),
     "an adjacency ends, and a service listens elsewhere": (
         (
+            ("r1", configured(_TYPE[0], "ip ospf network point-to-point")),
             ("r1", configured(*_AREA)),
             ("h0", "sed -i 's/10.2.0.2 80/127.0.0.1 80/' /etc/serve/services"),
         ),
@@ -92,6 +115,7 @@ STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
             "full": _CUT,
             "services": "000",
             "ways": (("r0",), ("r1",)),
+            "neighbours": _OUTER,
             "touched": ("h0", "r1"),
         },
     ),
@@ -128,6 +152,7 @@ STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
             "services": "000",
             "ways": (("r0",), ("r1",)),
             "heard": (_LEAKED,),
+            "neighbours": tuple(sorted((*_ADJACENT, *_OUTER))),
             "touched": ("h1", "r0", "r1"),
         },
     ),

@@ -49,7 +49,7 @@ from netarena_route.backbone.render import asks
 from netarena_route.backbone.routing import settle
 
 #: routers of our own, with its weight: of most backbones there are more than turns to look at each
-SIZES = {4: 1, 5: 1, 6: 2, 7: 3, 8: 5, 9: 6, 10: 6}
+SIZES = {4: 1, 5: 1, 6: 1, 7: 2, 8: 4, 9: 8, 10: 10}
 _OUTSIDERS = range(2, 5)
 _HOSTS = range(6, 17)
 _INNER_HOSTS = 4

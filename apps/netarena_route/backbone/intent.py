@@ -9,9 +9,9 @@ from typing import NamedTuple
 from netarena_route.backbone.fib import is_on
 from netarena_route.backbone.follow import FULL_BYTES, SMALL_BYTES, Follower
 from netarena_route.backbone.model import Link, Router, World
-from netarena_route.backbone.recipe import Observation
+from netarena_route.backbone.recipe import Neighbour, Observation
 from netarena_route.backbone.render import asks
-from netarena_route.backbone.routing import Tables, settle
+from netarena_route.backbone.routing import Tables, neighbours, settle
 
 
 def expected(world: World, tables: Tables | None = None) -> Observation:
@@ -39,6 +39,7 @@ def expected(world: World, tables: Tables | None = None) -> Observation:
         services="".join(_answers(world, follower)),
         ways=tuple(follower.way(one, addresses[other]) for one, other in world.ways),
         heard=tuple(_heard(tables, router.name) for router in world.outside),
+        neighbours=tuple(sorted(neighbours(tables) - _unused(tables))),
     )
 
 
@@ -128,6 +129,11 @@ def _heard(tables: Tables, name: str) -> tuple[tuple[str, str, str], ...]:
         for path in sorted(tables.best[name].values(), key=lambda one: one.prefix)
         if path.peer >= 0
     )
+
+
+def _unused(tables: Tables) -> set[Neighbour]:
+    ends = (end for link in tables.unused for end in (link.one, link.other))
+    return {(router, "ospf", port) for router, port in ends}
 
 
 def _is_narrow(world: World) -> bool:

@@ -22,6 +22,8 @@ _TABLES = (
     _Table("By packets of full size", "full"),
     _Table("Who is served", "service"),
     _Table("What other systems hear", "route"),
+    _Table("Neighbours of OSPF", "adjacency"),
+    _Table("Sessions of BGP", "session"),
 )
 #: of machines that nobody may log in to, of our own routers, of hosts
 _OUTSIDE, _OURS, _HOSTS = range(3)

@@ -25,6 +25,7 @@ from netarena_route.backbone.query import Case
 from netarena_route.backbone.state import (
     FAILS,
     MAX_NAMED,
+    STANDS,
     WORKS,
     Fact,
     Facts,
@@ -37,6 +38,7 @@ from netarena_route.backbone.state import (
 PACKAGE = "netarena_route"
 KEYS = ("machine", "command")
 _EXAMPLES = ("backbone_look", "backbone_repair")
+_NEIGHBOURS = {"adjacency": "the adjacency of OSPF", "session": "the session of BGP"}
 
 
 def prompt_parts(
@@ -81,6 +83,9 @@ def _tell_misfit(fact: Fact, should: str | None, does: str | None) -> str:
         if should is None:
             return f"{fact.source} uses for {fact.target} {does}, and must hear nothing of it"
         return f"{fact.source} uses for {fact.target} {does or 'nothing'}, not {should}"
+    if STANDS in {should, does}:
+        there = "is there, and must not be" if should is None else "is not there"
+        return f"{_NEIGHBOURS[fact.sort]} of {fact.source} and {fact.target} {there}"
     size = " with 1500 bytes" if fact.sort == "full" else ""
     verb = {FAILS: "fails", WORKS: "works, and must not"}[does or FAILS]
     return f"{fact.source} -> {fact.target}{size} {verb}"
@@ -140,6 +145,11 @@ def document(case: Case) -> Iterator[str]:
     yield from _pings(world, wanted)
     yield "Services, by name and by address; whoever is not named is kept out by design:"
     yield from _services(world, wanted)
+    yield (
+        "Neighbours: each cable between two of our routers is an adjacency of OSPF. Sessions of "
+        "BGP, which all stand:"
+    )
+    yield from _sessions(wanted)
     yield "Ways, which are what pings take, and what they take instead where a cable is cut:"
     for fact, value in wanted.items():
         if fact.sort == "way":
@@ -201,6 +211,15 @@ def _zones(world: World) -> Mapping[str, str]:
         **{router.name: "the routers" for router in world.routers},
         **{host.name: host.zone for host in world.hosts},
     }
+
+
+def _sessions(wanted: Facts) -> Iterator[str]:
+    others: dict[str, list[str]] = {}
+    for fact in wanted:
+        if fact.sort == "session":
+            others.setdefault(fact.source, []).append(fact.target)
+    for router, met in others.items():
+        yield f"- {router} with {_list(met)}"
 
 
 def _pings(world: World, wanted: Facts) -> Iterator[str]:

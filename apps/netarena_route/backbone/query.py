@@ -22,9 +22,8 @@ from netarena_route.config import RouteConfig
 
 #: worlds that are drawn before a combination is said not to fit
 _WORLDS = 12
-#: how often several faults that have nothing to do with each other are drawn again, and how many
-#: times at most
-_AGAIN, _DRAWS = 0.7, 8
+#: how often several faults of which none has to wait are drawn again, and how many times at most
+_AGAIN, _DRAWS = 0.9, 12
 #: combinations of two and of three kinds, drawn once for all
 _PAIRS, _TRIPLES = 15, 15
 #: kinds that few worlds have room for are left to labels of their own
@@ -116,16 +115,23 @@ def _draw_fitting(
 def _draw_related(
     room: table.Room, label: str, faults: tuple[Fault, ...], rng: random.Random
 ) -> tuple[Fault, ...]:
-    """Other faults of this label that hide each other or have to wait, if those drawn do not and
-    some are soon found; for some of those queries."""
-    if len(faults) == 1 or table.interact(faults) or rng.random() >= _AGAIN:
+    """Other faults of this label of which some have to wait, or hide each other, if those drawn do
+    not and some are soon found; for most of those queries."""
+    if len(faults) < 2 or _waits(faults) or rng.random() >= _AGAIN:
         return faults
-    for _ in range(_DRAWS if faults else 0):
+    for _ in range(_DRAWS):
         kinds = _kinds(label, rng)
         found = table.draw(room, kinds, rng) if table.has_room(room.world, kinds) else None
-        if found is not None and table.interact(found):
+        if found is not None and _waits(found):
             return found
+        if found is not None and table.interact(found) and not table.interact(faults):
+            faults = found
     return faults
+
+
+def _waits(faults: Sequence[Fault]) -> bool:
+    """Whether the repair of one has to wait for another's."""
+    return any(fault.after for fault in faults)
 
 
 def _kinds(label: str, rng: random.Random) -> Sequence[str]:

@@ -92,7 +92,9 @@ class Observation(Record):
     of ``full_bytes`` that nobody may fragment. ``services`` is one such row for ``asks``.
     ``ways`` are the machines that a ping of the pair passed, its source and target left out, to
     where it came; ``heard`` the routes of each ear as (prefix, path of AS numbers, next hop), best
-    ones only, its own left out. ``down`` are daemons that have ended, as ``machine/daemon``.
+    ones only, its own left out. ``neighbours`` are who speaks to whom for good, sorted: ends of
+    full adjacencies of OSPF that carry routes, and of sessions that both ends take for there.
+    ``down`` are daemons that have ended, as ``machine/daemon``.
     ``settled`` is false where the network had not come to rest after 15 s. ``touched`` are machines
     on which something is set otherwise than before an agent's first command there. ``leftover`` are
     the commands of faults, by their number, of which something is still so; of tickets alone.
@@ -103,6 +105,7 @@ class Observation(Record):
     services: str
     ways: tuple[tuple[str, ...], ...]
     heard: tuple[tuple[tuple[str, str, str], ...], ...]
+    neighbours: tuple[Neighbour, ...]
     down: tuple[str, ...] = ()
     settled: bool = True
     touched: tuple[str, ...] = ()

@@ -94,6 +94,8 @@ class Tables:
     sessions: list[Session] = field(default_factory=list)
     #: full adjacencies of OSPF
     adjacent: list[Link] = field(default_factory=list)
+    #: of these, those that no way leads by: their ends take the network for one of another type
+    unused: list[Link] = field(default_factory=list)
     #: (router, prefix) of routes that depend on a tie or never rest
     doubtful: set[tuple[str, str]] = field(default_factory=set)
 
@@ -234,6 +236,7 @@ class _Ospf:
                 (one.name, there.ospf.cost, Hop(there.name, bare(here.address)))
             )
         else:
+            self._tables.unused.append(link)
             self._unused |= {(one.name, here.ospf.area), (other.name, there.ospf.area)}
 
     def _doubt_borders(self) -> None:

@@ -2,8 +2,9 @@
 
 A state is an ``Observation`` as JSON. It is read as *facts*, a value for each thing that is tested:
 a pair by small and by full-size pings, a service from a host, the way of a chosen pair, a prefix
-that another system hears. Intended are the facts of the healthy world. Safety is judged per step
-and per fact, on settled states: what was so before the step is nobody's doing in it.
+that another system hears, an adjacency of OSPF, a session of BGP. Intended are the facts of the
+healthy world. Safety is judged per step and per fact, on settled states: what was so before the
+step is nobody's doing in it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from netarena_route.backbone.render import asks
 
 #: facts that a judgement names, of each sort; it counts them all
 MAX_NAMED = 60
-WORKS, FAILS = "works", "fails"
+WORKS, FAILS, STANDS = "works", "fails", "stands"
 
-Sort: TypeAlias = Literal["ping", "full", "service", "way", "route"]
+Sort: TypeAlias = Literal["ping", "full", "service", "way", "route", "adjacency", "session"]
 
 
 class Fact(NamedTuple):
@@ -40,6 +41,8 @@ class Fact(NamedTuple):
             "service": f"{self.source} -> {self.target}",
             "way": f"way {self.source} -> {self.target}",
             "route": f"{self.source} hears {self.target}",
+            "adjacency": f"OSPF of {self.source} and {self.target}",
+            "session": f"BGP of {self.source} and {self.target}",
         }[self.sort]
 
 
@@ -48,7 +51,8 @@ Facts: TypeAlias = Mapping[Fact, str]
 
 def facts_of(world: World, seen: Observation) -> Facts:
     """The value of each fact: works or fails, the machines of a way, the path and the next hop
-    that is heard. What is not heard has none, nor has the way of a pair that is lost."""
+    that is heard. What is not heard has none, nor has the way of a pair that is lost, nor what does
+    not stand between neighbours; of these the first in the world's order is the source."""
     return dict(_facts(world, seen))
 
 
@@ -75,6 +79,21 @@ def _facts(world: World, seen: Observation) -> Iterator[tuple[Fact, str]]:
     for router, heard in zip(world.outside, seen.heard, strict=True):
         for prefix, path, next_hop in heard:
             yield Fact("route", router.name, prefix), f"path {path}, next hop {next_hop}"
+    yield from ((fact, STANDS) for fact in _standing(world, seen))
+
+
+def _standing(world: World, seen: Observation) -> Iterator[Fact]:
+    there = {*seen.neighbours}
+    for link in world.inner_links():
+        if {(router, "ospf", port) for router, port in (link.one, link.other)} <= there:
+            yield Fact("adjacency", link.one[0], link.other[0])
+    routers = (*world.routers, *world.outside)
+    owners = {address: router.name for router in routers for address in router.addresses}
+    met = {(one, owners[to]) for one, by, to in there if by == "bgp" and to in owners}
+    for place, router in enumerate(world.routers):
+        for other in routers[place + 1 :]:
+            if {(router.name, other.name), (other.name, router.name)} <= met:
+                yield Fact("session", router.name, other.name)
 
 
 def _word(works: str) -> str:
@@ -103,7 +122,7 @@ def harms(wanted: Facts, before: Facts, after: Facts) -> list[tuple[str, Fact]]:
         if before.get(fact) == value and _differs(fact, value, after):
             found.append((_rule(fact, value, after), fact))
     found += [
-        ("route_leaked", fact)
+        ("route_leaked" if fact.sort == "route" else "neighbour_made", fact)
         for fact in after
         if fact not in wanted and after[fact] != before.get(fact)
     ]
@@ -115,6 +134,8 @@ def _rule(fact: Fact, value: str, after: Facts) -> str:
         return "way_changed"
     if fact.sort == "route":
         return "route_changed" if fact in after else "route_lost"
+    if value == STANDS:
+        return "neighbour_lost"
     noun = {"ping": "pair", "full": "pair", "service": "service"}[fact.sort]
     return f"{noun}_broken" if value == WORKS else f"{noun}_opened"
 
@@ -129,6 +150,8 @@ _SAID = {
     "route_changed": "is heard by another path or next hop since this step than it must be",
     "route_lost": "was heard before this step and must be, and is not now",
     "route_leaked": "is heard since this step, and must not be",
+    "neighbour_lost": "stood before this step and must, and does not now",
+    "neighbour_made": "stands since this step, and must not",
 }
 
 

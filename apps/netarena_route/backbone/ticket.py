@@ -18,7 +18,7 @@ from netarena_route.action import Fault
 from netarena_route.backbone.fault.table import broken, read
 from netarena_route.backbone.prompt import KEYS, PACKAGE, document
 from netarena_route.backbone.query import Case
-from netarena_route.backbone.state import FAILS, WORKS, Fact, Facts, intended, misfits
+from netarena_route.backbone.state import FAILS, STANDS, WORKS, Fact, Facts, intended, misfits
 from netarena_route.claim import BACKBONE_WORDS
 
 #: symptoms that are reported at most
@@ -56,6 +56,14 @@ _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
         ("route", ""): (
             "The operator of {source} says that it uses {value} for {target}.",
             "The looking glass of {source} has {value} for {target}.",
+        ),
+        ("adjacency", FAILS): (
+            "The monitoring counts a neighbour of OSPF too few, and does not say where.",
+            "Somebody noticed that an adjacency of OSPF is missing, and has forgotten which.",
+        ),
+        ("session", FAILS): (
+            "The monitoring counts a session of BGP too few, and does not say where.",
+            "Somebody noticed that a session of BGP is missing, and has forgotten which.",
         ),
     }
 )
@@ -102,11 +110,16 @@ def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str
         found += [_one(here, rng)] if here else []
     if wrong and not found:
         found.append(_one(wrong, rng))
-    right = [fact for fact in case.wanted if fact in now and fact not in {*wrong}]
+    hidden = {*wrong}
+    right = [
+        fact
+        for fact, value in case.wanted.items()
+        if value != STANDS and fact in now and fact not in hidden
+    ]
     for _ in range(1 if found else rng.randint(2, MAX_SYMPTOMS)):
         found.append(_one([fact for fact in right if fact not in found], rng))
     rng.shuffle(found)
-    return [_tell(fact, now, rng) for fact in found]
+    return [*dict.fromkeys(_tell(fact, now, rng) for fact in found)]
 
 
 def _one(facts: Sequence[Fact], rng: random.Random) -> Fact:

@@ -20,7 +20,7 @@ from netarena.sandbox import shell
 from netarena.sandbox.daemon import Confined, family
 from netarena.sandbox.namespace import mount_memory
 from netarena.sandbox.shell import Room, entered
-from netarena_route.backbone.recipe import Observation, Recipe, Setup
+from netarena_route.backbone.recipe import Neighbour, Observation, Recipe, Setup
 from netarena_route.real import worker
 from netarena_route.real.backbone import frr, serve, way
 from netarena_route.real.backbone.build import EMULATORS, configure
@@ -401,6 +401,7 @@ class Lab(Worker):
             services=services,
             ways=ways,
             heard=tuple(self._heard(name) for name in self._setup.ears),
+            neighbours=tuple(sorted(self._neighbours())),
             down=self._ended(),
             settled=settled,
             touched=tuple(
@@ -410,6 +411,16 @@ class Lab(Worker):
                 number for number, one in enumerate(self._traces) if one.is_left(now[one.machine])
             ),
         )
+
+    def _neighbours(self) -> set[Neighbour]:
+        """Whom daemons spoke to when they had come to rest. Those of OSPF that take the network
+        between them for another type each may know all of each other, and use none of it."""
+        look, unlike = self._settling.last, set[Neighbour]()
+        for cable in self._setup.cables:
+            ends = [(end.machine, end.interface) for end in cable.ends]
+            if len({look.types[end] for end in ends if end in look.types}) > 1:
+                unlike |= {(machine, "ospf", port) for machine, port in ends}
+        return look.neighbours - unlike
 
     def _resolver(self, name: str) -> str:
         """The address of the server of names that a machine asks; empty where that is none."""

@@ -98,6 +98,8 @@ class Look:
     failing: list[tuple[str, str]] = field(default_factory=list)
     #: addresses (own, the other's) of the ends of sessions that stand as these ends see it
     ends: set[tuple[str, str]] = field(default_factory=set)
+    #: (router, port) -> the type of the network there, as OSPF takes it
+    types: dict[tuple[str, str], str] = field(default_factory=dict)
     #: how long each daemon has waited for a processor since it began
     delayed_s: Sequence[float] = ()
     waiting: bool = False
@@ -143,7 +145,8 @@ class Settling:
         self._delayed_s = delayed_s
         #: that were not there when it was settled last, though they were tried
         self._failing: set[Adjacency] = set()
-        #: why it was not settled in the last look, in words
+        #: the last look, and why it was not settled then, in words
+        self.last = Look(0.0)
         self.why = ""
 
     def wait(
@@ -251,6 +254,7 @@ class Settling:
         told.update(repr(look.facts).encode())
         look.digest = told.hexdigest()
         look.waiting |= look.differs()
+        self.last = look
         return look
 
 
@@ -297,12 +301,13 @@ def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
                 next_s=_ROUNDS * (_number(row.get("retransmitInterval")) or MEET_S),
             )
             port = str(row.get("ifaceName")).partition(":")[0]
-            if look.adjacencies[key].up:
+            if kind == "Full":
                 look.neighbours.add((router, "ospf", port))
             if kind == "Full" and _number(row.get("linkStateRetransmissionListCounter")):
                 look.owed.append((router, str(rows.get(port, {}).get("area")), str(name)))
     for name, one in sorted(rows.items()):
         look.facts += [name, *(one.get(key) for key in _INTERFACE_FACTS)]
+        look.types[router, name] = str(one.get("networkType"))
         # a passive one waits for nobody
         look.waiting |= one.get("state") == "Waiting" and "timerHelloInMsecs" in one
     look.waiting |= any(name in whole for name in _PENDING)

@@ -33,7 +33,7 @@ def _wrong(matrix: Matrix) -> list[tuple[str, str, Mark]]:
 def test_a_healthy_backbone_has_nothing_wrong_and_all_of_its_machines(world: World) -> None:
     drawn = _drawn(world, expected(world))
     matrices = [one for one in drawn.values() if isinstance(one, Matrix)]
-    assert len(matrices) == 4
+    assert len(matrices) == 6
     assert not [_wrong(one) for one in matrices if _wrong(one)]
     assert all(one.rows and one.columns for one in matrices)
     network = cast("Topology", drawn["The network"])

@@ -7,6 +7,7 @@ from netarena_route.action import Command, Fault
 from netarena_route.backbone.intent import expected
 from netarena_route.backbone.model import World
 from netarena_route.backbone.state import (
+    STANDS,
     Fact,
     Facts,
     facts_of,
@@ -151,3 +152,21 @@ def test_what_is_left_of_faults_is_told_by_machine_and_of_a_false_alarm_what_was
     # it counts in no verdict
     halved = _state(world, leftover=(1,))
     assert judge(world, facts_of(world, expected(world)), halved, halved).correct
+
+
+def test_a_neighbour_that_is_lost_or_new_is_seen(world: World, wanted: Facts) -> None:
+    there = expected(world).neighbours
+    link = next(world.inner_links())
+    cut = Fact("adjacency", link.one[0], link.other[0])
+    assert wanted[cut] == STANDS
+    # one end suffices
+    less = _state(world, neighbours=tuple(one for one in there if one[::2] != link.one))
+    lost = judge(world, wanted, _state(world), less)
+    assert [(one.rule, one.element) for one in lost.findings] == [("neighbour_lost", str(cut))]
+    assert not lost.correct
+    # of another system nobody knows whom it speaks to but us
+    assert {fact.source for fact in wanted if fact.sort == "session"} <= {*world.names}
+    without = {fact: value for fact, value in wanted.items() if fact != cut}
+    new = judge(world, without, less, _state(world))
+    assert [(one.rule, one.element) for one in new.findings] == [("neighbour_made", str(cut))]
+    assert not new.correct
