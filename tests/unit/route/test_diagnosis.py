@@ -70,6 +70,7 @@ def test_missing_rights_are_told_with_the_flags_that_give_them(lack: Lack) -> No
         ("iptables", {}, None, ""),
         ("netem", {"netem": True}, {}, "netem"),
         ("mininet", {}, {"emulator": "netns"}, "emulator"),
+        ("FRR", {"world": "backbone", "emulator": "netns"}, {}, "world"),
         ("nft", {"error_types": ["extended"]}, {}, "error_types"),
         # what keeps a reserve back may be of any kind
         ("nft", {"world": "varied"}, {"error_types": ["remove_ip"]}, "error_types"),

@@ -10,7 +10,10 @@ from netarena.model import Query
 from netarena_route.action import Fault
 from netarena_route.app import Route
 from netarena_route.backbone import query
-from netarena_route.backbone.fault.table import KINDS
+from netarena_route.backbone.fault.table import KINDS, Room, to_fault
+from netarena_route.backbone.model import World
+from netarena_route.backbone.query import Case
+from netarena_route.backbone.state import intended, misfits
 from netarena_route.backbone.ticket import observe
 from netarena_route.claim import BACKBONE_WORDS, read_causes, word_of
 from netarena_route.config import RouteConfig
@@ -56,3 +59,21 @@ def test_every_kind_has_a_word_and_right_causes_are_read() -> None:
 def test_the_word_of_a_kind_is_listed(kind: str) -> None:
     fault = Fault(kind=kind, method="", machine="a", parameters={}, words="", inject=(), repair=())
     assert word_of(fault) in BACKBONE_WORDS
+
+
+def test_what_is_seen_of_a_lost_neighbour_does_not_say_which(world: World) -> None:
+    """Where a way round it is left, nothing else shows."""
+    room = Room(world)
+    found = [
+        (method, change)
+        for method in KINDS["ospf_passive"]
+        for change in room.options(method)
+        if {fact.sort for fact in misfits(room.wanted, intended(change.edit(world)))}
+        == {"adjacency"}
+    ]
+    assert found
+    for method, change in found:
+        fault = to_fault("ospf_passive", method, change)
+        told = [observe(Case(world), [fault], random.Random(seed)) for seed in range(4)]
+        assert all(any("adjacency" in one or "neighbour" in one for one in some) for some in told)
+        assert not [some for some in told for one in some if "OSPF" in one and world.prefix in one]

@@ -1,0 +1,47 @@
+"""What an agent is told of neighbours: which are intended, and which differ."""
+
+from __future__ import annotations
+
+import pytest
+
+from netarena_route.backbone.intent import expected
+from netarena_route.backbone.model import World
+from netarena_route.backbone.prompt import document, tell_misfits
+from netarena_route.backbone.query import Case
+from netarena_route.backbone.recipe import Neighbour
+from netarena_route.backbone.state import Fact, Facts
+
+
+def test_sessions_are_documented_once_each(world: World, wanted: Facts) -> None:
+    lines = [*document(Case(world))]
+    (start,) = (place for place, line in enumerate(lines) if line.startswith("Neighbours: "))
+    told = []
+    for line in lines[start + 1 :]:
+        if not line.startswith("- "):
+            break
+        source, _, targets = line.removeprefix("- ").partition(" with ")
+        told += [Fact("session", source, target) for target in targets.split(", ")]
+    assert told == [fact for fact in wanted if fact.sort == "session"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "said"), [("ospf", "the adjacency of OSPF"), ("bgp", "the session of BGP")]
+)
+def test_a_neighbour_that_is_lost_or_new_is_told(
+    world: World, wanted: Facts, protocol: str, said: str
+) -> None:
+    seen = expected(world)
+
+    def told(kept: tuple[Neighbour, ...], wanted: Facts) -> list[str]:
+        state = seen.model_copy(update={"neighbours": kept}).model_dump(mode="json")
+        return tell_misfits(world, wanted, state).splitlines()[1:]
+
+    sort = {"ospf": "adjacency", "bgp": "session"}[protocol]
+    facts = [fact for fact in wanted if fact.sort == sort]
+    lost = told(tuple(one for one in seen.neighbours if one[1] != protocol), wanted)
+    assert lost == [f"- {said} of {one.source} and {one.target} is not there" for one in facts]
+    others = {fact: value for fact, value in wanted.items() if fact not in facts}
+    new = told(seen.neighbours, others)
+    assert new == [
+        f"- {said} of {one.source} and {one.target} is there, and must not be" for one in facts
+    ]
