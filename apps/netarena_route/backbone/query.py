@@ -23,6 +23,7 @@ from netarena_route.config import RouteConfig
 #: worlds that are drawn before a combination is said not to fit
 _WORLDS = 12
 #: how often several faults of which none has to wait are drawn again, and how many times at most
+#: where their kinds are given
 _AGAIN, _DRAWS = 0.9, 12
 #: combinations of two and of three kinds, drawn once for all
 _PAIRS, _TRIPLES = 15, 15
@@ -119,9 +120,11 @@ def _draw_related(
     not and some are soon found; for most of those queries."""
     if len(faults) < 2 or _waits(faults) or rng.random() >= _AGAIN:
         return faults
+    if label in COUNTED:
+        return table.draw_waiting(room, COUNTED[label], rng) or faults
+    kinds = kinds_of(label)
     for _ in range(_DRAWS):
-        kinds = _kinds(label, rng)
-        found = table.draw(room, kinds, rng) if table.has_room(room.world, kinds) else None
+        found = table.draw(room, kinds, rng)
         if found is not None and _waits(found):
             return found
         if found is not None and table.interact(found) and not table.interact(faults):

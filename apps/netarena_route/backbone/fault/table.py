@@ -23,6 +23,8 @@ from netarena_route.backbone.state import Facts, facts_of, harms, intended, misf
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **LINUX})
 #: draws of all, and of one among them, before a world is said to have no room
 _TRIES, _TRIES_OF_ONE = 6, 16
+#: faults of which there are two pairs of one that waits for the other; draws before there is none
+_TWO_PAIRS, _TRIES_OF_PAIR = 4, 60
 #: what is left of some changes: whole ones, and (change, part) of those that are not
 _Left: TypeAlias = tuple[frozenset[Change], frozenset[tuple[Change, int]]]
 _NOTHING: _Left = (frozenset(), frozenset())
@@ -140,6 +142,10 @@ class Room:
         every = range(len(self.changes))
         return [order for order in permutations(every) if self._is_safe(order)]
 
+    def waits(self, one: int, other: int) -> bool:
+        """Whether one of two changes alone has to be repaired before the other."""
+        return self._is_safe((one, other)) != self._is_safe((other, one))
+
     def _is_safe(self, order: Sequence[int]) -> bool:
         return not any(self.harms(order[done:], part) for done, part in enumerate(order))
 
@@ -171,6 +177,39 @@ def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, .
         if faults is not None:
             return faults
     return None
+
+
+def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
+    """So many faults of any kinds, as ``draw`` draws them, of which one has to wait for another;
+    of ``_TWO_PAIRS`` and more there are two such pairs. None where none is soon found."""
+    for _ in range(_TRIES):
+        room.changes = []
+        drawn: list[tuple[str, Method]] = []
+        for _ in range(2 if number >= _TWO_PAIRS else 1):
+            drawn += _draw_pair(room, [kind for kind in KINDS if kind not in dict(drawn)], rng)
+        while drawn and len(drawn) < number:
+            kind = rng.choice([kind for kind in KINDS if kind not in dict(drawn)])
+            method = _draw_one(room, kind, rng)
+            drawn += [(kind, method)] if method is not None else []
+        faults = _order(room, drawn) if drawn else None
+        if faults is not None and any(fault.after for fault in faults):
+            return faults
+    return None
+
+
+def _draw_pair(room: Room, kinds: Sequence[str], rng: random.Random) -> list[tuple[str, Method]]:
+    """Two changes of these kinds of which one has to wait for the other, in the room beside its
+    others; none where none is soon found."""
+    others = len(room.changes)
+    for _ in range(_TRIES_OF_PAIR):
+        pair = []
+        for kind in rng.sample(kinds, 2):
+            method = _draw_one(room, kind, rng)
+            pair += [(kind, method)] if method is not None else []
+        if len(pair) == 2 and room.waits(others, others + 1):
+            return pair
+        del room.changes[others:]
+    return []
 
 
 def interact(faults: Iterable[Fault]) -> bool:

@@ -133,19 +133,20 @@ def test_what_a_seed_draws_is_that_of_yesterday(asked: Query) -> None:
     assert told == "b92153d06074e66c"
 
 
-def test_faults_that_have_nothing_to_do_with_each_other_are_drawn_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [2, 4])
+def test_faults_of_which_none_waits_are_drawn_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    room, rng = table.Room(world), random.Random(3)
+    room, rng = table.Room(world), random.Random(1)
     apart = table.draw(room, ["service_address", "bgp_leak"], rng)
     assert apart is not None
     assert not table.interact(apart)
     monkeypatch.setattr(query, "_AGAIN", 0.0)
     assert query._draw_related(room, "faults_2", apart, rng) is apart
     monkeypatch.setattr(query, "_AGAIN", 1.0)
-    found = query._draw_related(room, "faults_2", apart, rng)
-    assert len(found) == 2
-    assert table.interact(found)
+    found = query._draw_related(room, f"faults_{number}", apart, rng)
+    assert len({fault.kind for fault in found}) == number
+    assert any(fault.after for fault in found)
     assert table.doubts(world, found) == []
     # of kinds that never have to do with each other, and of none, those that were drawn are kept
     assert query._draw_related(room, "service_address+bgp_leak", apart, rng) is apart
