@@ -31,7 +31,6 @@ from netarena.picture import Picture
 from netarena.prompts import (
     MAX_LOGGED_CHARS,
     MAX_OUTPUT_CHARS,
-    MAX_TICKET_OUTPUT_CHARS,
     CommandLimits,
     PromptParts,
     clip,
@@ -78,7 +77,8 @@ _AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (
 )
 
 _TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, prompt.MAX_HISTORY_CHARS)
-_TICKET_LIMITS = replace(_TOLD_LIMITS, output_chars=MAX_TICKET_OUTPUT_CHARS)  # of backbones
+#: of tickets about backbones
+_TICKET_LIMITS = replace(_TOLD_LIMITS, output_chars=backbone.MAX_TICKET_OUTPUT_CHARS)
 
 
 _COMMAND = Tool(

@@ -12,6 +12,8 @@ from netarena_route.backbone import guess, picture, prompt, query, solution, sta
 from netarena_route.backbone.fault import table
 from netarena_route.config import RouteConfig
 
+MAX_TICKET_OUTPUT_CHARS = ticket.MAX_OUTPUT_CHARS
+
 drawer = query.drawer
 is_backbone = query.is_backbone
 

@@ -133,8 +133,8 @@ def _draw_related(
 
 
 def _waits(faults: Sequence[Fault]) -> bool:
-    """Whether the repair of one has to wait for another's."""
-    return any(fault.after for fault in faults)
+    """Whether repairs of about every second one have to wait for another's."""
+    return 2 * sum(len(fault.after) for fault in faults) >= len(faults)
 
 
 def _kinds(label: str, rng: random.Random) -> Sequence[str]:

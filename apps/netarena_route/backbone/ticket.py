@@ -21,6 +21,9 @@ from netarena_route.backbone.query import Case
 from netarena_route.backbone.state import FAILS, STANDS, WORKS, Fact, Facts, intended, misfits
 from netarena_route.claim import BACKBONE_WORDS
 
+#: of the output of a command that are shown: a question, not a router's whole configuration, which
+#: read one after the other tells all but what to do first
+MAX_OUTPUT_CHARS = 1_000
 #: symptoms that are reported at most
 MAX_SYMPTOMS = 3
 #: sort and value of a fact -> how people say it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, permutations
+from itertools import pairwise, permutations
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -23,8 +23,8 @@ from netarena_route.backbone.state import Facts, facts_of, harms, intended, misf
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **LINUX})
 #: draws of all, and of one among them, before a world is said to have no room
 _TRIES, _TRIES_OF_ONE = 6, 16
-#: faults of which there are two pairs of one that waits for the other; draws before there is none
-_TWO_PAIRS, _TRIES_OF_PAIR = 4, 60
+#: draws before there are no two faults of which one waits for the other
+_TRIES_OF_PAIR = 60
 #: what is left of some changes: whole ones, and (change, part) of those that are not
 _Left: TypeAlias = tuple[frozenset[Change], frozenset[tuple[Change, int]]]
 _NOTHING: _Left = (frozenset(), frozenset())
@@ -72,6 +72,8 @@ class Room:
         self._options: dict[Method, tuple[Change, ...]] = {}
         self._seen: dict[_Left, Facts | None] = {_NOTHING: self.wanted}
         self._harms: dict[tuple[_Left, _Left], bool] = {}
+        #: where it depends on the order of its parts whether a repair of one of these harms
+        self._by_order: set[frozenset[Change]] = set()
 
     def options(self, method: Method) -> Sequence[Change]:
         """All changes of a method; the same objects each time."""
@@ -107,18 +109,16 @@ class Room:
         every = frozenset(self.changes[place] for place in before)
         change = self.changes[repaired]
         others = every - {change}
-        parts = [(change, part) for part in range(len(change.parts))]
-        # the parts that are left, from all of them to none
-        steps: list[tuple[_Left, _Left]] = [
-            ((others, left), (others, left - {part}))
-            for number in range(1, len(parts) + 1)
-            for left in map(frozenset, combinations(parts, number))
-            for part in left
-        ]
-        return any(
-            self._is_harmful(was, now)
-            for was, now in steps or [((every, frozenset()), (others, frozenset()))]
-        )
+        if not change.parts:
+            return self._is_harmful((every, frozenset()), (others, frozenset()))
+        found = set[bool]()
+        for order in permutations((change, part) for part in range(len(change.parts))):
+            # the parts that are left, from all of them to none
+            left = [(others, frozenset(order[done:])) for done in range(len(order) + 1)]
+            found.add(any(self._is_harmful(*step) for step in pairwise(left)))
+        if len(found) > 1:
+            self._by_order.add(every)
+        return True in found
 
     def _is_harmful(self, was: _Left, now: _Left) -> bool:
         if (was, now) not in self._harms:
@@ -130,9 +130,10 @@ class Room:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether what was looked at of these changes, or of some of them, rests on a tie."""
+        """Whether what was looked at of these changes, or of some of them, rests on a tie, or on
+        the order in which one of them is repaired on its machines."""
         changes = {*self.changes}
-        return any(
+        return any(map(changes.issuperset, self._by_order)) or any(
             facts is None and changes.issuperset((*whole, *(change for change, _ in parts)))
             for (whole, parts), facts in self._seen.items()
         )
@@ -180,34 +181,39 @@ def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, .
 
 
 def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
-    """So many faults of any kinds, as ``draw`` draws them, of which one has to wait for another;
-    of ``_TWO_PAIRS`` and more there are two such pairs. None where none is soon found."""
+    """So many faults of any kinds, as ``draw`` draws them, of which some have to wait: pairs of one
+    that waits for the other, and of an odd number one more beside any of them. None where none are
+    soon found."""
     for _ in range(_TRIES):
         room.changes = []
         drawn: list[tuple[str, Method]] = []
-        for _ in range(2 if number >= _TWO_PAIRS else 1):
-            drawn += _draw_pair(room, [kind for kind in KINDS if kind not in dict(drawn)], rng)
-        while drawn and len(drawn) < number:
-            kind = rng.choice([kind for kind in KINDS if kind not in dict(drawn)])
-            method = _draw_one(room, kind, rng)
-            drawn += [(kind, method)] if method is not None else []
-        faults = _order(room, drawn) if drawn else None
+        while len(drawn) < number:
+            kinds = [kind for kind in KINDS if kind not in dict(drawn)]
+            found = _draw_waiting(room, kinds, min(2, number - len(drawn)), rng)
+            if not found:
+                break
+            drawn += found
+        faults = _order(room, drawn) if len(drawn) == number else None
         if faults is not None and any(fault.after for fault in faults):
             return faults
     return None
 
 
-def _draw_pair(room: Room, kinds: Sequence[str], rng: random.Random) -> list[tuple[str, Method]]:
-    """Two changes of these kinds of which one has to wait for the other, in the room beside its
-    others; none where none is soon found."""
+def _draw_waiting(
+    room: Room, kinds: Sequence[str], number: int, rng: random.Random
+) -> list[tuple[str, Method]]:
+    """Two changes of these kinds of which one has to wait for the other, or one that waits for one
+    of a room's others or these for it, in the room; none where none is soon found."""
     others = len(room.changes)
     for _ in range(_TRIES_OF_PAIR):
-        pair = []
-        for kind in rng.sample(kinds, 2):
+        drawn = []
+        for kind in rng.sample(kinds, number):
             method = _draw_one(room, kind, rng)
-            pair += [(kind, method)] if method is not None else []
-        if len(pair) == 2 and room.waits(others, others + 1):
-            return pair
+            drawn += [(kind, method)] if method is not None else []
+        last = others + number - 1
+        beside = range(others, last) if number > 1 else range(others)
+        if len(drawn) == number and any(room.waits(one, last) for one in beside):
+            return drawn
         del room.changes[others:]
     return []
 
@@ -322,7 +328,7 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
     if {*safe_orders(after)} != {*room.orders()}:
         found.append("the orders of repair are not those that are safe")
     if room.is_doubtful:
-        found.append("what some of them break rests on a tie")
+        found.append("what some of them break rests on a tie, or on an order")
     masks = [{names[name] for name in fault.masks} for fault in faults]
     if masks != room.masked():
         found.append("what hides what is not as it is said")

@@ -7,13 +7,15 @@ That they hold on real networks is proven by ``benchmarks/prove_backbone.py``, a
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from itertools import islice
+from typing import TypeAlias
 
 import pytest
 
 from netarena_route.action import action_of, fault_of
 from netarena_route.backbone.fault import table
-from netarena_route.backbone.fault.change import vtysh
+from netarena_route.backbone.fault.change import Change, vtysh
 from netarena_route.backbone.fault.table import (
     KINDS,
     Room,
@@ -28,6 +30,8 @@ from netarena_route.backbone.fault.table import draw as draw_faults
 from netarena_route.backbone.model import World
 from netarena_route.backbone.routing import settle
 from netarena_route.backbone.state import Facts, harms
+
+Parts: TypeAlias = frozenset[tuple[Change, int]]
 
 
 def test_the_table_has_what_is_asked_for() -> None:
@@ -57,6 +61,37 @@ def test_each_change_is_another_world_and_is_found_again(world: World) -> None:
                 assert change.edit(world) != world
                 fault = fault_of(action_of(to_fault(kind, method, change)))
                 assert read(world, fault).edit(world) == change.edit(world)
+
+
+@pytest.mark.parametrize(
+    ("harmful", "harms", "doubtful"), [({0}, True, True), ({0, 1}, True, False), ((), False, False)]
+)
+def test_a_repair_that_harms_in_one_order_of_its_machines_is_in_doubt(
+    world: World,
+    wanted: Facts,
+    monkeypatch: pytest.MonkeyPatch,
+    harmful: Collection[int],
+    harms: bool,
+    doubtful: bool,
+) -> None:
+    """Here where the part that comes first is one of these."""
+
+    def is_harmful(_: Room, was: tuple[object, Parts], now: tuple[object, Parts]) -> bool:
+        (_, repaired), *_ = was[1] - now[1]
+        return len(was[1]) == 2 and repaired in harmful
+
+    room = Room(world, wanted)
+    room.changes = [
+        next(
+            change
+            for method in KINDS["path_mtu"]
+            for change in room.options(method)
+            if len(change.parts) == 2
+        )
+    ]
+    monkeypatch.setattr(Room, "_is_harmful", is_harmful)
+    assert room.harms([0], 0) == harms
+    assert room.is_doubtful == doubtful
 
 
 def test_several_faults_show_each_and_are_repaired_in_safe_orders(world: World) -> None:
