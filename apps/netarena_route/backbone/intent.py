@@ -132,6 +132,7 @@ def _heard(tables: Tables, name: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def _unused(tables: Tables) -> set[Neighbour]:
+    """Ends of adjacencies that carry no routes."""
     ends = (end for link in tables.unused for end in (link.one, link.other))
     return {(router, "ospf", port) for router, port in ends}
 

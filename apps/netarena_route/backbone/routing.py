@@ -195,8 +195,6 @@ class _Ospf:
         #: area -> router -> (neighbour, cost, hop)
         self._edges: dict[str, dict[str, list[tuple[str, int, Hop]]]] = {}
         self._members: dict[str, list[Router]] = {}
-        #: (router, area) of neighbours that no way leads to
-        self._unused: set[tuple[str, str]] = set()
         for router in world.routers:
             for area in sorted(self._areas(router)):
                 self._members.setdefault(area, []).append(router)
@@ -237,16 +235,18 @@ class _Ospf:
             )
         else:
             self._tables.unused.append(link)
-            self._unused |= {(one.name, here.ospf.area), (other.name, there.ospf.area)}
 
     def _doubt_borders(self) -> None:
         """A border router that has neighbours in the backbone learns of other areas there alone,
         one that has none learns in all areas. Neighbours whose networks differ in type may come to
         the full state or not, and late: nobody knows what follows where there are no others."""
-        for name, area in self._unused:
-            alone = area == BACKBONE_AREA and name not in self._edges.get(area, {})
-            if alone and len(self._areas(self._world.router(name))) > 1:
-                self._tables.doubtful.add((name, area))
+        for name, port in (end for link in self._tables.unused for end in (link.one, link.other)):
+            router = self._world.router(name)
+            spoken = router.port(port).ospf
+            in_backbone = spoken is not None and spoken.area == BACKBONE_AREA
+            alone = in_backbone and name not in self._edges.get(BACKBONE_AREA, {})
+            if alone and len(self._areas(router)) > 1:
+                self._tables.doubtful.add((name, BACKBONE_AREA))
 
     def _shortest(self, area: str, start: str) -> _Spf:
         edges = self._edges.get(area, {})

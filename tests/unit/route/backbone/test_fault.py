@@ -7,13 +7,16 @@ That they hold on real networks is proven by ``benchmarks/prove_backbone.py``, a
 from __future__ import annotations
 
 import random
+import tomllib
 from collections.abc import Collection
 from itertools import islice
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
 from netarena_route.action import action_of, fault_of
+from netarena_route.backbone.draw import draw
 from netarena_route.backbone.fault import table
 from netarena_route.backbone.fault.change import Change, vtysh
 from netarena_route.backbone.fault.table import (
@@ -39,6 +42,18 @@ def test_the_table_has_what_is_asked_for() -> None:
     assert sum(map(len, KINDS.values())) >= 30
     for methods in KINDS.values():
         assert len({method.name for method in methods}) == len(methods)
+
+
+def test_the_expert_tier_has_a_turn_for_each_command_of_five_repairs_and_the_end() -> None:
+    longest = dict.fromkeys(KINDS, 0)
+    for seed in range(4):
+        world = draw(random.Random(seed), 8)
+        for kind, methods in KINDS.items():
+            for change in (change for method in methods for change in method.changes(world)):
+                longest[kind] = max(longest[kind], len(change.repair))
+    scenario = Path(__file__).parents[4] / "scenarios" / "expert" / "route.toml"
+    turns = tomllib.loads(scenario.read_text(encoding="utf-8"))["config"]["max_iterations"]
+    assert sum(sorted(longest.values())[-5:]) + 1 == turns
 
 
 def test_changes_are_told_apart_and_are_of_our_machines(world: World) -> None:
