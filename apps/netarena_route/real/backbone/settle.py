@@ -5,8 +5,9 @@ A network is settled when
 * every adjacency that is there was refreshed by a hello or a keepalive that was sent after the
   command and after the last change of what is known, by which its packets may go another way,
 * each that is not there has been tried once since, if anything was changed (where nothing was, the
-  try before this command failed by the same configuration), or those that are there are known to be
-  all that there will be,
+  try before this command failed by the same configuration), a session also after the last change of
+  what is known, by which it may reach its other end, and after both ends tried at once and ended
+  each other's; or those that are there are known to be all that there will be,
 * nothing is on its way: no database that is exchanged, no session that tells all it knows, no
   computation or update that waits, and
 * what the daemons know and what the kernel routes stay the same for ``REST_S``.
@@ -14,9 +15,10 @@ A network is settled when
 Times are those in which daemons could run: what two of them waited for a processor is taken off.
 bgpd tries a session that failed again and again after twice as long, up to two minutes, and an end
 may wait for an answer to what the other has given up; who has changed something wants to see what
-comes of it, so all that are not there, or are no more, are told once to try anew. A session is
-there where both ends say so: where the packets of one are lost the other takes it for there again
-and again, for the hold time each.
+comes of it, so all that are not there, or are no more, are told to try anew: once, and again where
+what is known has changed since and the next try is far. A session is there where both ends say so:
+where the packets of one are lost the other takes it for there again and again, for the hold time
+each.
 """
 
 from __future__ import annotations
@@ -43,6 +45,11 @@ REST_S = 0.3
 MEET_S = 1.1
 #: from the first packet of a session or an exchange to its end, on a busy machine
 _BUILD_S = 1.0
+#: two ends that try at once may end each other's session, and then do so again at once: one of
+#: them is told to try anew so much later. What comes and goes for ever is not waited for
+_APART_S, _LOSSES = 0.3, 2
+#: a session whose next try is later is told to try anew
+_SOON_S = 4.0
 #: between looks
 _LOOK_S, _EARLY_LOOK_S, _LEAST_S = 0.1, 0.25, 0.005
 #: a session that is older has told all, whether it said so or not
@@ -74,8 +81,9 @@ Adjacency: TypeAlias = tuple[str, str, str]
 
 class Standing(NamedTuple):
     """Of one adjacency: ``state`` in the daemon's words, ``mark`` which grows or jumps when it is
-    heard of, ``next_s`` when it is tried again at the latest; ``lasting`` unless it is under way,
-    ``up`` if it is there, ``shut`` if nobody tries."""
+    heard of, ``next_s`` when it is tried again at the latest, ``lost`` how often it was there and
+    ended; ``lasting`` unless it is under way, ``up`` if it is there, ``shut`` if nobody tries,
+    ``low`` at one of its ends."""
 
     state: str
     mark: float
@@ -83,6 +91,8 @@ class Standing(NamedTuple):
     up: bool
     shut: bool = False
     next_s: float = 0.0
+    lost: float = 0.0
+    low: bool = False
 
 
 @dataclass
@@ -121,6 +131,49 @@ class Look:
                     if known != self.databases.get((other, area)):
                         return True
         return False
+
+
+class _Tries:
+    """Of the sessions that are not there, (router, address), in one wait."""
+
+    def __init__(self) -> None:
+        #: after which look each was told to try anew
+        self.told: dict[tuple[str, str], Look] = {}
+        #: in which looks each was there no more that had been there, if only in between
+        self.lost: dict[Adjacency, list[Look]] = {}
+        self._together: dict[Adjacency, Look] = {}
+
+    def missing(
+        self, now: Look, moved: Look, rest_s: float, neighbours: AbstractSet[Neighbour] | None
+    ) -> list[tuple[str, str]]:
+        """Those that are to be told so now: each once, and again where something has ``moved``
+        since, nothing does any more, and its next try is far."""
+        found = []
+        for router, peer in now.failing:
+            one = router, "bgp", peer
+            if neighbours is not None and one not in neighbours:
+                continue
+            told, known = self.told.get((router, peer)), moved.adjacencies.get(one)
+            is_far = known is not None and known.next_s > _SOON_S
+            if told is None or (told is not moved and rest_s >= REST_S and is_far):
+                found.append((router, peer))
+        return found
+
+    def note(self, before: Look, now: Look) -> None:
+        """Which were lost between two looks."""
+        for one, found in now.adjacencies.items():
+            if found.lost > before.adjacencies.get(one, found).lost:
+                self.lost.setdefault(one, []).append(now)
+                if found.low:
+                    self._together[one] = now
+
+    def apart(self, now: Look) -> list[tuple[str, str]]:
+        """One end each of those that were lost a little ago, and wait for their next try."""
+        due = [one for one, look in self._together.items() if _ran_s(look, now) >= _APART_S]
+        for one in due:
+            del self._together[one]
+        states = {one: found.state for one, found in now.adjacencies.items()}
+        return [(one[0], one[2]) for one in due if states.get(one) == "Idle"]
 
 
 class Settling:
@@ -165,19 +218,16 @@ class Settling:
         anew = changed or (neighbours is not None and first.neighbours != neighbours)
         if anew:
             self._failing = set()
-        tried: set[tuple[str, str]] = set()
         before = moved = first
+        rest_s = 0.0
         down: set[Adjacency] = set()
+        tries = _Tries()
         while True:
-            failing = [
-                (router, peer)
-                for router, peer in before.failing
-                if neighbours is None or (router, "bgp", peer) in neighbours
-            ]
-            if anew and not tried.issuperset(failing):
-                self._try_now([one for one in failing if one not in tried])
-                tried.update(failing)
+            untried = tries.missing(before, moved, rest_s, neighbours) if anew else []
+            if untried:
+                self._try_now(untried)
                 before = moved = first = self._look()
+                tries.told |= dict.fromkeys(untried, moved)
             # looks cost the daemons' time: before anything can be settled there are few
             left_s = MEET_S - _ran_s(first, before)
             if left_s > REST_S + _EARLY_LOOK_S:
@@ -188,12 +238,15 @@ class Settling:
             now = self._look()
             if now.digest != before.digest:
                 moved = now
+            tries.note(before, now)
+            if anew and (apart := tries.apart(now)):
+                self._try_now(apart)
             before, rest_s = now, _ran_s(moved, now)
             down |= {one for one, found in now.adjacencies.items() if not found.up}
             found_all = neighbours is not None and now.neighbours == neighbours
             self.why = _moving(now, rest_s)
             if not found_all:
-                self.why = self.why or self._missing(first, moved, now)
+                self.why = self.why or self._missing(first, moved, now, tries)
             if _ran_s(start, now) < later_s + REST_S * bool(later_s):
                 self.why = self.why or "a change may still act"
             if not self.why:
@@ -211,22 +264,24 @@ class Settling:
             orders.setdefault((router, "bgpd"), []).append(f"clear bgp ipv4 unicast {peer}")
         self._terminals.ask(orders)
 
-    def _missing(self, first: Look, moved: Look, now: Look) -> str:
+    def _missing(self, first: Look, moved: Look, now: Look, tries: _Tries) -> str:
         """Which neighbours may still come or go; empty if none. Of those that are there each must
-        be heard of since the last change of what is known: its packets may take another way."""
-        passed_s, rest_s = _ran_s(first, now), _ran_s(moved, now)
-        if passed_s < MEET_S:
+        be heard of since the last change of what is known: its packets may take another way. A
+        session that is not there must be tried since then, too, and since it was lost."""
+        if _ran_s(first, now) < MEET_S:
             return "neighbours may still meet"
         for one, found in now.adjacencies.items():
             name = " ".join(one)
-            known, began = moved.adjacencies.get(one), first.adjacencies.get(one, found)
+            known = moved.adjacencies.get(one)
             if found.up and known is not None and known.up and not _heard(known, found):
                 return f"{name} was not heard of since"
             if found.up or found.shut or one in self._failing:
                 continue
-            if passed_s < began.next_s + _BUILD_S:
+            since = [first, *tries.lost.get(one, ())[:_LOSSES], *[moved] * (one[1] == "bgp")]
+            last = max(since, key=lambda look: look.at)
+            if _ran_s(last, now) < last.adjacencies.get(one, found).next_s + _BUILD_S:
                 return f"{name} was not tried since"
-            if not found.lasting and rest_s < _BUILD_S:
+            if not found.lasting and _ran_s(moved, now) < _BUILD_S:
                 return f"{name} is under way"
         return ""
 
@@ -342,7 +397,10 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             lasting=up or state in {"Idle", "Active"} or state in _SHUT,
             up=up,
             shut=state in _SHUT,
+            # told in whole seconds that are over
             next_s=1.0 + max(due),
+            lost=_number(more.get("connectionsDropped")),
+            low=here < there,
         )
         if up:
             look.neighbours.add((router, "bgp", name))

@@ -179,6 +179,78 @@ def test_a_session_that_a_change_ends_a_little_later_is_tried_at_once_too(clock:
     assert took_s < 3.0
 
 
+@pytest.mark.parametrize(
+    ("due_s", "retried", "passed_s"), [(3.0, False, 5.0), (9.0, True, 4.0)], ids=["soon", "far"]
+)
+def test_a_session_is_tried_after_what_is_known_has_changed_last(
+    due_s: float, retried: bool, passed_s: float, clock: Clock
+) -> None:
+    """Its tries before there was a way to its other end say nothing: the next one may find it."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        began = world.cleared[0] if world.cleared[0] < 1e9 else 0.0
+        # tried a second after it was told to, then after due_s, and so on; a way is there at 2 s
+        tries = [began + 1.0 + n * due_s for n in range(20)]
+        if any(2.0 < one <= now for one in tries):
+            return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(10 * now))}
+        due = min(one for one in tries if one > now) - now
+        peer = bgp("Active", nextConnectTimerDueInMsecs=1000 * due)
+        return {OSPF: ospf("Full", hellos(now)), BGP: peer}
+
+    world = World(clock, tell)
+    settling = settle.Settling(
+        cast("frr.Terminals", world),
+        {"r1": ("ospfd", "bgpd")},
+        lambda: b"" if clock.now < 102.0 else b"a way",
+        tuple,
+    )
+    assert wait(settling, clock, changed=True) == (True, about(passed_s))
+    assert settling.last.neighbours == {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
+    assert (world.cleared[0] > 2.0) == retried
+
+
+@pytest.mark.parametrize(("losses", "there"), [(1, True), (9, False)], ids=["once", "ever"])
+def test_a_session_that_both_ends_have_ended_by_trying_at_once_is_tried_again(
+    losses: int, there: bool, clock: Clock
+) -> None:
+    """One that comes and goes for ever is not."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        # each time it is tried it is there for less than a look
+        lost = min(losses, max(0, int((now - 0.3) / 1.5)))
+        if lost == losses and now > 3.3:
+            return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(10 * now))}
+        peer = bgp("Idle", nextStartTimerDueInMsecs=0, connectionsDropped=lost)
+        return {OSPF: ospf("Full", hellos(now)), BGP: peer}
+
+    settling = of(World(clock, tell))
+    assert wait(settling, clock, changed=True) == (True, about(4.0 if there else 5.4))
+    assert (("r1", "bgp", "10.0.0.2") in settling.last.neighbours) == there
+
+
+@pytest.mark.parametrize(
+    ("own", "state", "changed", "told"),
+    [
+        ("10.0.0.1", "Idle", True, True),
+        ("10.0.0.3", "Idle", True, False),
+        ("10.0.0.1", "OpenSent", True, False),
+        ("10.0.0.1", "Idle", False, False),
+    ],
+    ids=["one end", "not the other", "not under way", "not for a look"],
+)
+def test_ends_that_have_ended_each_others_session_do_not_try_at_once_again(
+    own: str, state: str, changed: bool, told: bool, clock: Clock
+) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        far = {"hostLocal": own, "hostForeign": "10.0.0.2", "connectionsDropped": int(now > 1.5)}
+        peer = bgp(state if now > 1.5 else "Idle", nextStartTimerDueInMsecs=0, **far)
+        return {OSPF: ospf("Full", hellos(now)), BGP: peer}
+
+    world = World(clock, tell)
+    assert wait(of(world), clock, changed=changed)[0]
+    assert (world.cleared[0] == pytest.approx(1.85, abs=0.15)) == told
+
+
 @pytest.mark.parametrize(("prefixes", "settles"), [(0, True), (3, False)])
 def test_a_session_that_one_end_alone_takes_for_there_is_not(
     prefixes: int, settles: bool, clock: Clock
@@ -248,7 +320,8 @@ def test_no_other_neighbour_is_waited_for_where_they_are_known(clock: Clock) -> 
     assert waits(clock, tell, neighbours=set()) == (True, about(3.4), "")
     clock.now = 100.0
     awaited = {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
-    assert waits(clock, tell, neighbours=awaited) == (True, about(6.0), "")
+    # what is known changes at 3 s: after that the session is tried once more
+    assert waits(clock, tell, neighbours=awaited) == (True, about(9.4), "")
 
 
 def test_a_session_that_is_down_is_tried_once_more_after_a_change_only(clock: Clock) -> None:
