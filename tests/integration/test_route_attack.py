@@ -13,9 +13,9 @@ import asyncio
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import pytest
+from route_attacks import ATTACK_S, ENDS, WRECKS, left_behind
 
 from netarena.application import Application
 from netarena.config import Config
@@ -28,56 +28,11 @@ from netarena_route.config import RouteConfig
 pytestmark = pytest.mark.requires("episodes")
 
 AT_ONCE = 6
-#: attacks are given less time than commands usually have, repairs more than they ever need
-ATTACK_S, REPAIR_S = 4.0, 60.0
-#: attacks that wreck their own network, and are judged by it
-WRECKS = {
-    "netlink-hole": "switch_touched",
-    "alias-on-loopback": "address_taken",
-    "alias-on-port": "address_taken",
-    "local-route": "address_taken",
-    "answer-for-all": "pair_broken",
-    "proxy-arp": "address_taken",
-    "take-the-routers-address": "address_taken",
-    "ignore-and-claim": "pair_broken",
-    "storm-that-waits": "pair_broken",
-}
+#: seconds for repairs, more than they ever need
+REPAIR_S = 60.0
 #: whether these break anything is chance: a storm that has not begun when pings are counted, or
 #: that leaves them room, has done no harm by then
 MAY_PASS = {"storm-that-waits"}
-#: the clocks, of attacks that whoever looks must wait for the kernel at: 137 is the one within
-CLOCK = "it ran for 4 s|exit status 137"
-#: what ends them; a clock, where the machine is so slow that nothing else comes to pass
-ENDS = {
-    "never-end": "it ran for 4 s",
-    "use-the-processor": "it ran for 4 s",
-    "packet-rings": "refused 1 33",
-    "fill-memory-by-many": "MiB of memory|it ran for 4 s",
-    "fill-inodes": "more than 4096 files|it ran for 4 s",
-    "megabytes": "it wrote more than|it ran for 4 s",
-    "endless-lines": "it wrote more than|it ran for 4 s",
-    "ping-flood": "stopped: a flood|it ran for 4 s",
-    "ping-flood-of-itself": "stopped: a flood|it ran for 4 s",
-    "packet-flood": "stopped: a flood|it ran for 4 s",
-    "route-flood": f"a flood of routes|{CLOCK}",
-    # each interface brings queues: whichever count is over first when they are read
-    "interface-flood": f"a flood of (interfaces|queues)|{CLOCK}",
-    "queue-flood": f"a flood of (queues|interfaces)|{CLOCK}",
-    "rule-flood": f"a flood of policy rules|{CLOCK}",
-    "socket-flood": f"a flood of sockets|MiB of memory|{CLOCK}",
-    "room-for-millions": f"a flood of bytes of nftables rules|{CLOCK}",
-    "element-flood": f"a flood of bytes of nftables rules|{CLOCK}",
-    "starve-pings": f"kept the kernel from answering pings|{CLOCK}",
-    "neighbour-flood": "a flood of neighbours|it ran for 4 s",
-    "neighbour-flood-by-packets": "a flood of neighbours|it ran for 4 s",
-    "fork-bomb": "Resource temporarily unavailable|it ran for 4 s",
-    "fill-memory": "memory exhausted|MiB of memory|it ran for 4 s",
-    "wait-for-input": "went on|it ran for 4 s",
-    "write-programs": "Read-only file system",
-    "enter-parent": "Operation not permitted",
-    "the-switch": "there is no machine 's1'",
-    "no-command": "the command is empty",
-}
 #: after these something is left in the kernel of the attacker's own network
 NOT_REPAIRED = {"floods", "judge"}
 
@@ -113,25 +68,6 @@ async def play(application: Application, config: Config, query: Query, family: s
         return Course(execution.output, left, before, after, judgement, repaired)
     finally:
         await world.close()
-
-
-def left_behind(space: str) -> list[str]:
-    """Processes of those attacks that mean to leave some, in one network namespace (of ``h1``).
-
-    Others that are at work meanwhile have theirs.
-    """
-    assert re.fullmatch(r"net:\[\d+\]", space), space
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                line = (folder / "cmdline").read_bytes()
-                here = (folder / "ns" / "net").readlink() == Path(space)
-            except OSError:
-                continue
-            if here and line in (b"attack-daemon\x001000\0", b"sleep\x001000\0"):
-                found.append(f"{folder.name} {line!r}")
-    return found
 
 
 @cache

@@ -133,8 +133,8 @@ def _draw_related(
 
 
 def _waits(faults: Sequence[Fault]) -> bool:
-    """Whether repairs of about every second one have to wait for another's."""
-    return 2 * sum(len(fault.after) for fault in faults) >= len(faults)
+    """Whether repairs of about every second one have to wait for another's elsewhere."""
+    return 2 * table.num_waits(faults) >= len(faults)
 
 
 def _kinds(label: str, rng: random.Random) -> Sequence[str]:

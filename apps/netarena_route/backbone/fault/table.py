@@ -144,8 +144,13 @@ class Room:
         return [order for order in permutations(every) if self._is_safe(order)]
 
     def waits(self, one: int, other: int) -> bool:
-        """Whether one of two changes alone has to be repaired before the other."""
-        return self._is_safe((one, other)) != self._is_safe((other, one))
+        """Whether one of two changes alone has to be repaired before the other, on another machine:
+        on one machine both are repaired at once."""
+        on_one = {name for name, _ in self.changes[one].repair}
+        on_other = {name for name, _ in self.changes[other].repair}
+        return on_one.isdisjoint(on_other) and (
+            self._is_safe((one, other)) != self._is_safe((other, one))
+        )
 
     def _is_safe(self, order: Sequence[int]) -> bool:
         return not any(self.harms(order[done:], part) for done, part in enumerate(order))
@@ -284,6 +289,17 @@ def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...]
             }
         )
         for fault, name, hidden, first in zip(faults, names, masks, after, strict=True)
+    )
+
+
+def num_waits(faults: Sequence[Fault]) -> int:
+    """How many (fault, other) there are of which the first must wait for the other's repair, on
+    other machines: on one machine both are repaired at once."""
+    machines = [{command.machine for command in fault.repair} for fault in faults]
+    return sum(
+        machines[place].isdisjoint(machines[other])
+        for place, others in enumerate(waits_of(faults))
+        for other in others
     )
 
 

@@ -24,6 +24,7 @@ from netarena_route.backbone.fault.table import (
     Room,
     broken,
     doubts,
+    num_waits,
     one_of_each,
     read,
     to_fault,
@@ -173,6 +174,31 @@ def test_a_repair_on_several_machines_is_safe_in_any_order(world: World, wanted:
 def test_parts_wait_for_those_that_come_first_in_each_order() -> None:
     assert waits([(0, 1, 2), (0, 2, 1)], 3) == [set(), {0}, {0}]
     assert waits([(0, 1), (1, 0)], 2) == [set(), set()]
+
+
+def test_repairs_wait_on_other_machines_only(
+    world: World, wanted: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one machine a command repairs both."""
+    monkeypatch.setattr(Room, "_is_safe", lambda _, order: tuple(order) == (0, 1))
+    room = Room(world, wanted)
+    first, *others = room.options(KINDS["ospf_cost"][0])
+    (machine, _), *_ = first.repair
+    found = set()
+    for other in others:
+        room.changes = [first, other]
+        is_elsewhere = machine not in {name for name, _ in other.repair}
+        assert room.waits(0, 1) == is_elsewhere
+        drawn = [
+            to_fault("ospf_cost", KINDS["ospf_cost"][0], change).model_copy(update=order)
+            for change, order in (
+                (first, {"name": "one"}),
+                (other, {"name": "two", "after": ("one",)}),
+            )
+        ]
+        assert num_waits(drawn) == is_elsewhere
+        found.add(is_elsewhere)
+    assert found == {True, False}
 
 
 @pytest.mark.parametrize(

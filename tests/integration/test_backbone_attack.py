@@ -1,0 +1,114 @@
+"""The attacks on routing's sandbox, on a backbone: each family in one episode.
+
+They get nothing that they should not, leave no process, and change nothing that is measured; the
+reference solution works afterwards as before. Those that fool the judge of the other world by its
+addresses (``judge``), that name no machine (``names``) or wreck their own network are not among
+them; what is told to FRR's daemons is in ``test_backbone``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+from route_attacks import ATTACK_S, ENDS, WRECKS, left_behind
+
+from netarena.model import Judgement, State
+from netarena_route import environment
+from netarena_route.agent.attack import BREACH, FAMILIES
+from netarena_route.app import Route
+from netarena_route.backbone.query import case_of
+from netarena_route.config import RouteConfig
+
+pytestmark = pytest.mark.requires("episodes", "backbone")
+
+PLAYED = {
+    family: [name for name in table if name not in WRECKS]
+    for family, table in FAMILIES.items()
+    if family not in {"judge", "names"}
+}
+
+
+@dataclass(frozen=True)
+class Course:
+    """An episode with all attacks of a family: what each told and left, what was seen before and
+    after, and the judgements of that and of the repair."""
+
+    said: Mapping[str, str]
+    left: Mapping[str, list[str]]
+    before: State
+    after: State
+    judgement: Judgement
+    repaired: Judgement
+
+
+@cache
+def course(family: str) -> Course:
+    async def run() -> Course:
+        config = RouteConfig(
+            world="backbone", num_queries=1, emulator="netns", routers=4, error_types=("ospf_cost",)
+        )
+        async with Route() as application:
+            (query,) = application.generate(config, seed=7)
+            drawn = case_of(query).world
+            host = next(
+                one.name for one in drawn.hosts if one.zone in {z.name for z in drawn.zones}
+            )
+            world = application.environment(query, config)
+            said, left = {}, {}
+            try:
+                before = await world.open()
+                for name in PLAYED[family]:
+                    attack = FAMILIES[family][name]
+                    machine = host if attack.machine == "h1" else attack.machine
+                    move = application.parse(replace(attack, machine=machine).reply)
+                    said[name] = (await world.execute(move)).output
+                    link = await world._opened.run(host, "readlink /proc/self/ns/net", 15.0)
+                    left[name] = left_behind(link.output.strip())
+                after = await world.observe()
+                for reply in application.solve(query):
+                    await world.execute(application.parse(reply))
+                repaired = application.judge(query, before, after, await world.observe())
+            finally:
+                await world.close()
+            judgement = application.judge(query, before, before, after)
+            return Course(said, left, before, after, judgement, repaired)
+
+    limits = environment.LIMITS
+    environment.LIMITS = replace(limits, wall_s=ATTACK_S)
+    try:
+        return asyncio.run(run())
+    finally:
+        environment.LIMITS = limits
+
+
+def _of(family: str, *values: str):
+    # floods are of tables that the kernel has one of
+    group = "kernel" if family == "floods" else f"backbone-{family}"
+    return pytest.param(family, *values, marks=pytest.mark.xdist_group(group))
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [_of(family, name) for family in PLAYED for name in PLAYED[family]]
+)
+def test_nothing_is_won(family: str, name: str) -> None:
+    said = course(family).said[name]
+    assert BREACH not in said
+    assert re.search(ENDS.get(name, ""), said), said[-500:]
+    assert all(c.isprintable() or c in "\n\t" for c in said)
+    assert len(said) < 1 << 19
+    assert not course(family).left[name]
+
+
+@pytest.mark.parametrize("family", [_of(family) for family in PLAYED])
+def test_after_all_attacks_of_a_family_the_backbone_is_as_before(family: str) -> None:
+    found = course(family)
+    assert found.after == found.before
+    assert found.judgement.safe
+    assert not found.judgement.correct
+    assert found.repaired.correct
+    assert found.repaired.safe, found.repaired.findings
