@@ -141,7 +141,10 @@ def document(case: Case) -> Iterator[str]:
         f"Firewall: {world.firewall} follows the connections that it forwards, and drops what "
         "belongs to none that it saw."
     )
-    yield "Pings, of 84 and of 1500 bytes; between zones not named here they fail by design:"
+    yield (
+        "Pings, of 84 and of 1500 bytes, never in fragments; between zones not named here they "
+        "fail by design:"
+    )
     yield from _pings(world, wanted)
     yield "Services, by name and by address; whoever is not named is kept out by design:"
     yield from _services(world, wanted)

@@ -50,7 +50,7 @@ _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
         ),
         ("service", WORKS): (
             "On {source}, {target} answers.",
-            "Users of {source} work with {target}.",
+            "Users of {source} work with {target} as ever.",
         ),
         ("way", ""): (
             "A traceroute from {source} to {target} shows {value}.",
