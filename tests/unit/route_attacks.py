@@ -23,8 +23,8 @@ WRECKS = {
 CLOCK = "it ran for 4 s|exit status 137"
 #: what ends them; a clock, where the machine is so slow that nothing else comes to pass
 ENDS = {
-    "never-end": "it ran for 4 s",
-    "use-the-processor": "it ran for 4 s",
+    "never-end": CLOCK,
+    "use-the-processor": CLOCK,
     "packet-rings": "refused 1 33",
     "fill-memory-by-many": "MiB of memory|it ran for 4 s",
     "fill-inodes": "more than 4096 files|it ran for 4 s",
