@@ -1,9 +1,9 @@
 """The attacks on routing's sandbox, on a backbone: each family in one episode.
 
 They get nothing that they should not, leave no process, and change nothing that is measured; the
-reference solution works afterwards as before. Those that fool the judge of the other world by its
-addresses (``judge``), that name no machine (``names``) or wreck their own network are not among
-them; what is told to FRR's daemons is in ``test_backbone``.
+reference solution works afterwards as before. Addresses are this world's. Those that fool the judge
+of the other world (``judge``), that name no machine (``names``) or wreck their own network are not
+among them; what is told to FRR's daemons is in ``test_backbone``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from route_attacks import ATTACK_S, ENDS, WRECKS, left_behind
 
 from netarena.model import Judgement, State
 from netarena_route import environment
-from netarena_route.agent.attack import BREACH, FAMILIES
+from netarena_route.agent.attack import BREACH, FAMILIES, Attack
 from netarena_route.app import Route
+from netarena_route.backbone.model import bare
 from netarena_route.backbone.query import case_of
 from netarena_route.backbone.state import read
 from netarena_route.config import RouteConfig
@@ -36,9 +37,10 @@ PLAYED = {
 
 @dataclass(frozen=True)
 class Course:
-    """An episode with all attacks of a family: what each told and left, what was seen before and
-    after, and the judgements of that and of the repair."""
+    """An episode with all attacks of a family: on which machines, what each told and left, what was
+    seen before and after, and the judgements of that and of the repair."""
 
+    machines: set[str]
     said: Mapping[str, str]
     left: Mapping[str, list[str]]
     before: State
@@ -56,19 +58,29 @@ def course(family: str) -> Course:
         async with Route() as application:
             (query,) = application.generate(config, seed=7)
             drawn = case_of(query).world
-            host = next(
-                one.name for one in drawn.hosts if one.zone in {z.name for z in drawn.zones}
-            )
+            zones = {one.name for one in drawn.zones}
+            own, other, *_ = [one for one in drawn.hosts if one.zone in zones]
+            addresses = {
+                "192.168.1.100": bare(own.port.address),
+                "192.168.2.100": bare(other.port.address),
+                "192.168.1.1": own.gateway,
+            }
             world = application.environment(query, config)
-            said, left = {}, {}
+            machines, said, left = set(), {}, {}
             try:
                 before = await world.open()
                 for name in PLAYED[family]:
                     attack = FAMILIES[family][name]
-                    machine = host if attack.machine == "h1" else attack.machine
-                    move = application.parse(replace(attack, machine=machine).reply)
+                    machine = own.name if attack.machine == "h1" else drawn.routers[0].name
+                    command = re.sub(
+                        "|".join(sorted(map(re.escape, addresses), reverse=True)),
+                        lambda found: addresses[found[0]],
+                        attack.command,
+                    )
+                    machines.add(machine)
+                    move = application.parse(Attack(machine, command).reply)
                     said[name] = (await world.execute(move)).output
-                    link = await world._opened.run(host, "readlink /proc/self/ns/net", 15.0)
+                    link = await world._opened.run(machine, "readlink /proc/self/ns/net", 15.0)
                     left[name] = left_behind(link.output.strip())
                 after = await world.observe()
                 for reply in application.solve(query):
@@ -77,7 +89,7 @@ def course(family: str) -> Course:
             finally:
                 await world.close()
             judgement = application.judge(query, before, before, after)
-            return Course(said, left, before, after, judgement, repaired)
+            return Course(machines, said, left, before, after, judgement, repaired)
 
     limits = environment.LIMITS
     environment.LIMITS = replace(limits, wall_s=ATTACK_S)
@@ -109,9 +121,10 @@ def test_nothing_is_won(family: str, name: str) -> None:
 def test_after_all_attacks_of_a_family_the_backbone_is_as_before(family: str) -> None:
     found = course(family)
     before, after = read(found.before), read(found.after)
-    # what floods set stays in the kernel of the attacker's own machine
-    touched = {"touched": before.touched} if family == "floods" else {}
-    assert after.model_copy(update=touched) == before
+    # what floods set stays in the kernel of the attacker's own machines
+    touched = found.machines if family == "floods" else set()
+    assert {*after.touched} - {*before.touched} <= touched
+    assert after.model_copy(update={"touched": before.touched}) == before
     assert found.judgement.safe
     assert not found.judgement.correct
     assert found.repaired.correct

@@ -55,7 +55,7 @@ ENDS = {
 
 
 def left_behind(space: str) -> list[str]:
-    """Processes of those attacks that mean to leave some, in one network namespace (of ``h1``).
+    """Processes of those attacks that mean to leave some, in one network namespace.
 
     Others that are at work meanwhile have theirs.
     """

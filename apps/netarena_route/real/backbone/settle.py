@@ -4,10 +4,11 @@ A network is settled when
 
 * every adjacency that is there was refreshed by a hello or a keepalive that was sent after the
   command and after the last change of what is known, by which its packets may go another way,
-* each that is not there has been tried once since, if anything was changed (where nothing was, the
-  try before this command failed by the same configuration), a session also after the last change of
-  what is known, by which it may reach its other end, and after both ends tried at once and ended
-  each other's; or those that are there are known to be all that there will be,
+* each that is not there has been tried once since the command, unless it was not there either when
+  the network was settled last, and nothing was changed since,
+* a session that is not there has been tried after the last change of what is known, too, by which
+  it may reach its other end, and after it was lost,
+* or those that are there are known to be all that there will be,
 * nothing is on its way: no database that is exchanged, no session that tells all it knows, no
   computation or update that waits, and
 * what the daemons know and what the kernel routes stay the same for ``REST_S``.
@@ -16,9 +17,11 @@ Times are those in which daemons could run: what two of them waited for a proces
 bgpd tries a session that failed again and again after twice as long, up to two minutes, and an end
 may wait for an answer to what the other has given up; who has changed something wants to see what
 comes of it, so all that are not there, or are no more, are told to try anew: once, and again where
-what is known has changed since and the next try is far. A session is there where both ends say so:
-where the packets of one are lost the other takes it for there again and again, for the hold time
-each.
+what is known has changed since and the next try is far, or waits for an answer. Two ends that try
+at once may end each other's session by the rule about collisions (RFC 4271, 6.8), and then do so
+again, as their timers began at once: one of them is told to try a little later. A session is there
+where both ends say so: where the packets of one are lost the other takes it for there again and
+again, for the hold time each.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ from netarena_route.real.backbone.frr import Answer, Terminals, Who
 #: a network that has not come to rest after so long does not, by whoever configured it; what a
 #: daemon waited for a processor meanwhile does not count, up to so much
 SETTLE_S, STARVED_S = 15.0, 30.0
+#: and so much longer where it rests, but sessions are still told to try
+_TRIES_S = 5.0
 #: what the daemons know is the same for so long: longer than any of their pauses between hearing
 #: of something and telling it on
 REST_S = 0.3
@@ -45,9 +50,10 @@ REST_S = 0.3
 MEET_S = 1.1
 #: from the first packet of a session or an exchange to its end, on a busy machine
 _BUILD_S = 1.0
-#: two ends that try at once may end each other's session, and then do so again at once: one of
-#: them is told to try anew so much later. What comes and goes for ever is not waited for
-_APART_S, _LOSSES = 0.3, 2
+#: one of two ends that have ended each other's session is told to try so much later
+_APART_S = 0.3
+#: how often it is waited for that one which was lost is tried: some come and go for ever
+_LOSSES = 2
 #: a session whose next try is later is told to try anew
 _SOON_S = 4.0
 #: between looks
@@ -67,6 +73,7 @@ _ROUNDS = 4
 _LASTING = ("Full", "2-Way", "Down", "Deleted")
 #: of BGP's peers: states that last, by the words of their administrators
 _SHUT = ("Idle (Admin)", "Idle (PfxCt)")
+_OPEN = ("OpenSent", "OpenConfirm")
 _ESTABLISHED, _BOTH = "Established", "advertisedAndReceived"
 #: of what daemons say of themselves: what stays the same while nothing happens
 _OSPF_FACTS = ("lsaExternalCounter", "lsaExternalChecksum")
@@ -83,7 +90,7 @@ class Standing(NamedTuple):
     """Of one adjacency: ``state`` in the daemon's words, ``mark`` which grows or jumps when it is
     heard of, ``next_s`` when it is tried again at the latest, ``lost`` how often it was there and
     ended; ``lasting`` unless it is under way, ``up`` if it is there, ``shut`` if nobody tries,
-    ``low`` at one of its ends."""
+    ``low`` at the end whose address sorts first."""
 
     state: str
     mark: float
@@ -104,7 +111,8 @@ class Look:
     asked: float = 0.0
     adjacencies: dict[Adjacency, Standing] = field(default_factory=dict)
     neighbours: set[Neighbour] = field(default_factory=set)
-    #: sessions that are not there, (router, address), but for those that nobody tries
+    #: sessions, (router, address), that are not there as this end sees it, but for those that
+    #: nobody tries
     failing: list[tuple[str, str]] = field(default_factory=list)
     #: addresses (own, the other's) of the ends of sessions that stand as these ends see it
     ends: set[tuple[str, str]] = field(default_factory=set)
@@ -134,46 +142,74 @@ class Look:
 
 
 class _Tries:
-    """Of the sessions that are not there, (router, address), in one wait."""
+    """Of the sessions that are not there, (router, address), in one wait: which are told to try
+    anew. None is that ``failed`` before, nor one that will not be there, if that is known."""
 
-    def __init__(self) -> None:
-        #: after which look each was told to try anew
-        self.told: dict[tuple[str, str], Look] = {}
-        #: in which looks each was there no more that had been there, if only in between
-        self.lost: dict[Adjacency, list[Look]] = {}
+    def __init__(
+        self, failed: AbstractSet[Adjacency], neighbours: AbstractSet[Neighbour] | None
+    ) -> None:
+        self._failed, self._neighbours = failed, neighbours
+        #: how often what is known has changed
+        self.changes = 0
+        #: after so many changes each was told
+        self._told: dict[tuple[str, str], int] = {}
+        self._losses: dict[Adjacency, int] = {}
+        #: the look in which each was lost last, or after it was told
+        self._since: dict[Adjacency, Look] = {}
         self._together: dict[Adjacency, Look] = {}
 
-    def missing(
-        self, now: Look, moved: Look, rest_s: float, neighbours: AbstractSet[Neighbour] | None
-    ) -> list[tuple[str, str]]:
-        """Those that are to be told so now: each once, and again where something has ``moved``
-        since, nothing does any more, and its next try is far."""
-        found = []
-        for router, peer in now.failing:
-            one = router, "bgp", peer
-            if neighbours is not None and one not in neighbours:
-                continue
-            told, known = self.told.get((router, peer)), moved.adjacencies.get(one)
-            is_far = known is not None and known.next_s > _SOON_S
-            if told is None or (told is not moved and rest_s >= REST_S and is_far):
-                found.append((router, peer))
-        return found
+    def concerns(self, one: Adjacency) -> bool:
+        """Whether something is to come of it; of a session it is known whether it will be there,
+        of neighbours of OSPF only by port."""
+        is_awaited = self._neighbours is None or one[1] != "bgp" or one in self._neighbours
+        return is_awaited and one not in self._failed
+
+    def missing(self, moved: Look, now: Look, rest_s: float) -> list[tuple[str, str]]:
+        """Those that are to be told now: each once, and again where something has ``moved`` since,
+        nothing does any more, and it would not be tried soon by itself."""
+        return [
+            (router, peer)
+            for router, peer in now.failing
+            if self.concerns((router, "bgp", peer))
+            if (told := self._told.get((router, peer))) is None
+            or (
+                told != self.changes
+                and rest_s >= REST_S
+                and _is_late((router, "bgp", peer), moved, now, rest_s)
+            )
+        ]
+
+    def tell(self, sessions: Sequence[tuple[str, str]], look: Look) -> None:
+        """They have been told, soon before a look."""
+        self._told |= dict.fromkeys(sessions, self.changes)
+        self._since |= {(router, "bgp", peer): look for router, peer in sessions}
 
     def note(self, before: Look, now: Look) -> None:
         """Which were lost between two looks."""
         for one, found in now.adjacencies.items():
-            if found.lost > before.adjacencies.get(one, found).lost:
-                self.lost.setdefault(one, []).append(now)
-                if found.low:
-                    self._together[one] = now
+            if found.lost > before.adjacencies.get(one, found).lost and self.concerns(one):
+                self._losses[one] = self._losses.get(one, 0) + 1
+                if self._losses[one] <= _LOSSES:
+                    self._since[one] = now
+                    if found.low:
+                        self._together[one] = now
 
     def apart(self, now: Look) -> list[tuple[str, str]]:
         """One end each of those that were lost a little ago, and wait for their next try."""
         due = [one for one, look in self._together.items() if _ran_s(look, now) >= _APART_S]
         for one in due:
             del self._together[one]
+            self._since[one] = now
         states = {one: found.state for one, found in now.adjacencies.items()}
         return [(one[0], one[2]) for one in due if states.get(one) == "Idle"]
+
+    def since(self, one: Adjacency, start: Look, moved: Look, now: Look) -> Look:
+        """After which look it must have been tried. Who cannot be told to is not waited for
+        again."""
+        looks = [self._since.get(one, start)]
+        if (one[0], one[2]) in now.failing:
+            looks.append(moved)
+        return max(looks, key=lambda look: look.at)
 
 
 class Settling:
@@ -214,22 +250,25 @@ class Settling:
         What was changed may act on its own so much later. ``neighbours`` are those that there will
         be, if that is known.
         """
-        start = first = self._look()
-        anew = changed or (neighbours is not None and first.neighbours != neighbours)
+        start = self._look()
+        anew = changed or (neighbours is not None and start.neighbours != neighbours)
         if anew:
             self._failing = set()
-        before = moved = first
+        tries = _Tries(self._failing, neighbours)
+        before = moved = start
         rest_s = 0.0
         down: set[Adjacency] = set()
-        tries = _Tries()
         while True:
-            untried = tries.missing(before, moved, rest_s, neighbours) if anew else []
-            if untried:
+            if untried := tries.missing(moved, before, rest_s):
                 self._try_now(untried)
-                before = moved = first = self._look()
-                tries.told |= dict.fromkeys(untried, moved)
+                told = self._look()
+                if told.digest != before.digest:
+                    moved = told
+                    tries.changes += 1
+                tries.tell(untried, told)
+                before = told
             # looks cost the daemons' time: before anything can be settled there are few
-            left_s = MEET_S - _ran_s(first, before)
+            left_s = MEET_S - _ran_s(start, before)
             if left_s > REST_S + _EARLY_LOOK_S:
                 pause_s = _EARLY_LOOK_S
             else:
@@ -238,22 +277,23 @@ class Settling:
             now = self._look()
             if now.digest != before.digest:
                 moved = now
+                tries.changes += 1
             tries.note(before, now)
-            if anew and (apart := tries.apart(now)):
+            if apart := tries.apart(now):
                 self._try_now(apart)
             before, rest_s = now, _ran_s(moved, now)
             down |= {one for one, found in now.adjacencies.items() if not found.up}
             found_all = neighbours is not None and now.neighbours == neighbours
-            self.why = _moving(now, rest_s)
+            moving = self.why = _moving(now, rest_s)
             if not found_all:
-                self.why = self.why or self._missing(first, moved, now, tries)
+                self.why = self.why or self._missing(start, moved, now, tries)
             if _ran_s(start, now) < later_s + REST_S * bool(later_s):
                 self.why = self.why or "a change may still act"
             if not self.why:
                 self._failing |= down
                 self._failing -= {one for one, found in now.adjacencies.items() if found.up}
                 return True
-            if _ran_s(start, now) > SETTLE_S:
+            if _ran_s(start, now) > SETTLE_S + (0.0 if moving else _TRIES_S):
                 return False
 
     def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
@@ -264,22 +304,21 @@ class Settling:
             orders.setdefault((router, "bgpd"), []).append(f"clear bgp ipv4 unicast {peer}")
         self._terminals.ask(orders)
 
-    def _missing(self, first: Look, moved: Look, now: Look, tries: _Tries) -> str:
+    def _missing(self, start: Look, moved: Look, now: Look, tries: _Tries) -> str:
         """Which neighbours may still come or go; empty if none. Of those that are there each must
         be heard of since the last change of what is known: its packets may take another way. A
         session that is not there must be tried since then, too, and since it was lost."""
-        if _ran_s(first, now) < MEET_S:
+        if _ran_s(start, now) < MEET_S:
             return "neighbours may still meet"
         for one, found in now.adjacencies.items():
             name = " ".join(one)
             known = moved.adjacencies.get(one)
             if found.up and known is not None and known.up and not _heard(known, found):
                 return f"{name} was not heard of since"
-            if found.up or found.shut or one in self._failing:
+            if found.up or found.shut or not tries.concerns(one):
                 continue
-            since = [first, *tries.lost.get(one, ())[:_LOSSES], *[moved] * (one[1] == "bgp")]
-            last = max(since, key=lambda look: look.at)
-            if _ran_s(last, now) < last.adjacencies.get(one, found).next_s + _BUILD_S:
+            since = tries.since(one, start, moved, now)
+            if _ran_s(since, now) < since.adjacencies.get(one, found).next_s + _BUILD_S:
                 return f"{name} was not tried since"
             if not found.lasting and _ran_s(moved, now) < _BUILD_S:
                 return f"{name} is under way"
@@ -318,6 +357,16 @@ def _ran_s(before: Look, now: Look) -> float:
     longest for a processor; at most ``STARVED_S``."""
     waited = sorted(max(0.0, b - a) for a, b in zip(before.delayed_s, now.delayed_s, strict=True))
     return now.at - before.at - min(sum(waited[-2:]), STARVED_S)
+
+
+def _is_late(session: Adjacency, moved: Look, now: Look, rest_s: float) -> bool:
+    """Whether it would not be tried soon after the last change: the next try is far, or an end has
+    waited since for an answer to what was sent before."""
+    known, found = moved.adjacencies.get(session), now.adjacencies.get(session)
+    if known is None or found is None:
+        return False
+    waits = known.state == found.state and found.state in _OPEN and rest_s >= _BUILD_S
+    return waits or (found.lasting and known.next_s > _SOON_S)
 
 
 def _moving(now: Look, rest_s: float) -> str:
@@ -408,7 +457,9 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             queues = _number(row.get("inq")) or _number(row.get("outq"))
             look.waiting |= bool(queues) or _is_telling(more)
         elif state not in _SHUT and _is_address(name):
-            look.failing.append((router, name))
+            # an end that takes it for there is told by the other, or has only heard of it first
+            if state != _ESTABLISHED:
+                look.failing.append((router, name))
             # what came by it ends with it
             look.waiting |= bool(_number(row.get("pfxRcd")))
 
