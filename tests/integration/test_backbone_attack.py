@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
-from route_attacks import ATTACK_S, ENDS, WRECKS, left_behind
+from route_attacks import ENDS, WRECKS, left_behind, short_commands
 
 from netarena.model import Judgement, State
-from netarena_route import environment
 from netarena_route.agent.attack import BREACH, FAMILIES, Attack
 from netarena_route.app import Route
 from netarena_route.backbone.model import bare
@@ -26,7 +25,8 @@ from netarena_route.backbone.query import case_of
 from netarena_route.backbone.state import read
 from netarena_route.config import RouteConfig
 
-pytestmark = pytest.mark.requires("episodes", "backbone")
+#: the first test of a family plays up to fifteen attacks, of 4 s each
+pytestmark = [pytest.mark.requires("episodes", "backbone"), pytest.mark.timeout(300)]
 
 PLAYED = {
     family: [name for name in table if name not in WRECKS]
@@ -51,6 +51,8 @@ class Course:
 
 @cache
 def course(family: str) -> Course:
+    """All attacks of a family, one after the other."""
+
     async def run() -> Course:
         config = RouteConfig(
             world="backbone", num_queries=1, emulator="netns", routers=4, error_types=("ospf_cost",)
@@ -91,12 +93,8 @@ def course(family: str) -> Course:
             judgement = application.judge(query, before, before, after)
             return Course(machines, said, left, before, after, judgement, repaired)
 
-    limits = environment.LIMITS
-    environment.LIMITS = replace(limits, wall_s=ATTACK_S)
-    try:
+    with short_commands():
         return asyncio.run(run())
-    finally:
-        environment.LIMITS = limits
 
 
 def _of(family: str, *values: str):

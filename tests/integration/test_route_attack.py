@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
-from route_attacks import ATTACK_S, ENDS, WRECKS, left_behind
+from route_attacks import ENDS, WRECKS, left_behind, short_commands
 
 from netarena.application import Application
 from netarena.config import Config
@@ -87,12 +87,8 @@ def courses(family: str) -> dict[str, Course]:
             found = await asyncio.gather(*map(attack, FAMILIES[family]))
         return dict(zip(FAMILIES[family], found, strict=True))
 
-    limits = environment.LIMITS
-    environment.LIMITS = replace(limits, wall_s=ATTACK_S)
-    try:
+    with short_commands():
         return asyncio.run(run())
-    finally:
-        environment.LIMITS = limits
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-#: seconds that an attack has, fewer than commands usually have
-ATTACK_S = 4.0
+from netarena_route import environment
+
 #: attacks that wreck their own network, and are judged by it
 WRECKS = {
     "netlink-hole": "switch_touched",
@@ -52,6 +55,17 @@ ENDS = {
     "the-switch": "there is no machine 's1'",
     "no-command": "the command is empty",
 }
+
+
+@contextmanager
+def short_commands() -> Iterator[None]:
+    """Commands have 4 s meanwhile, fewer than usually."""
+    limits = environment.LIMITS
+    environment.LIMITS = replace(limits, wall_s=4.0)
+    try:
+        yield
+    finally:
+        environment.LIMITS = limits
 
 
 def left_behind(space: str) -> list[str]:

@@ -142,17 +142,21 @@ class Look:
 
 
 class _Tries:
-    """Of the sessions that are not there, (router, address), in one wait: which are told to try
-    anew. None is that ``failed`` before, nor one that will not be there, if that is known."""
+    """What has changed in one wait, and of the sessions that are not there, (router, address),
+    which are told to try anew: none that ``failed`` before, nor one that will not be there, if the
+    ``neighbours`` are known."""
 
     def __init__(
-        self, failed: AbstractSet[Adjacency], neighbours: AbstractSet[Neighbour] | None
+        self,
+        start: Look,
+        failed: AbstractSet[Adjacency],
+        neighbours: AbstractSet[Neighbour] | None,
     ) -> None:
-        self._failed, self._neighbours = failed, neighbours
-        #: how often what is known has changed
-        self.changes = 0
-        #: after so many changes each was told
-        self._told: dict[tuple[str, str], int] = {}
+        self._start, self._failed, self._neighbours = start, failed, neighbours
+        #: the first look since the last change of what is known
+        self.moved = start
+        #: that look, of when each was told
+        self._told: dict[tuple[str, str], Look] = {}
         self._losses: dict[Adjacency, int] = {}
         #: the look in which each was lost last, or after it was told
         self._since: dict[Adjacency, Look] = {}
@@ -164,28 +168,31 @@ class _Tries:
         is_awaited = self._neighbours is None or one[1] != "bgp" or one in self._neighbours
         return is_awaited and one not in self._failed
 
-    def missing(self, moved: Look, now: Look, rest_s: float) -> list[tuple[str, str]]:
-        """Those that are to be told now: each once, and again where something has ``moved`` since,
+    def missing(self, now: Look) -> list[tuple[str, str]]:
+        """Those that are to be told now: each once, and again where something has moved since,
         nothing does any more, and it would not be tried soon by itself."""
+        rest_s = _ran_s(self.moved, now)
         return [
             (router, peer)
             for router, peer in now.failing
             if self.concerns((router, "bgp", peer))
             if (told := self._told.get((router, peer))) is None
             or (
-                told != self.changes
+                told is not self.moved
                 and rest_s >= REST_S
-                and _is_late((router, "bgp", peer), moved, now, rest_s)
+                and _is_late((router, "bgp", peer), self.moved, now, rest_s)
             )
         ]
 
     def tell(self, sessions: Sequence[tuple[str, str]], look: Look) -> None:
         """They have been told, soon before a look."""
-        self._told |= dict.fromkeys(sessions, self.changes)
+        self._told |= dict.fromkeys(sessions, self.moved)
         self._since |= {(router, "bgp", peer): look for router, peer in sessions}
 
     def note(self, before: Look, now: Look) -> None:
-        """Which were lost between two looks."""
+        """What has changed between two looks, and which sessions were lost."""
+        if now.digest != before.digest:
+            self.moved = now
         for one, found in now.adjacencies.items():
             if found.lost > before.adjacencies.get(one, found).lost and self.concerns(one):
                 self._losses[one] = self._losses.get(one, 0) + 1
@@ -203,12 +210,12 @@ class _Tries:
         states = {one: found.state for one, found in now.adjacencies.items()}
         return [(one[0], one[2]) for one in due if states.get(one) == "Idle"]
 
-    def since(self, one: Adjacency, start: Look, moved: Look, now: Look) -> Look:
+    def since(self, one: Adjacency, now: Look) -> Look:
         """After which look it must have been tried. Who cannot be told to is not waited for
         again."""
-        looks = [self._since.get(one, start)]
+        looks = [self._since.get(one, self._start)]
         if (one[0], one[2]) in now.failing:
-            looks.append(moved)
+            looks.append(self.moved)
         return max(looks, key=lambda look: look.at)
 
 
@@ -245,7 +252,8 @@ class Settling:
         later_s: float = 0.0,
         neighbours: AbstractSet[Neighbour] | None = None,
     ) -> bool:
-        """Return when it is settled, true, or when it has not been for ``SETTLE_S``.
+        """Return when it is settled, true, or when it has not been for ``SETTLE_S``; for a little
+        longer where it rests then, and only sessions are still tried.
 
         What was changed may act on its own so much later. ``neighbours`` are those that there will
         be, if that is known.
@@ -254,17 +262,14 @@ class Settling:
         anew = changed or (neighbours is not None and start.neighbours != neighbours)
         if anew:
             self._failing = set()
-        tries = _Tries(self._failing, neighbours)
-        before = moved = start
-        rest_s = 0.0
+        tries = _Tries(start, self._failing, neighbours)
+        before = start
         down: set[Adjacency] = set()
         while True:
-            if untried := tries.missing(moved, before, rest_s):
+            if untried := tries.missing(before):
                 self._try_now(untried)
                 told = self._look()
-                if told.digest != before.digest:
-                    moved = told
-                    tries.changes += 1
+                tries.note(before, told)
                 tries.tell(untried, told)
                 before = told
             # looks cost the daemons' time: before anything can be settled there are few
@@ -275,18 +280,15 @@ class Settling:
                 pause_s = _LOOK_S if left_s <= 0 else min(_LOOK_S, left_s + _LEAST_S)
             time.sleep(pause_s)
             now = self._look()
-            if now.digest != before.digest:
-                moved = now
-                tries.changes += 1
             tries.note(before, now)
             if apart := tries.apart(now):
                 self._try_now(apart)
-            before, rest_s = now, _ran_s(moved, now)
+            before = now
             down |= {one for one, found in now.adjacencies.items() if not found.up}
             found_all = neighbours is not None and now.neighbours == neighbours
-            moving = self.why = _moving(now, rest_s)
+            moving = self.why = _moving(now, _ran_s(tries.moved, now))
             if not found_all:
-                self.why = self.why or self._missing(start, moved, now, tries)
+                self.why = self.why or self._missing(start, now, tries)
             if _ran_s(start, now) < later_s + REST_S * bool(later_s):
                 self.why = self.why or "a change may still act"
             if not self.why:
@@ -304,7 +306,7 @@ class Settling:
             orders.setdefault((router, "bgpd"), []).append(f"clear bgp ipv4 unicast {peer}")
         self._terminals.ask(orders)
 
-    def _missing(self, start: Look, moved: Look, now: Look, tries: _Tries) -> str:
+    def _missing(self, start: Look, now: Look, tries: _Tries) -> str:
         """Which neighbours may still come or go; empty if none. Of those that are there each must
         be heard of since the last change of what is known: its packets may take another way. A
         session that is not there must be tried since then, too, and since it was lost."""
@@ -312,15 +314,15 @@ class Settling:
             return "neighbours may still meet"
         for one, found in now.adjacencies.items():
             name = " ".join(one)
-            known = moved.adjacencies.get(one)
+            known = tries.moved.adjacencies.get(one)
             if found.up and known is not None and known.up and not _heard(known, found):
                 return f"{name} was not heard of since"
             if found.up or found.shut or not tries.concerns(one):
                 continue
-            since = tries.since(one, start, moved, now)
+            since = tries.since(one, now)
             if _ran_s(since, now) < since.adjacencies.get(one, found).next_s + _BUILD_S:
                 return f"{name} was not tried since"
-            if not found.lasting and _ran_s(moved, now) < _BUILD_S:
+            if not found.lasting and _ran_s(tries.moved, now) < _BUILD_S:
                 return f"{name} is under way"
         return ""
 

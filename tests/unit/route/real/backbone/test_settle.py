@@ -270,6 +270,22 @@ def test_ends_that_have_ended_each_others_session_do_not_try_at_once_again(
     assert len(world.clears) - len(later) == (changed or not failed)
 
 
+def test_an_end_that_was_told_to_try_later_is_waited_for_so_much_longer(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        told_s = [at for at, _ in world.clears if at > 1.5]
+        # tried a second after it was told to, it is there 0.9 s later
+        if told_s and now > told_s[0] + 1.9:
+            return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(10 * now))}
+        ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
+        lost = {"nextStartTimerDueInMsecs": 0, "connectionsDropped": int(now > 1.5)}
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Idle", **ends, **lost)}
+
+    world = World(clock, tell)
+    settling = of(world)
+    assert wait(settling, clock, changed=True)[0]
+    assert ("r1", "bgp", "10.0.0.2") in settling.last.neighbours
+
+
 @pytest.mark.parametrize("peer", ["10.0.0.2", "eth0"])
 @pytest.mark.parametrize("known", [True, False])
 def test_no_try_is_waited_for_that_nobody_can_bring_about(
