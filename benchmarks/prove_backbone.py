@@ -6,6 +6,8 @@ and its repair, typed as an agent types it, leaves what is intended.
 Worlds are drawn one after the other until every method was proven in one of them. A line for each,
 with the seconds until the network was as computed after injection and after repair; ``late`` is
 said of those that were not at the first look, which is when the network was told to have settled.
+A table of kinds comes last: its methods, how many were proven, how often something was late, and
+medians of the seconds.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from netarena.errors import EnvironmentFailed
 from netarena_route.action import Fault
@@ -33,68 +37,103 @@ COMMAND_S = 30.0
 ALL = [f"{kind}.{method.name}" for kind, methods in KINDS.items() for method in methods]
 
 
-async def wait_for(net: Net, world: World, wanted: Facts) -> tuple[float, list[str], str]:
-    """Seconds until what is seen is as computed twice in a row, or what is not; and ``late`` if it
-    was not at the first look."""
+class Took(NamedTuple):
+    """What one change took: seconds until all was as computed, whether a first look found it
+    otherwise, and the facts that still are."""
+
+    seconds: float
+    late: bool
+    wrong: Sequence[str]
+
+
+#: after injection, and after repair
+Proof = tuple[Took, Took]
+
+
+async def wait_for(net: Net, world: World, wanted: Facts) -> Took:
+    """Looks until what is seen is as computed twice in a row, or time is over."""
     began, before, late = time.monotonic(), False, None
     while True:
         now = facts_of(world, read(await net.observe()))
         wrong = misfits(wanted, now)
-        if late is None:
-            late = " late" if wrong else ""
+        late = bool(wrong) if late is None else late
+        seconds = time.monotonic() - began
         if not wrong and before:
-            return time.monotonic() - began, [], late
+            return Took(seconds, late, ())
         before = not wrong
-        if time.monotonic() - began > WITHIN_S and wrong:
-            return (
-                time.monotonic() - began,
-                [f"{fact}: {now.get(fact)}, not {wanted.get(fact)}" for fact in wrong[:6]],
+        if seconds > WITHIN_S and wrong:
+            return Took(
+                seconds,
                 late,
+                [f"{fact}: {now.get(fact)}, not {wanted.get(fact)}" for fact in wrong[:6]],
             )
 
 
-async def prove(net: Net, world: World, wanted: Facts, fault: Fault, change: Change) -> str:
-    """What came of one method: a line; ``ok`` comes first if it holds."""
-    name = f"{fault.kind}.{fault.method}"
+async def prove(net: Net, world: World, wanted: Facts, fault: Fault, change: Change) -> Proof | str:
+    """What one method took, or what is wrong with it."""
     await net.inject(fault.inject)
-    broke_s, wrong, broke_late = await wait_for(net, world, intended(change.edit(world)))
-    if wrong:
-        return f"BAD {name} breaks otherwise ({broke_s:.1f} s): {wrong} | {fault.words}"
+    broke = await wait_for(net, world, intended(change.edit(world)))
+    if broke.wrong:
+        return f"breaks otherwise ({broke.seconds:.1f} s): {broke.wrong}"
     for command in fault.repair:
         output = await net.run(command.machine, command.command, COMMAND_S)
         if output.exit:
-            return f"BAD {name}: {command.command}: {output.output}"
-    healed_s, wrong, healed_late = await wait_for(net, world, wanted)
-    if wrong:
-        return f"BAD {name} is not repaired ({healed_s:.1f} s): {wrong} | {fault.words}"
-    return f"ok {name} {broke_s:.1f}{broke_late} {healed_s:.1f}{healed_late} | {fault.words}"
+            return f"{command.command}: {output.output}"
+    healed = await wait_for(net, world, wanted)
+    if healed.wrong:
+        return f"is not repaired ({healed.seconds:.1f} s): {healed.wrong}"
+    return broke, healed
 
 
 async def lane(
-    warm: Warm, world: World, parts: Sequence[tuple[Fault, Change]], proven: set[str]
+    warm: Warm, world: World, parts: Sequence[tuple[Fault, Change]], proofs: dict[str, Proof]
 ) -> None:
+    """Proves these methods one after the other in one network; a new one after a failure."""
     wanted = intended(world)
     net: Net | None = None
     for fault, change in parts:
+        name = f"{fault.kind}.{fault.method}"
         try:
             if net is None:
                 net = await warm.begin_backbone(render(world), "netns")
                 await net.build()
-                _, wrong, _ = await wait_for(net, world, wanted)
-                if wrong:
-                    print(f"BAD healthy: {wrong}", flush=True)
-                    return
-            line = await prove(net, world, wanted, fault, change)
+                healthy = await wait_for(net, world, wanted)
+                if healthy.wrong:
+                    print(f"BAD healthy: {healthy.wrong}", flush=True)
+                    break
+            came = await prove(net, world, wanted, fault, change)
         except EnvironmentFailed as failed:
-            line = f"BAD {fault.kind}.{fault.method}: {failed}"
-        print(line, flush=True)
-        if line.startswith("ok"):
-            proven.add(f"{fault.kind}.{fault.method}")
-        elif net is not None:
-            await net.close()
-            net = None
+            came = str(failed)
+        if isinstance(came, str):
+            print(f"BAD {name}: {came} | {fault.words}", flush=True)
+            if net is not None:
+                await net.close()
+                net = None
+            continue
+        proofs[name] = came
+        told = " ".join(f"{took.seconds:.1f}{' late' if took.late else ''}" for took in came)
+        print(f"ok {name} {told} | {fault.words}", flush=True)
     if net is not None:
         await net.close()
+
+
+def rows(proofs: Mapping[str, Proof]) -> list[str]:
+    """The table of what was proven."""
+    lines = [
+        "| kind | methods | proven | late | until broken, s | until repaired, s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for kind, methods in [*KINDS.items(), ("all", [])]:
+        names = [f"{kind}.{method.name}" for method in methods] or ALL
+        seen = [proofs[name] for name in names if name in proofs]
+        late = sum(took.late for proof in seen for took in proof)
+        times = [
+            f"{statistics.median(took.seconds for took in side):.1f}"
+            for side in zip(*seen, strict=True)
+        ] or ["-", "-"]
+        cells = [kind, len(names), len(seen), late, *times]
+        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
+    return lines
 
 
 async def main() -> int:
@@ -106,6 +145,9 @@ async def main() -> int:
     parser.add_argument("--lanes", type=int, default=2)
     asked = parser.parse_args()
     left = {name for name in ALL if not asked.only or name.startswith(tuple(asked.only.split(",")))}
+    if not left:
+        parser.error(f"--only: no method begins so: {asked.only}; there are {', '.join(ALL)}")
+    proofs: dict[str, Proof] = {}
     async with Warm() as warm:
         for seed in range(asked.seed, asked.seed + asked.worlds):
             rng = random.Random(seed)
@@ -117,16 +159,16 @@ async def main() -> int:
                 if f"{fault.kind}.{fault.method}" in left
             ]
             print(f"-- seed {seed}: {len(world.routers)} routers, {len(parts)} methods", flush=True)
-            proven: set[str] = set()
             await asyncio.gather(
                 *(
-                    lane(warm, world, parts[turn :: asked.lanes], proven)
+                    lane(warm, world, parts[turn :: asked.lanes], proofs)
                     for turn in range(asked.lanes)
                 )
             )
-            left -= proven
+            left -= proofs.keys()
             if not left:
                 break
+    print("\n".join(rows(proofs)))
     print(f"{len(ALL)} methods of {len(KINDS)} kinds; not proven here: {sorted(left) or 'none'}")
     return bool(left)
 
