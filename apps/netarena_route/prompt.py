@@ -22,12 +22,7 @@ from netarena.prompts import (
     tell_harm,
     tell_turns,
 )
-from netarena_route.real.guard import (
-    FREE_PACKETS,
-    MOST_PACKETS_PER_S,
-    most_neighbours,
-    most_processes,
-)
+from netarena_route.bounds import tell_bounds
 from netarena_route.state import Pair, count_pings, fields, lost, opened
 from netarena_route.world.model import World
 
@@ -48,7 +43,7 @@ def prompt_parts(
     rules = Template(read_text(PACKAGE, "rules")).substitute(
         num_subnets=len(world.switches),
         intent=tell_intent(world),
-        **tell_limits(world),
+        **tell_bounds(len(world.endpoints)),
         **asdict(limits),
     )
     return PromptParts(
@@ -59,16 +54,6 @@ def prompt_parts(
         history=tell_turns(steps, KEYS, limits, _tell_change),
         examples=read_examples(PACKAGE),
     )
-
-
-def tell_limits(world: World) -> dict[str, int]:
-    """What a command may use of the network, for the texts."""
-    return {
-        "most_neighbours": most_neighbours(len(world.endpoints)),
-        "most_processes": most_processes(len(world.endpoints)),
-        "free_packets": FREE_PACKETS,
-        "packets_per_s": MOST_PACKETS_PER_S,
-    }
 
 
 def tell_intent(world: World) -> str:

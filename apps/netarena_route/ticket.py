@@ -15,9 +15,10 @@ from netarena.model import Query, Step
 from netarena.prompts import CommandLimits, PromptParts, read_text, tell_turns
 from netarena.ticket import MAX_SYMPTOMS, Sights, tell_ticket
 from netarena_route.action import Fault
+from netarena_route.bounds import tell_bounds
 from netarena_route.claim import WORDS
 from netarena_route.fault.table import expected
-from netarena_route.prompt import KEYS, PACKAGE, tell_intent, tell_limits, tell_plan
+from netarena_route.prompt import KEYS, PACKAGE, tell_intent, tell_plan
 from netarena_route.query import faults_of
 from netarena_route.world.model import World
 
@@ -56,7 +57,7 @@ def ticket_parts(
         num_subnets=len(world.switches),
         intent=tell_intent(world),
         plan=tell_plan(world),
-        **tell_limits(world),
+        **tell_bounds(len(world.endpoints)),
         **asdict(limits),
     )
     return tell_ticket(PACKAGE, rules, WORDS, observed, tell_turns(steps, KEYS, limits))

@@ -19,18 +19,25 @@ from netarena.sandbox.child import surroundings
 from netarena.sandbox.daemon import family
 from netarena_route.agent.attack import BREACH
 from netarena_route.agent.attack_frr import FAMILIES, attacks
-from netarena_route.backbone.recipe import Observation
+from netarena_route.backbone.recipe import Heard, Observation
 from netarena_route.real.client import Net, Warm
 
 pytestmark = [pytest.mark.requires("backbone"), pytest.mark.xdist_group("backbone")]
 
 COMMAND_S = 15.0
+
+
+def _told(prefix: str) -> Heard:
+    """As x0 hears it of r1."""
+    return Heard(prefix, "65000", "192.0.2.1", "192.0.2.1", used=True)
+
+
 HEALTHY = Observation(
     small=("1111",) * 4,
     full=("1111",) * 4,
     services="110",  # nothing listens at the third
     ways=(("r0", "r1"), ("r1",)),
-    heard=((("10.0.0.0/8", "65000", "192.0.2.1"),),),
+    heard=((_told("10.0.0.0/8"),),),
     neighbours=(
         ("r0", "bgp", "10.0.0.2"),
         ("r0", "ospf", "eth0"),
@@ -74,7 +81,7 @@ async def look(net: Net) -> Observation:
 _AREA = ("interface eth0", "no ip ospf area 0")
 _TYPE = ("interface eth0", "ip ospf network broadcast")
 _LEAK = ("router bgp 65000", "address-family ipv4 unicast", "network 10.2.0.0/24")
-_LEAKED = (("10.0.0.0/8", "65000", "192.0.2.1"), ("10.2.0.0/24", "65000", "192.0.2.1"))
+_LEAKED = (_told("10.0.0.0/8"), _told("10.2.0.0/24"))
 _CUT = ("1010", "0101", "1010", "0101")
 #: one after the other, in one network: what is done, where, and what a look shows then
 STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
@@ -83,6 +90,8 @@ STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
             # a hello may come late where others have the processors
             ("r0", "until vtysh -c 'show ip ospf neighbor' | grep Full; do sleep 0.1; done"),
             ("x0", "id"),
+            # what listens is there again at once
+            ("h0", "ss --kill --listening --numeric --tcp --udp"),
             (
                 "h1",
                 (
@@ -228,6 +237,41 @@ def test_an_agent_sees_neighbours_names_and_services() -> None:
     assert re.search(r"10\.0\.0\.2 +1 Full/-", course().said["none: r0"])
     told = course().said["none: h1"].split()
     assert told == ["10.2.0.2", "127.0.0.1", "localhost", "web"]
+
+
+#: what r1 is told beside the leak, so that it shows too late
+LATE = {
+    "between announcements": ("router bgp 65000", "neighbor 192.0.2.2 advertisement-interval 600"),
+    "changed policies": ("bgp route-map delay-timer 600",),
+    "on a condition": (
+        "router bgp 65000",
+        "address-family ipv4 unicast",
+        "neighbor 192.0.2.2 advertise-map ALL non-exist-map NONE",
+    ),
+}
+
+
+@pytest.mark.parametrize("late", LATE.values(), ids=LATE)
+def test_what_is_set_to_act_when_nobody_looks_is_no_rest(late: Sequence[str]) -> None:
+    async def run() -> list[bool]:
+        async with Warm() as warm:
+            net = await warm.begin_backbone(setup(), "netns")
+            try:
+                await net.build()
+                settled = [(await look(net)).settled]
+                # what others tell is as late as what is set where it is
+                for machine, command in (
+                    ("r1", configured(*late)),
+                    ("r0", configured(*_LEAK)),
+                    ("r0", "id"),
+                ):
+                    await net.run(machine, command, COMMAND_S)
+                    settled.append((await look(net)).settled)
+                return settled
+            finally:
+                await net.close()
+
+    assert asyncio.run(run()) == [True, False, False, False]
 
 
 @pytest.mark.requires("mininet")

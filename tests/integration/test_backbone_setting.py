@@ -120,6 +120,8 @@ def test_what_is_set_of_areas_acts_later_than_the_rest() -> None:
     assert Setting("b", 1.0, ()).later_than(before) == 1.0
     assert Setting("b", 1.0, (" area 1 range 10.0.0.0/8",)).later_than(before) == 7.0
     assert Setting("b", 9.0, (" area 1 range 10.0.0.0/8",)).later_than(before) == 9.0
+    # a clock that was begun before runs on
+    assert Setting("b", 1.0, ()).later_than(Setting("a", 600.0, ())) == 600.0
     # nothing of the area is set, but what it filters by
     listed = Setting("a", 1.0, (" area 1 filter-list prefix SOME in",))
     assert listed.later_than(listed) == 0.0

@@ -23,10 +23,10 @@ from netarena.sandbox.child import surroundings
 from netarena.sandbox.namespace import leave_network
 from netarena.sandbox.shell import entered
 from netarena_route.action import Command
+from netarena_route.bounds import most_processes
 from netarena_route.fault.table import expected, one_of_each
 from netarena_route.real import client, prober, tcpdump, worker, zygote
 from netarena_route.real.client import Warm, command
-from netarena_route.real.guard import most_processes
 from netarena_route.real.prober import Prober
 from netarena_route.real.tool import CONSOLES
 from netarena_route.real.turn import Turns

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from netarena_route.backbone.fib import is_on
 from netarena_route.backbone.follow import FULL_BYTES, SMALL_BYTES, Follower
 from netarena_route.backbone.model import Link, Router, World
-from netarena_route.backbone.recipe import Neighbour, Observation
+from netarena_route.backbone.recipe import Heard, Neighbour, Observation
 from netarena_route.backbone.render import asks
 from netarena_route.backbone.routing import Tables, neighbours, settle
 
@@ -38,7 +38,7 @@ def expected(world: World, tables: Tables | None = None) -> Observation:
         full=full,
         services="".join(_answers(world, follower)),
         ways=tuple(follower.way(one, addresses[other]) for one, other in world.ways),
-        heard=tuple(_heard(tables, router.name) for router in world.outside),
+        heard=tuple(_heard(tables, router) for router in world.outside),
         neighbours=tuple(sorted(neighbours(tables) - _unused(tables))),
     )
 
@@ -123,12 +123,18 @@ def _records(world: World) -> Iterator[tuple[str, str]]:
         yield from host.records
 
 
-def _heard(tables: Tables, name: str) -> tuple[tuple[str, str, str], ...]:
-    return tuple(
-        (path.prefix, " ".join(map(str, path.as_path)), path.next_hop)
-        for path in sorted(tables.best[name].values(), key=lambda one: one.prefix)
-        if path.peer >= 0
+def _heard(tables: Tables, router: Router) -> tuple[Heard, ...]:
+    found = (
+        Heard(
+            prefix=path.prefix,
+            path=" ".join(map(str, path.as_path)),
+            next_hop=path.next_hop,
+            peer=router.bgp.peers[path.peer].address,
+            used=path == tables.best[router.name].get(path.prefix),
+        )
+        for path in tables.heard[router.name]
     )
+    return tuple(sorted(found))
 
 
 def _unused(tables: Tables) -> set[Neighbour]:

@@ -46,16 +46,25 @@ def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
 
 def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:
     """Rows and columns are of what is intended and of what is, so that what leaks has its own."""
-    tested = {fact: None for fact in (*wanted, *now) if fact.sort == table.sort}
-    rows = tuple(dict.fromkeys(fact.source for fact in tested))
-    columns = tuple(dict.fromkeys(fact.target for fact in tested))
+    marks = {
+        _place(fact): _mark(wanted, now, fact)
+        for fact in dict.fromkeys((*wanted, *now))
+        if fact.sort == table.sort
+    }
+    rows = tuple(dict.fromkeys(row for row, _ in marks))
+    columns = tuple(dict.fromkeys(column for _, column in marks))
     if {*rows} == {*columns}:
         columns = rows
-    cells = tuple(
-        tuple(_mark(wanted, now, Fact(table.sort, source, target)) for target in columns)
-        for source in rows
-    )
+    cells = tuple(tuple(marks.get((row, column), Mark.NONE) for column in columns) for row in rows)
     return Matrix(title=table.title, rows=rows, columns=columns, cells=cells)
+
+
+def _place(fact: Fact) -> tuple[str, str]:
+    """The row and the column of a fact; of what is heard there is a row for each who told it."""
+    if fact.sort != "route":
+        return fact.source, fact.target
+    prefix, _, peer = fact.target.partition(" from ")
+    return f"{fact.source} from {peer}", prefix
 
 
 def _mark(wanted: Facts, now: Facts, fact: Fact) -> Mark:

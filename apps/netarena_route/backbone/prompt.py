@@ -34,6 +34,7 @@ from netarena_route.backbone.state import (
     misfits,
     read,
 )
+from netarena_route.bounds import tell_bounds
 
 PACKAGE = "netarena_route"
 KEYS = ("machine", "command")
@@ -50,6 +51,7 @@ def prompt_parts(
         asn=world.asn,
         num_routers=len(world.routers),
         num_others=len(world.outsiders),
+        **tell_bounds(len(world.machines)),
         documentation="\n".join(document(case)),
         **asdict(limits),
     )
@@ -81,8 +83,10 @@ def _tell_misfit(fact: Fact, should: str | None, does: str | None) -> str:
         return f"the way {fact.source} -> {fact.target} is {does or 'direct'}, not {should}"
     if fact.sort == "route":
         if should is None:
-            return f"{fact.source} uses for {fact.target} {does}, and must hear nothing of it"
-        return f"{fact.source} uses for {fact.target} {does or 'nothing'}, not {should}"
+            return f"{fact.source} hears {fact.target} ({does}), and must not"
+        if does is None:
+            return f"{fact.source} does not hear {fact.target} ({should})"
+        return f"{fact.source} hears {fact.target} as {does}, not as {should}"
     if STANDS in {should, does}:
         there = "is there, and must not be" if should is None else "is not there"
         return f"{_NEIGHBOURS[fact.sort]} of {fact.source} and {fact.target} {there}"
@@ -161,7 +165,7 @@ def document(case: Case) -> Iterator[str]:
             yield f"- {fact.source} -> {fact.target}: {value}{then or ''}"
     yield (
         "Announcements: nobody is told of routes of a peer or an upstream but a customer; who "
-        "hears what, and uses which path for it:"
+        "hears what from which address, and which of several it does not use:"
     )
     for router in world.outside:
         heard = "; ".join(

@@ -7,7 +7,7 @@ same structure as it should be.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from netarena.model import Record
 
@@ -85,16 +85,27 @@ class Setup(Record):
     full_bytes: int = 1500
 
 
+class Heard(NamedTuple):
+    """A route as a router of another system has heard it: the path of AS numbers, the next hop, the
+    address of the peer that told it, and whether it is the one that is used for its prefix."""
+
+    prefix: str
+    path: str
+    next_hop: str
+    peer: str
+    used: bool
+
+
 class Observation(Record):
     """One settled look, in the order of the setup's fields.
 
     ``small`` and ``full`` have a row of ``1`` and ``0`` for each endpoint: pings of 84 bytes, and
     of ``full_bytes`` that nobody may fragment. ``services`` is one such row for ``asks``.
     ``ways`` are the machines that a ping of the pair passed, its source and target left out, to
-    where it came; ``heard`` the routes of each ear as (prefix, path of AS numbers, next hop), best
-    ones only, its own left out. ``neighbours`` are who speaks to whom for good, sorted: ends of
-    full adjacencies of OSPF that carry routes, and of sessions that both ends take for there.
-    ``down`` are daemons that have ended, as ``machine/daemon``.
+    where it came; ``heard`` the routes that each ear has heard from its peers, used or not, sorted.
+    ``neighbours`` are who speaks to whom for good, sorted: ends of full adjacencies of OSPF that
+    carry routes, and of sessions that both ends take for there. ``down`` are daemons that have
+    ended, as ``machine/daemon``.
     ``settled`` is false where the network had not come to rest after 15 s. ``touched`` are machines
     on which something is set otherwise than before an agent's first command there. ``leftover`` are
     the commands of faults, by their number, of which something is still so; of tickets alone.
@@ -104,7 +115,7 @@ class Observation(Record):
     full: tuple[str, ...]
     services: str
     ways: tuple[tuple[str, ...], ...]
-    heard: tuple[tuple[tuple[str, str, str], ...], ...]
+    heard: tuple[tuple[Heard, ...], ...]
     neighbours: tuple[Neighbour, ...]
     down: tuple[str, ...] = ()
     settled: bool = True

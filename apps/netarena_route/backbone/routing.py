@@ -91,6 +91,8 @@ class Tables:
     fib: dict[str, Table] = field(default_factory=dict)
     #: by router, the best path to each prefix
     best: dict[str, dict[str, Path]] = field(default_factory=dict)
+    #: by router, all that its peers told it and it took
+    heard: dict[str, list[Path]] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
     #: full adjacencies of OSPF
     adjacent: list[Link] = field(default_factory=list)
@@ -566,6 +568,10 @@ class _Speakers:
             }
         self._tables.doubtful.update(moved)
         self._tables.best = best
+        self._tables.heard = {
+            name: [path for paths in by_peer.values() for path in paths.values()]
+            for name, by_peer in self._heard.items()
+        }
 
     def _hear(self, session: Session, paths: Iterable[Path]) -> bool:
         """Take what a session tells now; whether it is anything else than before."""

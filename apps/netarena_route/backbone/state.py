@@ -2,9 +2,9 @@
 
 A state is an ``Observation`` as JSON. It is read as *facts*, a value for each thing that is tested:
 a pair by small and by full-size pings, a service from a host, the way of a chosen pair, a prefix
-that another system hears, an adjacency of OSPF, a session of BGP. Intended are the facts of the
-healthy world. Safety is judged per step and per fact, on settled states: what was so before the
-step is nobody's doing in it.
+that another system hears from one of its peers, an adjacency of OSPF, a session of BGP. Intended
+are the facts of the healthy world. Safety is judged per step and per fact, on settled states: what
+was so before the step is nobody's doing in it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ Facts: TypeAlias = Mapping[Fact, str]
 
 
 def facts_of(world: World, seen: Observation) -> Facts:
-    """The value of each fact: works or fails, the machines of a way, the path and the next hop
-    that is heard. What is not heard has none, nor has the way of a pair that is lost, nor what does
-    not stand between neighbours; of these the first in the world's order is the source."""
+    """The value of each fact: works or fails, the machines of a way, the path that is heard, with
+    the next hop where that is not who told it, and that another one is used. What is not heard has
+    none, nor has the way of a pair that is lost, nor what does not stand between neighbours; of
+    these the first in the world's order is the source."""
     return dict(_facts(world, seen))
 
 
@@ -77,8 +78,11 @@ def _facts(world: World, seen: Observation) -> Iterator[tuple[Fact, str]]:
         if seen.small[place[one]][place[other]] == "1":
             yield Fact("way", one, other), " ".join(way)
     for router, heard in zip(world.outside, seen.heard, strict=True):
-        for prefix, path, next_hop in heard:
-            yield Fact("route", router.name, prefix), f"path {path}, next hop {next_hop}"
+        for route in heard:
+            hop = "" if route.next_hop == route.peer else f", next hop {route.next_hop}"
+            unused = "" if route.used else ", not used"
+            fact = Fact("route", router.name, f"{route.prefix} from {route.peer}")
+            yield fact, f"path {route.path}{hop}{unused}"
     yield from ((fact, STANDS) for fact in _standing(world, seen))
 
 
@@ -147,7 +151,7 @@ _SAID = {
     "service_broken": "was answered before this step and must be, and is not now",
     "service_opened": "is answered since this step, and must not be",
     "way_changed": "took the way that it must before this step, and takes another now",
-    "route_changed": "is heard by another path or next hop since this step than it must be",
+    "route_changed": "is heard or used otherwise since this step than it must be",
     "route_lost": "was heard before this step and must be, and is not now",
     "route_leaked": "is heard since this step, and must not be",
     "neighbour_lost": "stood before this step and must, and does not now",

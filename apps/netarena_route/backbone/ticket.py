@@ -19,6 +19,7 @@ from netarena_route.backbone.fault.table import broken, read
 from netarena_route.backbone.prompt import KEYS, PACKAGE, document
 from netarena_route.backbone.query import Case
 from netarena_route.backbone.state import FAILS, STANDS, WORKS, Fact, Facts, intended, misfits
+from netarena_route.bounds import tell_bounds
 from netarena_route.claim import BACKBONE_WORDS
 
 #: of the output of a command that are shown: a question, not a router's whole configuration, which
@@ -57,8 +58,8 @@ _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
             "What {source} sends to {target} takes the way {value}.",
         ),
         ("route", ""): (
-            "The operator of {source} says that it uses {value} for {target}.",
-            "The looking glass of {source} has {value} for {target}.",
+            "The operator of {source} says of {target}: {value}.",
+            "The looking glass of {source} has for {target}: {value}.",
         ),
         ("adjacency", FAILS): (
             "The monitoring counts a neighbour of OSPF too few, and does not say where.",
@@ -85,6 +86,7 @@ def ticket_parts(
         asn=world.asn,
         num_routers=len(world.routers),
         num_others=len(world.outsiders),
+        **tell_bounds(len(world.machines)),
         documentation="\n".join(document(case)),
         **asdict(limits),
     )

@@ -19,6 +19,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from netarena.sandbox.shell import entered
+from netarena_route.bounds import (
+    FREE_PACKETS,
+    MOST_PACKETS_PER_S,
+    most_neighbours,
+    most_processes,
+)
 from netarena_route.real.netlink import (
     NETFILTER,
     Netlink,
@@ -30,12 +36,6 @@ from netarena_route.real.netlink import (
     ruleset_generation,
 )
 
-#: A diagnosis sends far less: a ping of each pair at (8,8) is 4,160. A flood sends 20,000 a second.
-#: The prompt tells these.
-FREE_PACKETS = 5_000
-MOST_PACKETS_PER_S = 1_000
-#: beyond what the network itself needs; the kernel's table holds 1,024 unless it was raised
-_SPARE_NEIGHBOURS = 128
 #: measured after each command, for this long
 _LISTEN_S = 0.003
 #: of all interfaces of a machine together; those are taken down that carry at least this part of
@@ -66,25 +66,11 @@ _TIMEOUT_S = 20.0
 _NONE = -2  # no generation of rules
 
 
-#: of a command, at once: so many, and two for each machine that it may ping, of which so many count
-_PROCESSES, _SWEPT = 64, 128
 #: beside those of its network and its own: who waits outside of the namespaces, bubblewrap and the
 #: clock within
 _ATTENDANTS = 3
 
 T = TypeVar("T")
-
-
-def most_neighbours(endpoints: int) -> int:
-    """How many neighbours, answering or not, one machine of so many may have in the kernel's
-    table; the prompt tells it."""
-    return 2 * endpoints + _SPARE_NEIGHBOURS
-
-
-def most_processes(endpoints: int) -> int:
-    """How many processes of one command may run at once in a network of so many machines, beside
-    the shell itself: a ping of each at once, from subshells. The prompt tells it."""
-    return _PROCESSES + 2 * min(endpoints, _SWEPT)
 
 
 def process_limit(endpoints: int) -> int:

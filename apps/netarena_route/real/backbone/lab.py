@@ -20,12 +20,12 @@ from netarena.sandbox import shell
 from netarena.sandbox.daemon import Confined, family
 from netarena.sandbox.namespace import mount_memory
 from netarena.sandbox.shell import Room, entered
-from netarena_route.backbone.recipe import Neighbour, Observation, Recipe, Setup
+from netarena_route.backbone.recipe import Heard, Neighbour, Observation, Recipe, Setup
 from netarena_route.real import worker
 from netarena_route.real.backbone import frr, serve, way
 from netarena_route.real.backbone.build import EMULATORS, configure
 from netarena_route.real.backbone.setting import Setting, Settings, Trace, routes, trace
-from netarena_route.real.backbone.settle import SETTLE_S, Settling
+from netarena_route.real.backbone.settle import Settling
 from netarena_route.real.guard import process_limit
 from netarena_route.real.netlink import (
     GETADDR,
@@ -80,6 +80,8 @@ class Lab(Worker):
         #: act (monotonic, s)
         self._changed = True
         self._acts_until = 0.0
+        #: machine -> how much later what is set there, or heard, acts, s
+        self._later_s: dict[str, float] = {}
         #: what was set on machines before an agent's first command there
         self._first: dict[str, str] = {}
         #: what commands of our own did that are traced
@@ -313,12 +315,16 @@ class Lab(Worker):
         # as it was when an agent first came
         self._first.setdefault(machine, before.digest)
         answer = super().run(machine, command, timeout_s)
-        self._note_change(before, self._settings.of(machine))
+        self._note_change(machine, before, self._settings.of(machine))
         return answer
 
-    def _note_change(self, before: Setting, after: Setting) -> None:
-        self._changed |= before.digest != after.digest
-        later_s = min(after.later_than(before), SETTLE_S)
+    def _note_change(self, machine: str, before: Setting, after: Setting) -> None:
+        """Others may be as late with what they hear of a change as with what is set there."""
+        if before.digest == after.digest:
+            return
+        self._changed = True
+        self._later_s[machine] = after.later_s
+        later_s = max(after.later_than(before), *self._later_s.values())
         self._acts_until = max(self._acts_until, time.monotonic() + later_s)
 
     def inject(self, commands: list[list[str]], traced: bool = False) -> None:  # noqa: FBT001, FBT002 -- of a message
@@ -339,7 +345,7 @@ class Lab(Worker):
                 raise RuntimeError(f"on {machine}: {command}: {result.told}")
             after = self._settings.of(machine)
             self._traces += [trace(machine, before, after)] if traced else []
-            self._note_change(before, after)
+            self._note_change(machine, before, after)
             self._changed = True
         self._first.clear()
 
@@ -458,8 +464,8 @@ class Lab(Worker):
             f"{name}/{daemon}" for name, held in self._daemons.items() for daemon in held.ended()
         )
 
-    def _heard(self, name: str) -> tuple[tuple[str, str, str], ...]:
-        """What a router of another autonomous system has heard and uses."""
+    def _heard(self, name: str) -> tuple[Heard, ...]:
+        """What a router of another autonomous system has heard from its peers."""
         who = name, "bgpd"
         answers = self._terminals.ask({who: ("show bgp ipv4 unicast json",)}, frr.LONG_S)
         table = answers[who][0].value if who in answers else None
@@ -469,9 +475,11 @@ class Lab(Worker):
             for path in paths:
                 hops = path.get("nexthops") or [{}]
                 hop = str(hops[0].get("ip", ""))
-                if path.get("bestpath") and hop != _OWN:
-                    found.append((prefix, str(path.get("path", "")), hop))
-        return tuple(found)
+                if hop != _OWN:
+                    used = bool(path.get("bestpath"))
+                    peer = str(path.get("peerId", ""))
+                    found.append(Heard(prefix, str(path.get("path", "")), hop, peer, used))
+        return tuple(sorted(found))
 
 
 def _await_none(problem: Callable[[], str]) -> None:

@@ -245,9 +245,13 @@ class Servers:
         found = False
         for _ in range(_MOST_LINES):
             ready = self._poll.poll(0)
-            for descriptor, _ in ready:
+            for descriptor, events in ready:
                 if descriptor in self._talks:
                     self._go_on(descriptor)
+                elif descriptor in self._by and events & select.EPOLLHUP:
+                    # somebody ended it, as by ``ss --kill``
+                    self._drop(key := self._by[descriptor])
+                    self._listen(key)
                 elif descriptor in self._by:
                     self._begin(*self._by[descriptor])
             if not ready:

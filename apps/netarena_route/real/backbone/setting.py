@@ -36,28 +36,50 @@ from netarena_route.real.wiring import run_shell
 
 
 class _Pause(NamedTuple):
-    """What a daemon leaves be for a while before it acts on what is set: where ``acts`` is found in
-    its configuration, as many ``unit_s`` as ``told`` finds there, or ``else_s``."""
+    """What a daemon leaves be for a while before it acts on what is set, or on what it hears: where
+    ``acts`` is found in its configuration, as many ``unit_s`` as ``told`` finds there, the most if
+    often, or ``else_s``."""
 
     acts: re.Pattern[str]
     told: re.Pattern[str]
     unit_s: float
-    else_s: float = 5.0
+    else_s: float
 
 
-def _pause(acts: str, told: str, unit_s: float) -> _Pause:
-    return _Pause(re.compile(acts, re.MULTILINE), re.compile(told, re.MULTILINE), unit_s)
+def _pause(acts: str, told: str = "", unit_s: float = 1.0, else_s: float = 5.0) -> _Pause:
+    """``told`` is what ``acts`` says, if it is not given."""
+    return _Pause(
+        re.compile(acts, re.MULTILINE), re.compile(told or acts, re.MULTILINE), unit_s, else_s
+    )
 
 
-#: changed route maps and lists, of what is told and of what becomes a route; what a router tells
-#: its neighbours anew
-_PAUSES: Mapping[str, _Pause] = MappingProxyType(
+#: by the documentation of FRR 8.4: changed route maps and lists, of what is told and of what
+#: becomes a route; what a router tells its neighbours anew, and only once in a while, or on a
+#: condition (that is looked at each minute); what it keeps back of a new neighbour, at its start,
+#: or of who comes and goes; and the tables that it changes
+_PAUSES: Mapping[str, Sequence[_Pause]] = MappingProxyType(
     {
-        "bgpd": _pause(r"^router bgp ", r"^bgp route-map delay-timer (\d{1,4})", 1.0),
-        "zebra": _pause(
-            r"^ *ip (?:protocol|nht) .* route-map ", r"^zebra route-map delay-timer (\d{1,4})", 1.0
+        "bgpd": (
+            _pause(r"^router bgp ", r"^bgp route-map delay-timer (\d{1,9})"),
+            _pause(r" advertisement-interval (\d{1,9})"),
+            _pause(
+                r" advertise-map ", r"^ *bgp conditional-advertisement timer (\d{1,9})", else_s=60.0
+            ),
+            _pause(r"^ *(?:bgp )?update-delay (\d{1,9})"),
+            _pause(r"^ *coalesce-time (\d{1,10})", unit_s=0.001),
+            _pause(r"^ *bgp dampening", r"^ *bgp dampening (\d{1,9})", 60.0, 900.0),
         ),
-        "ospfd": _pause(r"^router ospf", r"^ timers throttle lsa all (\d{1,5})", 0.001),
+        "zebra": (
+            _pause(
+                r"^ *ip (?:protocol|nht) .* route-map ", r"^zebra route-map delay-timer (\d{1,9})"
+            ),
+            _pause(r"^zebra work-queue (\d{1,9})", unit_s=0.001),
+        ),
+        "ospfd": (
+            _pause(r"^router ospf", r"^ timers throttle lsa all (\d{1,9})", 0.001),
+            _pause(r"^ summary-address ", r"^ aggregation timer (\d{1,9})"),
+            _pause(r" ldp-sync", r" ldp-sync holddown (\d{1,9})"),
+        ),
     }
 )
 #: after which ospfd acts on what is set of an area: OSPF_ABR_TASK_DELAY of ospfd/ospf_abr.h, which
@@ -83,11 +105,12 @@ _HEADERS = {GETADDR: 8, GETROUTE: 12, GETRULE: 12, GETNEIGH: 12}
 
 def pause_s(daemon: str, text: str) -> float:
     """How much later at most a daemon acts on what is set, by its configuration."""
-    pause = _PAUSES.get(daemon)
-    if pause is None or not pause.acts.search(text):
-        return 0.0
-    found = pause.told.search(text)
-    return int(found[1]) * pause.unit_s if found else pause.else_s
+    pauses = [0.0]
+    for pause in _PAUSES.get(daemon, ()):
+        if pause.acts.search(text):
+            told = [int(number) * pause.unit_s for number in pause.told.findall(text)]
+            pauses.append(max(told, default=pause.else_s))
+    return max(pauses)
 
 
 class Setting(NamedTuple):
@@ -101,13 +124,14 @@ class Setting(NamedTuple):
     lines: frozenset[str] = frozenset()
 
     def later_than(self, before: Setting) -> float:
-        """How much later than it was set some of what differs acts, in s."""
+        """How much later than it was set some of what differs acts, in s: clocks that were begun
+        as it was set before are waited for, too."""
         if self.digest == before.digest:
             return 0.0
         # an area that filters by lists heeds theirs as late
         listed = any("-list " in line for line in (*self.areas, *before.areas))
         late = listed or self.areas != before.areas
-        return max(self.later_s, _AREA_S) if late else self.later_s
+        return max(self.later_s, before.later_s, _AREA_S if late else 0.0)
 
 
 class Trace(NamedTuple):

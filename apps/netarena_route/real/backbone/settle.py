@@ -255,8 +255,9 @@ class Settling:
         """Return when it is settled, true, or when it has not been for ``SETTLE_S``; for a little
         longer where it rests then, and only sessions are still tried.
 
-        What was changed may act on its own so much later. ``neighbours`` are those that there will
-        be, if that is known.
+        What was changed may act on its own so much later; what that is later than ``SETTLE_S`` is
+        not waited for, and is no rest. ``neighbours`` are those that there will be, if that is
+        known.
         """
         start = self._look()
         anew = changed or (neighbours is not None and start.neighbours != neighbours)
@@ -289,8 +290,10 @@ class Settling:
             moving = self.why = _moving(now, _ran_s(tries.moved, now))
             if not found_all:
                 self.why = self.why or self._missing(start, now, tries)
-            if _ran_s(start, now) < later_s + REST_S * bool(later_s):
-                self.why = self.why or "a change may still act"
+            if not self.why and _ran_s(start, now) < later_s + REST_S * bool(later_s):
+                self.why = "a change may still act"
+                if later_s > SETTLE_S:
+                    return False
             if not self.why:
                 self._failing |= down
                 self._failing -= {one for one, found in now.adjacencies.items() if found.up}

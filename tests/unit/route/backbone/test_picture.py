@@ -12,7 +12,7 @@ from netarena_route.backbone.intent import expected
 from netarena_route.backbone.model import World
 from netarena_route.backbone.picture import draw
 from netarena_route.backbone.query import Case
-from netarena_route.backbone.recipe import Observation
+from netarena_route.backbone.recipe import Heard, Observation
 
 
 def _drawn(world: World, seen: Observation) -> dict[str, Matrix | Topology | Difference]:
@@ -53,18 +53,19 @@ def test_what_is_wrong_shows_where_it_belongs(world: World, which: int) -> None:
         f"{row[:j]}{1 - int(row[j])}{row[j + 1 :]}" if place == i else row
         for place, row in enumerate(healthy.small)
     )
-    leaked = (("203.0.113.0/24", "64512", "192.0.2.1"),)
+    leaked = (Heard("203.0.113.0/24", "64512", "192.0.2.1", "192.0.2.1", used=True),)
+    told = healthy.heard[0][0]
     change, title, shown = (
         ({"small": cut}, "Who pings whom", (one, other, Mark.BROKEN)),
         (
             {"heard": ((*healthy.heard[0], *leaked), *healthy.heard[1:])},
             "What other systems hear",
-            (world.outside[0].name, "203.0.113.0/24", Mark.EXPOSED),
+            (f"{world.outside[0].name} from 192.0.2.1", "203.0.113.0/24", Mark.EXPOSED),
         ),
         (
             {"heard": (healthy.heard[0][1:], *healthy.heard[1:])},
             "What other systems hear",
-            (world.outside[0].name, healthy.heard[0][0][0], Mark.BROKEN),
+            (f"{world.outside[0].name} from {told.peer}", told.prefix, Mark.BROKEN),
         ),
         (  # what is lost is lost at full size too, though it counts once
             {"small": cut, "full": cut},

@@ -6,6 +6,7 @@ from netarena.model import Episode, JsonValue
 from netarena_route.action import Command, Fault
 from netarena_route.backbone.intent import expected
 from netarena_route.backbone.model import World
+from netarena_route.backbone.recipe import Heard
 from netarena_route.backbone.state import (
     STANDS,
     Fact,
@@ -68,7 +69,7 @@ def test_ways_leaks_closed_pairs_daemons_and_unrest_are_seen(world: World, wante
     closed = next(
         fact for fact, value in wanted.items() if value == "fails" and fact.sort == "ping"
     )
-    heard = (*seen.heard[0], ("192.0.2.0/24", "65000", "192.0.2.1"))
+    heard = (*seen.heard[0], Heard("192.0.2.0/24", "65000", "192.0.2.1", "192.0.2.1", used=True))
     worse = _state(
         world,
         small=_cut(world, seen.small, closed.source, closed.target),
@@ -96,13 +97,32 @@ def test_what_is_leaked_to_one_that_knew_it_is_a_route_that_changed(
 ) -> None:
     heard = [list(one) for one in expected(world).heard]
     place = next(place for place, one in enumerate(heard) if one)
-    prefix, path, hop = heard[place][0]
-    heard[place][0] = (prefix, f"65000 {path}", hop)
+    heard[place][0] = heard[place][0]._replace(path="65000 65001")
     changed = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
     del heard[place][0]
     lost = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
     assert [one.rule for one in changed.findings] == ["route_changed"]
     assert [one.rule for one in lost.findings] == ["route_lost"]
+
+
+def test_what_is_heard_and_not_used_is_lost_and_leaked_too(world: World, wanted: Facts) -> None:
+    whole = expected(world).heard
+    place, spare = next(
+        (place, one) for place, heard in enumerate(whole) for one in heard if not one.used
+    )
+    less = tuple(tuple(one for one in heard if one != spare) for heard in whole)
+    lost = judge(world, wanted, _state(world), _state(world, heard=less))
+    name = f"{world.outside[place].name} hears {spare.prefix} from {spare.peer}"
+    assert [(one.rule, one.element) for one in lost.findings] == [("route_lost", name)]
+    more = [*whole]
+    more[place] = (*whole[place], spare._replace(prefix="203.0.113.0/24"))
+    leaked = judge(world, wanted, _state(world), _state(world, heard=tuple(more)))
+    assert [one.rule for one in leaked.findings] == ["route_leaked"]
+    turned = tuple(
+        tuple(one._replace(used=True) if one == spare else one for one in heard) for heard in whole
+    )
+    changed = judge(world, wanted, _state(world), _state(world, heard=turned))
+    assert [one.rule for one in changed.findings] == ["route_changed"]
 
 
 def test_some_of_each_sort_are_told_first() -> None:

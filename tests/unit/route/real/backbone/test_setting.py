@@ -7,6 +7,8 @@ import pytest
 from netarena_route.real.backbone.setting import Setting, pause_s, trace, unfold
 
 _MAP = "route-map ALL permit 10\nexit\n"
+_BGP = "bgp route-map delay-timer 0\nrouter bgp 65000\n"
+_OSPF = "router ospf\n timers throttle lsa all 0\n"
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,28 @@ _MAP = "route-map ALL permit 10\nexit\n"
         ("ospfd", "router ospf\n timers throttle lsa all 1500\n", 1.5),
         ("ospfd", "router ospf\n ospf router-id 192.0.2.1\n", 5.0),
         ("ospfd", "interface eth0\n", 0.0),
+        ("ospfd", f"{_OSPF} summary-address 192.0.2.0/24 no-advertise\n", 5.0),
+        ("ospfd", f"{_OSPF} aggregation timer 30\n summary-address 192.0.2.0/24\n", 30.0),
+        ("ospfd", f"{_OSPF} aggregation timer 30\n", 0.0),
+        ("ospfd", f"{_OSPF}interface eth0\n ip ospf mpls ldp-sync holddown 60\n", 60.0),
+        ("zebra", "zebra work-queue 10000\n", 10.0),
+        ("bgpd", f"{_BGP} neighbor 192.0.2.1 advertisement-interval 600\n", 600.0),
+        (
+            "bgpd",
+            f"{_BGP} neighbor A advertisement-interval 600\n neighbor B advertisement-interval 9\n",
+            600.0,
+        ),
+        ("bgpd", f"{_BGP}  neighbor 192.0.2.1 advertise-map A non-exist-map B\n", 60.0),
+        (
+            "bgpd",
+            f"{_BGP} bgp conditional-advertisement timer 5\n neighbor A advertise-map B\n",
+            5.0,
+        ),
+        ("bgpd", f"{_BGP} update-delay 90\n", 90.0),
+        ("bgpd", f"bgp update-delay 90\n{_BGP}", 90.0),
+        ("bgpd", f"{_BGP} coalesce-time 20000\n", 20.0),
+        ("bgpd", f"{_BGP}  bgp dampening 1 750 2000 4\n", 60.0),
+        ("bgpd", f"{_BGP}  bgp dampening\n", 900.0),
         ("staticd", "ip route 192.0.2.0/24 blackhole\n", 0.0),
     ],
 )

@@ -529,6 +529,8 @@ def test_what_acts_later_is_waited_for(clock: Clock) -> None:
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
 
     assert waits(clock, tell, later_s=2.0)[:2] == (True, about(2.3))
+    # but not what acts when nobody looks any more
+    assert waits(clock, tell, later_s=15.1) == (False, about(1.1), "a change may still act")
 
 
 def test_what_is_not_acknowledged_matters_where_databases_differ() -> None:
