@@ -239,39 +239,56 @@ def test_an_agent_sees_neighbours_names_and_services() -> None:
     assert told == ["10.2.0.2", "127.0.0.1", "localhost", "web"]
 
 
-#: what r1 is told beside the leak, so that it shows too late
+_SESSION = ("router bgp 65000", "neighbor 192.0.2.2 advertisement-interval")
+#: what r1 is told so that a leak shows too late, and nothing of that is set any more
 LATE = {
-    "between announcements": ("router bgp 65000", "neighbor 192.0.2.2 advertisement-interval 600"),
-    "changed policies": ("bgp route-map delay-timer 600",),
-    "on a condition": (
-        "router bgp 65000",
-        "address-family ipv4 unicast",
-        "neighbor 192.0.2.2 advertise-map ALL non-exist-map NONE",
+    "between announcements": (
+        configured(_SESSION[0], f"{_SESSION[1]} 600", *_LEAK[1:-1], "network 10.0.0.1/32"),
+        f"sleep 1; {configured(*_LEAK)}",
+        configured(_SESSION[0], f"no {_SESSION[1]}"),
     ),
+    "changed policies": (
+        configured(
+            "bgp route-map delay-timer 1",
+            "ip prefix-list P seq 5 permit 10.0.0.0/8",
+            "route-map P permit 10",
+            "match ip address prefix-list P",
+            "exit",
+            *_LEAK,
+            "neighbor 192.0.2.2 route-map P out",
+        ),
+        "sleep 2",
+        configured(
+            "bgp route-map delay-timer 600",
+            "ip prefix-list P seq 9 permit 10.2.0.0/24",
+            "bgp route-map delay-timer 1",
+        ),
+    ),
+    "on a condition": (
+        configured(*_LEAK[:-1], "neighbor 192.0.2.2 advertise-map ALL non-exist-map NONE"),
+    ),
+    "for a while": ("ip addr change 10.3.0.1/24 dev eth2 valid_lft 60 preferred_lft 60",),
 }
 
 
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE)
 def test_what_is_set_to_act_when_nobody_looks_is_no_rest(late: Sequence[str]) -> None:
-    async def run() -> list[bool]:
+    async def run() -> tuple[list[Observation], list[str]]:
         async with Warm() as warm:
             net = await warm.begin_backbone(setup(), "netns")
             try:
                 await net.build()
-                settled = [(await look(net)).settled]
-                # what others tell is as late as what is set where it is
-                for machine, command in (
-                    ("r1", configured(*late)),
-                    ("r0", configured(*_LEAK)),
-                    ("r0", "id"),
-                ):
-                    await net.run(machine, command, COMMAND_S)
-                    settled.append((await look(net)).settled)
-                return settled
+                seen = [await look(net)]
+                said = [(await net.run("r1", "; ".join(late), COMMAND_S)).output]
+                seen.append(await look(net))
+                said.append((await net.run("r0", "id", COMMAND_S)).output)
+                return [*seen, await look(net)], said
             finally:
                 await net.close()
 
-    assert asyncio.run(run()) == [True, False, False, False]
+    seen, said = asyncio.run(run())
+    assert [one.settled for one in seen] == [True, False, False], said
+    assert all(_told("10.2.0.0/24") not in one.heard[0] for one in seen)
 
 
 @pytest.mark.requires("mininet")

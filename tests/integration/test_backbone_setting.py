@@ -114,15 +114,30 @@ def test_what_is_set_is_seen_and_what_is_undone_is_not(
     apart(check)
 
 
-def test_what_is_set_of_areas_acts_later_than_the_rest() -> None:
-    before = Setting("a", 1.0, ())
-    assert before.later_than(before) == 0.0
-    assert Setting("b", 1.0, ()).later_than(before) == 1.0
-    assert Setting("b", 1.0, (" area 1 range 10.0.0.0/8",)).later_than(before) == 7.0
-    assert Setting("b", 9.0, (" area 1 range 10.0.0.0/8",)).later_than(before) == 9.0
-    # a clock that was begun before runs on
-    assert Setting("b", 1.0, ()).later_than(Setting("a", 600.0, ())) == 600.0
-    # nothing of the area is set, but what it filters by
-    listed = Setting("a", 1.0, (" area 1 filter-list prefix SOME in",))
-    assert listed.later_than(listed) == 0.0
-    assert listed._replace(digest="b").later_than(listed) == 7.0
+#: sets something for a while -> sets it for good
+FLEETING = {
+    "ip addr change 192.0.2.1/24 dev t0 valid_lft 60 preferred_lft 60": (
+        "ip addr change 192.0.2.1/24 dev t0 valid_lft forever preferred_lft forever"
+    ),
+    "nft 'add table ip t; add set ip t s { type ipv4_addr; flags timeout; };"
+    " add element ip t s { 192.0.2.9 timeout 1h }'": "nft delete table ip t",
+    "nft 'add table ip t; add chain ip t c; add rule ip t c meta hour > \"12:00\" drop'": (
+        "nft delete table ip t"
+    ),
+    "nft 'add table ip t; add chain ip t c; add rule ip t c quota over 9 mbytes drop'": (
+        "nft delete table ip t"
+    ),
+}
+
+
+def test_what_is_set_for_a_while_is_told(apart: Callable[[Callable[..., None]], None]) -> None:
+    def check(look: Callable[[], Setting], folder: Path) -> None:
+        del folder
+        assert not look().fleeting
+        for command, undo in FLEETING.items():
+            run_shell(command)
+            assert look().fleeting, command
+            run_shell(undo)
+            assert not look().fleeting, undo
+
+    apart(check)

@@ -173,6 +173,7 @@ def frr_conf(router: Router) -> str:
     for route_map in router.route_maps:
         lines += map_lines(route_map)
     lines.append("bgp route-map delay-timer 1")
+    lines.append("zebra route-map delay-timer 1")
     lines += [f"router bgp {router.bgp.asn}", *_indent(bgp_lines(router.bgp)), "exit"]
     return "\n".join(lines) + "\n"
 

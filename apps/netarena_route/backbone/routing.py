@@ -239,16 +239,14 @@ class _Ospf:
             self._tables.unused.append(link)
 
     def _doubt_borders(self) -> None:
-        """A border router that has neighbours in the backbone learns of other areas there alone,
-        one that has none learns in all areas. Neighbours whose networks differ in type may come to
-        the full state or not, and late: nobody knows what follows where there are no others."""
-        for name, port in (end for link in self._tables.unused for end in (link.one, link.other)):
-            router = self._world.router(name)
-            spoken = router.port(port).ospf
-            in_backbone = spoken is not None and spoken.area == BACKBONE_AREA
-            alone = in_backbone and name not in self._edges.get(BACKBONE_AREA, {})
-            if alone and len(self._areas(router)) > 1:
-                self._tables.doubtful.add((name, BACKBONE_AREA))
+        """A border router that has neighbours in the backbone learns of other areas there alone;
+        one that has none is no border router to FRR, which tells nothing of its areas and learns in
+        all of them. Neighbours whose networks differ in type may come to the full state or not, and
+        late: nobody knows what follows where there are no others."""
+        for router in self._world.routers:
+            alone = router.name not in self._edges.get(BACKBONE_AREA, {})
+            if alone and {BACKBONE_AREA} < self._areas(router):
+                self._tables.doubtful.add((router.name, BACKBONE_AREA))
 
     def _shortest(self, area: str, start: str) -> _Spf:
         edges = self._edges.get(area, {})

@@ -78,11 +78,14 @@ def _facts(world: World, seen: Observation) -> Iterator[tuple[Fact, str]]:
         if seen.small[place[one]][place[other]] == "1":
             yield Fact("way", one, other), " ".join(way)
     for router, heard in zip(world.outside, seen.heard, strict=True):
+        told: dict[Fact, list[str]] = {}
         for route in heard:
             hop = "" if route.next_hop == route.peer else f", next hop {route.next_hop}"
             unused = "" if route.used else ", not used"
             fact = Fact("route", router.name, f"{route.prefix} from {route.peer}")
-            yield fact, f"path {route.path}{hop}{unused}"
+            # a peer may tell several (RFC 7911)
+            told.setdefault(fact, []).append(f"path {route.path}{hop}{unused}")
+        yield from ((fact, "; ".join(paths)) for fact, paths in told.items())
     yield from ((fact, STANDS) for fact in _standing(world, seen))
 
 

@@ -76,12 +76,8 @@ class Lab(Worker):
         self._recipes: dict[str, Recipe] = {}
         #: links of routers that send nothing yet
         self._apart: dict[str, list[int]] = {}
-        #: whether a command may have set something since the last look, and until when that may
-        #: act (monotonic, s)
+        #: whether a command may have set something since the last look
         self._changed = True
-        self._acts_until = 0.0
-        #: machine -> how much later what is set there, or heard, acts, s
-        self._later_s: dict[str, float] = {}
         #: what was set on machines before an agent's first command there
         self._first: dict[str, str] = {}
         #: what commands of our own did that are traced
@@ -315,24 +311,15 @@ class Lab(Worker):
         # as it was when an agent first came
         self._first.setdefault(machine, before.digest)
         answer = super().run(machine, command, timeout_s)
-        self._note_change(machine, before, self._settings.of(machine))
+        self._changed |= self._settings.of(machine).digest != before.digest
         return answer
-
-    def _note_change(self, machine: str, before: Setting, after: Setting) -> None:
-        """Others may be as late with what they hear of a change as with what is set there."""
-        if before.digest == after.digest:
-            return
-        self._changed = True
-        self._later_s[machine] = after.later_s
-        later_s = max(after.later_than(before), *self._later_s.values())
-        self._acts_until = max(self._acts_until, time.monotonic() + later_s)
 
     def inject(self, commands: list[list[str]], traced: bool = False) -> None:  # noqa: FBT001, FBT002 -- of a message
         """Run (machine, command) pairs of our own, each of which must succeed, as agents' commands
         run: with the machine's consoles and files. Of those that are ``traced`` states tell which
         are left, by their number."""
         for machine, command in commands:
-            before = self._settings.of(machine)
+            before = self._settings.of(machine) if traced else Setting("")
             result = shell.run(
                 command,
                 netns=self._spaces[machine],
@@ -343,9 +330,8 @@ class Lab(Worker):
             )
             if result.exit:
                 raise RuntimeError(f"on {machine}: {command}: {result.told}")
-            after = self._settings.of(machine)
-            self._traces += [trace(machine, before, after)] if traced else []
-            self._note_change(machine, before, after)
+            if traced:
+                self._traces.append(trace(machine, before, self._settings.of(machine)))
             self._changed = True
         self._first.clear()
 
@@ -380,8 +366,7 @@ class Lab(Worker):
         """The settled state; see ``Net.observe``."""
         self._let_meet()
         known = None if neighbours is None else {(one, by, to) for one, by, to in neighbours}
-        later_s = 0.0 if known is not None else max(0.0, self._acts_until - time.monotonic())
-        settled = self._settling.wait(changed=self._changed, later_s=later_s, neighbours=known)
+        settled = self._settling.wait(changed=self._changed, neighbours=known)
         self._changed = False
         # what is as it was before was seen twice; else a second look tells what is lost for good.
         # Who knows which neighbours there are knows what is to be seen, too
@@ -409,7 +394,7 @@ class Lab(Worker):
             heard=tuple(self._heard(name) for name in self._setup.ears),
             neighbours=tuple(sorted(self._neighbours())),
             down=self._ended(),
-            settled=settled,
+            settled=settled and not any(one.fleeting for one in now.values()),
             touched=tuple(
                 name for name, digest in sorted(self._first.items()) if now[name].digest != digest
             ),

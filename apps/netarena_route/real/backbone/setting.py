@@ -13,9 +13,9 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from netarena.sandbox.shell import entered
@@ -34,57 +34,10 @@ from netarena_route.real.netlink import (
 )
 from netarena_route.real.wiring import run_shell
 
-
-class _Pause(NamedTuple):
-    """What a daemon leaves be for a while before it acts on what is set, or on what it hears: where
-    ``acts`` is found in its configuration, as many ``unit_s`` as ``told`` finds there, the most if
-    often, or ``else_s``."""
-
-    acts: re.Pattern[str]
-    told: re.Pattern[str]
-    unit_s: float
-    else_s: float
-
-
-def _pause(acts: str, told: str = "", unit_s: float = 1.0, else_s: float = 5.0) -> _Pause:
-    """``told`` is what ``acts`` says, if it is not given."""
-    return _Pause(
-        re.compile(acts, re.MULTILINE), re.compile(told or acts, re.MULTILINE), unit_s, else_s
-    )
-
-
-#: by the documentation of FRR 8.4: changed route maps and lists, of what is told and of what
-#: becomes a route; what a router tells its neighbours anew, and only once in a while, or on a
-#: condition (that is looked at each minute); what it keeps back of a new neighbour, at its start,
-#: or of who comes and goes; and the tables that it changes
-_PAUSES: Mapping[str, Sequence[_Pause]] = MappingProxyType(
-    {
-        "bgpd": (
-            _pause(r"^router bgp ", r"^bgp route-map delay-timer (\d{1,9})"),
-            _pause(r" advertisement-interval (\d{1,9})"),
-            _pause(
-                r" advertise-map ", r"^ *bgp conditional-advertisement timer (\d{1,9})", else_s=60.0
-            ),
-            _pause(r"^ *(?:bgp )?update-delay (\d{1,9})"),
-            _pause(r"^ *coalesce-time (\d{1,10})", unit_s=0.001),
-            _pause(r"^ *bgp dampening", r"^ *bgp dampening (\d{1,9})", 60.0, 900.0),
-        ),
-        "zebra": (
-            _pause(
-                r"^ *ip (?:protocol|nht) .* route-map ", r"^zebra route-map delay-timer (\d{1,9})"
-            ),
-            _pause(r"^zebra work-queue (\d{1,9})", unit_s=0.001),
-        ),
-        "ospfd": (
-            _pause(r"^router ospf", r"^ timers throttle lsa all (\d{1,9})", 0.001),
-            _pause(r"^ summary-address ", r"^ aggregation timer (\d{1,9})"),
-            _pause(r" ldp-sync", r" ldp-sync holddown (\d{1,9})"),
-        ),
-    }
+#: of nftables, as it tells rules and sets, those of iptables included: what changes by itself
+_CLOCKS = re.compile(
+    r"\b(?:timeout|expires) \d|\bmeta (?:time|hour|day)\b|\bquota\b|xt match \"(?:time|quota)\""
 )
-#: after which ospfd acts on what is set of an area: OSPF_ABR_TASK_DELAY of ospfd/ospf_abr.h, which
-#: is 7 s in FRR 8, as Debian has it, and 5 s in newer ones
-_AREA_S = 7.0
 _SYSCTLS, _SYSCTL_BYTES = ("/proc/sys/net/ipv4", "/proc/sys/net/netfilter"), 1 << 16
 #: what nobody sets
 _COUNTED = "/proc/sys/net/netfilter/nf_conntrack_count "
@@ -95,6 +48,8 @@ _FILES = ("services", "zone", "resolver")
 _UP, _IFNAME = 0x1, 3
 _OF_LINKS = (1, 4, 6, 10)
 _IFA_CACHEINFO, _RTA_CACHEINFO = 6, 12
+#: of an address, ifa_cacheinfo of if_addr.h: how long it is preferred and valid, s
+_FOREVER_S, _FOREVER, _FLEETING = 0xFFFFFFFF, b"\xff" * 8, " for a while"
 _LEARNT = 0x200  # RTM_F_CLONED
 _PERMANENT = 0x80
 #: who made a route: zebra and its daemons
@@ -103,35 +58,13 @@ _OF_ZEBRA = 11
 _HEADERS = {GETADDR: 8, GETROUTE: 12, GETRULE: 12, GETNEIGH: 12}
 
 
-def pause_s(daemon: str, text: str) -> float:
-    """How much later at most a daemon acts on what is set, by its configuration."""
-    pauses = [0.0]
-    for pause in _PAUSES.get(daemon, ()):
-        if pause.acts.search(text):
-            told = [int(number) * pause.unit_s for number in pause.told.findall(text)]
-            pauses.append(max(told, default=pause.else_s))
-    return max(pauses)
-
-
 class Setting(NamedTuple):
-    """Of one machine. What is set acts ``later_s`` later at the latest; ``areas`` are those lines
-    of which some act later than that."""
+    """Of one machine; ``fleeting`` if some of it ends or begins by itself after a while."""
 
     digest: str
-    later_s: float
-    areas: tuple[str, ...]
     #: each thing that is set, with what it stands below
     lines: frozenset[str] = frozenset()
-
-    def later_than(self, before: Setting) -> float:
-        """How much later than it was set some of what differs acts, in s: clocks that were begun
-        as it was set before are waited for, too."""
-        if self.digest == before.digest:
-            return 0.0
-        # an area that filters by lists heeds theirs as late
-        listed = any("-list " in line for line in (*self.areas, *before.areas))
-        late = listed or self.areas != before.areas
-        return max(self.later_s, before.later_s, _AREA_S if late else 0.0)
+    fleeting: bool = False
 
 
 class Trace(NamedTuple):
@@ -189,8 +122,6 @@ class Settings:
 
     def of(self, machine: str) -> Setting:
         """What is set on a machine now."""
-        later_s = 0.0
-        areas: tuple[str, ...] = ()
         told = []
         lines: list[str] = []
         questions = {
@@ -200,9 +131,6 @@ class Settings:
             text = answers[0].text
             told.append(f"{who} {text}")
             lines += unfold(who[1], text)
-            later_s = max(later_s, pause_s(who[1], text))
-            if who[1] == "ospfd":
-                areas = tuple(line for line in text.splitlines() if line.startswith(" area "))
         kernel = sorted(self._kernel(machine))
         filters = self._filters_of(machine)
         files = [serve.read(self._files[machine] / name) for name in _FILES]
@@ -211,7 +139,8 @@ class Settings:
         for name, text in zip(_FILES, files, strict=True):
             lines += unfold(name, text)
         digest = hashlib.blake2b("\0".join(told).encode(), digest_size=16)
-        return Setting(digest.hexdigest(), later_s, areas, frozenset(lines))
+        fleeting = any(one.endswith(_FLEETING) for one in kernel) or bool(_CLOCKS.search(filters))
+        return Setting(digest.hexdigest(), frozenset(lines), fleeting)
 
     def _kernel(self, machine: str) -> Iterator[str]:
         netlink = self._netlinks[machine]
@@ -235,7 +164,8 @@ class Settings:
         with entered(self._spaces[machine]):
             with Netlink(NETFILTER) as netfilter:
                 generation = ruleset_generation(netfilter)
-            if machine not in self._filters or self._filters[machine][0] != generation:
+            known = self._filters.get(machine)
+            if known is None or known[0] != generation or _CLOCKS.search(known[1]):
                 try:
                     text = _effective(run_shell("nft --stateless list ruleset").stdout)
                 except (OSError, subprocess.SubprocessError):
@@ -292,8 +222,9 @@ def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
         found.pop(_RTA_CACHEINFO, None)
     elif kind == GETADDR:
         index = int.from_bytes(header[4:8], "little")
-        found.pop(_IFA_CACHEINFO, None)
-        return f"address {names.get(index)} {header[1]} {sorted(found.items())}"
+        valid_s = int.from_bytes(found.pop(_IFA_CACHEINFO, _FOREVER)[4:8], sys.byteorder)
+        lasts = "" if valid_s == _FOREVER_S else _FLEETING
+        return f"address {names.get(index)} {header[1]} {sorted(found.items())}{lasts}"
     elif kind == GETNEIGH:
         index, state = (int.from_bytes(header[at : at + 2], "little") for at in (4, 8))
         if not state & _PERMANENT:

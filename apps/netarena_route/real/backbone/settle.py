@@ -10,7 +10,7 @@ A network is settled when
   it may reach its other end, and after it was lost,
 * or those that are there are known to be all that there will be,
 * nothing is on its way: no database that is exchanged, no session that tells all it knows, no
-  computation or update that waits, and
+  computation or update that waits, no timer of a daemon that acts when it ends, and
 * what the daemons know and what the kernel routes stay the same for ``REST_S``.
 
 Times are those in which daemons could run: what two of them waited for a processor is taken off.
@@ -22,12 +22,16 @@ at once may end each other's session by the rule about collisions (RFC 4271, 6.8
 again, as their timers began at once: one of them is told to try a little later. A session is there
 where both ends say so: where the packets of one are lost the other takes it for there again and
 again, for the hold time each.
+
+What daemons leave be for a while, by what is set or was set when that began, is told by their
+timers: what acts later than ``SETTLE_S`` is not waited for, and is no rest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -67,6 +71,55 @@ _OSPF = ("show ip ospf neighbor json", "show ip ospf interface json", "show ip o
 _BGP = ("show bgp ipv4 unicast summary json", "show bgp neighbors json")
 _ZEBRA = ("show ip route summary json",)
 _QUESTIONS = {"ospfd": _OSPF, "bgpd": _BGP, "zebra": _ZEBRA}
+#: and of all their timers, by its name in FRR 8 and in newer ones
+_TIMERS = ("show thread timers", "show event timers")
+_TIMER = re.compile(r"^ +\(?(\w+)\)? +(\S+)$", re.MULTILINE)
+_CLOCK = re.compile(r"(\d+):(\d+):(\d+(?:\.\d+)?)")
+#: those that change what is routed or told when they end, by the functions of FRR 8.4 that do;
+#: not those that send hellos and keepalives, wait for those of others, try sessions, or refresh
+#: what is known
+_ACTING = frozenset(
+    {
+        # bgpd: announcements between intervals, on a condition, of new neighbours, at its start;
+        # policies; who comes and goes; who is let in again; who is kept though it is gone
+        "bgp_routeadv_timer",
+        "bgp_announce_route_timer_expired",
+        "bgp_conditional_adv_timer",
+        "subgroup_coalesce_timer",
+        "bgp_update_delay_timer",
+        "bgp_establish_wait_timer",
+        "bgp_maxmed_onstartup_timer",
+        "bgp_route_map_update_timer",
+        "bgp_reuse_timer",
+        "bgp_maximum_prefix_restart_timer",
+        "bgp_delayopen_timer",
+        "bgp_graceful_restart_timer_expire",
+        "bgp_graceful_stale_timer_expire",
+        "bgp_graceful_deferral_timer_expire",
+        "bgp_llgr_stale_timer_expire",
+        "bgp_route_select_timer_expire",
+        "bgp_refresh_stalepath_timer_expire",
+        # zebra, and queues of all
+        "zebra_route_map_update_timer",
+        "zebra_gr_route_stale_delete_timer_expiry",
+        "work_queue_run",
+        # ospfd: areas, outside routes, neighbours that are asked, and what it says of itself
+        "ospf_abr_task_timer",
+        "ospf_ase_calculate_timer",
+        "ospf_asbr_external_aggr_process",
+        "ospf_asbr_nssa_redist_update_timer",
+        "ospf_distribute_list_update_timer",
+        "ospf_external_lsa_default_routemap_timer",
+        "ospf_spf_calculate_schedule_worker",
+        "ospf_poll_timer",
+        "ospf_stub_router_timer",
+        "ospf_ldp_sync_holddown_timer",
+        "ospf_gr_grace_period_expired",
+        "ospf_handle_grace_timer_expiry",
+    }
+)
+#: bgpd looks so often whether a default is told, where a route map says on what condition
+_DEFAULTS_S, _DEFAULT_MAP = 5.0, "defaultRouteMap"
 #: after how many repetitions neighbours of OSPF have told each other all they know, if they can
 _ROUNDS = 4
 #: of OSPF's neighbours: states that last
@@ -121,6 +174,9 @@ class Look:
     #: how long each daemon has waited for a processor since it began
     delayed_s: Sequence[float] = ()
     waiting: bool = False
+    #: until the last timer ends that acts, s; and whether a default is told on a condition
+    acts_s: float = 0.0
+    defaults: bool = False
     digest: str = ""
     #: (router, area) -> what is in its database; router id -> routers; and (router, area, id) of
     #: neighbours that have not acknowledged something
@@ -237,6 +293,7 @@ class Settling:
             for daemon in daemons
             if daemon in _QUESTIONS
         }
+        self._timers = _TIMERS[0]
         self._kernel = kernel
         self._delayed_s = delayed_s
         #: that were not there when it was settled last, though they were tried
@@ -249,15 +306,13 @@ class Settling:
         self,
         *,
         changed: bool,
-        later_s: float = 0.0,
         neighbours: AbstractSet[Neighbour] | None = None,
     ) -> bool:
         """Return when it is settled, true, or when it has not been for ``SETTLE_S``; for a little
         longer where it rests then, and only sessions are still tried.
 
-        What was changed may act on its own so much later; what that is later than ``SETTLE_S`` is
-        not waited for, and is no rest. ``neighbours`` are those that there will be, if that is
-        known.
+        ``neighbours`` are those that there will be, if that is known; then it is known what will
+        be seen, too, and what acts later is not waited for.
         """
         start = self._look()
         anew = changed or (neighbours is not None and start.neighbours != neighbours)
@@ -290,9 +345,9 @@ class Settling:
             moving = self.why = _moving(now, _ran_s(tries.moved, now))
             if not found_all:
                 self.why = self.why or self._missing(start, now, tries)
-            if not self.why and _ran_s(start, now) < later_s + REST_S * bool(later_s):
-                self.why = "a change may still act"
-                if later_s > SETTLE_S:
+            if not self.why and neighbours is None:
+                self.why = _acting(now, _ran_s(tries.moved, now))
+                if self.why and _ran_s(start, now) + now.acts_s > SETTLE_S:
                     return False
             if not self.why:
                 self._failing |= down
@@ -331,7 +386,11 @@ class Settling:
 
     def _look(self) -> Look:
         asked = time.monotonic()
-        answers = self._terminals.ask(self._questions)
+        answers = self._terminals.ask(
+            {who: (*texts, self._timers) for who, texts in self._questions.items()}
+        )
+        if any(said[-1].status for said in answers.values()):
+            self._timers = _TIMERS[-1]
         look = Look(time.monotonic(), asked, delayed_s=self._delayed_s())
         for (_, daemon), said in answers.items():
             if daemon == "bgpd":
@@ -347,6 +406,8 @@ class Settling:
                 _read_bgp(who[0], answers[who], look)
             else:
                 look.facts.append(answers[who][0].text)
+            if who in answers:
+                look.acts_s = max(look.acts_s, _acts_s(answers[who][-1].text))
         # those that try in vain go from one state to the next: that is no change
         look.facts += sorted(one for one, found in look.adjacencies.items() if found.up)
         told = hashlib.blake2b(self._kernel(), digest_size=16)
@@ -381,6 +442,27 @@ def _moving(now: Look, rest_s: float) -> str:
     return "what is known changes" if rest_s < REST_S else ""
 
 
+def _acting(now: Look, rest_s: float) -> str:
+    """Whether something acts later than all else; empty if not."""
+    late = now.acts_s or (now.defaults and rest_s < _DEFAULTS_S + REST_S)
+    return "a change may still act" if late else ""
+
+
+def _acts_s(text: str) -> float:
+    """How long the last of the timers runs that act, s; 0 without any."""
+    times = [left for name, left in _TIMER.findall(text) if name in _ACTING]
+    return max((_seconds(left) for left in times), default=0.0)
+
+
+def _seconds(left: str) -> float:
+    """The rest of a timer, which is over a little later at the earliest; what is told otherwise
+    than in hours, minutes and seconds takes days."""
+    if found := _CLOCK.fullmatch(left):
+        hours, minutes, seconds = found.groups()
+        return 3600.0 * int(hours) + 60.0 * int(minutes) + float(seconds) + _LEAST_S
+    return float("inf")
+
+
 def _heard(began: Standing, found: Standing) -> bool:
     """Whether it was heard of since. Of OSPF the mark is when it would be given up, which stays
     the same until a hello moves it; of BGP it is how much has come."""
@@ -388,7 +470,7 @@ def _heard(began: Standing, found: Standing) -> bool:
 
 
 def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
-    neighbours, interfaces, whole = (_object(one.value) for one in answers)
+    neighbours, interfaces, whole = (_object(one.value) for one in answers[: len(_OSPF)])
     rows = {name: _object(one) for name, one in _object(interfaces.get("interfaces")).items()}
     look.routers.setdefault(str(whole.get("routerId")), []).append(router)
     for area, found in _object(whole.get("areas")).items():
@@ -433,7 +515,7 @@ def _end(session: dict[str, Any]) -> tuple[str, str]:
 
 
 def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
-    summary, neighbours = (_object(one.value) for one in answers)
+    summary, neighbours = (_object(one.value) for one in answers[: len(_BGP)])
     look.facts += [summary.get(key) for key in _BGP_FACTS]
     for name, found in _object(summary.get("peers")).items():
         row, more = _object(found), _object(neighbours.get(name))
@@ -461,6 +543,8 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             look.facts += [name, *(row.get(key) for key in _PEER_FACTS)]
             queues = _number(row.get("inq")) or _number(row.get("outq"))
             look.waiting |= bool(queues) or _is_telling(more)
+            family = _object(_object(more.get("addressFamilyInfo")).get("ipv4Unicast"))
+            look.defaults |= _DEFAULT_MAP in family
         elif state not in _SHUT and _is_address(name):
             # an end that takes it for there is told by the other, or has only heard of it first
             if state != _ESTABLISHED:

@@ -160,8 +160,8 @@ def test_what_never_rests_is_doubtful(world: World, monkeypatch: pytest.MonkeyPa
     assert settle(world).doubtful
 
 
-def test_a_border_whose_neighbours_in_the_backbone_lead_nowhere_is_doubtful() -> None:
-    """Whether they come to the full state decides which areas it learns in."""
+def test_a_border_without_neighbours_in_the_backbone_that_lead_somewhere_is_doubtful() -> None:
+    """Whether any comes to the full state decides which areas it learns in."""
     world = next(
         one for one in (draw(random.Random(seed), 8) for seed in range(9)) if any(_borders(one))
     )
@@ -171,6 +171,9 @@ def test_a_border_whose_neighbours_in_the_backbone_lead_nowhere_is_doubtful() ->
     silent = on_ospf_port(name, ports[0], passive=True)
     assert (name, "0") in settle(_with(world, [silent, *broadcast[1:]])).doubtful
     assert (name, "0") not in settle(_with(world, broadcast[1:])).doubtful
+    alone = [on_ospf_port(name, port, passive=True) for port in ports]
+    assert (name, "0") in settle(_with(world, alone)).doubtful
+    assert (name, "0") not in settle(_with(world, alone[1:])).doubtful
 
 
 def _borders(world: World) -> Iterator[tuple[str, list[str]]]:
