@@ -174,8 +174,9 @@ class Look:
     #: how long each daemon has waited for a processor since it began
     delayed_s: Sequence[float] = ()
     waiting: bool = False
-    #: until the last timer ends that acts, s; and whether a default is told on a condition
-    acts_s: float = 0.0
+    #: until the last timer ends that acts, s, or none where timers were not asked for; and whether
+    #: a default is told on a condition
+    acts_s: float | None = None
     defaults: bool = False
     digest: str = ""
     #: (router, area) -> what is in its database; router id -> routers; and (router, area, id) of
@@ -335,7 +336,7 @@ class Settling:
             else:
                 pause_s = _LOOK_S if left_s <= 0 else min(_LOOK_S, left_s + _LEAST_S)
             time.sleep(pause_s)
-            now = self._look()
+            now = self._look(timed=neighbours is None and left_s <= pause_s)
             tries.note(before, now)
             if apart := tries.apart(now):
                 self._try_now(apart)
@@ -347,7 +348,7 @@ class Settling:
                 self.why = self.why or self._missing(start, now, tries)
             if not self.why and neighbours is None:
                 self.why = _acting(now, _ran_s(tries.moved, now))
-                if self.why and _ran_s(start, now) + now.acts_s > SETTLE_S:
+                if self.why and _ran_s(start, now) + (now.acts_s or 0.0) > SETTLE_S:
                     return False
             if not self.why:
                 self._failing |= down
@@ -384,14 +385,19 @@ class Settling:
                 return f"{name} is under way"
         return ""
 
-    def _look(self) -> Look:
+    def _look(self, *, timed: bool = False) -> Look:
+        """What is so now. Timers are asked for first: what those do that are over shows then."""
         asked = time.monotonic()
+        before = (self._timers,) * timed
         answers = self._terminals.ask(
-            {who: (*texts, self._timers) for who, texts in self._questions.items()}
+            {who: (*before, *texts) for who, texts in self._questions.items()}
         )
-        if any(said[-1].status for said in answers.values()):
+        timers = [said.pop(0) for said in answers.values() if timed]
+        known = timed and not any(said.status for said in timers)
+        if timed and not known:
             self._timers = _TIMERS[-1]
-        look = Look(time.monotonic(), asked, delayed_s=self._delayed_s())
+        acts_s = max((_acts_s(said.text) for said in timers), default=0.0) if known else None
+        look = Look(time.monotonic(), asked, delayed_s=self._delayed_s(), acts_s=acts_s)
         for (_, daemon), said in answers.items():
             if daemon == "bgpd":
                 look.ends |= _ends(said)
@@ -406,8 +412,6 @@ class Settling:
                 _read_bgp(who[0], answers[who], look)
             else:
                 look.facts.append(answers[who][0].text)
-            if who in answers:
-                look.acts_s = max(look.acts_s, _acts_s(answers[who][-1].text))
         # those that try in vain go from one state to the next: that is no change
         look.facts += sorted(one for one, found in look.adjacencies.items() if found.up)
         told = hashlib.blake2b(self._kernel(), digest_size=16)
@@ -444,7 +448,7 @@ def _moving(now: Look, rest_s: float) -> str:
 
 def _acting(now: Look, rest_s: float) -> str:
     """Whether something acts later than all else; empty if not."""
-    late = now.acts_s or (now.defaults and rest_s < _DEFAULTS_S + REST_S)
+    late = now.acts_s != 0.0 or (now.defaults and rest_s < _DEFAULTS_S + REST_S)
     return "a change may still act" if late else ""
 
 
@@ -470,7 +474,7 @@ def _heard(began: Standing, found: Standing) -> bool:
 
 
 def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
-    neighbours, interfaces, whole = (_object(one.value) for one in answers[: len(_OSPF)])
+    neighbours, interfaces, whole = (_object(one.value) for one in answers)
     rows = {name: _object(one) for name, one in _object(interfaces.get("interfaces")).items()}
     look.routers.setdefault(str(whole.get("routerId")), []).append(router)
     for area, found in _object(whole.get("areas")).items():
@@ -515,7 +519,7 @@ def _end(session: dict[str, Any]) -> tuple[str, str]:
 
 
 def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
-    summary, neighbours = (_object(one.value) for one in answers[: len(_BGP)])
+    summary, neighbours = (_object(one.value) for one in answers)
     look.facts += [summary.get(key) for key in _BGP_FACTS]
     for name, found in _object(summary.get("peers")).items():
         row, more = _object(found), _object(neighbours.get(name))

@@ -36,7 +36,8 @@ class World:
         self.late: set[frr.Who] = set()
         self.cleared: tuple[float, Any] = (1e9, {})
         self.clears: list[tuple[float, Any]] = []
-        self.asked: Mapping[frr.Who, Sequence[str]] = {}
+        self.ends: Mapping[str, float] = {}
+        self.timed = "show thread timers"
 
     def ask(self, questions: Mapping[frr.Who, Sequence[str]]) -> dict[frr.Who, list[frr.Answer]]:
         if any(one.startswith("clear") for asked in questions.values() for one in asked):
@@ -44,16 +45,23 @@ class World:
             self.clears.append(self.cleared)
             return {}
         self.looks += 1
-        self.asked = questions
         told = self.tell(self.clock.now - 100.0)
-        return {who: [_answer(one) for one in told[who]] for who in told}
+        found = {who: [frr.Answer(json.dumps(one), 0) for one in told[who]] for who in told}
+        for who, asked in questions.items():
+            if asked[0].endswith("timers") and who in found:
+                known = asked[0] == self.timed
+                found[who].insert(0, frr.Answer(self.timers() if known else "", int(not known)))
+        return found
 
-
-def _answer(said: Any) -> frr.Answer:
-    """JSON, or the text of timers; of an unknown command none."""
-    if isinstance(said, str):
-        return frr.Answer(said, 0 if said else 1)
-    return frr.Answer(json.dumps(said), 0)
+    def timers(self) -> str:
+        """What a daemon tells of its timers, each of which ends at a time (s)."""
+        lines = ["Thread timers for bgpd:", "", "Showing timers for default", "-----"]
+        for name, end in self.ends.items():
+            left = end - (self.clock.now - 100.0)
+            clock = f"00:{left // 60:02.0f}:{left % 60:06.3f}"
+            if left > 0:
+                lines.append(f"  {f'({name})':<50}{clock if left < 9e9 else '45d12h15m'}")
+        return "\n".join(lines)
 
 
 def ospf(state: str, due_ms: float = 3000, **more: Any) -> list[Any]:
@@ -533,22 +541,6 @@ def test_what_a_daemon_waits_for_a_processor_is_not_the_networks(
     assert told == (False, pytest.approx(waited_s, abs=0.3), "what is known changes")
 
 
-def timers(**ends: float) -> Any:
-    """What daemons at rest tell, and of their timers, each of which ends at a time (s)."""
-
-    def tell(now: float) -> dict[frr.Who, list[Any]]:
-        lines = ["Thread timers for bgpd:", "", "Showing timers for default", "-----"]
-        for name, end in ends.items():
-            minutes, seconds = divmod(end - now, 60)
-            if end > now:
-                lines.append(f"  {f'({name})':<50}00:{minutes:02.0f}:{seconds:06.3f}")
-        told = {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
-        told[BGP].append("\n".join(lines))
-        return told
-
-    return tell
-
-
 @pytest.mark.parametrize(
     ("ends", "settled", "waited_s"),
     [
@@ -560,36 +552,37 @@ def timers(**ends: float) -> Any:
         ({"bgp_routeadv_timer": 15.2}, False, 1.1),
         ({"bgp_routeadv_timer": 600.0}, False, 1.1),
         ({"bgp_routeadv_timer": 2.0, "bgp_reuse_timer": 600.0}, False, 1.1),
+        # told in days
+        ({"bgp_maximum_prefix_restart_timer": 9e9}, False, 1.1),
     ],
 )
 def test_what_acts_later_is_waited_for(
     ends: Mapping[str, float], waited_s: float, clock: Clock, *, settled: bool
 ) -> None:
     why = "" if settled else "a change may still act"
-    assert waits(clock, timers(**ends)) == (settled, about(waited_s), why)
+    settling = of(resting(clock, ends))
+    assert wait(settling, clock, changed=True) == (settled, about(waited_s))
+    assert settling.why == why
     # but where it is known what will be seen, and is seen then
     known = {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
-    assert waits(clock, timers(**ends), neighbours=known)[0]
+    assert of(resting(clock, ends)).wait(changed=True, neighbours=known)
 
 
-def test_what_takes_days_is_no_rest(clock: Clock) -> None:
+def test_timers_of_newer_daemons_have_another_name(clock: Clock) -> None:
+    world = resting(clock, {"bgp_routeadv_timer": 600.0})
+    world.timed = "show event timers"
+    assert not of(world).wait(changed=True)
+
+
+def resting(clock: Clock, ends: Mapping[str, float]) -> World:
+    """What daemons at rest tell, of which some timers still run."""
+
     def tell(now: float) -> dict[frr.Who, list[Any]]:
-        told = {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
-        told[BGP].append("  (bgp_maximum_prefix_restart_timer)  45d12h15m")
-        return told
-
-    assert waits(clock, tell) == (False, about(1.1), "a change may still act")
-
-
-def test_a_newer_daemon_is_asked_for_its_timers_by_another_name(clock: Clock) -> None:
-    def tell(now: float) -> dict[frr.Who, list[Any]]:
-        timed = timers(bgp_routeadv_timer=600.0)(now)
-        if world.asked[BGP][-1] == "show event timers":
-            return timed
-        return {OSPF: [*timed[OSPF], ""], BGP: [*timed[BGP][:-1], ""]}
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
 
     world = World(clock, tell)
-    assert not of(world).wait(changed=True)
+    world.ends = ends
+    return world
 
 
 def test_a_default_that_is_told_on_a_condition_is_looked_at_once_more(clock: Clock) -> None:
