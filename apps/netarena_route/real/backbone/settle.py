@@ -98,7 +98,6 @@ _ACTING = frozenset(
         "bgp_graceful_deferral_timer_expire",
         "bgp_llgr_stale_timer_expire",
         "bgp_route_select_timer_expire",
-        "bgp_refresh_stalepath_timer_expire",
         # zebra, and queues of all
         "zebra_route_map_update_timer",
         "zebra_gr_route_stale_delete_timer_expiry",
@@ -320,7 +319,7 @@ class Settling:
         if anew:
             self._failing = set()
         tries = _Tries(start, self._failing, neighbours)
-        before = start
+        before, endless = start, None
         down: set[Adjacency] = set()
         while True:
             if untried := tries.missing(before):
@@ -348,7 +347,10 @@ class Settling:
                 self.why = self.why or self._missing(start, now, tries)
             if not self.why and neighbours is None:
                 self.why = _acting(now, _ran_s(tries.moved, now))
-                if self.why and _ran_s(start, now) + (now.acts_s or 0.0) > SETTLE_S:
+                # what is told again, say, has a long timer for a moment
+                too_late = self.why and _ran_s(start, now) + (now.acts_s or 0.0) > SETTLE_S
+                endless = endless or now if too_late else None
+                if endless is not None and _ran_s(endless, now) >= _BUILD_S:
                     return False
             if not self.why:
                 self._failing |= down

@@ -549,11 +549,11 @@ def test_what_a_daemon_waits_for_a_processor_is_not_the_networks(
         ({"bgp_routeadv_timer": 2.0, "ospf_abr_task_timer": 7.0}, True, 7.0),
         ({"bgp_routeadv_timer": 14.8}, True, 14.8),
         # but not what acts when nobody looks any more
-        ({"bgp_routeadv_timer": 15.2}, False, 1.1),
-        ({"bgp_routeadv_timer": 600.0}, False, 1.1),
-        ({"bgp_routeadv_timer": 2.0, "bgp_reuse_timer": 600.0}, False, 1.1),
+        ({"bgp_routeadv_timer": 15.2}, False, 2.1),
+        ({"bgp_routeadv_timer": 600.0}, False, 2.1),
+        ({"bgp_routeadv_timer": 2.0, "bgp_reuse_timer": 600.0}, False, 2.1),
         # told in days
-        ({"bgp_maximum_prefix_restart_timer": 9e9}, False, 1.1),
+        ({"bgp_maximum_prefix_restart_timer": 9e9}, False, 2.1),
     ],
 )
 def test_what_acts_later_is_waited_for(
@@ -566,6 +566,18 @@ def test_what_acts_later_is_waited_for(
     # but where it is known what will be seen, and is seen then
     known = {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
     assert of(resting(clock, ends)).wait(changed=True, neighbours=known)
+
+
+def test_a_long_timer_for_a_moment_is_waited_for(clock: Clock) -> None:
+    world = resting(clock, {})
+    settling = of(world, lambda: _until(world, clock, 1.8))
+    assert wait(settling, clock, changed=True) == (True, about(1.8))
+
+
+def _until(world: World, clock: Clock, end_s: float) -> bytes:
+    """A timer of ten minutes that is called off."""
+    world.ends = {"bgp_routeadv_timer": 600.0} if clock.now - 100.0 < end_s else {}
+    return b""
 
 
 def test_timers_of_newer_daemons_have_another_name(clock: Clock) -> None:
