@@ -144,9 +144,10 @@ async def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--lanes", type=int, default=2)
     asked = parser.parse_args()
-    left = {name for name in ALL if not asked.only or name.startswith(tuple(asked.only.split(",")))}
-    if not left:
-        parser.error(f"--only: no method begins so: {asked.only}; there are {', '.join(ALL)}")
+    wanted = asked.only.split(",") if asked.only else [""]
+    left = {name for name in ALL if name.startswith(tuple(wanted))}
+    if unknown := [start for start in wanted if not any(name.startswith(start) for name in left)]:
+        parser.error(f"--only: no method begins so: {unknown[0]}; there are {', '.join(ALL)}")
     proofs: dict[str, Proof] = {}
     async with Warm() as warm:
         for seed in range(asked.seed, asked.seed + asked.worlds):

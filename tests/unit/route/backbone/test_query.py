@@ -18,6 +18,7 @@ from netarena_route.backbone.fault.table import KINDS, broken, read
 from netarena_route.backbone.intent import expected
 from netarena_route.backbone.model import World
 from netarena_route.backbone.prompt import prompt_parts
+from netarena_route.bounds import most_neighbours, most_processes
 from netarena_route.config import RouteConfig
 from netarena_route.reply import read_reply
 
@@ -73,6 +74,9 @@ def test_the_prompt_tells_what_differs_and_nothing_that_is_hidden(asked: Query) 
     for fault in faults:
         assert fault.words not in told
         assert all(command.command not in told for command in (*fault.inject, *fault.repair))
+    machines = len(case.world.machines)
+    assert f"more than {most_neighbours(machines)} neighbours" in parts.rules
+    assert f"At most {most_processes(machines)} processes" in parts.rules
     for offer in case.world.offers:
         assert f"{offer.name} is {offer.address}" in parts.rules
     healthy = expected(case.world).model_dump(mode="json")

@@ -99,7 +99,15 @@ def test_what_is_leaked_to_one_that_knew_it_is_a_route_that_changed(
     place = next(place for place, one in enumerate(heard) if one)
     heard[place][0] = heard[place][0]._replace(path="65000 65001")
     changed = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
-    del heard[place][0]
+    first = expected(world).heard[place][0]
+    heard[place][0] = first._replace(next_hop="192.0.2.9")
+    other = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
+    assert [one.rule for one in other.findings] == ["route_changed"]
+    # a peer that tells two (RFC 7911) hides none
+    heard[place] = [first, first._replace(path="1"), *heard[place][1:]]
+    more = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
+    assert [one.rule for one in more.findings] == ["route_changed"]
+    del heard[place][:2]
     lost = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
     assert [one.rule for one in changed.findings] == ["route_changed"]
     assert [one.rule for one in lost.findings] == ["route_lost"]

@@ -15,6 +15,7 @@ from netarena_route.backbone.model import World
 from netarena_route.backbone.query import Case
 from netarena_route.backbone.state import intended, misfits
 from netarena_route.backbone.ticket import observe
+from netarena_route.bounds import most_neighbours
 from netarena_route.claim import BACKBONE_WORDS, read_causes, word_of
 from netarena_route.config import RouteConfig
 
@@ -34,6 +35,8 @@ def test_a_ticket_tells_observations_and_the_documentation_alone(label: str, num
     assert parts == Route().ticket(asked, None, (), random.Random(1))
     assert parts.task.startswith("A ticket has come in: ")
     assert not parts.situation
+    machines = len(query.case_of(asked).world.machines)
+    assert f"more than {most_neighbours(machines)} neighbours" in parts.rules
     case, faults = query.case_of(asked), query.faults_of(asked)
     seen = observe(case, faults, random.Random(1))
     assert 2 <= len(seen) <= 4
