@@ -778,14 +778,22 @@ class _Proof:
 
 
 def _difference(before: State, after: State, place: str = "") -> str:
-    """The first place at which two states differ, and both values there, cut off."""
+    """The first place at which two states differ, and both values there, cut off; of lists of
+    different lengths what one alone has."""
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
         parts = [(f"{place}.{key}", before[key], after[key]) for key in before]
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         parts = [(f"{place}[{i}]", *two) for i, two in enumerate(zip(before, after, strict=True))]
+    elif isinstance(before, list) and isinstance(after, list):
+        gone, new = _without(before, after), _without(after, before)
+        return f"{place or 'it'} lacks {json.dumps(gone):.200}, and has {json.dumps(new):.200} more"
     else:
         parts = []
     for where, one, other in parts:
         if one != other:
             return _difference(one, other, where)
     return f"{place or 'it'} was {json.dumps(before):.200}, is {json.dumps(after):.200}"
+
+
+def _without(items: list[State], others: list[State]) -> list[State]:
+    return [one for one in items if one not in others]

@@ -573,7 +573,8 @@ def test_finds_a_world_that_changes_by_itself():
     ("before", "after", "told"),
     [
         ({"a": [1, [2, "x"]]}, {"a": [1, [2, "y"]]}, '.a[1][1] was "x", is "y"'),
-        ([1], [1, 2], "it was [1], is [1, 2]"),
+        ([1, 3], [1, 2], "[1] was 3, is 2"),
+        ({"a": [1, 3]}, {"a": [2, 1, 4]}, ".a lacks [3], and has [2, 4] more"),
         ({"a": 1}, {"b": 1}, 'it was {"a": 1}, is {"b": 1}'),
         ({"a": "x" * 300}, {"a": None}, f'.a was "{"x" * 199}, is null'),
     ],

@@ -217,6 +217,8 @@ class _Tries:
         #: the look in which each was lost last, or after it was told
         self._since: dict[Adjacency, Look] = {}
         self._together: dict[Adjacency, Look] = {}
+        #: the first look since then at each that is under way: some open and fail for ever
+        self._entered: dict[Adjacency, Look] = {}
 
     def concerns(self, one: Adjacency) -> bool:
         """Whether something is to come of it; of a session it is known whether it will be there,
@@ -249,7 +251,10 @@ class _Tries:
         """What has changed between two looks, and which sessions were lost."""
         if now.digest != before.digest:
             self.moved = now
+            self._entered.clear()
         for one, found in now.adjacencies.items():
+            if not found.lasting:
+                self._entered.setdefault(one, now)
             if found.lost > before.adjacencies.get(one, found).lost and self.concerns(one):
                 self._losses[one] = self._losses.get(one, 0) + 1
                 if self._losses[one] <= _LOSSES:
@@ -265,6 +270,11 @@ class _Tries:
             self._since[one] = now
         states = {one: found.state for one, found in now.adjacencies.items()}
         return [(one[0], one[2]) for one in due if states.get(one) == "Idle"]
+
+    def is_under_way(self, one: Adjacency, now: Look) -> bool:
+        """Whether it is in a state that may lead on, and came to one a moment ago at first."""
+        entered = self._entered.get(one, self.moved)
+        return not now.adjacencies[one].lasting and _ran_s(entered, now) < _BUILD_S
 
     def since(self, one: Adjacency, now: Look) -> Look:
         """After which look it must have been tried. Who cannot be told to is not waited for
@@ -383,7 +393,7 @@ class Settling:
             since = tries.since(one, now)
             if _ran_s(since, now) < since.adjacencies.get(one, found).next_s + _BUILD_S:
                 return f"{name} was not tried since"
-            if not found.lasting and _ran_s(tries.moved, now) < _BUILD_S:
+            if tries.is_under_way(one, now):
                 return f"{name} is under way"
         return ""
 

@@ -568,6 +568,18 @@ def test_what_acts_later_is_waited_for(
     assert of(resting(clock, ends)).wait(changed=True, neighbours=known)
 
 
+@pytest.mark.parametrize(("end_s", "waited_s"), [(2.4, 3.0), (99.0, 2.8)])
+def test_a_session_that_has_just_begun_to_open_is_waited_for(
+    end_s: float, waited_s: float, clock: Clock
+) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        state = "Active" if now < 1.8 else "OpenSent" if now < end_s else "Established"
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp(state, int(now))}
+
+    # until it is there, or has been in one state for long
+    assert waits(clock, tell)[:2] == (True, about(waited_s))
+
+
 def test_a_long_timer_for_a_moment_is_waited_for(clock: Clock) -> None:
     world = resting(clock, {})
     settling = of(world, lambda: _until(world, clock, 1.8))
