@@ -240,11 +240,13 @@ def test_an_agent_sees_neighbours_names_and_services() -> None:
 
 
 _SESSION = ("router bgp 65000", "neighbor 192.0.2.2 advertisement-interval")
+_TIMED = "vtysh -c 'show thread timers' | grep -q"
 #: what r1 is told so that a leak shows too late, and nothing of that is set any more
 LATE = {
     "between announcements": (
         configured(_SESSION[0], f"{_SESSION[1]} 600", *_LEAK[1:-1], "network 10.0.0.1/32"),
-        f"sleep 1; {configured(*_LEAK)}",
+        f"until {_TIMED} bgp_routeadv_timer; do sleep 0.1; done",
+        configured(*_LEAK),
         configured(_SESSION[0], f"no {_SESSION[1]}"),
     ),
     "changed policies": (
@@ -257,7 +259,7 @@ LATE = {
             *_LEAK,
             "neighbor 192.0.2.2 route-map P out",
         ),
-        "sleep 2",
+        f"while {_TIMED} bgp_route_map_update_timer; do sleep 0.1; done",
         configured(
             "bgp route-map delay-timer 600",
             "ip prefix-list P seq 9 permit 10.2.0.0/24",

@@ -355,13 +355,14 @@ class Settling:
             moving = self.why = _moving(now, _ran_s(tries.moved, now))
             if not found_all:
                 self.why = self.why or self._missing(start, now, tries)
-            if not self.why and neighbours is None:
-                self.why = _acting(now, _ran_s(tries.moved, now))
-                # what is told again, say, has a long timer for a moment
-                too_late = self.why and _ran_s(start, now) + (now.acts_s or 0.0) > SETTLE_S
-                endless = endless or now if too_late else None
-                if endless is not None and _ran_s(endless, now) >= _BUILD_S:
-                    return False
+            rests = not self.why and neighbours is None
+            acting = _acting(now, _ran_s(tries.moved, now)) if rests else ""
+            self.why = self.why or acting
+            # what is told again, say, has a long timer for a moment
+            too_late = acting and _ran_s(start, now) + (now.acts_s or 0.0) > SETTLE_S
+            endless = endless or now if too_late else None
+            if endless is not None and _ran_s(endless, now) >= _BUILD_S:
+                return False
             if not self.why:
                 self._failing |= down
                 self._failing -= {one for one, found in now.adjacencies.items() if found.up}
