@@ -354,17 +354,27 @@ asyncio.run(main())
 """
 
 
+def name_of(pid: int) -> str:
+    """What a process is called; nothing where it has ended since it was listed."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def test_no_daemon_is_left_where_the_service_is_killed() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SERVICE], stdout=subprocess.PIPE, text=True, env=surroundings()
     ) as service:
-        assert service.stdout is not None
-        zygote = int(service.stdout.readline())
-        parents = family()
-        below = {zygote: ""}
-        while more := {pid for pid, parent in parents.items() if parent in below} - set(below):
-            below |= {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in more}
-        service.kill()
+        try:
+            assert service.stdout is not None
+            zygote = int(service.stdout.readline())
+            parents = family()
+            below = {zygote: ""}
+            while more := {pid for pid, up in parents.items() if up in below} - set(below):
+                below |= {pid: name_of(pid) for pid in more}
+        finally:
+            service.kill()
     assert sorted(below.values()).count("bgpd") == sorted(below.values()).count("zebra") == 3
     deadline = time.monotonic() + 60
     while set(below) & set(family()):
