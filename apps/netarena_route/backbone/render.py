@@ -196,13 +196,16 @@ def port_lines(ospf: Ospf, port: Port) -> list[str]:
     if has.key:
         lines += ["ip ospf authentication message-digest", key_text(has)]
     lines.append(f"ip ospf cost {has.cost}")
+    # a passive one, too: else it is to have a designated router, which is chosen after the dead
+    # interval, when all that is computed begins anew
+    network = f"ip ospf network {has.network}"
     if has.passive:
-        return [*lines, "ip ospf passive"]
+        return [*lines, network, "ip ospf passive"]
     lines += [
         f"ip ospf dead-interval {has.dead}",
         f"ip ospf hello-interval {has.hello}",
         *(["ip ospf mtu-ignore"] if has.mtu_ignore else []),
-        f"ip ospf network {has.network}",
+        network,
         "ip ospf retransmit-interval 1",
     ]
     return lines

@@ -21,7 +21,8 @@ what is known has changed since and the next try is far, or waits for an answer.
 at once may end each other's session by the rule about collisions (RFC 4271, 6.8), and then do so
 again, as their timers began at once: one of them is told to try a little later. A session is there
 where both ends say so: where the packets of one are lost the other takes it for there again and
-again, for the hold time each.
+again, for the hold time each, in which it refuses whatever the first tries. So one that was there
+by one end alone when something has changed, and still is, is told to try anew there, too.
 
 What daemons leave be for a while, by what is set or was set when that began, is told by their
 timers: what acts later than ``SETTLE_S`` is not waited for, and is no rest.
@@ -125,8 +126,9 @@ _ROUNDS = 4
 _LASTING = ("Full", "2-Way", "Down", "Deleted")
 #: of BGP's peers: states that last, by the words of their administrators
 _SHUT = ("Idle (Admin)", "Idle (PfxCt)")
-_OPEN = ("OpenSent", "OpenConfirm")
 _ESTABLISHED, _BOTH = "Established", "advertisedAndReceived"
+#: in which an end waits for the other
+_WAITING = ("OpenSent", "OpenConfirm", _ESTABLISHED)
 #: of what daemons say of themselves: what stays the same while nothing happens
 _OSPF_FACTS = ("lsaExternalCounter", "lsaExternalChecksum")
 _INTERFACE_FACTS = ("ifUp", "area", "state", "cost", "drId", "bdrId", "nbrAdjacentCount")
@@ -166,6 +168,9 @@ class Look:
     #: sessions, (router, address), that are not there as this end sees it, but for those that
     #: nobody tries
     failing: list[tuple[str, str]] = field(default_factory=list)
+    #: those that are by one end alone, which is this one: none where a daemon has not answered, as
+    #: it may be the other
+    halves: list[tuple[str, str]] = field(default_factory=list)
     #: addresses (own, the other's) of the ends of sessions that stand as these ends see it
     ends: set[tuple[str, str]] = field(default_factory=set)
     #: (router, port) -> the type of the network there, as OSPF takes it
@@ -230,15 +235,16 @@ class _Tries:
         """Those that are to be told now: each once, and again where something has moved since,
         nothing does any more, and it would not be tried soon by itself."""
         rest_s = _ran_s(self.moved, now)
+        stale = now.halves if rest_s >= REST_S else []
         return [
-            (router, peer)
-            for router, peer in now.failing
-            if self.concerns((router, "bgp", peer))
-            if (told := self._told.get((router, peer))) is None
+            session
+            for session in now.failing + stale
+            if self.concerns((session[0], "bgp", session[1]))
+            if (told := self._told.get(session)) is None
             or (
                 told is not self.moved
                 and rest_s >= REST_S
-                and _is_late((router, "bgp", peer), self.moved, now, rest_s)
+                and _is_late((session[0], "bgp", session[1]), self.moved, now, rest_s)
             )
         ]
 
@@ -329,7 +335,7 @@ class Settling:
         if anew:
             self._failing = set()
         tries = _Tries(start, self._failing, neighbours)
-        before, endless = start, None
+        before, endless, moving = start, None, ""
         down: set[Adjacency] = set()
         while True:
             if untried := tries.missing(before):
@@ -352,7 +358,8 @@ class Settling:
             before = now
             down |= {one for one, found in now.adjacencies.items() if not found.up}
             found_all = neighbours is not None and now.neighbours == neighbours
-            moving = self.why = _moving(now, _ran_s(tries.moved, now))
+            moved, moving = moving, _moving(now, _ran_s(tries.moved, now))
+            self.why = moving
             if not found_all:
                 self.why = self.why or self._missing(start, now, tries)
             rests = not self.why and neighbours is None
@@ -367,7 +374,8 @@ class Settling:
                 self._failing |= down
                 self._failing -= {one for one, found in now.adjacencies.items() if found.up}
                 return True
-            if _ran_s(start, now) > SETTLE_S + (0.0 if moving else _TRIES_S):
+            # a keepalive that waits to be sent, say, is no unrest
+            if _ran_s(start, now) > SETTLE_S + (0.0 if moved and moving else _TRIES_S):
                 return False
 
     def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
@@ -425,6 +433,8 @@ class Settling:
                 _read_bgp(who[0], answers[who], look)
             else:
                 look.facts.append(answers[who][0].text)
+        if len(answers) < len(self._questions):
+            look.halves.clear()
         # those that try in vain go from one state to the next: that is no change
         look.facts += sorted(one for one, found in look.adjacencies.items() if found.up)
         told = hashlib.blake2b(self._kernel(), digest_size=16)
@@ -448,7 +458,7 @@ def _is_late(session: Adjacency, moved: Look, now: Look, rest_s: float) -> bool:
     known, found = moved.adjacencies.get(session), now.adjacencies.get(session)
     if known is None or found is None:
         return False
-    waits = known.state == found.state and found.state in _OPEN and rest_s >= _BUILD_S
+    waits = known.state == found.state and found.state in _WAITING and rest_s >= _BUILD_S
     return waits or (found.lasting and known.next_s > _SOON_S)
 
 
@@ -564,8 +574,8 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             look.defaults |= _DEFAULT_MAP in family
         elif state not in _SHUT and _is_address(name):
             # an end that takes it for there is told by the other, or has only heard of it first
-            if state != _ESTABLISHED:
-                look.failing.append((router, name))
+            kind = look.halves if state == _ESTABLISHED else look.failing
+            kind.append((router, name))
             # what came by it ends with it
             look.waiting |= bool(_number(row.get("pfxRcd")))
 

@@ -347,6 +347,22 @@ def test_tries_after_a_late_change_are_not_the_agents_time(moves_s: float, clock
     assert passed_s < 20.2
 
 
+@pytest.mark.parametrize(("moment_s", "settles"), [(0.1, True), (1.0, False)])
+def test_what_waits_for_a_moment_is_no_unrest(moment_s: float, settles: bool, clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        found = ospf("Full", hellos(now))
+        if 15.01 < now <= 15.01 + moment_s:
+            found[2]["spfTimerDueInMsecs"] = 1
+        return {OSPF: found, BGP: bgp("Idle", **paused(world, now))}
+
+    world = World(clock, tell)
+    moves = iter(range(1000))
+    settling = of(world, lambda: str(next(moves)).encode() if clock.now < 114.5 else b"moved")
+    settled, passed_s = wait(settling, clock, changed=True)
+    assert settled == settles
+    assert (passed_s > 16.0) == settles
+
+
 def test_sessions_are_not_told_again_because_others_were(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         rows = {
@@ -363,17 +379,29 @@ def test_sessions_are_not_told_again_because_others_were(clock: Clock) -> None:
     assert [told.count(f"clear bgp ipv4 unicast 10.0.0.{n}") for n in (2, 3, 4)] == [2, 1, 1]
 
 
-def test_a_session_that_one_end_takes_for_there_is_not_cleared_there(clock: Clock) -> None:
-    """The other daemon may only be late to say so."""
+@pytest.mark.parametrize(
+    ("began_s", "late", "told_s"),
+    [
+        pytest.param(-1.0, False, [0.5], id="what is over"),
+        pytest.param(0.1, False, [0.0], id="not what is tried now"),
+        pytest.param(-1.0, True, [], id="not if the other may be late to answer"),
+    ],
+)
+def test_a_session_that_one_end_takes_for_there_is_cleared_there_too(
+    began_s: float, late: bool, told_s: list[float], clock: Clock
+) -> None:
+    """Until it has expired there, it would refuse what the other end tries."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
-        ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
-        peer = bgp("Established", int(now), bgpState="Established", **ends)
-        return {OSPF: ospf("Full", hellos(now)), BGP: peer}
+        over = [at for at, _ in world.clears if at > began_s]
+        state = "Established" if now >= began_s and not over else "Idle"
+        ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2", "bgpState": state}
+        answers = {BGP: bgp(state, int(now), **ends)}
+        return answers if late else {OSPF: ospf("Full", hellos(now)), **answers}
 
     world = World(clock, tell)
     assert wait(of(world), clock, changed=True)[0]
-    assert not world.clears
+    assert [at for at, _ in world.clears] == [about(at) for at in told_s]
 
 
 def test_an_end_that_waits_for_what_was_lost_is_told_to_try_anew(clock: Clock) -> None:
