@@ -3,12 +3,14 @@
 Formulas for what FRR does with the settings that worlds have, and no more: adjacencies that form or
 do not, shortest paths with areas, summaries and external routes (RFC 2328), sessions, policies and
 the choice of the best path (RFC 4271, with ``deterministic-med`` and ``compare-routerid``, so that
-no choice depends on the order of events). ``Tables.doubtful`` has what rests on a tie.
+no choice depends on the order of events). ``Tables.doubtful`` has what rests on a tie, or on which
+session came last.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
@@ -102,8 +104,9 @@ class Tables:
     doubtful: set[tuple[str, str]] = field(default_factory=set)
 
 
-def settle(world: World) -> Tables:
-    """What routers know of a world at rest."""
+def settle(world: World, *, anyhow: bool = False) -> Tables:
+    """What routers know of a world at rest; ``anyhow`` looks, too, for what systems whose wishes
+    contradict each other come to otherwise by what comes last, which is doubtful (RFC 4264)."""
     tables = Tables()
     owners = {
         address: router.name
@@ -120,6 +123,7 @@ def settle(world: World) -> Tables:
         base[router.name] = Table(inner[router.name])
         _add_statics(base[router.name], router)
     closed: set[tuple[str, int]] = set()
+    speakers = _Speakers(world, base, tables)
     tables.fib = base
     # what sessions brought may lead to who could not be reached before, as a default route does
     for _ in range(_ROUNDS):
@@ -127,6 +131,8 @@ def settle(world: World) -> Tables:
         sessions = list(_sessions(world, tables.fib, follower, owners, closed))
         if sessions == tables.sessions and tables.fib is not base:
             tables.doubtful |= follower.doubtful
+            if anyhow:
+                tables.doubtful |= speakers.wedged()
             return tables
         tables.sessions = sessions
         speakers = _Speakers(world, base, tables)
@@ -539,11 +545,72 @@ class _Speakers:
 
     def run(self) -> None:
         """Tell until all have settled on a best path, all at once in each round."""
-        sessions: dict[str, list[Session]] = {}
-        for session in self._tables.sessions:
-            sessions.setdefault(session.router, []).append(session)
         best: dict[str, dict[str, Path]] = {name: {} for name in self._routers}
-        asked: Collection[str] = self._routers
+        best, moved = self._settle(best, self._routers, self._tables.sessions)
+        self._tables.doubtful.update(moved)
+        self._tables.best = best
+        self._tables.heard = {
+            name: [path for paths in by_peer.values() for path in paths.values()]
+            for name, by_peer in self._heard.items()
+        }
+
+    def wedged(self) -> set[tuple[str, str]]:
+        """What is chosen otherwise, (router, prefix), where one of the sessions between systems
+        came up after all else had settled; and what brought too much meanwhile."""
+        found: set[tuple[str, str]] = set()
+        settled, best = self._heard, self._tables.best
+        for one, back in self._between():
+            if not any(
+                path.peer == side.other_peer
+                for side in (one, back)
+                for path in best[side.other].values()
+            ):
+                continue  # nobody chooses what comes by it
+            rest = [session for session in self._tables.sessions if session not in {one, back}]
+            self._heard = {name: dict(by_peer) for name, by_peer in settled.items()}
+            for session in (one, back):
+                self._heard[session.router].pop(session.peer, None)
+            without, moved = self._settle(best, {one.router, one.other}, rest)
+            found.update(moved)
+            found |= {(name, str(index)) for name, index in self.overfull()}
+            asked = {
+                session.other
+                for session in (one, back)
+                if self._hear(session, without[session.router].values())
+            }
+            again, moved = self._settle(without, asked, self._tables.sessions)
+            found.update(moved)
+            found |= {
+                (name, prefix)
+                for name, paths in again.items()
+                for prefix in {*paths, *best[name]}
+                if paths.get(prefix) != best[name].get(prefix)
+            }
+        self._heard = settled
+        return found
+
+    def _between(self) -> Iterator[tuple[Session, Session]]:
+        """Both sides of each session between systems, but for those of who has no other: nothing
+        that such a one is told contradicts what it tells."""
+        sessions = self._tables.sessions
+        number = Counter(session.router for session in sessions)
+        for one, back in zip(sessions[::2], sessions[1::2], strict=True):
+            asns = {self._routers[one.router].asn, self._routers[one.other].asn}
+            if len(asns) > 1 and min(number[one.router], number[one.other]) > 1:
+                yield one, back
+
+    def _settle(
+        self,
+        best: Mapping[str, dict[str, Path]],
+        asked: Collection[str],
+        told: Iterable[Session],
+    ) -> tuple[dict[str, dict[str, Path]], list[tuple[str, str]]]:
+        """The best paths, where ``asked`` choose anew and ``told`` tell; and those of them that
+        never rest."""
+        best = dict(best)
+        sessions: dict[str, list[Session]] = {}
+        for session in told:
+            sessions.setdefault(session.router, []).append(session)
         moved: list[tuple[str, str]] = []
         for _ in range(_ROUNDS):
             new = {name: self._choose(name) for name in asked}
@@ -564,12 +631,7 @@ class _Speakers:
                 for session in sessions.get(name, ())
                 if self._hear(session, best[name].values())
             }
-        self._tables.doubtful.update(moved)
-        self._tables.best = best
-        self._tables.heard = {
-            name: [path for paths in by_peer.values() for path in paths.values()]
-            for name, by_peer in self._heard.items()
-        }
+        return best, moved
 
     def _hear(self, session: Session, paths: Iterable[Path]) -> bool:
         """Take what a session tells now; whether it is anything else than before."""

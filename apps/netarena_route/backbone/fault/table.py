@@ -71,6 +71,7 @@ class Room:
         self.changes: list[Change] = []
         self._options: dict[Method, tuple[Change, ...]] = {}
         self._seen: dict[_Left, Facts | None] = {_NOTHING: self.wanted}
+        self._wedged: dict[_Left, bool] = {}
         self._harms: dict[tuple[_Left, _Left], bool] = {}
         #: where it depends on the order of its parts whether a repair of one of these harms
         self._by_order: set[frozenset[Change]] = set()
@@ -87,16 +88,20 @@ class Room:
 
     def _see(self, left: _Left) -> Facts | None:
         if left not in self._seen:
-            whole, parts = left
-            # in their order: some edits are of what others have put there
-            world = broken(self.world, [one for one in self.changes if one in whole])
-            for change in self.changes:
-                for part in sorted(number for one, number in parts if one is change):
-                    world = change.parts[part](world)
+            world = self._with(left)
             tables = settle(world)
             facts = None if tables.doubtful else facts_of(world, expected(world, tables))
             self._seen[left] = facts
         return self._seen[left]
+
+    def _with(self, left: _Left) -> World:
+        whole, parts = left
+        # in their order: some edits are of what others have put there
+        world = broken(self.world, [one for one in self.changes if one in whole])
+        for change in self.changes:
+            for part in sorted(number for one, number in parts if one is change):
+                world = change.parts[part](world)
+        return world
 
     def shows(self, place: int) -> bool:
         """Whether a change alone is a misfit."""
@@ -134,9 +139,25 @@ class Room:
         the order in which one of them is repaired on its machines."""
         changes = {*self.changes}
         return any(map(changes.issuperset, self._by_order)) or any(
-            facts is None and changes.issuperset((*whole, *(change for change, _ in parts)))
-            for (whole, parts), facts in self._seen.items()
+            self._seen[left] is None for left in self._looked_at()
         )
+
+    @property
+    def is_wedged(self) -> bool:
+        """Whether what was looked at of these changes, or of some of them, depends on which session
+        came last; that takes longer to find out."""
+        return any(map(self._is_wedged, self._looked_at()))
+
+    def _looked_at(self) -> Iterator[_Left]:
+        changes = {*self.changes}
+        for whole, parts in self._seen:
+            if changes.issuperset((*whole, *(change for change, _ in parts))):
+                yield whole, parts
+
+    def _is_wedged(self, left: _Left) -> bool:
+        if left not in self._wedged:
+            self._wedged[left] = bool(settle(self._with(left), anyhow=True).doubtful)
+        return self._wedged[left]
 
     def orders(self) -> list[tuple[int, ...]]:
         """The orders in which no repair harms."""
@@ -272,13 +293,13 @@ def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...]
         for (kind, method), change in zip(drawn, room.changes, strict=True)
     ]
     if len(faults) == 1:
-        return tuple(faults)
+        return None if room.is_wedged else tuple(faults)
     orders = room.orders()
     after = waits(orders, len(drawn))
     if not orders or {*safe_orders(after)} != {*orders}:
         return None
     masks = room.masked()
-    if room.is_doubtful:  # what seems to harm may not
+    if room.is_doubtful or room.is_wedged:  # what seems to harm may not
         return None
     return tuple(
         fault.model_copy(
@@ -337,6 +358,8 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
         for place, fault in enumerate(faults)
         if room.harms([place], place)
     ]
+    if room.is_wedged:
+        found.append("what some of them break depends on which session comes last")
     if len(faults) == 1:
         return found
     names = {fault.name: place for place, fault in enumerate(faults)}

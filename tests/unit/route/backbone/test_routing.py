@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,20 @@ from netarena_route.backbone.fault.change import (
 from netarena_route.backbone.fault.table import KINDS
 from netarena_route.backbone.fib import BLACKHOLE, Hop, Route, Table, resolve
 from netarena_route.backbone.follow import FULL_BYTES, SMALL_BYTES, Follower
-from netarena_route.backbone.model import MapEntry, PrefixEntry, PrefixList, RouteMap, World, bare
+from netarena_route.backbone.model import (
+    Bgp,
+    Link,
+    MapEntry,
+    Peer,
+    Port,
+    PrefixEntry,
+    PrefixList,
+    RouteMap,
+    Router,
+    Static,
+    World,
+    bare,
+)
 from netarena_route.backbone.routing import neighbours, permits, settle
 
 
@@ -158,6 +172,78 @@ def test_what_never_rests_is_doubtful(world: World, monkeypatch: pytest.MonkeyPa
     # no world that is drawn is known not to rest: fewer rounds are as good
     monkeypatch.setattr(routing, "_ROUNDS", 2)
     assert settle(world).doubtful
+
+
+@pytest.mark.parametrize("contradict", [True, False])
+def test_what_depends_on_which_session_came_last_is_doubtful(contradict: bool) -> None:
+    """b and c each wish to send by the other what a announces: who is told first has its way."""
+    wishes = {("c", "b")} | ({("b", "c")} if contradict else set())
+    world = _systems([("a", "b"), ("a", "d"), ("d", "c"), ("b", "c")], "198.51.100.0/24", wishes)
+    tables = settle(world)
+    assert not tables.doubtful
+    assert tables.best["c"]["198.51.100.0/24"].as_path == (2, 1)
+    doubtful = settle(world, anyhow=True).doubtful
+    assert doubtful == (
+        {("b", "198.51.100.0/24"), ("c", "198.51.100.0/24")} if contradict else set()
+    )
+
+
+def _systems(
+    links: Sequence[tuple[str, str]], prefix: str, wishes: Collection[tuple[str, str]]
+) -> World:
+    """Systems 1, 2 and so on with a router each; the first announces a prefix, and of (one, other)
+    in ``wishes`` one prefers what the other tells it."""
+    names = sorted({name for link in links for name in link})
+    ports: dict[str, list[Port]] = {name: [] for name in names}
+    peers: dict[str, list[Peer]] = {name: [] for name in names}
+    cables = []
+    for number, (one, other) in enumerate(links):
+        ends = {one: f"192.0.2.{4 * number + 1}", other: f"192.0.2.{4 * number + 2}"}
+        cables.append(Link(one=(one, f"to{other}"), other=(other, f"to{one}")))
+        for here, there in ((one, other), (other, one)):
+            ports[here].append(Port(name=f"to{there}", address=f"{ends[here]}/30", mac=""))
+            peers[here].append(
+                Peer(
+                    address=ends[there],
+                    asn=1 + names.index(there),
+                    description=there,
+                    route_map_in="WISH" if (here, there) in wishes else "ALL",
+                    route_map_out="ALL",
+                )
+            )
+    maps = (
+        RouteMap(name="ALL", entries=(MapEntry(seq=10),)),
+        RouteMap(name="WISH", entries=(MapEntry(seq=10, local_preference=200),)),
+    )
+    routers = [
+        Router(
+            name=name,
+            asn=number,
+            loopback=f"203.0.113.{number}",
+            ports=tuple(ports[name]),
+            bgp=Bgp(
+                asn=number,
+                router_id=f"203.0.113.{number}",
+                networks=(prefix,) if number == 1 else (),
+                peers=tuple(peers[name]),
+            ),
+            route_maps=maps,
+            statics=(Static(prefix=prefix, via="blackhole"),) if number == 1 else (),
+        )
+        for number, name in enumerate(names, start=1)
+    ]
+    nothing: dict[str, Any] = dict.fromkeys(("hosts", "zones", "outsiders", "offers", "ways"), ())
+    return World(
+        prefix="p",
+        asn=1,
+        block="198.51.100.0/24",
+        infrastructure="203.0.113.0/24",
+        routers=tuple(routers),
+        outside=(),
+        links=tuple(cables),
+        firewall="a",
+        **nothing,
+    )
 
 
 def test_a_border_without_neighbours_in_the_backbone_that_lead_somewhere_is_doubtful() -> None:
