@@ -110,13 +110,14 @@ class Guard:
     """A call that is allowed for some values of one argument: none of ``forbidden`` bits set, or
     one of ``values``, or a null pointer where neither is given. With ``also`` (argument -> values)
     these must hold too. With ``refused`` it is allowed but for these values, with ``pairs`` but
-    where ``argument`` and the next one are such a pair."""
+    where ``argument`` and the one that is ``apart`` from it are such a pair."""
 
     numbers: tuple[int | None, int | None]
     argument: int
     forbidden: int = 0
     values: tuple[int, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
+    apart: int = 1
     also: tuple[tuple[int, tuple[int, ...]], ...] = ()
     refused: tuple[int, ...] = ()
 
@@ -471,14 +472,6 @@ def compose(
         on(numbers[column], op(give, verdict))
     for guard in guards:
         low, high = argument(guard.argument), argument(guard.argument, 1)
-        if guard.pairs:
-            following, left = argument(guard.argument + 1), 4 * len(guard.pairs)
-            block = []
-            for place, (one, other) in enumerate(guard.pairs):
-                block += [low, op(equal, one, 0, 2), following]
-                block.append(op(equal, other, left - 4 * place - 3))  # to the refusal at the end
-            on(guard.numbers[column], *block, allow, refuse)
-            continue
         if guard.refused:  # each jumps over those after it and the permission
             count = len(guard.refused)
             tests = [op(equal, value, count - at) for at, value in enumerate(guard.refused)]
@@ -490,11 +483,19 @@ def compose(
                 tests = [op(equal, one, len(values) - at) for at, one in enumerate(values)]
                 checks += [argument(index), *tests, refuse]
             checks.pop()  # the last refusal follows
+        elif guard.pairs:
+            checks = [allow]
         elif guard.forbidden:
             checks = [low, op(any_bit, guard.forbidden, 0, 1)]
         else:
             checks = [low, op(equal, 0, 0, 2), high, op(equal, 0, 1)]
-        on(guard.numbers[column], *checks, refuse, allow)
+        block: list[bytes] = []
+        left = 4 * len(guard.pairs) + len(checks)
+        for one, other in guard.pairs:  # each jumps to the refusal at the end
+            left -= 4
+            block += [low, op(equal, one, 0, 2), argument(guard.argument + guard.apart)]
+            block.append(op(equal, other, left))
+        on(guard.numbers[column], *block, *checks, refuse, allow)
     return b"".join((*program, op(give, otherwise)))
 
 

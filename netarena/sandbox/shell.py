@@ -125,11 +125,17 @@ PRETENDED = {"setgroups": (116, 159), "setsid": (112, 157)}
 _CLONE_NAMESPACES = 0x7E020000
 #: unix, inet, inet6, netlink, packet
 _FAMILIES = (1, 2, 10, 16, 17)
-#: (level, option): rings of packet sockets and forced buffers are memory that no limit counts
-_OPTIONS = ((263, 5), (263, 13), (1, 32), (1, 33))
+#: (family, protocol): policies of IPsec forward and drop beside all routes and filters, for a while
+_PROTOCOLS = ((16, 6),)
+#: (level, option): rings of packet sockets and forced buffers are memory that no limit counts;
+#: tables of iptables, ip6tables, arptables and ebtables of old, which nftables does not tell of
+_OPTIONS = (
+    *((263, 5), (263, 13), (1, 32), (1, 33)),
+    *((0, 64), (41, 64), (0, 96), (0, 128)),
+)
 GUARDED: dict[str, protection.Guard] = {
     "clone": protection.Guard((56, 220), 0, forbidden=_CLONE_NAMESPACES),
-    "socket": protection.Guard((41, 198), 0, values=_FAMILIES),
+    "socket": protection.Guard((41, 198), 0, values=_FAMILIES, pairs=_PROTOCOLS, apart=2),
     "setsockopt": protection.Guard((54, 208), 1, pairs=_OPTIONS),
 }
 

@@ -240,6 +240,7 @@ def test_an_agent_sees_neighbours_names_and_services() -> None:
 
 
 _SESSION = ("router bgp 65000", "neighbor 192.0.2.2 advertisement-interval")
+_ACKNOWLEDGED = "vtysh -c 'show ip ospf neighbor json' | grep -q RetransmissionListCounter.:0"
 _TIMED = "vtysh -c 'show thread timers' | grep -q"
 #: what r1 is told so that a leak shows too late, and nothing of that is set any more
 LATE = {
@@ -270,6 +271,18 @@ LATE = {
         configured(*_LEAK[:-1], "neighbor 192.0.2.2 advertise-map ALL non-exist-map NONE"),
     ),
     "for a while": ("ip addr change 10.3.0.1/24 dev eth2 valid_lft 60 preferred_lft 60",),
+    "for a while after a packet": (
+        "iptables -A OUTPUT -m recent --name P --rcheck --seconds 60 -j DROP",
+    ),
+    "through a bridge that listens at first": (
+        "ip link add br9 type bridge stp_state 1 forward_delay 3000",
+    ),
+    "to what is slow": (configured(_SESSION[0], "neighbor 192.0.2.2 shutdown rtt 1 count 255"),),
+    "to what is made old": (
+        configured("interface eth0", "ip ospf transmit-delay 3500", "ip ospf cost 7"),
+        f"until {_ACKNOWLEDGED}; do sleep 0.1; done",
+        configured("interface eth0", "no ip ospf transmit-delay"),
+    ),
 }
 
 
@@ -291,6 +304,32 @@ def test_what_is_set_to_act_when_nobody_looks_is_no_rest(late: Sequence[str]) ->
     seen, said = asyncio.run(run())
     assert [one.settled for one in seen] == [True, False, False], said
     assert all(_told("10.2.0.0/24") not in one.heard[0] for one in seen)
+
+
+def test_all_that_is_set_is_told_or_refused() -> None:
+    """Links may have names of any bytes; what filters by other tables or policies is refused."""
+
+    async def run() -> tuple[list[str], Observation]:
+        async with Warm() as warm:
+            net = await warm.begin_backbone(setup(), "netns")
+            try:
+                await net.build()
+                told = [
+                    (await net.run(machine, command, COMMAND_S)).output
+                    for machine, command in (
+                        ("r0", r"ip link add $'\xff' type bridge"),
+                        ("h0", "sysctl -w net.core.somaxconn=7"),
+                        ("h1", "iptables-legacy -A INPUT -j ACCEPT"),
+                        ("h1", "ip xfrm policy add dst 10.2.0.2/32 dir in action block"),
+                    )
+                ]
+                return told, await look(net)
+            finally:
+                await net.close()
+
+    told, seen = asyncio.run(run())
+    assert ["not permitted" in one for one in told] == [False, False, True, True], told
+    assert seen == HEALTHY.model_copy(update={"touched": ("h0", "r0")})
 
 
 @pytest.mark.requires("mininet")

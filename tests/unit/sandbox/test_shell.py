@@ -77,16 +77,30 @@ def test_sockets_of_networks_only() -> None:
     assert allowed == {1, 2, 10, 16, 17}
 
 
-def test_options_of_sockets_that_take_memory_which_no_limit_counts() -> None:
+def test_no_policies_of_ipsec() -> None:
+    number = shell.GUARDED["socket"].numbers[COLUMN[platform.machine()]]
+    assert number is not None
+    refused_protocols = {
+        (family, kind, protocol)
+        for family in (2, 16)
+        for kind in (2, 3, 0x80003)
+        for protocol in range(50)
+        if decide(shell._filter(), platform.machine(), number, family, kind, protocol) != ALLOW
+    }
+    assert refused_protocols == {(16, kind, 6) for kind in (2, 3, 0x80003)}
+
+
+def test_options_of_sockets_that_nobody_counts_or_tells() -> None:
     number = shell.GUARDED["setsockopt"].numbers[COLUMN[platform.machine()]]
     assert number is not None
     refused_options = {
         (level, option)
-        for level in (0, 1, 6, 263)
-        for option in range(50)
+        for level in (0, 1, 6, 41, 263)
+        for option in range(200)
         if decide(shell._filter(), platform.machine(), number, 9, level, option) != ALLOW
     }
-    assert refused_options == {(263, 5), (263, 13), (1, 32), (1, 33)}
+    memory = {(263, 5), (263, 13), (1, 32), (1, 33)}
+    assert refused_options == memory | {(0, 64), (41, 64), (0, 96), (0, 128)}
 
 
 @given(st.binary(max_size=300))

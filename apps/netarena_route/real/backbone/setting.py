@@ -36,16 +36,21 @@ from netarena_route.real.wiring import run_shell
 
 #: of nftables, as it tells rules and sets, those of iptables included: what changes by itself
 _CLOCKS = re.compile(
-    r"\b(?:timeout|expires) \d|\bmeta (?:time|hour|day)\b|\bquota\b|xt match \"(?:time|quota)\""
+    r"\b(?:timeout|expires) \d|\bmeta (?:time|hour|day)\b|\b(?:quota|limit|numgen)\b|"
+    r"\bxt match \"?(?:time|quota|recent|limit|hashlimit|statistic)\b"
 )
-_SYSCTLS, _SYSCTL_BYTES = ("/proc/sys/net/ipv4", "/proc/sys/net/netfilter"), 1 << 16
+#: of daemons: what acts late, with no timer that tells when
+_LATE = re.compile(r"^ *(?:neighbor \S+ shutdown rtt|ip ospf transmit-delay) ", re.MULTILINE)
+_SYSCTLS, _SYSCTL_BYTES = "/proc/sys/net", 1 << 16
 #: what nobody sets
 _COUNTED = "/proc/sys/net/netfilter/nf_conntrack_count "
 _FILES = ("services", "zone", "resolver")
 
 #: of <linux/if_link.h> (address, MTU, queue, bridge), if_addr.h (all but its times), rtnetlink.h
 #: (all but what is cached) and neighbour.h (address, hardware address)
-_UP, _IFNAME = 0x1, 3
+_UP, _NOARP, _MULTICAST, _IFNAME = 0x1, 0x80, 0x1000, 3
+#: of a link, what it is: of a bridge, whether it keeps ports shut for a while, by STP
+_LINKINFO, _INFO_DATA, _STP_STATE = 18, 2, 5
 _OF_LINKS = (1, 4, 6, 10)
 _IFA_CACHEINFO, _RTA_CACHEINFO = 6, 12
 #: of an address, ifa_cacheinfo of if_addr.h: how long it is preferred and valid, s
@@ -122,7 +127,7 @@ class Settings:
 
     def of(self, machine: str) -> Setting:
         """What is set on a machine now."""
-        told = []
+        told, lates = [], []
         lines: list[str] = []
         questions = {
             (machine, daemon): ("show running-config",) for daemon in self._daemons.get(machine, ())
@@ -130,6 +135,7 @@ class Settings:
         for who, answers in sorted(self._terminals.ask(questions, LONG_S).items()):
             text = answers[0].text
             told.append(f"{who} {text}")
+            lates.append(text)
             lines += unfold(who[1], text)
         kernel = sorted(self._kernel(machine))
         filters = self._filters_of(machine)
@@ -138,8 +144,14 @@ class Settings:
         lines += [*kernel, *unfold("filters", filters)]
         for name, text in zip(_FILES, files, strict=True):
             lines += unfold(name, text)
-        digest = hashlib.blake2b("\0".join(told).encode(), digest_size=16)
-        fleeting = any(one.endswith(_FLEETING) for one in kernel) or bool(_CLOCKS.search(filters))
+        # names may be of any bytes
+        whole = "\0".join(told).encode("utf-8", "surrogateescape")
+        digest = hashlib.blake2b(whole, digest_size=16)
+        fleeting = (
+            any(one.endswith(_FLEETING) for one in kernel)
+            or any(map(_LATE.search, lates))
+            or bool(_CLOCKS.search(filters))
+        )
         return Setting(digest.hexdigest(), frozenset(lines), fleeting)
 
     def _kernel(self, machine: str) -> Iterator[str]:
@@ -149,15 +161,16 @@ class Settings:
             found = link.attributes
             names[link.ifindex] = found.get(_IFNAME, b"").rstrip(b"\0").decode("utf-8", "replace")
             picked = [found.get(kind) for kind in _OF_LINKS]
-            yield f"link {names[link.ifindex]} {link.flags & _UP} {picked}"
+            flags = link.flags & (_UP | _NOARP | _MULTICAST)
+            lasts = _FLEETING if _waits(found) else ""
+            yield f"link {names[link.ifindex]} {flags:x} {picked}{lasts}"
         for kind, size in _HEADERS.items():
             question = bytes([socket.AF_INET]) + bytes(size - 1)
             for content in netlink.dump(kind, question):
                 if text := _told(kind, content, names):
                     yield text
         with entered(self._spaces[machine]):
-            for folder in filter(os.path.isdir, _SYSCTLS):
-                yield from (text for text in _texts(folder) if not text.startswith(_COUNTED))
+            yield from (text for text in _texts(_SYSCTLS) if not text.startswith(_COUNTED))
 
     def _filters_of(self, machine: str) -> str:
         """The rules of nftables without their counters, those of iptables included."""
@@ -188,6 +201,12 @@ def _texts(folder: str) -> Iterator[str]:
                 finally:
                     os.close(file)
                 yield f"{entry.path} {text.decode('ascii', 'replace')}"
+
+
+def _waits(link: Mapping[int, bytes]) -> bool:
+    """Whether it is a bridge that lets packets through later than it is up."""
+    data = attributes(attributes(link.get(_LINKINFO, b"")).get(_INFO_DATA, b""))
+    return any(data.get(_STP_STATE, b""))
 
 
 _IDLE_CHAIN = re.compile(r"\tchain \S+ \{\n(?:\t\ttype .*policy accept;\n)?\t\}\n")

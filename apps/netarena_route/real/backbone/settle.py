@@ -74,6 +74,12 @@ _ZEBRA = ("show ip route summary json",)
 _QUESTIONS = {"ospfd": _OSPF, "bgpd": _BGP, "zebra": _ZEBRA}
 #: and of all their timers, by its name in FRR 8 and in newer ones
 _TIMERS = ("show thread timers", "show event timers")
+#: and of ospfd how old its database is
+_AGES = "show ip ospf database json"
+_AGE = re.compile(r'"lsaAge": *(\d+)')
+#: an advertisement that is older was made so (``transmit-delay``), as each is refreshed after half
+#: an hour; at the age of an hour it is taken out of all databases (RFC 2328, B)
+_REFRESHED_S, _MAX_AGE_S = 1900, 3600
 _TIMER = re.compile(r"^ +\(?(\w+)\)? +(\S+)$", re.MULTILINE)
 _CLOCK = re.compile(r"(\d+):(\d+):(\d+(?:\.\d+)?)")
 #: those that change what is routed or told when they end, by the functions of FRR 8.4 that do;
@@ -409,15 +415,21 @@ class Settling:
     def _look(self, *, timed: bool = False) -> Look:
         """What is so now. Timers are asked for first: what those do that are over shows then."""
         asked = time.monotonic()
-        before = (self._timers,) * timed
-        answers = self._terminals.ask(
-            {who: (*before, *texts) for who, texts in self._questions.items()}
-        )
+        questions: dict[Who, tuple[str, ...]] = self._questions
+        if timed:
+            more = {"ospfd": (self._timers, _AGES)}
+            questions = {
+                who: (*more.get(who[1], (self._timers,)), *texts)
+                for who, texts in questions.items()
+            }
+        answers = self._terminals.ask(questions)
         timers = [said.pop(0) for said in answers.values() if timed]
+        ages = [said.pop(0) for (_, name), said in answers.items() if timed and name == "ospfd"]
         known = timed and not any(said.status for said in timers)
         if timed and not known:
             self._timers = _TIMERS[-1]
-        acts_s = max((_acts_s(said.text) for said in timers), default=0.0) if known else None
+        acting = [*(_acts_s(said.text) for said in timers), *(_ages_s(said.text) for said in ages)]
+        acts_s = max(acting, default=0.0) if known else None
         look = Look(time.monotonic(), asked, delayed_s=self._delayed_s(), acts_s=acts_s)
         for (_, daemon), said in answers.items():
             if daemon == "bgpd":
@@ -479,6 +491,13 @@ def _acts_s(text: str) -> float:
     """How long the last of the timers runs that act, s; 0 without any."""
     times = [left for name, left in _TIMER.findall(text) if name in _ACTING]
     return max((_seconds(left) for left in times), default=0.0)
+
+
+def _ages_s(text: str) -> float:
+    """How long until the last advertisement of a database is taken out of it that was not refreshed
+    in time, s; 0 without any."""
+    ages = [age for age in map(int, _AGE.findall(text)) if _REFRESHED_S < age < _MAX_AGE_S]
+    return float(_MAX_AGE_S - min(ages)) if ages else 0.0
 
 
 def _seconds(left: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -38,6 +38,7 @@ class World:
         self.clears: list[tuple[float, Any]] = []
         self.ends: Mapping[str, float] = {}
         self.timed = "show thread timers"
+        self.age: Callable[[], int] = lambda: 0
 
     def ask(self, questions: Mapping[frr.Who, Sequence[str]]) -> dict[frr.Who, list[frr.Answer]]:
         if any(one.startswith("clear") for asked in questions.values() for one in asked):
@@ -51,6 +52,8 @@ class World:
             if asked[0].endswith("timers") and who in found:
                 known = asked[0] == self.timed
                 found[who].insert(0, frr.Answer(self.timers() if known else "", int(not known)))
+                if who[1] == "ospfd":
+                    found[who].insert(1, frr.Answer(json.dumps({"lsaAge": self.age()}), 0))
         return found
 
     def timers(self) -> str:
@@ -618,6 +621,19 @@ def test_a_long_timer_for_a_moment_is_waited_for(clock: Clock) -> None:
         return str(now).encode() if 1.6 < now < 4.9 else b""
 
     assert wait(of(world, kernel), clock, changed=True) == (True, about(5.7))
+
+
+@pytest.mark.parametrize(
+    ("age", "settles", "passed_s"),
+    [(1890, True, 1.1), (3595, True, 5.0), (2500, False, 2.2), (3600, True, 1.1)],
+)
+def test_an_advertisement_that_was_made_old_is_waited_for(
+    age: int, settles: bool, passed_s: float, clock: Clock
+) -> None:
+    """It is gone soon; one that is an hour old is gone already."""
+    world = resting(clock, {})
+    world.age = lambda: min(3600, age + int(clock.now - 100))
+    assert wait(of(world), clock, changed=True) == (settles, about(passed_s))
 
 
 def test_timers_of_newer_daemons_have_another_name(clock: Clock) -> None:
