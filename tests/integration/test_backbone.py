@@ -319,6 +319,7 @@ def test_all_that_is_set_is_told_or_refused() -> None:
                     for machine, command in (
                         ("r0", r"ip link add $'\xff' type bridge"),
                         ("h0", "sysctl -w net.core.somaxconn=7"),
+                        ("r1", "tc qdisc add dev eth0 clsact"),
                         ("h1", "iptables-legacy -A INPUT -j ACCEPT"),
                         ("h1", "ip xfrm policy add dst 10.2.0.2/32 dir in action block"),
                     )
@@ -328,8 +329,8 @@ def test_all_that_is_set_is_told_or_refused() -> None:
                 await net.close()
 
     told, seen = asyncio.run(run())
-    assert ["not permitted" in one for one in told] == [False, False, True, True], told
-    assert seen == HEALTHY.model_copy(update={"touched": ("h0", "r0")})
+    assert ["not permitted" in one for one in told] == [False, False, False, True, True], told
+    assert seen == HEALTHY.model_copy(update={"touched": ("h0", "r0", "r1")})
 
 
 @pytest.mark.requires("mininet")

@@ -24,6 +24,7 @@ from netarena_route.real.backbone.frr import LONG_S, Terminals
 from netarena_route.real.netlink import (
     GETADDR,
     GETNEIGH,
+    GETQDISC,
     GETROUTE,
     GETRULE,
     NETFILTER,
@@ -47,7 +48,7 @@ _COUNTED = "/proc/sys/net/netfilter/nf_conntrack_count "
 _FILES = ("services", "zone", "resolver")
 
 #: of <linux/if_link.h> (address, MTU, queue, bridge), if_addr.h (all but its times), rtnetlink.h
-#: (all but what is cached) and neighbour.h (address, hardware address)
+#: (all but what is cached; of queues their kind) and neighbour.h (address, hardware address)
 _UP, _NOARP, _MULTICAST, _IFNAME = 0x1, 0x80, 0x1000, 3
 #: of a link, what it is: of a bridge, whether it keeps ports shut for a while, by STP
 _LINKINFO, _INFO_DATA, _STP_STATE = 18, 2, 5
@@ -60,7 +61,7 @@ _PERMANENT = 0x80
 #: who made a route: zebra and its daemons
 _OF_DAEMONS = range(186, 200)
 _OF_ZEBRA = 11
-_HEADERS = {GETADDR: 8, GETROUTE: 12, GETRULE: 12, GETNEIGH: 12}
+_HEADERS = {GETADDR: 8, GETROUTE: 12, GETRULE: 12, GETNEIGH: 12, GETQDISC: 20}
 
 
 class Setting(NamedTuple):
@@ -249,4 +250,8 @@ def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
         if not state & _PERMANENT:
             return ""
         return f"neighbour {names.get(index)} {found.get(1)!r} {found.get(2)!r}"
+    elif kind == GETQDISC:
+        # which, where, and whether it is the one to go out by, or another that may filter too
+        index, parent = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
+        return f"queue {names.get(index)} {parent:x} {found.get(1)!r}"
     return f"{kind} {header.hex()} {sorted(found.items())}"
