@@ -37,11 +37,11 @@ from netarena_route.real.wiring import run_shell
 
 #: of nftables, as it tells rules and sets, those of iptables included: what changes by itself
 _CLOCKS = re.compile(
-    r"\b(?:timeout|expires) \d|\bmeta (?:time|hour|day)\b|\b(?:quota|limit|numgen)\b|"
+    r"\b(?:timeout|expires) \d|\bmeta (?:time|hour|day)\b|\b(?:quota|limit rate|numgen)\b|"
     r"\bxt match \"?(?:time|quota|recent|limit|hashlimit|statistic)\b"
 )
 #: of daemons: what acts late, with no timer that tells when
-_LATE = re.compile(r"^ *(?:neighbor \S+ shutdown rtt|ip ospf transmit-delay) ", re.MULTILINE)
+_LATE = re.compile(r"^ *(?:neighbor \S+ shutdown rtt|ip ospf transmit-delay \d{3})", re.MULTILINE)
 _SYSCTLS, _SYSCTL_BYTES = "/proc/sys/net", 1 << 16
 #: what nobody sets
 _COUNTED = "/proc/sys/net/netfilter/nf_conntrack_count "
