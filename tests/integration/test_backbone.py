@@ -277,6 +277,13 @@ LATE = {
     "through a bridge that listens at first": (
         "ip link add br9 type bridge stp_state 1 forward_delay 3000",
     ),
+    "through a bridge that listened at first": (
+        "ip link add br9 type bridge stp_state 1 forward_delay 3000",
+        "ip link add v0 type veth peer name v1",
+        "ip link set v0 master br9; for one in br9 v0 v1; do ip link set $one up; done",
+        "ip link set br9 type bridge stp_state 0",
+    ),
+    "while a bucket lasts": ("tc qdisc add dev eth2 root tbf rate 8kbit burst 9kb latency 1s",),
     "to what is slow": (configured(_SESSION[0], "neighbor 192.0.2.2 shutdown rtt 1 count 255"),),
     "to what is made old": (
         configured("interface eth0", "ip ospf transmit-delay 3500", "ip ospf cost 7"),

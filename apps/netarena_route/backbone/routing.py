@@ -123,7 +123,7 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
         base[router.name] = Table(inner[router.name])
         _add_statics(base[router.name], router)
     closed: set[tuple[str, int]] = set()
-    speakers = _Speakers(world, base, tables)
+    speakers: _Speakers | None = None
     tables.fib = base
     # what sessions brought may lead to who could not be reached before, as a default route does
     for _ in range(_ROUNDS):
@@ -131,7 +131,7 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
         sessions = list(_sessions(world, tables.fib, follower, owners, closed))
         if sessions == tables.sessions and tables.fib is not base:
             tables.doubtful |= follower.doubtful
-            if anyhow:
+            if anyhow and speakers is not None:
                 tables.doubtful |= speakers.wedged()
             return tables
         tables.sessions = sessions
@@ -565,7 +565,7 @@ class _Speakers:
                 for side in (one, back)
                 for path in best[side.other].values()
             ):
-                continue  # nobody chooses what comes by it
+                continue  # nobody chooses what comes by it, so that nobody tells what others miss
             rest = [session for session in self._tables.sessions if session not in {one, back}]
             self._heard = {name: dict(by_peer) for name, by_peer in settled.items()}
             for session in (one, back):

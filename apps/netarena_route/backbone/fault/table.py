@@ -145,7 +145,7 @@ class Room:
     @property
     def is_wedged(self) -> bool:
         """Whether what was looked at of these changes, or of some of them, depends on which session
-        came last; that takes longer to find out."""
+        came last, if on nothing else; that takes longer to find out."""
         return any(map(self._is_wedged, self._looked_at()))
 
     def _looked_at(self) -> Iterator[_Left]:
@@ -156,7 +156,8 @@ class Room:
 
     def _is_wedged(self, left: _Left) -> bool:
         if left not in self._wedged:
-            self._wedged[left] = bool(settle(self._with(left), anyhow=True).doubtful)
+            seen = self._seen[left] is not None
+            self._wedged[left] = seen and bool(settle(self._with(left), anyhow=True).doubtful)
         return self._wedged[left]
 
     def orders(self) -> list[tuple[int, ...]]:
@@ -358,10 +359,9 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
         for place, fault in enumerate(faults)
         if room.harms([place], place)
     ]
-    if room.is_wedged:
-        found.append("what some of them break depends on which session comes last")
+    wedged = "what some of them break depends on which session comes last"
     if len(faults) == 1:
-        return found
+        return [*found, *[wedged] * room.is_wedged]
     names = {fault.name: place for place, fault in enumerate(faults)}
     after = waits_of(faults)
     if {*safe_orders(after)} != {*room.orders()}:
@@ -371,7 +371,7 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
     masks = [{names[name] for name in fault.masks} for fault in faults]
     if masks != room.masked():
         found.append("what hides what is not as it is said")
-    return found
+    return [*found, *[wedged] * room.is_wedged]
 
 
 def one_of_each(

@@ -37,12 +37,21 @@ from netarena_route.real.wiring import run_shell
 
 #: of nftables, as it tells rules and sets, those of iptables included: what changes by itself
 _CLOCKS = re.compile(
-    r"\b(?:timeout|expires) \d|\bmeta (?:time|hour|day)\b|\b(?:quota|limit rate|numgen)\b|"
+    r"\b(?:timeout|expires) \d|\bmeta (?:time|hour|day|random)\b|\bct expiration\b|"
+    r"\b(?:quota|limit (?:rate|name)|numgen)\b|"
     r"\bxt match \"?(?:time|quota|recent|limit|hashlimit|statistic)\b"
+)
+#: rules that decide nothing and set nothing, but tell of packets
+_LOGS = re.compile(
+    r"^(?!.*\b(?:accept|drop|reject|return|queue|jump|goto|set|add|update|delete|dup|fwd|target)\b)"
+    r".*\blog(?: .*)?\n",
+    re.MULTILINE,
 )
 #: of daemons: what acts late, with no timer that tells when
 _LATE = re.compile(r"^ *(?:neighbor \S+ shutdown rtt|ip ospf transmit-delay \d{3})", re.MULTILINE)
-_SYSCTLS, _SYSCTL_BYTES = "/proc/sys/net", 1 << 16
+_SYSCTLS, _SYSCTL_BYTES = Path("/proc/sys/net"), 1 << 16
+#: no look shows anything of it
+_UNSEEN = "ipv6"
 #: what nobody sets
 _COUNTED = "/proc/sys/net/netfilter/nf_conntrack_count "
 _FILES = ("services", "zone", "resolver")
@@ -50,8 +59,13 @@ _FILES = ("services", "zone", "resolver")
 #: of <linux/if_link.h> (address, MTU, queue, bridge), if_addr.h (all but its times), rtnetlink.h
 #: (all but what is cached; of queues their kind) and neighbour.h (address, hardware address)
 _UP, _NOARP, _MULTICAST, _IFNAME = 0x1, 0x80, 0x1000, 3
-#: of a link, what it is: of a bridge, whether it keeps ports shut for a while, by STP
-_LINKINFO, _INFO_DATA, _STP_STATE = 18, 2, 5
+#: of a link, what it is: of a bridge, whether it keeps ports shut for a while, by STP; of its port,
+#: the state, of which some pass
+_LINKINFO, _INFO_KIND, _INFO_DATA, _SLAVE_KIND, _SLAVE_DATA = 18, 1, 2, 4, 5
+_BRIDGE, _STP_STATE, _PORT_STATE = b"bridge\0", 5, 1
+_PASSING = frozenset({1, 2, 4})  # listening, learning, blocking
+#: of a queue, its kind and what is set of it; one that lets through for a while, as much as it may
+_KIND, _OPTIONS, _BUCKET = 1, 2, b"tbf\0"
 _OF_LINKS = (1, 4, 6, 10)
 _IFA_CACHEINFO, _RTA_CACHEINFO = 6, 12
 #: of an address, ifa_cacheinfo of if_addr.h: how long it is preferred and valid, s
@@ -151,7 +165,7 @@ class Settings:
         fleeting = (
             any(one.endswith(_FLEETING) for one in kernel)
             or any(map(_LATE.search, lates))
-            or bool(_CLOCKS.search(filters))
+            or are_fleeting(filters)
         )
         return Setting(digest.hexdigest(), frozenset(lines), fleeting)
 
@@ -171,7 +185,10 @@ class Settings:
                 if text := _told(kind, content, names):
                     yield text
         with entered(self._spaces[machine]):
-            yield from (text for text in _texts(_SYSCTLS) if not text.startswith(_COUNTED))
+            for folder in _SYSCTLS.iterdir():
+                if folder.name != _UNSEEN:
+                    texts = _texts(str(folder))
+                    yield from (text for text in texts if not text.startswith(_COUNTED))
 
     def _filters_of(self, machine: str) -> str:
         """The rules of nftables without their counters, those of iptables included."""
@@ -204,10 +221,20 @@ def _texts(folder: str) -> Iterator[str]:
                 yield f"{entry.path} {text.decode('ascii', 'replace')}"
 
 
+def are_fleeting(filters: str) -> bool:
+    """Whether rules of nftables, as it lists them, let through more or less after a while."""
+    return bool(_CLOCKS.search(_LOGS.sub("", filters)))
+
+
 def _waits(link: Mapping[int, bytes]) -> bool:
-    """Whether it is a bridge that lets packets through later than it is up."""
-    data = attributes(attributes(link.get(_LINKINFO, b"")).get(_INFO_DATA, b""))
-    return any(data.get(_STP_STATE, b""))
+    """Whether it is a bridge, or a port of one, that lets packets through later than it is up."""
+    info = attributes(link.get(_LINKINFO, b""))
+    if info.get(_INFO_KIND) == _BRIDGE and any(
+        attributes(info.get(_INFO_DATA, b"")).get(_STP_STATE, b"")
+    ):
+        return True
+    port = attributes(info.get(_SLAVE_DATA, b"")) if info.get(_SLAVE_KIND) == _BRIDGE else {}
+    return not _PASSING.isdisjoint(port.get(_PORT_STATE, b""))
 
 
 _IDLE_CHAIN = re.compile(r"\tchain \S+ \{\n(?:\t\ttype .*policy accept;\n)?\t\}\n")
@@ -253,5 +280,7 @@ def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
     elif kind == GETQDISC:
         # which, where, and whether it is the one to go out by, or another that may filter too
         index, parent = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
-        return f"queue {names.get(index)} {parent:x} {found.get(1)!r}"
+        lasts = _FLEETING if found.get(_KIND) == _BUCKET else ""
+        picked = [found.get(one) for one in (_KIND, _OPTIONS)]
+        return f"queue {names.get(index)} {parent:x} {picked}{lasts}"
     return f"{kind} {header.hex()} {sorted(found.items())}"

@@ -292,7 +292,7 @@ class _Tries:
         """After which look it must have been tried. Who cannot be told to is not waited for
         again."""
         looks = [self._since.get(one, self._start)]
-        if (one[0], one[2]) in now.failing:
+        if (one[0], one[2]) in now.failing + now.halves:
             looks.append(self.moved)
         return max(looks, key=lambda look: look.at)
 

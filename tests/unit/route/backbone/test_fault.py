@@ -128,13 +128,16 @@ def test_what_depends_on_which_session_came_last_is_doubted_and_not_drawn(
     drawn = draw_faults(Room(world), kinds, random.Random(5))
     assert drawn is not None
 
+    whole = broken(world, [read(world, fault) for fault in drawn])
+
     def wedged(world: World, *, anyhow: bool = False) -> Tables:
         tables = settle(world)
-        return replace(tables, doubtful={("r", "p")}) if anyhow else tables
+        return replace(tables, doubtful={("r", "p")}) if anyhow and world == whole else tables
 
     monkeypatch.setattr(table, "settle", wedged)
     assert doubts(world, drawn) == ["what some of them break depends on which session comes last"]
-    assert draw_faults(Room(world), kinds, random.Random(5)) is None
+    other = draw_faults(Room(world), kinds, random.Random(5))
+    assert other is None or other != drawn
 
 
 def test_a_fault_that_does_not_show_is_doubted_and_not_drawn(world: World, wanted: Facts) -> None:
@@ -178,7 +181,7 @@ def test_a_repair_on_several_machines_is_safe_in_any_order(world: World, wanted:
     assert harmful
     for fault in harmful[:3]:
         told = f"{fault.words}: in some order its repair breaks something"
-        assert told in doubts(world, [fault])
+        assert doubts(world, [fault]) == [told]
     keys = {fault.parameters["key"] for fault in harmful if fault.kind == "path_mtu"}
     room = Room(world, wanted)
     drawn = [draw_faults(room, ["path_mtu"], random.Random(seed)) for seed in range(6)]

@@ -407,6 +407,25 @@ def test_a_session_that_one_end_takes_for_there_is_cleared_there_too(
     assert [at for at, _ in world.clears] == [about(at) for at in told_s]
 
 
+def test_an_end_that_takes_a_session_for_there_again_is_cleared_again_after_a_change(
+    clock: Clock,
+) -> None:
+    """Its other end is not tried by anybody, or it would be told first."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        told = max((at for at, _ in world.clears), default=-9.0)
+        state = "Established" if now >= told + 1.0 else "Idle"
+        ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2", "bgpState": state}
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp(state, int(now), **ends)}
+
+    def kernel() -> bytes:
+        return b"" if clock.now < 102.0 else b"a way"
+
+    world = World(clock, tell)
+    assert wait(of(world, kernel), clock, changed=True)[0]
+    assert [at for at, _ in world.clears] == [about(0.5), about(3.0)]
+
+
 def test_an_end_that_waits_for_what_was_lost_is_told_to_try_anew(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         told_s = [at for at, _ in world.clears if at > 2.0]
