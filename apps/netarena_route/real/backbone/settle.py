@@ -341,7 +341,7 @@ class Settling:
         if anew:
             self._failing = set()
         tries = _Tries(start, self._failing, neighbours)
-        before, endless, moving = start, None, ""
+        before, endless, moving, timed = start, None, "", None
         down: set[Adjacency] = set()
         while True:
             if untried := tries.missing(before):
@@ -369,7 +369,10 @@ class Settling:
             if not found_all:
                 self.why = self.why or self._missing(start, now, tries)
             rests = not self.why and neighbours is None
+            timed = now if now.acts_s else timed
             acting = _acting(now, _ran_s(tries.moved, now)) if rests else ""
+            if rests and timed is not None and _ran_s(timed, now) < REST_S:
+                acting = acting or "what has just acted may not show yet"
             self.why = self.why or acting
             # what is told again, say, has a long timer for a moment
             too_late = acting and _ran_s(start, now) + (now.acts_s or 0.0) > SETTLE_S
