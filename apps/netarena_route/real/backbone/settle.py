@@ -51,6 +51,8 @@ _TRIES_S = 5.0
 #: what the daemons know is the same for so long: longer than any of their pauses between hearing
 #: of something and telling it on
 REST_S = 0.3
+#: from the end of a timer until what it did shows in the kernel
+_SHOWS_S = 0.15
 #: between hellos, and a little: within it whoever can be met is met
 MEET_S = 1.1
 #: from the first packet of a session or an exchange to its end, on a busy machine
@@ -371,7 +373,7 @@ class Settling:
             rests = not self.why and neighbours is None
             timed = now if now.acts_s else timed
             acting = _acting(now, _ran_s(tries.moved, now)) if rests else ""
-            if rests and timed is not None and _ran_s(timed, now) < REST_S:
+            if rests and timed is not None and _ran_s(timed, now) < _SHOWS_S:
                 acting = acting or "what has just acted may not show yet"
             self.why = self.why or acting
             # what is told again, say, has a long timer for a moment

@@ -595,9 +595,9 @@ def test_what_a_daemon_waits_for_a_processor_is_not_the_networks(
     ("ends", "settled", "waited_s"),
     [
         ({"bgp_holdtime_timer": 3.0, "zebra_nhg_timer": 179.0}, True, 1.1),
-        ({"bgp_routeadv_timer": 2.0}, True, 2.3),
-        ({"bgp_routeadv_timer": 2.0, "ospf_abr_task_timer": 7.0}, True, 7.3),
-        ({"bgp_routeadv_timer": 14.8}, True, 15.1),
+        ({"bgp_routeadv_timer": 2.0}, True, 2.1),
+        ({"bgp_routeadv_timer": 2.0, "ospf_abr_task_timer": 7.0}, True, 7.1),
+        ({"bgp_routeadv_timer": 14.8}, True, 14.9),
         # but not what acts when nobody looks any more
         ({"bgp_routeadv_timer": 15.2}, False, 2.1),
         ({"bgp_routeadv_timer": 600.0}, False, 2.1),
@@ -639,12 +639,12 @@ def test_a_long_timer_for_a_moment_is_waited_for(clock: Clock) -> None:
         world.ends = {"bgp_routeadv_timer": 600.0} if now < 1.8 or 4.8 < now < 5.6 else {}
         return str(now).encode() if 1.6 < now < 4.9 else b""
 
-    assert wait(of(world, kernel), clock, changed=True) == (True, about(6.0))
+    assert wait(of(world, kernel), clock, changed=True) == (True, about(5.8))
 
 
 @pytest.mark.parametrize(
     ("age", "settles", "passed_s"),
-    [(1890, True, 1.1), (3595, True, 5.3), (2500, False, 2.2), (3600, True, 1.1)],
+    [(1890, True, 1.1), (3595, True, 5.1), (2500, False, 2.2), (3600, True, 1.1)],
 )
 def test_an_advertisement_that_was_made_old_is_waited_for(
     age: int, settles: bool, passed_s: float, clock: Clock
@@ -659,12 +659,12 @@ def test_what_has_just_acted_is_waited_for(clock: Clock) -> None:
     """The timer has ended before the kernel is told."""
 
     def kernel() -> bytes:
-        return b"" if clock.now < 102.25 else b"a way"
+        return b"" if clock.now < 102.08 else b"a way"
 
     settling = of(resting(clock, {"zebra_route_map_update_timer": 2.0}), kernel)
     settled, passed_s = wait(settling, clock, changed=True)
     assert settled
-    assert passed_s > 2.25
+    assert passed_s > 2.3
 
 
 def test_timers_of_newer_daemons_have_another_name(clock: Clock) -> None:
