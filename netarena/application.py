@@ -23,6 +23,7 @@ from typing import ClassVar, Self, TypeAlias
 
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.evidence import Evidence
 from netarena.model import (
     Action,
     Cause,
@@ -416,6 +417,18 @@ class Application(ABC):
         """
         del query, initial
         return ()
+
+    async def evidence(self, query: Query, config: Config) -> Evidence | None:
+        """Everything that an agent can read of ``query`` without sending a probe, as features.
+
+        The audit of traces asks for it inside ``async with`` of the application. An application
+        whose traces only a live world has opens an environment, reads it through the sandbox of
+        the agent, and closes it. None: there is nothing to read.
+
+        Raises EnvironmentFailed when the world cannot be built or read.
+        """
+        del query, config
+        return None
 
     # what every application shares
 

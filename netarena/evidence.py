@@ -1,0 +1,109 @@
+"""Evidence: everything that an agent can read of one query without sending a probe.
+
+``netarena audit APP --traces`` asks whether a program can find a fault without diagnosis. For
+each query an application returns one ``Evidence``. It lists the candidates for what the agent
+has to find, and numeric features that an agent can read of each candidate. Learners then try to
+tell the targets from the other candidates.
+
+========= ===========================================================================
+kind       meaning
+========= ===========================================================================
+trace      what does not influence traffic or the answer: times, order, handles,
+           counters, metadata, files that nothing reads, time until the next prompt
+form       the shape of an object whose correctness only the documentation decides
+symptom    what influences traffic: never part of evidence, since reading it is the task
+========= ===========================================================================
+
+Names of features are stable: one name means the same measurement in every candidate and query.
+A feature that a candidate does not have is left out of its mapping; learners see it as missing.
+A feature whose name starts with ``rule.`` is also a hand rule. Its value is a score, larger is
+more suspicious, and the audit uses it as a learner of its own, without training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from statistics import median
+
+from pydantic import Field
+
+from netarena.model import Record
+
+#: start of the names of features that are hand rules
+RULE = "rule."
+
+
+class Kind(StrEnum):
+    """What a feature is: a trace or a form."""
+
+    TRACE = "trace"
+    FORM = "form"
+
+
+class Candidate(Record):
+    """One thing that may be what the agent has to find: a machine, an object, a place.
+
+    ``target`` is the ground truth: the candidate holds a fault, or the question is about it.
+    """
+
+    name: str
+    target: bool
+    trace: dict[str, float] = Field(default_factory=dict)
+    form: dict[str, float] = Field(default_factory=dict)
+
+    def features(self, kind: Kind) -> Mapping[str, float]:
+        """The features of one kind."""
+        return self.trace if kind is Kind.TRACE else self.form
+
+
+class Evidence(Record):
+    """What can be read of one query.
+
+    ``wrong`` is the ground truth of "is anything wrong at all": false in a false alarm, null in
+    applications that do not ask. ``trace`` and ``form`` hold features of the query as a whole,
+    such as times between prompts.
+    """
+
+    id: str
+    label: str
+    wrong: bool | None = None
+    candidates: tuple[Candidate, ...]
+    trace: dict[str, float] = Field(default_factory=dict)
+    form: dict[str, float] = Field(default_factory=dict)
+
+    def features(self, kind: Kind) -> Mapping[str, float]:
+        """The query's own features of one kind."""
+        return self.trace if kind is Kind.TRACE else self.form
+
+
+def relative(features: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Add to each candidate's features how they compare with the other candidates of the query.
+
+    ``features`` are those of candidates of one role, by name. Each feature ``f`` gains ``f~rank``,
+    the mid-rank among the candidates in [0, 1], and ``f~off``, the signed distance from the median
+    as sign(d)·log(1 + |d|). Features that are equal in all candidates gain nothing.
+
+    >>> relative({"a": {"mtime": 1.0}, "b": {"mtime": 1.0}, "c": {"mtime": 5.0}})["c"]
+    {'mtime': 5.0, 'mtime~rank': 1.0, 'mtime~off': 1.6094379124341003}
+    """
+    found = {name: dict(own) for name, own in features.items()}
+    for feature in sorted({key for own in features.values() for key in own}):
+        having = {name: own[feature] for name, own in features.items() if feature in own}
+        values = sorted(having.values())
+        if values[0] == values[-1]:
+            continue
+        middle = median(values)
+        for name, value in having.items():
+            distance = value - middle
+            found[name][f"{feature}~rank"] = _rank(values, value)
+            found[name][f"{feature}~off"] = math.copysign(math.log1p(abs(distance)), distance)
+    return found
+
+
+def _rank(values: Sequence[float], value: float) -> float:
+    """The mid-rank of ``value`` among sorted ``values``, from 0 to 1."""
+    below = sum(one < value for one in values)
+    equal = sum(one == value for one in values)
+    return (below + (equal - 1) / 2) / max(1, len(values) - 1)
