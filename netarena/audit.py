@@ -44,6 +44,7 @@ from netarena.application import Application, Environment
 from netarena.assessment import MOST_QUERIES
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed, ReplyRefused
+from netarena.evidence import Evidence
 from netarena.model import Judgement, Query, Record, State
 from netarena.prompts import render
 from netarena.ticket import Briefing
@@ -359,6 +360,42 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
     else:
         await _check_all(application, items, concurrency, depth, count, slow)
     return ledger.audit(application, seed, len(items))
+
+
+async def collect(  # noqa: PLR0913 -- what is drawn, and who hears of it
+    application: Application,
+    config: Config,
+    seed: int,
+    total: int,
+    *,
+    concurrency: int = CONCURRENCY,
+    told: Callable[[Evidence | None, str], None],
+) -> None:
+    """Draw ``total`` queries and tell ``told`` the evidence of each, or why it was not read.
+
+    A world that fails is tried once more. Raises ConfigError when nothing can be drawn.
+    """
+    items = await _rest(_draw(application, config, seed, total))
+    waiting = iter(items)
+
+    async def work() -> None:
+        for item in waiting:
+            why = ""
+            for _ in range(TRIES):
+                try:
+                    found = await application.evidence(item.query, item.config)
+                except EnvironmentFailed as failed:
+                    why = f"{item.query.id} ({item.query.label}): {failed}"
+                else:
+                    told(found, "")
+                    break
+            else:
+                told(None, why)
+            await asyncio.sleep(0)  # where evidence is computation alone
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(work())
 
 
 async def _rest(steps: Generator[None, None, T]) -> T:

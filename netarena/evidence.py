@@ -46,10 +46,14 @@ class Candidate(Record):
     """One thing that may be what the agent has to find: a machine, an object, a place.
 
     ``target`` is the ground truth: the candidate holds a fault, or the question is about it.
+    Only candidates of one ``role`` are compared with each other: that border routers have more
+    sessions than hosts, and more faults, is no leak. A candidate without features of a kind takes
+    no part in the audit of that kind.
     """
 
     name: str
     target: bool
+    role: str = ""
     trace: dict[str, float] = Field(default_factory=dict)
     form: dict[str, float] = Field(default_factory=dict)
 

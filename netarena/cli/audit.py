@@ -18,10 +18,12 @@ from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import config_options, json_option, read_pairs
 from netarena.cli.screen import Meter, show_table
 from netarena.cli.text import json_text
+from netarena.cli.traces import examine_traces
 from netarena.config import SEED_BITS
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Query
 from netarena.report.markdown import clean, replace_section, table
+from netarena.ticket import Briefing
 
 #: queries when nobody says how many
 TOTAL = 100
@@ -56,6 +58,23 @@ def _orders(_: click.Context, option: click.Parameter, value: str | None) -> flo
     help="Orders of the reference solution that are tried: the first ones, and the last.  "
     "[default: the application's]",
 )
+@click.option(
+    "--traces",
+    is_flag=True,
+    help="Test whether learners find what is wrong from what can be read without a probe.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --traces: write the evidence of each query to FILE, as JSONL.",
+)
+@click.option(
+    "--evidence",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --traces: test the evidence in FILE, which --out wrote; open no world.",
+)
 @json_option("the result")
 @click.option(
     "--markdown",
@@ -71,25 +90,41 @@ def command(  # noqa: PLR0913 -- one argument per option
     pairs: tuple[str, ...],
     looks: int | None,
     orders: float | None,
+    traces: bool,
+    out: Path | None,
+    evidence: Path | None,
     as_json: bool,
     markdown: Path | None,
 ) -> int:
-    """Draw queries of APP over all labels, levels and variants of the config that are not set, and
+    r"""Draw queries of APP over all labels, levels and variants of the config that are not set, and
     prove each valid in its real world.
 
     Its effect shows, doing nothing does not solve it, the reference solution solves it safely,
     and its record is sound. Exit status 1 if any is not. Of an audit that is ended early (Ctrl-C)
     what it found until then is told.
+
+    With --traces, learners try to find what is wrong without diagnosis. Exit status 1 if one does.
+
+    \b
+    netarena audit k8s --traces --num-queries 2000 --seed 1
+    netarena audit route --traces --num-queries 300 --set emulator=netns --out evidence.jsonl
+    netarena audit route --traces --evidence evidence.jsonl --json
     """
     app = load(application)
     values = read_pairs(pairs, seed=seed)
     if "num_queries" in values:
         raise ConfigError("--set", "num_queries is per label; give --num-queries, the total here")
+    if not traces and (out is not None or evidence is not None):
+        raise ConfigError("--out" if evidence is None else "--evidence", "goes with --traces")
     values.setdefault("complexity_level", list(app.config_type.LEVELS))
+    if traces and Briefing.TICKET in app.config_type.BRIEFINGS:
+        values.setdefault("briefing", Briefing.TICKET.value)
     config = app.config_type.parse(values)
     app.check(config)
     chosen = secrets.randbits(SEED_BITS) if config.seed is None else config.seed
     total = TOTAL if num_queries is None else num_queries
+    if traces:
+        return examine_traces(app, config, chosen, total, as_json=as_json, saved=evidence, out=out)
     asked = len(chosen_of(config, total))
     if markdown is not None:
         _insert(markdown, app.name, ())  # refused now rather than after an audit

@@ -38,6 +38,7 @@ EXTRAS = MappingProxyType(
         "trl": ("trl", "training"),
         "verifiers": ("verifiers", "training"),
         "otel": ("opentelemetry.exporter.otlp.proto.http", "traces"),
+        "audit": ("sklearn", "audit --traces"),
     }
 )
 _WORDS = {

@@ -36,6 +36,7 @@ from netarena.cli.program import free_port, running
 from netarena.cli.text import PlainFormatter, json_text
 from netarena.cli.wait import knock
 from netarena.errors import AgentFailed, ConfigError, FailureReason
+from netarena.evidence import Candidate, Evidence
 from netarena.identity import Secrecy, seal_id
 from netarena.model import AgentInfo, Check, Reply, Severity
 from tests.fake.process import find_processes
@@ -1025,6 +1026,56 @@ def test_audit_counts_in_total(fake, capsys):
     assert (result["queries"], result["invalid"], result["reasons"]) == (7, 0, {})
     assert result["labels"] == {"one": 4, "two": 3}
     assert err.splitlines()[-1].startswith("audit lamp: 7/7 in ")
+
+
+@pytest.fixture
+def telltale(fake, monkeypatch):
+    """The lamp, whose faults show in what can be read: of four parts the broken one is older."""
+
+    async def evidence(self, query, config):
+        broken = query.index % 4
+        return Evidence(
+            id=query.id,
+            label=query.label,
+            candidates=tuple(
+                Candidate(name=str(part), target=part == broken, trace={"age_s": part == broken})
+                for part in range(4)
+            ),
+        )
+
+    monkeypatch.setattr(type(load("lamp")), "evidence", evidence)
+
+
+def test_audit_of_traces_that_tell_has_status_1(telltale, capsys, tmp_path):
+    saved = tmp_path / "evidence.jsonl"
+    arguments = ["audit", "lamp", "--traces", "--num-queries", "24", "--seed", "1"]
+    assert main([*arguments, "--out", str(saved)]) == 1
+    out, err = capsys.readouterr()
+    assert "missed: trace, logistic regression: top-1 is 100.0%, above chance" in out
+    assert "audit lamp --traces: 24/24 in " in err
+    assert len(saved.read_text().splitlines()) == 24
+    assert main([*arguments, "--evidence", str(saved), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["queries"] == 24
+    assert report["chance"] == 0.25
+    assert report["telling"][0]["feature"] == "age_s"
+
+
+def test_audit_of_traces_refuses_applications_without_evidence(fake, capsys):
+    assert main(["audit", "lamp", "--traces", "--num-queries", "3", "--seed", "1"]) == 2
+    assert "--traces: lamp has no evidence to read" in capsys.readouterr().err
+
+
+def test_audit_of_traces_without_scikit_learn_names_the_extra(fake, capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "netarena.leakage", raising=False)
+    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+    assert main(["audit", "lamp", "--traces"]) == 2
+    assert 'pip install "netarena[audit]"' in capsys.readouterr().err
+
+
+def test_audit_takes_evidence_with_traces_only(fake, capsys, tmp_path):
+    assert main(["audit", "lamp", "--out", str(tmp_path / "evidence.jsonl")]) == 2
+    assert "--out: goes with --traces" in capsys.readouterr().err
 
 
 def test_audit_of_invalid_queries_has_status_1(fake, capsys):
