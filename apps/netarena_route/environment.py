@@ -1,4 +1,4 @@
-"""The live world of one query: a network that was built healthy, broken, and proven broken.
+"""The live world of one query: a network that is built with its faults, and proven broken.
 
 The network itself lives in a process of its own (``client``); what is done here is the order of
 things, and what the agent is told.
@@ -79,8 +79,8 @@ class RouteEnvironment(Networked):
         self._traced = config.briefing is Briefing.TICKET
 
     async def open(self) -> State:
-        """Build the healthy network and verify it, inject the faults in their order, and verify
-        that exactly what they should break is broken.
+        """Build the network with its faults, and verify that exactly what they should break is
+        broken.
 
         Raises EnvironmentFailed for a network that cannot be built or is not broken as it should.
         """
@@ -88,17 +88,12 @@ class RouteEnvironment(Networked):
             self._world, faults = world_of(self._query), faults_of(self._query)
         except ValueError as error:  # a file of queries may hold anything
             raise EnvironmentFailed(f"no query of routing: {error}", proven_ours=True) from None
+        wanted = expected(self._world, faults)
         self._net = await self._warm.begin(self._world, self._emulator)
-        await self._net.build()
-        if self._traced:  # all at once: what is left of one is held against what was before all
-            await self._net.inject((one for each in faults for one in each.inject), traced=True)
-        else:
-            for fault in faults:
-                await self._net.inject(fault.inject)
+        commands = [one for each in faults for one in each.inject]
+        await self._net.build(commands, wanted, traced=self._traced)
         state = await self._net.observe()
-        if difference := _difference(
-            self._world, expected(self._world, faults), fields(state)["matrix"]
-        ):
+        if difference := _difference(self._world, wanted, fields(state)["matrix"]):
             parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
             raise EnvironmentFailed(
                 f"the faults do not show as they should: {parts}: {difference}", evidence=state

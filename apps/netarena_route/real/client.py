@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from netarena.errors import EnvironmentFailed, one_line
@@ -76,19 +76,26 @@ class Net:
         #: of the last ``build``: see ``Worker.build``
         self.times: dict[str, float] = {}
 
-    async def build(self) -> None:
-        """Make it, and verify that exactly the intended pairs work."""
-        self.times = await self._ask("build", **self._made_of)
+    async def build(
+        self, faults: Iterable[Order] = (), wanted: Sequence[str] = (), *, traced: bool = False
+    ) -> None:
+        """Make it with its faults, and verify that exactly the pairs of ``wanted`` work, a row of
+        ``0`` and ``1`` for each source; without any, that exactly the intended ones do.
+
+        With ``traced`` states report what is left of the faults, or, where there are none, what an
+        agent's commands change.
+        """
+        broken: dict[str, Any] = {}
+        if commands := [[one.machine, one.command] for one in faults]:
+            broken = {"faults": commands, "wanted": [*wanted]}
+        if traced:
+            broken["traced"] = True
+        self.times = await self._ask("build", **self._made_of, **broken)
         self.waited_s += self.times["waited_s"]
 
-    async def inject(self, orders: Iterable[Order], *, traced: bool = False) -> None:
-        """Run commands of our own as root of the network, each of which must succeed.
-
-        From then on states tell what is left of what was ``traced``, or, where that was nothing,
-        what an agent's commands change.
-        """
-        commands = [[one.machine, one.command] for one in orders]
-        await self._ask("inject", commands=commands, **({"traced": True} if traced else {}))
+    async def inject(self, orders: Iterable[Order]) -> None:
+        """Run commands of our own as root of the network, each of which must succeed."""
+        await self._ask("inject", commands=[[one.machine, one.command] for one in orders])
 
     async def run(self, machine: str, command: str, timeout_s: float) -> Output:
         """Run what an agent sent in the sandbox, on a machine of the world."""

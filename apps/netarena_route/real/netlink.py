@@ -19,11 +19,11 @@ from typing import NamedTuple, Self
 #: the family of nftables (linux/netlink.h; Python does not name it)
 NETFILTER = 12
 
-GETLINK, SETLINK = 18, 19
-GETADDR = 22
-GETROUTE = 26
+NEWLINK, GETLINK, SETLINK = 16, 18, 19
+NEWADDR, DELADDR, GETADDR = 20, 21, 22
+NEWROUTE, DELROUTE, GETROUTE = 24, 25, 26
 NEWNEIGH, DELNEIGH, GETNEIGH = 28, 29, 30
-GETRULE = 34
+NEWRULE, DELRULE, GETRULE = 32, 33, 34
 GETNEXTHOP = 106
 NEWQDISC, DELQDISC, GETQDISC = 36, 37, 38
 _GETNEIGHTBL = 66
@@ -161,6 +161,7 @@ IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA = 18, 1, 5
 _IFLA_OPERSTATE, _IFLA_CARRIER = 16, 33
 _IFLA_QUEUES = (31, 32)  # to send from, and to receive with
 _IFF_UP = 0x1
+_IFLA_IFNAME, _IFLA_NET_NS_FD, _INFO_DATA, _VETH_PEER = 3, 28, 2, 1
 _OPER_UP = b"\6"  # of RFC 2863
 _TRAFFIC = struct.Struct("=BxxxiIII")
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
@@ -197,6 +198,31 @@ def links(netlink: Netlink) -> Iterator[Link]:
     for content in netlink.dump(GETLINK, body):
         _, _, index, flags, _ = _LINK.unpack_from(content)
         yield Link(index, flags, attributes(content, _LINK.size))
+
+
+def cable(name: str, end: str, space: int) -> Message:
+    """A new pair of veths: ``name`` here, and ``end`` in the network namespace of descriptor
+    ``space``."""
+    other = _LINK.pack(0, 0, 0, 0, 0)
+    other += attribute(_IFLA_IFNAME, end.encode() + b"\0")
+    other += attribute(_IFLA_NET_NS_FD, struct.pack("=I", space))
+    return Message(
+        NEWLINK,
+        _LINK.pack(0, 0, 0, 0, 0)
+        + attribute(_IFLA_IFNAME, name.encode() + b"\0")
+        + nest(
+            IFLA_LINKINFO,
+            attribute(IFLA_INFO_KIND, b"veth\0"),
+            nest(_INFO_DATA, attribute(_VETH_PEER, other)),
+        ),
+        0x400 | 0x200,  # new, and no other
+    )
+
+
+def raise_link(name: str) -> Message:
+    """Bring an interface up."""
+    body = _LINK.pack(0, 0, 0, _IFF_UP, _IFF_UP)
+    return Message(SETLINK, body + attribute(_IFLA_IFNAME, name.encode() + b"\0"))
 
 
 def unsettled(link: Link) -> bool:

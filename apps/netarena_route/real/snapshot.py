@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from subprocess import CalledProcessError, TimeoutExpired
+from typing import NamedTuple
 
 from netarena.sandbox.shell import entered
 from netarena_route.real.netlink import (
@@ -65,14 +66,27 @@ _LOOPBACK = IPv4Network("127.0.0.0/8")
 _SET = re.compile(r"sysctl -w ([^\s=]+)=")
 
 
+class Held(NamedTuple):
+    """What a machine holds: its entries, and the networks that it takes for its own, each with
+    its first address and its length."""
+
+    entries: dict[Entry, None]
+    networks: list[tuple[int, int]]
+
+
 class Snapshot:
-    """The healthy state of one network, for what comes later to be held against.
+    """The intended state of one network, for what comes later to be held against.
 
     ``netlinks`` has a socket for each machine and, under the empty name, the switches'.
+    ``intended`` is what those machines hold as intended that hold something else now.
     """
 
     def __init__(
-        self, world: World, spaces: Mapping[str, int], netlinks: Mapping[str, Netlink]
+        self,
+        world: World,
+        spaces: Mapping[str, int],
+        netlinks: Mapping[str, Netlink],
+        intended: Mapping[str, Held],
     ) -> None:
         self._world = world
         self._spaces = spaces
@@ -82,14 +96,16 @@ class Snapshot:
             for machine in world.machines
             for interface in machine.interfaces
         }
-        self._healthy = {
-            machine.name: list(self._entries(machine)[0]) for machine in world.machines
+        held = {
+            machine.name: intended.get(machine.name) or self._hold(machine)
+            for machine in world.machines
         }
+        self._healthy = {name: list(one.entries) for name, one in held.items()}
         #: what locks have one machine hold of another's, by design
         self._granted = {
-            (machine.name, address)
-            for machine in world.machines
-            for address in self._stolen(machine.name, self._entries(machine)[1])
+            (name, address)
+            for name, one in held.items()
+            for address in self._stolen(name, one.networks)
         }
         self._switches = self._switch_lines()
 
@@ -101,7 +117,7 @@ class Snapshot:
         """
         stolen, collateral = [], []
         for machine in self._world.machines:
-            entries, held = self._entries(machine)
+            entries, held = self._hold(machine)
             present = set(entries)
             collateral += [
                 [machine.name, *entry]
@@ -119,9 +135,8 @@ class Snapshot:
         switches += [f"+ {line}" for line in lines if line not in before]
         return stolen, collateral, switches
 
-    def entries(self, machine: str) -> Mapping[Entry, None]:
-        """What a machine holds now."""
-        return self._entries(self._world.machine(machine))[0]
+    def _hold(self, machine: Machine) -> Held:
+        return hold(machine, self._spaces[machine.name], self._netlinks[machine.name])
 
     def _stolen(self, name: str, held: Sequence[tuple[int, int]]) -> list[str]:
         """Addresses of others in what a machine holds: networks as (first address, length)."""
@@ -141,35 +156,6 @@ class Snapshot:
         last = first + (1 << 32 - length) - 1
         yield from (owned for owned in self._owners if first <= owned <= last)
 
-    def _entries(self, machine: Machine) -> tuple[dict[Entry, None], list[tuple[int, int]]]:
-        """All entries of a machine, and the networks that it takes for its own."""
-        netlink = self._netlinks[machine.name]
-        found: dict[Entry, None] = {}
-        held: list[tuple[int, int]] = []
-        names: dict[int, str] = {}
-        for link in links(netlink):
-            names[link.ifindex] = _text(link.attributes.get(_IFLA_IFNAME, b""))
-        for content in netlink.dump(GETADDR, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0)):
-            _, length, _, _, index = _ADDRESS.unpack_from(content)
-            local = attributes(content, _ADDRESS.size).get(_IFA_LOCAL)
-            if local and int.from_bytes(local, "big") >> 24 != 127:
-                held.append((int.from_bytes(local, "big"), 32))
-                name = names.get(index, "?")
-                found["address", f"{socket.inet_ntoa(local)}/{length} dev {name}"] = None
-        for content in netlink.dump(GETROUTE, _ROUTE.pack(socket.AF_INET, *[0] * 8)):
-            kind, text, network = _route(content, names)
-            if kind == _LOCAL_TYPE and network[0] >> 24 != 127:
-                held.append(network)
-            if text and network[0] >> 24 != 127:
-                found["route", text] = None
-        for content in netlink.dump(GETRULE, _ROUTE.pack(socket.AF_INET, *[0] * 8)):
-            found["rule", _rule(content)] = None
-        if machine.filters or machine.sysctls or machine.commands:
-            with entered(self._spaces[machine.name]):
-                found.update(dict.fromkeys(_filters(machine)))
-                found.update(dict.fromkeys(_sysctls(machine)))
-        return found, held
-
     def _switch_lines(self) -> list[str]:
         netlink = self._netlinks[""]
         found = list(links(netlink))
@@ -188,6 +174,35 @@ class Snapshot:
             for content in netlink.dump(GETRULE, _ROUTE.pack(socket.AF_INET, *[0] * 8))
         ]
         return lines
+
+
+def hold(machine: Machine, space: int, netlink: Netlink) -> Held:
+    """What a machine holds now, by its namespace and a socket in it."""
+    found: dict[Entry, None] = {}
+    held: list[tuple[int, int]] = []
+    names: dict[int, str] = {}
+    for link in links(netlink):
+        names[link.ifindex] = _text(link.attributes.get(_IFLA_IFNAME, b""))
+    for content in netlink.dump(GETADDR, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0)):
+        _, length, _, _, index = _ADDRESS.unpack_from(content)
+        local = attributes(content, _ADDRESS.size).get(_IFA_LOCAL)
+        if local and int.from_bytes(local, "big") >> 24 != 127:
+            held.append((int.from_bytes(local, "big"), 32))
+            name = names.get(index, "?")
+            found["address", f"{socket.inet_ntoa(local)}/{length} dev {name}"] = None
+    for content in netlink.dump(GETROUTE, _ROUTE.pack(socket.AF_INET, *[0] * 8)):
+        kind, text, network = _route(content, names)
+        if kind == _LOCAL_TYPE and network[0] >> 24 != 127:
+            held.append(network)
+        if text and network[0] >> 24 != 127:
+            found["route", text] = None
+    for content in netlink.dump(GETRULE, _ROUTE.pack(socket.AF_INET, *[0] * 8)):
+        found["rule", _rule(content)] = None
+    if machine.filters or machine.sysctls or machine.commands:
+        with entered(space):
+            found.update(dict.fromkeys(_filters(machine)))
+            found.update(dict.fromkeys(_sysctls(machine)))
+    return Held(found, held)
 
 
 def _text(value: bytes) -> str:
@@ -280,7 +295,7 @@ def _filters(machine: Machine) -> Iterator[Entry]:
     for line in saved.splitlines():
         if line.startswith("*"):
             table = line[1:]
-        elif line.startswith(":"):
+        elif line.startswith(":") and line.split()[1] != "ACCEPT":  # that is there of itself
             yield "filter", f"-t {table} -P {' '.join(line[1:].split()[:2])}"
         elif line.startswith("-"):
             yield "filter", f"-t {table} {line.strip()}"

@@ -7,7 +7,8 @@ be right by every ping and half.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from netarena.sandbox.shell import entered
@@ -32,6 +33,8 @@ _LISTED = frozenset(
     for family in ("ip", "ip6", "arp", "bridge")
     for name in ("filter", "nat", "mangle", "raw", "security", "broute")
 )
+#: of a queue, which the kernel numbers
+_HANDLE = re.compile(r"^(qdisc \S+) \S+")
 _NET = Path("/proc/sys/net/ipv4")
 #: of the kernel, and of each interface
 _SETTINGS = ("ip_forward", "icmp_echo_ignore_all", "ip_default_ttl")
@@ -42,31 +45,27 @@ _UP, _NOARP, _MTU, _NAME = 0x1, 0x80, 4, 3
 
 
 class Trace:
-    """What is on machines, for what comes later to be held against."""
+    """What is on machines, for what comes later to be held against.
+
+    ``look`` reads a machine. ``faults`` has what those machines held that have faults, before and
+    with them; without any, whatever commands change is told.
+    """
 
     def __init__(
         self,
-        spaces: Mapping[str, int],
-        netlinks: Mapping[str, Netlink],
-        entries: Callable[[str], Mapping[Entry, None]],
+        look: Callable[[str], frozenset[Entry]],
+        faults: Mapping[str, tuple[frozenset[Entry], frozenset[Entry]]],
     ) -> None:
-        self._spaces = spaces
-        self._netlinks = netlinks
-        self._entries = entries
-        self._before: dict[str, set[Entry]] = {}
+        self._look = look
+        self._quiet = not faults
+        self._before: dict[str, frozenset[Entry]] = {name: one for name, (one, _) in faults.items()}
         #: what was added to a machine, and taken from it
-        self._marked: dict[str, tuple[set[Entry], set[Entry]]] = {}
+        self._marked = {name: (now - one, one - now) for name, (one, now) in faults.items()}
 
-    def look(self, machine: str) -> None:
-        """Before anything is done to a machine; the first look counts."""
-        if machine not in self._before:
-            self._before[machine] = set(self._read(machine))
-
-    def mark(self) -> None:
-        """What has been done since is what may be left."""
-        for machine, before in self._before.items():
-            now = set(self._read(machine))
-            self._marked[machine] = (now - before, before - now)
+    def touch(self, machine: str) -> None:
+        """Before a command is run on a machine; the first time counts."""
+        if self._quiet and machine not in self._before:
+            self._before[machine] = self._look(machine)
 
     def left(self) -> list[list[str]]:
         """Rows (machine, what, text): what was done to it and is still so; of a machine without a
@@ -74,7 +73,7 @@ class Trace:
         the last row says how many more."""
         found = []
         for machine, before in self._before.items():
-            now = set(self._read(machine))
+            now = self._look(machine)
             added, gone = self._marked.get(machine, (now - before, before - now))
             found += [[machine, what, text] for what, text in sorted(added & now)]
             replaced = {(what, text.partition("=")[0]) for what, text in added}
@@ -87,23 +86,30 @@ class Trace:
             found[_MAX_ROWS:] = [[found[_MAX_ROWS][0], "and", f"{more} more"]]
         return [[machine, what, text[:_MAX_CHARS]] for machine, what, text in found]
 
-    def _read(self, machine: str) -> Iterator[Entry]:
-        yield from (one for one in self._entries(machine) if one[0] not in {"filter", "sysctl"})
-        for link in links(self._netlinks[machine]):
-            name = link.attributes.get(_NAME, b"").rstrip(b"\0").decode("utf-8", "replace")
-            mtu = int.from_bytes(link.attributes.get(_MTU, b""), "little")
-            yield (
-                "link",
-                f"{name}={'up' if link.flags & _UP else 'down'} mtu {mtu}"
-                + (" noarp" if link.flags & _NOARP and name != "lo" else ""),
-            )
-        with entered(self._spaces[machine]):
-            yield from _list(run_shell(f"{{ {_LISTING}\n}} 2>/dev/null || true").stdout)
-            for name in _SETTINGS:
-                yield "sysctl", _setting(Path(name))
-            for port in sorted((_NET / "conf").iterdir()):
-                for name in _PORT_SETTINGS:
-                    yield "sysctl", _setting(Path("conf", port.name, name))
+
+def state(space: int, netlink: Netlink, held: Iterable[Entry]) -> frozenset[Entry]:
+    """What is on a machine now, by its namespace and a socket in it; ``held`` are the entries of a
+    snapshot."""
+    return frozenset(_read(space, netlink, held))
+
+
+def _read(space: int, netlink: Netlink, held: Iterable[Entry]) -> Iterator[Entry]:
+    yield from (one for one in held if one[0] not in {"filter", "sysctl"})
+    for link in links(netlink):
+        name = link.attributes.get(_NAME, b"").rstrip(b"\0").decode("utf-8", "replace")
+        mtu = int.from_bytes(link.attributes.get(_MTU, b""), "little")
+        yield (
+            "link",
+            f"{name}={'up' if link.flags & _UP else 'down'} mtu {mtu}"
+            + (" noarp" if link.flags & _NOARP and name != "lo" else ""),
+        )
+    with entered(space):
+        yield from _list(run_shell(f"{{ {_LISTING}\n}} 2>/dev/null || true").stdout)
+        for name in _SETTINGS:
+            yield "sysctl", _setting(Path(name))
+        for port in sorted((_NET / "conf").iterdir()):
+            for name in _PORT_SETTINGS:
+                yield "sysctl", _setting(Path("conf", port.name, name))
 
 
 def _setting(name: Path) -> str:
@@ -121,8 +127,8 @@ def _list(printed: str) -> Iterator[Entry]:
         if line.startswith(_MARK):
             what = line.removeprefix(_MARK)
         elif what != "filter":
-            if line and line not in _LISTED:
-                yield what, line
+            if line and line not in _LISTED and not line.startswith("qdisc noqueue "):
+                yield what, _HANDLE.sub(r"\1", line) if what == "queue" else line
         elif line.startswith("*"):
             table = line[1:]
         elif line.startswith(":") and line.split()[1] != "ACCEPT":

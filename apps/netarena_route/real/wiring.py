@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pyroute2 import IPRoute
 
 from netarena.sandbox.shell import entered
-from netarena_route.real.netlink import Message, Netlink, permanent_neighbour
+from netarena_route.real.form import Form, loading, write
+from netarena_route.real.netlink import Netlink
 from netarena_route.world.model import Interface, Machine, World
 
 _NET = Path("/proc/sys/net")
-_DEFAULT_ROUTE = re.compile(r"default via ([0-9.]+)")
 
 
 def cables(world: World) -> Iterator[tuple[str, Interface, str]]:
@@ -51,51 +50,39 @@ BASELINE = {
 }
 
 
-def configure(world: World, spaces: Mapping[str, int]) -> None:
-    """Bring a built network's switches and machines to what the world says is healthy.
+def configure(world: World, spaces: Mapping[str, int], forms: Mapping[str, Form]) -> None:
+    """Write the form of each machine of a new network, once, and start its switches.
 
-    The thread is in the switches' namespace, ``spaces`` has the machines'. Raises OSError,
-    pyroute2's NetlinkError, or subprocess.CalledProcessError for an entry of the world that the
+    The thread is in the switches' namespace, ``spaces`` has the machines'. All machines are written
+    in their order by the same messages, whatever their forms hold, and rulesets after all else.
+    Raises OSError, pyroute2's NetlinkError, or subprocess.CalledProcessError for an entry that the
     kernel refuses.
     """
     for space in (None, *spaces.values()):
         with entered(space):
-            for name, value in BASELINE.items():
-                with contextlib.suppress(FileNotFoundError):
-                    (_NET / name).write_text(value, encoding="ascii")
+            set_baseline()
     with IPRoute() as route:
         for link in ("lo", *world.switches, *(port for _, _, port in cables(world))):
             route.link("set", index=socket.if_nametoindex(link), state="up")
     for number, machine in enumerate(world.machines):
-        with entered(spaces[machine.name]):
-            _configure_machine(number, machine)
-    if world.permanent:
-        _know_neighbours(world, spaces)
+        with entered(spaces[machine.name]), Netlink() as netlink:
+            write(forms[machine.name], netlink, hardware(number, machine))
+    for machine in world.machines:
+        if text := loading(forms[machine.name]):
+            with entered(spaces[machine.name]):
+                run_shell(text)
 
 
-def _configure_machine(number: int, machine: Machine) -> None:
-    with IPRoute() as route:
-        route.link("set", index=socket.if_nametoindex("lo"), state="up")
-        for port, interface in enumerate(machine.interfaces):
-            index = socket.if_nametoindex(interface.name)
-            address = mac(number, port).hex(":")
-            route.link("set", index=index, address=address, state="up")
-            host, _, length = interface.address.partition("/")
-            route.addr("add", index=index, address=host, prefixlen=int(length))
-        rest = []
-        for entry in machine.routes:
-            if match := _DEFAULT_ROUTE.fullmatch(entry):  # what each of a thousand hosts has
-                # by a command that repairs it, as by this: nothing tells whom a fault has touched
-                route.route("add", dst="default", gateway=match[1], proto="boot")
-            else:
-                rest.append(f"ip route add {entry}")
-    rest += [f"ip rule add {entry}" for entry in machine.rules]
-    rest += [f"iptables -w {entry}" for entry in machine.filters]
-    for name, value in machine.sysctls:
-        Path("/proc/sys", *name.split(".")).write_text(value, encoding="ascii")
-    rest += [f"{command} || exit" for command in machine.commands]
-    if rest:
-        run_shell("set -e\n" + "\n".join(rest))
+def set_baseline() -> None:
+    """Give a new namespace, the calling thread's, the settings that it may have inherited."""
+    for name, value in BASELINE.items():
+        with contextlib.suppress(FileNotFoundError):
+            (_NET / name).write_text(value, encoding="ascii")
+
+
+def hardware(number: int, machine: Machine) -> dict[str, bytes]:
+    """The hardware address of each port of a machine, which is ``number`` in the world's order."""
+    return {one.name: mac(number, port) for port, one in enumerate(machine.interfaces)}
 
 
 def run_shell(text: str) -> subprocess.CompletedProcess[str]:
@@ -117,21 +104,21 @@ def run_shell(text: str) -> subprocess.CompletedProcess[str]:
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
-def _know_neighbours(world: World, spaces: Mapping[str, int]) -> None:
+def known_neighbours(world: World) -> Iterator[list[tuple[str, str, bytes]]]:
+    """Of each machine in the world's order, its permanent neighbours: port, address, hardware
+    address. Empty lists where neighbours are learnt."""
     members: list[list[tuple[str, bytes]]] = [[] for _ in world.switches]
     for number, machine in enumerate(world.machines):
         for port, interface in enumerate(machine.interfaces):
-            address = interface.address.partition("/")[0]
-            members[interface.subnet].append((address, mac(number, port)))
+            members[interface.subnet].append((_ip(interface), mac(number, port)))
     for machine in world.machines:
-        with entered(spaces[machine.name]), Netlink() as netlink:
-            netlink.send(_neighbours(machine, members))
+        yield [
+            (interface.name, address, known)
+            for interface in machine.interfaces
+            for address, known in members[interface.subnet]
+            if world.permanent and address != _ip(interface)
+        ]
 
 
-def _neighbours(machine: Machine, members: Sequence[Sequence[tuple[str, bytes]]]) -> list[Message]:
-    return [
-        permanent_neighbour(socket.if_nametoindex(interface.name), address, hardware)
-        for interface in machine.interfaces
-        for address, hardware in members[interface.subnet]
-        if address != interface.address.partition("/")[0]
-    ]
+def _ip(interface: Interface) -> str:
+    return interface.address.partition("/")[0]

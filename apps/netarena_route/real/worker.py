@@ -16,17 +16,19 @@ import resource
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from subprocess import CalledProcessError, SubprocessError
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import shell
 from netarena.sandbox.namespace import network_files
 from netarena.sandbox.shell import Room, entered
 from netarena_route.real import mn, netns
+from netarena_route.real.draft import draft
 from netarena_route.real.guard import Guard, process_limit
 from netarena_route.real.netlink import (
     Netlink,
@@ -46,12 +48,12 @@ from netarena_route.real.netlink import (
     unsettled,
 )
 from netarena_route.real.prober import Echo, Prober, Pulse, Round, open_socket
-from netarena_route.real.snapshot import Snapshot
+from netarena_route.real.snapshot import Entry, Held, Snapshot, hold
 from netarena_route.real.tool import hide_consoles, room
-from netarena_route.real.trace import Trace
+from netarena_route.real.trace import Trace, state
 from netarena_route.real.turn import Turns
 from netarena_route.real.wiring import configure, run_shell
-from netarena_route.world.model import World
+from netarena_route.world.model import Machine, World
 
 EMULATORS: Mapping[str, Callable[[World], Mapping[str, int]]] = {
     "mininet": mn.build,
@@ -76,6 +78,19 @@ _CALM_S = 0.5
 OPEN_FILES = 16384
 
 
+class _Look(NamedTuple):
+    """A reading of a machine: what a snapshot has of it, and what a trace has, if it is to."""
+
+    held: Held
+    entries: frozenset[Entry]
+
+
+def _look(machine: Machine, space: int, netlink: Netlink, *, traced: Container[str]) -> _Look:
+    held = hold(machine, space, netlink)
+    found = state(space, netlink, held.entries) if machine.name in traced else frozenset()
+    return _Look(held, found)
+
+
 class Worker:
     """One network, from its world to its end."""
 
@@ -96,7 +111,6 @@ class Worker:
         self._notes: list[str] = []
         #: of a ticket: what faults left, or where there is none, what commands changed
         self._trace: Trace | None = None
-        self._quiet = False
 
     @property
     def _names(self) -> Sequence[str]:
@@ -153,11 +167,20 @@ class Worker:
         answer["cpu_s"] = cpu_used_s()
         return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
 
-    def build(self, world: dict[str, Any], emulator: str) -> dict[str, float]:
-        """Make the network and verify that it is healthy; how long each took, in s.
+    def build(
+        self,
+        world: dict[str, Any],
+        emulator: str,
+        faults: Sequence[tuple[str, str]] = (),
+        wanted: Sequence[str] = (),
+        traced: bool = False,  # noqa: FBT001, FBT002 -- of a message
+    ) -> dict[str, float]:
+        """Make the network with its faults and verify it; how long each took, in s.
 
-        ``cpu_s`` is what making it used, ``waited_s`` the part of verifying that was waiting for
-        pings that never came.
+        ``faults`` are commands of our own, each with its machine; ``wanted`` is the matrix that
+        they come to, by default the intended one. With ``traced`` each state reports what is left
+        of the faults, and without any what commands change. ``cpu_s`` is what making the network
+        used, ``waited_s`` the part of verifying that was waiting for pings that never came.
         """
         began = time.monotonic()
         self._world = World.model_validate(world)
@@ -166,14 +189,33 @@ class Worker:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, OPEN_FILES), hard))
         if self._alone:
             hide_consoles()
+        commands: dict[str, list[str]] = {}
+        for machine, command in faults:
+            commands.setdefault(machine, []).append(command)
+        forms, drafts = draft(
+            self._world, commands, partial(_look, traced=set(commands) if traced else ())
+        )
         self._spaces = EMULATORS[emulator](self._world)
         for space in self._spaces.values():
             self._stack.callback(os.close, space)
-        configure(self._world, self._spaces)
+        configure(self._world, self._spaces, forms)
         self._listen()
         built, cpu_s = time.monotonic(), cpu_used_s()
-        waited_s = self._verify()
-        self._snapshot = Snapshot(self._world, self._spaces, self._netlinks)
+        self._snapshot = Snapshot(
+            self._world,
+            self._spaces,
+            self._netlinks,
+            {name: one.intended.held for name, one in drafts.items()},
+        )
+        if traced:
+            self._trace = Trace(
+                self._look_at,
+                {
+                    name: (drafts[name].intended.entries, drafts[name].faulty.entries)
+                    for name in commands
+                },
+            )
+        waited_s = self._verify(tuple(wanted) or self._world.intended)
         return {
             "built_s": built - began,
             "cpu_s": cpu_s,
@@ -181,27 +223,28 @@ class Worker:
             "waited_s": waited_s,
         }
 
-    def inject(self, commands: list[list[str]], traced: bool = False) -> None:  # noqa: FBT001, FBT002 -- of a message
-        """Run (machine, command) pairs of our own, each of which must succeed; ``traced`` has each
-        state tell what is left of them, and without any what later commands change."""
-        if traced:
-            self._quiet = not commands
-            self._trace = self._trace or Trace(self._spaces, self._netlinks, self._snapshot.entries)
-            for machine, _ in commands:
-                self._trace.look(machine)
+    def _look_at(self, machine: str) -> frozenset[Entry]:
+        """What is on a machine now, as a trace has it."""
+        return _look(
+            self._world.machine(machine),
+            self._spaces[machine],
+            self._netlinks[machine],
+            traced=(machine,),
+        ).entries
+
+    def inject(self, commands: list[list[str]]) -> None:
+        """Run (machine, command) pairs of our own, each of which must succeed: for tests."""
         for machine, command in commands:
             with entered(self._spaces[machine]):
                 run_shell(command)
-        if self._trace is not None and not self._quiet:
-            self._trace.mark()
 
     def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
         """Run what an agent sent, in the sandbox; an unknown machine is a KeyError."""
         space = self._spaces[machine]
         machines = len(self._names)
         guard = self._guards[machine] = Guard(space, machines)
-        if self._trace is not None and self._quiet:
-            self._trace.look(machine)
+        if self._trace is not None:
+            self._trace.touch(machine)
         with contextlib.ExitStack() as stack:
             network = None
             if self._alone:
@@ -324,9 +367,9 @@ class Worker:
         machines = [one for name in self._names if queues(one := self._netlinks[name])]
         return lambda: [queue for machine in machines for queue in queues(machine)]
 
-    def _verify(self) -> float:
-        """Measure until each pair that must work has worked, and no other ever; how long pings
-        that never came were waited for.
+    def _verify(self, wanted: tuple[str, ...]) -> float:
+        """Measure until each pair that works in ``wanted`` has worked, and no other ever; how long
+        pings that never came were waited for.
 
         No command of an agent has run yet: what is lost in one round and not in the next is lost
         to others, who keep the kernel busy or fill its queues. Raises RuntimeError.
@@ -340,12 +383,14 @@ class Worker:
             found = self._measure(crowd_until=-math.inf)
             waited_s += found.waited_s
             seen = _combine(max, seen, found.rows)
-            if seen == self._world.intended:
+            if seen == wanted:
                 return waited_s
             if deadline is None:  # one round at the largest sizes takes longer than all waiting
                 deadline = time.monotonic() + HEALTHY_S
             if number >= _LEAST_ROUNDS and time.monotonic() > deadline:
-                raise RuntimeError(f"not healthy after {HEALTHY_S:g} s: {self._first_wrong(seen)}")
+                raise RuntimeError(
+                    f"not as computed after {HEALTHY_S:g} s: {self._first_wrong(wanted, seen)}"
+                )
             time.sleep(pause_s)  # of a kernel that others keep busy
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -423,10 +468,10 @@ class Worker:
 
         return grown
 
-    def _first_wrong(self, rows: tuple[str, ...]) -> str:
+    def _first_wrong(self, wanted: tuple[str, ...], rows: tuple[str, ...]) -> str:
         names = self._world.endpoints
-        for source, (row, healthy) in enumerate(zip(rows, self._world.intended, strict=True)):
-            for target, (now, should) in enumerate(zip(row, healthy, strict=True)):
+        for source, (row, computed) in enumerate(zip(rows, wanted, strict=True)):
+            for target, (now, should) in enumerate(zip(row, computed, strict=True)):
                 if now != should:
                     verb = "does not reach" if should == "1" else "reaches"
                     return f"{names[source]} {verb} {names[target]}"

@@ -32,11 +32,10 @@ class Network:
         self.did.append(emulator)
         return self
 
-    async def build(self) -> None:
-        self.did.append("build")
-
-    async def inject(self, orders: Iterable[Command]) -> None:
-        self.did.extend(orders)
+    async def build(
+        self, faults: Iterable[Command], wanted: tuple[str, ...], *, traced: bool
+    ) -> None:
+        self.did += ["build", *faults, wanted, traced]
 
     async def run(self, machine: str, command: str, timeout_s: float) -> Output:
         self.did.append((machine, command, timeout_s))
@@ -67,7 +66,8 @@ def test_a_network_is_built_broken_and_proven_broken(query: Query) -> None:
         state = await world.open()
         assert state == await world.observe()
         (fault,) = faults_of(query)
-        assert network.did == ["netns", "build", *fault.inject]
+        wanted = expected(world_of(query), [fault])
+        assert network.did == ["netns", "build", *fault.inject, wanted, False]
         await world.close()
         await world.close()
         assert network.did[-1] == "close"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from netarena_route.real.snapshot import Entry
@@ -27,6 +25,7 @@ table bridge nat
 table inet guard
 == queue
 qdisc noqueue 0: dev lo root refcnt 2
+qdisc tbf 8001: dev p1_h1-eth0 root refcnt 2
 == neighbour
 10.0.0.2 dev p1_h1-eth0 lladdr 02:00:00:00:00:01 PERMANENT
 """
@@ -37,20 +36,21 @@ def test_what_programs_print_is_told_without_what_is_there_of_itself() -> None:
         ("filter", "-t mangle -A PREROUTING -s 10.0.0.1/32 -j DROP"),
         ("filter", "-t filter -P FORWARD DROP"),
         ("nft", "table inet guard"),
-        ("queue", "qdisc noqueue 0: dev lo root refcnt 2"),
+        ("queue", "qdisc tbf dev p1_h1-eth0 root refcnt 2"),
         ("neighbour", "10.0.0.2 dev p1_h1-eth0 lladdr 02:00:00:00:00:01 PERMANENT"),
     ]
 
 
-class Machines(Trace):
-    """Machines whose entries are told."""
+class Machines:
+    """Machines whose entries are told, and a trace of them."""
 
-    def __init__(self, **held: set[Entry]) -> None:
-        super().__init__({}, {}, lambda _: {})
+    def __init__(
+        self,
+        faults: dict[str, tuple[frozenset[Entry], frozenset[Entry]]] | None = None,
+        **held: set[Entry],
+    ) -> None:
         self.held = held
-
-    def _read(self, machine: str) -> Iterator[Entry]:
-        yield from self.held[machine]
+        self.trace = Trace(lambda name: frozenset(self.held[name]), faults or {})
 
 
 RULE, OTHER = ("rule", "10: prohibit"), ("route", "unicast 10.0.0.0/8 table main")
@@ -69,30 +69,29 @@ OFF, ON = ("sysctl", "ip_forward=0"), ("sysctl", "ip_forward=1")
     ],
 )
 def test_what_faults_did_and_is_still_so_is_left(now: set[Entry], left: list[list[str]]) -> None:
-    machines = Machines(r0={ON, OTHER})
-    machines.look("r0")
-    machines.held["r0"] = {RULE, OFF}
-    machines.mark()
-    machines.held["r0"] = now
-    told = [[what, "-" if text.startswith("- ") else text] for _, what, text in machines.left()]
+    machines = Machines({"r0": (frozenset({ON, OTHER}), frozenset({RULE, OFF}))}, r0=now)
+    machines.trace.touch("r0")
+    rows = machines.trace.left()
+    told = [[what, "-" if text.startswith("- ") else text] for _, what, text in rows]
     assert told == left
 
 
-def test_without_a_mark_whatever_differs_is_told() -> None:
+def test_without_faults_every_difference_is_told() -> None:
     machines = Machines(h1={ON})
-    machines.look("h1")
-    machines.look("h1")
-    assert machines.left() == []
+    machines.trace.touch("h1")
+    assert machines.trace.left() == []
     machines.held["h1"] = {OFF, RULE}
-    assert [row[1:] for row in machines.left()] == [[*RULE], [*OFF]]
+    machines.trace.touch("h1")
+    assert [row[1:] for row in machines.trace.left()] == [[*RULE], [*OFF]]
 
 
 def test_of_what_a_command_left_in_thousands_the_first_are_told() -> None:
-    trace = Machines(a=set(), b=set())
+    machines = Machines(a=set(), b=set())
+    trace = machines.trace
     for machine in ("a", "b"):
-        trace.look(machine)
+        trace.touch(machine)
     many = {("route", f"{number:05} {'x' * 500}") for number in range(1000)}
-    trace.held = {"a": many, "b": {RULE}}
+    machines.held = {"a": many, "b": {RULE}}
 
     *rows, last = trace.left()
 

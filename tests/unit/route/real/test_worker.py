@@ -209,10 +209,10 @@ def test_a_new_network_is_healthy_when_each_pair_has_worked_that_must(
     monkeypatch.setattr(worker, "HEALTHY_S", 0.0)
 
     if wrong:
-        with pytest.raises(RuntimeError, match=f"not healthy after 0 s: {wrong}"):
-            served._verify()
+        with pytest.raises(RuntimeError, match=f"not as computed after 0 s: {wrong}"):
+            served._verify(served._world.intended)
     else:
-        assert served._verify() == 0.25 * len(rounds)
+        assert served._verify(served._world.intended) == 0.25 * len(rounds)
 
 
 def test_what_commands_left_is_calmed_while_nothing_is_asked(
