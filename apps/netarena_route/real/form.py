@@ -278,14 +278,17 @@ def read(netlink: Netlink, listed: str) -> Form:
         mtu = int.from_bytes(link.attributes[_IFLA_MTU], sys.byteorder)
         ports.append(Port(name, link.flags & (_UP | (_NOARP if name != LOOPBACK else 0)), mtu))
     found = {kind: tuple(_dump(netlink, sort, names)) for kind, sort in _SORTS.items()}
-    # the kernel's own order of these is nobody's
-    found["neighbours"] = tuple(sorted(found["neighbours"]))
     saved, _, rules = listed.partition(_MARK)
     return Form(
         ports=tuple(sorted(ports)),
+        addresses=found["addresses"],
+        routes=found["routes"],
+        rules=found["rules"],
+        # the kernel's order of these depends on hashes
+        neighbours=tuple(sorted(found["neighbours"])),
+        queues=found["queues"],
         filters=canonical_filters(saved),
         ruleset=canonical_ruleset(rules),
-        **found,
     )
 
 
@@ -351,6 +354,8 @@ def canonical_filters(saved: str) -> str:
     """What ``iptables-save`` printed in an order that depends on the rules only, without counters
     and without chains and tables that let everything pass."""
     tables: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {}
+    policies: dict[str, str] = {}
+    rules: dict[str, list[str]] = {}
     for line in saved.splitlines():
         if line.startswith("*"):
             policies, rules = tables.setdefault(line[1:], ({}, {}))

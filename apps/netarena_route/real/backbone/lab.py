@@ -88,7 +88,9 @@ class Lab(Worker):
     def _names(self) -> Sequence[str]:
         return tuple(self._recipes)
 
-    def build(self, setup: dict[str, Any], emulator: str) -> dict[str, float]:
+    def build(  # type: ignore[override] # it is made of a setup
+        self, setup: dict[str, Any], emulator: str
+    ) -> dict[str, float]:
         """Make the network; how long each took, in s.
 
         Its routers meet when it is first used: what is injected before that has been so when they
