@@ -13,6 +13,7 @@ from typing import ClassVar, Self, cast
 from netarena.application import Drawer, Environment
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
+from netarena.evidence import Evidence
 from netarena.label import EXTENDED, Catalogue
 from netarena.model import (
     Action,
@@ -42,6 +43,7 @@ from netarena_route import (
     action,
     claim,
     diagnosis,
+    evidence,
     picture,
     prompt,
     query,
@@ -259,6 +261,16 @@ class Route(Reactive):
         kind = backbone_live.BackboneEnvironment if _is_backbone(query) else RouteEnvironment
         return kind(query, cast("RouteConfig", config), self._warm)
 
+    async def evidence(self, query_: Query, config: Config) -> Evidence | None:
+        """What a live network shows; see ``netarena_route.evidence``."""
+        scene = evidence.Scene(
+            roles=backbone.roles(query_) if _is_backbone(query_) else _roles(query_),
+            faulty=frozenset(fault.machine for fault in query.faults_of(query_)),
+            reserve=frozenset() if _is_backbone(query_) else frozenset(_world(query_).reserve),
+            endpoints=() if _is_backbone(query_) else _world(query_).endpoints,
+        )
+        return await evidence.collect(query_, self.environment(query_, config), scene)
+
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         """By the states around the step: what was broken before it is not its doing."""
         del initial
@@ -297,6 +309,12 @@ class Route(Reactive):
 
     def check(self, config: Config) -> None:
         diagnosis.check(cast("RouteConfig", config))
+
+
+def _roles(query_: Query) -> dict[str, str]:
+    """The role of each machine, by which evidence is compared."""
+    world = _world(query_)
+    return {name: "router" if name == world.router.name else "host" for name in world.endpoints}
 
 
 def _world(query_: Query) -> World:

@@ -94,3 +94,19 @@ def tell_state(query_: Query, state_: State) -> str:
     """What differs from what is intended, for a log."""
     case = query.case_of(query_)
     return prompt.tell_misfits(case.world, case.wanted, state_)
+
+
+def roles(query_: Query) -> dict[str, str]:
+    """The role of each machine that an agent may log in to, by which evidence is compared."""
+    world = query.case_of(query_).world
+    foreign = {one.router for one in world.outsiders}
+    border = {
+        router.name
+        for router in world.routers
+        if any(peer.asn != world.asn for peer in router.bgp.peers)
+    }
+    found = {
+        router.name: "border router" if router.name in border else "router"
+        for router in world.routers
+    }
+    return found | {host.name: "host" for host in world.hosts if host.zone not in foreign}

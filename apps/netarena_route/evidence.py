@@ -1,0 +1,431 @@
+"""Traces and forms of a live network: what each machine shows, as numbers.
+
+``collect`` opens the network of a query, reads every machine that the agent may log in to through
+the agent's sandbox (``reader``), and closes it. What is read there and is no feature:
+
+- symptoms, which influence traffic: flags, state and MTU of links, addresses, destinations and
+  next hops of routes, rules and verdicts of filters, values of sysctls, queue disciplines, states
+  of sessions and neighbours, and how many there are of each;
+- counters of packets that depend on which pings come through: interfaces, SNMP, connections. Of
+  echo requests and replies only the number for each pair that works is a feature;
+- what the kernel has once for all machines, and what the sandbox makes anew for each command.
+
+Everything else is a trace. Forms are of machines in reserve, which are kept back by intent, and
+of hosts that hold a fault: the shapes of what is set there, without names, addresses and numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shlex
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+from netarena.errors import EnvironmentFailed
+from netarena.evidence import RULE, Candidate, Evidence, relative
+from netarena.model import Execution, Move, Query, State
+
+#: observations whose times are measured, after the first one
+OBSERVATIONS = 2
+#: a shape's length in the name of a feature
+SHAPE_CHARS = 80
+
+#: attributes of netlink messages that are traces, and names for their words: times are in
+#: hundredths of a second since the machine started
+_ATTRIBUTES: Mapping[str, Mapping[int, Sequence[str]]] = {
+    "link": {35: ("carrier_changes",), 47: ("carrier_ups",), 48: ("carrier_downs",),
+             5: ("peer_index",), 13: ("queue_length",), 27: ("group",), 30: ("promiscuity",),
+             37: ("peer_namespace",)},
+    "addr": {6: ("preferred", "valid", "created", "updated")},
+    "route": {12: ("clients", "last_use", "expires", "error", "used")},
+    "neigh": {3: ("confirmed", "used", "updated", "references"), 4: ("probes",)},
+    "rule": {21: ("protocol",)},
+    "qdisc": {},
+}  # fmt: skip
+#: places in the headers of these messages
+_HEADERS: Mapping[str, Mapping[str, slice]] = {
+    "link": {"index": slice(4, 8)},
+    "addr": {"index": slice(4, 8)},
+    "route": {"protocol": slice(5, 6)},
+    "neigh": {"index": slice(4, 8)},
+    "qdisc": {"handle": slice(8, 12)},
+}
+#: keys of FRR's JSON that hold a time, an age, a version or a count of events
+_FRR = re.compile(
+    r"uptime|age$|timer|msec|version|dropped|established|reset|lastspf|spf|lsaseq|seqnumber"
+    r"|linkups|linkdowns|transitions|changes|count|internal|flag|nexthopgroup|update",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"\bp\d+_\w+(?:-eth\d+)?")
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)*(?:/\d+)?")
+_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?|(\d+):(\d+):(\d+)")
+
+#: what ``reader`` gives of one machine
+Reading = Mapping[str, Any]
+
+
+class Readable(Protocol):
+    """The environment of a network."""
+
+    async def open(self) -> State: ...
+
+    async def execute(self, move: Move) -> Execution: ...
+
+    async def observe(self) -> State: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What of a query's world the evidence rests on."""
+
+    #: machine that may be read -> role
+    roles: Mapping[str, str]
+    #: machines that hold a fault
+    faulty: frozenset[str]
+    #: hosts that are kept back by intent
+    reserve: frozenset[str] = frozenset()
+    #: rows and columns of the state's matrix, if it has one
+    endpoints: Sequence[str] = ()
+
+
+async def collect(query: Query, world: Readable, scene: Scene) -> Evidence:
+    """The evidence of ``query``. Raises EnvironmentFailed for a world that cannot be read."""
+    command = f"python3 -c {shlex.quote(_program())}"
+    try:
+        state = await world.open()
+        readings = {}
+        for name in scene.roles:
+            done = await world.execute({"machine": name, "command": command})
+            readings[name] = _decode(name, done.output)
+        spent = []
+        for _ in range(OBSERVATIONS):
+            began = time.monotonic()
+            await world.observe()
+            spent.append(time.monotonic() - began)
+    finally:
+        await world.close()
+    return examine(query, scene, readings, state, spent)
+
+
+def examine(
+    query: Query,
+    scene: Scene,
+    readings: Mapping[str, Reading],
+    state: State,
+    spent_s: Sequence[float] = (),
+) -> Evidence:
+    """The evidence of what was read of each machine; pure."""
+    traces: dict[str, dict[str, float]] = {}
+    echoes = _echoes(scene, readings, state)
+    for role in sorted(set(scene.roles.values())):
+        own = {
+            name: dict(_traces(readings[name])) | echoes.get(name, {})
+            for name in scene.roles
+            if scene.roles[name] == role
+        }
+        traces |= relative(own)
+    unreplied = _unreplied(readings)
+    for name, found in traces.items():
+        found[f"{RULE}unreplied"] = unreplied.get(name, 0.0)
+    locked = [name for name in scene.roles if name in scene.reserve | scene.faulty]
+    forms = {name: dict(_forms(readings[name])) for name in locked} if scene.reserve else {}
+    size = len(scene.endpoints or scene.roles)
+    whole = {"observe_s": median(spent_s) / size**2} if spent_s else {}
+    rounds = [found["echo.sent_per_peer"] for found in echoes.values() if found]
+    if rounds:
+        whole[f"{RULE}rounds"] = max(rounds)
+        whole["echo.spread"] = max(rounds) - median(rounds)
+    return Evidence(
+        id=query.id,
+        label=query.label,
+        wrong=bool(query.actions),
+        candidates=(
+            *(
+                Candidate(name=name, target=name in scene.faulty, role=role, trace=traces[name])
+                for name, role in scene.roles.items()
+            ),
+            *(
+                Candidate(name=name, target=name in scene.faulty, role="kept back", form=form)
+                for name, form in forms.items()
+                if scene.roles[name] == "host"
+            ),
+        ),
+        trace=whole,
+    )
+
+
+def _program() -> str:
+    return Path(__file__).with_name("reader.py").read_text(encoding="utf-8")
+
+
+def _decode(name: str, output: str) -> Reading:
+    try:
+        read: Reading = json.loads(zlib.decompress(base64.b64decode(output.split(maxsplit=1)[0])))
+    except (IndexError, ValueError, zlib.error):
+        raise EnvironmentFailed(f"{name} cannot be read: {output[-200:]!r}") from None
+    return read
+
+
+# traces
+
+
+def _traces(read: Reading) -> Iterator[tuple[str, float]]:
+    for dump in _ATTRIBUTES:
+        yield from _dumped(dump, read[dump])
+    yield from _filters(read["nft"])
+    yield from _order("sysctl.inode", list(read["sysctl_inode"].values()))
+    files = read["files"]
+    if files:
+        first = min(seen[0] for seen in files.values())
+        for number, what in ((0, "modified"), (1, "changed")):
+            for path, seen in files.items():
+                yield f"file.{what} {path}", seen[number] - first
+        for path, seen in files.items():
+            yield f"file.links {path}", seen[6]
+            yield f"file.mode {path}", seen[4]
+        yield from _order("file.inode", [seen[2] for _, seen in sorted(files.items())])
+    for name in ("raw", "packet", "unix", "icmp"):
+        yield f"sockets.{name}", float(read["proc"][name].count("\n"))
+    if "frr" in read:
+        yield from _routing(read)
+
+
+def _dumped(dump: str, messages: Sequence[Any]) -> Iterator[tuple[str, float]]:
+    """Order, extremes and spread of each field over all messages of a dump."""
+    fields: dict[str, list[float]] = {}
+    for header, attributes in messages:
+        for name, place in _HEADERS.get(dump, {}).items():
+            fields.setdefault(name, []).append(int.from_bytes(bytes(header[place]), "little"))
+        for number, names in _ATTRIBUTES[dump].items():
+            value = attributes.get(str(number))
+            words = value if isinstance(value, list) else [] if value is None else [value]
+            for name, word in zip(names, words, strict=False):
+                fields.setdefault(name, []).append(float(word))
+    for name, values in fields.items():
+        yield from _order(f"{dump}.{name}", values)
+
+
+def _order(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
+    """What a series shows: extremes, spread, how far the greatest is ahead, and order."""
+    if not values:
+        return
+    rising = sorted(values)
+    yield f"{name} least", rising[0]
+    yield f"{name} most", rising[-1]
+    if len(values) > 1:
+        yield f"{name} spread", rising[-1] - rising[0]
+        yield f"{name} lead", rising[-1] - rising[-2]
+        yield f"{name} lag", rising[1] - rising[0]
+        falls = sum(a > b for a, b in pairwise(values))
+        yield f"{name} falls", falls / (len(values) - 1)
+        yield f"{name} place of most", values.index(rising[-1]) / (len(values) - 1)
+
+
+def _filters(text: str) -> Iterator[tuple[str, float]]:
+    """Handles of nft: gaps, order, and where the youngest is; counters of rules."""
+    handles: dict[tuple[str, str], list[int]] = {}
+    chains: dict[tuple[str, str, str], list[int]] = {}
+    packets: list[float] = []
+    for entry in _entries(text):
+        for kind, one in entry.items():
+            if "handle" not in one or kind == "table":
+                continue
+            table = (one["family"], one["table"])
+            handles.setdefault(table, []).append(one["handle"])
+            if kind == "rule":
+                chains.setdefault((*table, one["chain"]), []).append(one["handle"])
+                packets += [
+                    part["counter"]["packets"]
+                    for part in one["expr"]
+                    if isinstance(part, dict) and isinstance(part.get("counter"), dict)
+                ]
+    if not handles:
+        return
+    gaps = sum(max(own) - len(own) for own in handles.values())
+    falls = sum(a > b for own in chains.values() for a, b in pairwise(own))
+    rules = [(handle, place / len(own)) for own in chains.values() for place, handle in
+             enumerate(own)]  # fmt: skip
+    yield f"{RULE}nft_gaps", float(gaps)
+    yield f"{RULE}nft_falls", float(falls)
+    if rules:
+        yield "nft.place of youngest", max(rules)[1]
+        yield (
+            "nft.youngest before the end",
+            float(sum(handle != max(own) for own in chains.values() for handle in own[-1:])),
+        )
+    if packets:
+        yield from _order("nft.packets", packets)
+        yield "nft.packets none", sum(one == 0 for one in packets) / len(packets)
+
+
+def _routing(read: Reading) -> Iterator[tuple[str, float]]:
+    """FRR: the running configuration against the one on disk; ages, versions, events."""
+    shown = dict(read["frr"])
+    running = _lines(shown.pop("running"))
+    on_disk = _lines(read["frr.conf"])
+    if running and on_disk:
+        differing = sum(((running - on_disk) + (on_disk - running)).values())
+        yield f"{RULE}startup_differs", float(differing)
+    for command, value in shown.items():
+        fields: dict[str, list[float]] = {}
+        for key, number in _leaves(value):
+            if _FRR.search(key):
+                fields.setdefault(key, []).append(number)
+        for key, values in fields.items():
+            # a session that is not established is a symptom
+            having = [one for one in values if one]
+            yield from _order(f"{command.removesuffix(' json')}.{key}", having)
+
+
+def _lines(text: str) -> Counter[str]:
+    """Lines of a configuration that say something."""
+    passed = ("!", "Building", "Current", "frr version", "end", "log ", "exit")
+    stripped = (line.strip() for line in text.splitlines())
+    return Counter(line for line in stripped if line and not line.startswith(passed))
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
+    """Numbers of JSON, and durations as text, by the last key."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            # addresses and prefixes as keys differ from world to world
+            yield from _leaves(one, key if name[:1].isdigit() else name)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _leaves(one, key)
+    elif isinstance(value, bool):
+        pass
+    elif isinstance(value, int | float):
+        yield key, float(value)
+    elif isinstance(value, str) and value[:1].isdigit():
+        match = _DURATION.fullmatch(value)
+        if match and any(match.groups()):
+            w, d, h, m, s, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+            yield key, float((((w * 7 + d) * 24 + h + hours) * 60 + m + minutes) * 60 + s + seconds)
+        elif re.fullmatch(r"[0-9a-f]{8}", value):
+            yield key, float(int(value, 16))
+
+
+def _echoes(
+    scene: Scene, readings: Mapping[str, Reading], state: State
+) -> dict[str, dict[str, float]]:
+    """Echo requests and replies for each pair that works: a symptom cancels out of these."""
+    rows = state.get("matrix") if isinstance(state, dict) else None
+    if not isinstance(rows, list) or not scene.endpoints:
+        return {}
+    matrix = [[mark == "1" for mark in str(row)] for row in rows]
+    found: dict[str, dict[str, float]] = {}
+    for place, name in enumerate(scene.endpoints):
+        if name not in readings:
+            continue
+        counts = _snmp(readings[name]["proc"]["snmp"])
+        answered = sum(works for other, works in enumerate(matrix[place]) if other != place)
+        asked = sum(row[place] for other, row in enumerate(matrix) if other != place)
+        own = {"echo.sent_per_peer": counts.get("OutEchos", 0.0) / (len(matrix) - 1)}
+        if answered:
+            own["echo.replies_per_pair"] = counts.get("InEchoReps", 0.0) / answered
+        if asked:
+            own["echo.requests_per_pair"] = counts.get("InEchos", 0.0) / asked
+        found[name] = own
+    return found
+
+
+def _snmp(text: str) -> dict[str, float]:
+    """Counters of ICMP."""
+    lines = [line.split()[1:] for line in text.splitlines() if line.startswith("Icmp:")]
+    if len(lines) != 2:
+        return {}
+    return {name: float(value) for name, value in zip(*lines, strict=True)}
+
+
+def _unreplied(readings: Mapping[str, Reading]) -> Counter[str]:
+    """Connections without an answer, in any table, by the machine that they are of."""
+    owner = {
+        _dotted(attributes["2"]): name
+        for name, read in readings.items()
+        for header, attributes in read["addr"]
+        if header[0] == 2 and isinstance(attributes.get("2"), int)
+    }
+    pairs = {
+        (owner.get(source, ""), owner.get(target, ""))
+        for read in readings.values()
+        for source, target in re.findall(
+            r"src=(\S+) dst=(\S+)[^\n]*\[UNREPLIED\]", read["conntrack"]
+        )
+    }
+    return Counter(name for pair in pairs for name in pair if name)
+
+
+def _dotted(address: int) -> str:
+    return ".".join(map(str, address.to_bytes(4, "little")))
+
+
+# forms
+
+
+def _forms(read: Reading) -> Iterator[tuple[str, float]]:
+    """How often each shape is set on a machine."""
+    yield from ((name, float(count)) for name, count in Counter(_shapes(read)).items())
+
+
+def _shapes(read: Reading) -> Iterator[str]:
+    yield from _filter_shapes(read["nft"])
+    for header, attributes in read["route"]:
+        if header[4] != 255:  # of the local table the kernel makes all entries itself
+            yield f"route {header[0]}/{header[1]} type {header[7]} scope {header[6]} " + _keys(
+                attributes
+            )
+    for header, attributes in read["rule"]:
+        yield f"rule {header[0]} {header[1]}/{header[2]} {_keys(attributes)}"
+    for header, attributes in read["neigh"]:
+        state = int.from_bytes(bytes(header[8:10]), "little")
+        if state & 0xC0:  # permanent, or without ARP
+            yield f"neighbour {state} {_keys(attributes)}"
+    for header, attributes in read["link"]:
+        flags = int.from_bytes(bytes(header[8:12]), "little") & 0x3FF
+        yield f"link {flags:x} mtu {attributes.get('4')} group {attributes.get('27')}"
+    for header, attributes in read["addr"]:
+        yield f"address {header[0]}/{header[1]} scope {header[3]} flags {attributes.get('8')}"
+    for name, value in read["sysctl"].items():
+        yield _shape(f"sysctl {name}={value}")
+
+
+def _filter_shapes(text: str) -> Iterator[str]:
+    for entry in _entries(text):
+        for kind, one in entry.items():
+            if kind == "rule":
+                yield _shape(f"rule {one['chain']} {json.dumps(one['expr'])}")
+            elif kind in {"chain", "set"}:
+                yield _shape(f"{kind} {one.get('family')} {one.get('table')} {one.get('name')}")
+
+
+def _keys(attributes: Mapping[str, Any]) -> str:
+    return ",".join(sorted(attributes, key=int))
+
+
+def _entries(text: str) -> list[Any]:
+    """Entries of nft's JSON; none where there is none."""
+    try:
+        found: list[Any] = json.loads(text)["nftables"]
+    except (ValueError, KeyError):
+        return []
+    return found
+
+
+def _shape(text: str) -> str:
+    """``text`` without names of machines, addresses and numbers of rules."""
+    text = _NAME.sub("M", text)
+    if not text.startswith("sysctl"):
+        text = _NUMBER.sub("#", text)
+    return re.sub(r'[\s"{}\[\]:]+', " ", text)[:SHAPE_CHARS]

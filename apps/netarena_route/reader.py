@@ -1,0 +1,175 @@
+"""The program that reads one machine: everything an agent can read there without a probe.
+
+It runs inside the agent's own sandbox, as ``python3 -c``, and prints one line: base64 of
+compressed JSON. It imports the standard library only, and nothing of this project.
+
+Netlink dumps are decoded without names: attribute ``n`` of up to eight bytes is one number, longer
+ones are lists of 32-bit words. So fields that ``ip`` does not print are part of them, too, such as
+the times at which an address was created and updated.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+#: name, request type, length of the header before the attributes, address families
+DUMPS = (
+    ("link", 18, 16, (0,)),
+    ("addr", 22, 8, (2, 10)),
+    ("route", 26, 12, (2, 10)),
+    ("neigh", 30, 12, (0,)),
+    ("rule", 34, 12, (2, 10)),
+    ("qdisc", 38, 20, (0,)),
+)
+#: commands whose output is read as it is
+COMMANDS = {
+    "nft": ["nft", "-a", "-j", "list", "ruleset"],
+    "conntrack": ["conntrack", "-L"],
+}
+#: files below /proc/net
+TABLES = ("snmp", "raw", "icmp", "packet", "unix")
+FOLDERS = ("/etc/frr", "/etc/serve", "/var/run/frr")
+#: commands of vtysh that print one JSON value each
+SHOWN = (
+    "show ip route json",
+    "show bgp summary json",
+    "show ip ospf neighbor json",
+    "show interface json",
+    "show ip ospf json",
+    "show ip bgp json",
+    "show ip ospf database json",
+)
+_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_ERROR, _DONE = 2, 3
+_LONGEST = 400
+_ANSWER_S = 10
+
+
+def dump(kind: int, header: int, family: int) -> list[Any]:
+    """Return the messages of a netlink dump: bytes of the header, and the attributes."""
+    found: list[Any] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as link:
+        link.settimeout(_ANSWER_S)
+        body = struct.pack("B", family).ljust(header, b"\0")
+        link.send(struct.pack("IHHII", 16 + len(body), kind, _DUMP, 1, 0) + body)
+        while True:
+            data = link.recv(1 << 18)
+            while data:
+                size, answer = struct.unpack_from("IH", data)
+                if answer in {_ERROR, _DONE}:
+                    return found
+                message = data[16:size]
+                found.append([list(message[:header]), attributes(message[header:])])
+                data = data[(size + 3) & ~3 :]
+
+
+def attributes(data: bytes) -> dict[int, Any]:
+    """Return numbers and lists of words by the number of the attribute."""
+    found: dict[int, Any] = {}
+    while len(data) >= 4:
+        size, kind = struct.unpack_from("HH", data)
+        if size < 4:
+            break
+        value = data[4:size]
+        if len(value) in {1, 2, 4, 8}:
+            found[kind & 0x3FFF] = int.from_bytes(value, "little")
+        elif len(value) < _LONGEST:
+            found[kind & 0x3FFF] = list(struct.unpack_from(f"{len(value) // 4}I", value))
+        data = data[(size + 3) & ~3 :]
+    return found
+
+
+def read_text(path: Path) -> str:
+    """Return the start of a file, empty if there is none."""
+    try:
+        with path.open(errors="replace") as stream:
+            return stream.read(20_000)
+    except OSError:
+        return ""
+
+
+def run(command: list[str]) -> str:
+    """Return the standard output of a command, empty if it cannot run."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_ANSWER_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace")[:200_000]
+
+
+def sysctls() -> tuple[dict[str, str], dict[str, int]]:
+    """Return values of IPv4's settings, and the inodes of all settings of the network."""
+    found: dict[str, str] = {}
+    inodes: dict[str, int] = {}
+    for folder, _, names in sorted(os.walk("/proc/sys/net")):
+        for name in sorted(names):
+            path = Path(folder, name)
+            try:
+                inodes[str(path)[10:]] = path.stat().st_ino
+            except OSError:
+                continue
+            if "/ipv4/" in str(path) and "/neigh/" not in str(path):
+                found[str(path)[10:]] = read_text(path).strip()
+    return found, inodes
+
+
+def files() -> dict[str, list[float]]:
+    """Return times, inode, size, mode and links of each file that the machine keeps."""
+    found: dict[str, list[float]] = {}
+    for top in FOLDERS:
+        for folder, folders, names in os.walk(top):
+            for name in (*folders, *names):
+                path = Path(folder, name)
+                try:
+                    one = path.lstat()
+                except OSError:
+                    continue
+                found[str(path)] = [
+                    one.st_mtime, one.st_ctime, one.st_ino, one.st_size, one.st_mode, one.st_uid,
+                    one.st_nlink,
+                ]  # fmt: skip
+    return found
+
+
+def shown() -> dict[str, Any]:
+    """Return what the routing daemons show, by command."""
+    rest = run(["vtysh", *(part for one in SHOWN for part in ("-c", one))])
+    found: dict[str, Any] = {"running": run(["vtysh", "-c", "show running-config"])}
+    for name in SHOWN:
+        start = rest.find("{")
+        try:
+            found[name], end = json.JSONDecoder().raw_decode(rest, max(0, start))
+        except ValueError:
+            break
+        rest = rest[end:]
+    return found
+
+
+def main() -> None:
+    """Print everything as one line."""
+    seen: dict[str, Any] = {}
+    for name, kind, header, families in DUMPS:
+        seen[name] = [one for family in families for one in dump(kind, header, family)]
+    for name, command in COMMANDS.items():
+        seen[name] = run(command)
+    seen["proc"] = {name: read_text(Path("/proc/net", name)) for name in TABLES}
+    seen["sysctl"], seen["sysctl_inode"] = sysctls()
+    seen["files"] = files()
+    if Path("/etc/frr/frr.conf").exists():
+        seen["frr.conf"] = read_text(Path("/etc/frr/frr.conf"))
+        seen["frr"] = shown()
+    packed = zlib.compress(json.dumps(seen).encode(), 9)
+    sys.stdout.write(base64.b64encode(packed).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main()

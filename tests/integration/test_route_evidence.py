@@ -1,0 +1,50 @@
+"""Evidence of live networks is read through the sandbox of the agent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from netarena.application import load
+
+pytestmark = pytest.mark.requires("episodes")
+
+
+def read(**keys):
+    application = load("route")
+    config = application.config_type.parse(
+        {"briefing": "ticket", "error_types": ["faults_1"], "num_queries": 1, "emulator": "netns",
+         **keys}
+    )  # fmt: skip
+    (query,) = application.generate(config, 3)
+
+    async def run():
+        async with application:
+            return await application.evidence(query, config)
+
+    return query, asyncio.run(run())
+
+
+def test_each_machine_of_a_network_is_a_candidate():
+    query, found = read(num_switches=3, num_hosts_per_subnet=2)
+    machines = [one for one in found.candidates if one.trace]
+    assert {one.role for one in machines} == {"router", "host"}
+    assert len(machines) > 7  # those in reserve, too
+    faulty = query.actions[0].parameters["machine"]
+    assert [one.name for one in machines if one.target] == [faulty]
+    assert all(one.trace["addr.created most"] > 0 for one in machines)
+    assert found.trace["rule.rounds"] >= 1
+    assert any(one.form for one in found.candidates)
+
+
+@pytest.mark.requires("backbone")
+@pytest.mark.xdist_group("backbone")
+@pytest.mark.slow
+def test_routers_of_a_backbone_are_read_with_their_daemons():
+    _, found = read(world="backbone", routers=4)
+    routers = [one for one in found.candidates if "router" in one.role]
+    assert len(routers) == 4
+    assert all("show ip route.uptime most" in one.trace for one in routers)
+    assert all("rule.startup_differs" in one.trace for one in routers)
+    assert sum(one.target for one in found.candidates) == 1
