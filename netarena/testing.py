@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -32,6 +33,7 @@ from netarena.application import Application, Environment, load
 from netarena.assessment import conduct, make_record
 from netarena.config import Config
 from netarena.errors import ReplyRefused
+from netarena.evidence import RULE, Evidence
 from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import (
     AgentInfo,
@@ -202,6 +204,8 @@ class ApplicationContract:
     ticket: ClassVar[Mapping[str, Any]] = {}
     #: large enough to be recognised where it must not appear
     seed: ClassVar[int] = 7_777_777_777_777_777
+    #: hand rules that are known to tell something; each is a defect to be mended
+    residues: ClassVar[frozenset[str]] = frozenset()
     #: how many queries meet the live environment; they are drawn evenly over all
     live: ClassVar[int] = 24
 
@@ -511,6 +515,36 @@ class ApplicationContract:
             assert set(claim.causes or ()) == set(causes)
         for reply in GARBAGE:
             assert _refusal(application, reply)
+
+    def test_hand_rules_find_no_fault_in_the_traces_of_a_ticket(self) -> None:
+        """The small form of ``netarena audit --traces``: a rule scores all candidates of one role
+        alike, and all tickets alike."""
+        application, by_id = self.load_ticket()
+        config = application.config_type.parse({**self.config, **self.ticketed()})
+
+        async def read() -> list[Evidence]:
+            async with application:
+                found = [
+                    await application.evidence(query, config)
+                    for query in [*by_id.values()][: min(self.live, 2)]
+                ]
+            return [one for one in found if one is not None]
+
+        evidence = asyncio.run(read())
+        if not evidence:
+            raise SkipTest(f"{self.application} has no evidence to read")
+        rules: defaultdict[str, set[float]] = defaultdict(set)
+        for one in evidence:
+            assert {each.name for each in one.candidates if each.target} or not one.wrong
+            for name, value in one.trace.items():
+                if name.startswith(RULE) and name not in self.residues:
+                    rules[name].add(value)
+            for each in one.candidates:
+                for name, value in each.trace.items():
+                    if name.startswith(RULE) and name.partition("~")[0] not in self.residues:
+                        rules[f"{one.id}: {name} of a {each.role or 'candidate'}"].add(value)
+        telling = {name: sorted(seen) for name, seen in rules.items() if len(seen) > 1}
+        assert not telling, f"rules that tell candidates or tickets apart: {telling}"
 
     def test_without_a_ticket_there_is_nothing_to_declare(self) -> None:
         self.load_ticket()

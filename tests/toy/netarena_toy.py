@@ -21,6 +21,7 @@ from pydantic import StrictBool
 from netarena.application import Application, Environment
 from netarena.config import Config, shapes
 from netarena.errors import EnvironmentFailed, ReplyRefused
+from netarena.evidence import Candidate, Evidence
 from netarena.model import (
     Action,
     Cause,
@@ -75,10 +76,9 @@ class Waterworks(Environment):
         self.turner = await asyncio.create_subprocess_exec(
             "sh", "-c", TURNER, cwd=self.folder, stdin=pipe, stdout=pipe
         )
-        for valve in VALVES:
-            await self.turn("open", valve)
-        for action in self.query.actions:
-            await self.turn("close", str(action.parameters["valve"]))
+        closed = {action.parameters["valve"] for action in self.query.actions}
+        for valve in VALVES:  # in one pass: the order in which files were written tells nothing
+            await self.turn("close" if valve in closed else "open", valve)
         state = await self.observe()
         if all(dict(state).values()) and self.query.actions:  # type: ignore[arg-type] # a state of ours
             raise EnvironmentFailed("the fault does not show", evidence=state)
@@ -188,6 +188,26 @@ class Toy(Application):
 
     def environment(self, query: Query, config: Config) -> Environment:
         return Waterworks(query)
+
+    async def evidence(self, query: Query, config: Config) -> Evidence:
+        """When each valve was turned, as an agent would read it from the files' times."""
+        world = self.environment(query, config)
+        assert isinstance(world, Waterworks)
+        try:
+            await world.open()
+            assert world.folder is not None
+            times = {valve: (world.folder / valve).stat().st_mtime_ns for valve in VALVES}
+        finally:
+            await world.close()
+        closed = {action.parameters["valve"] for action in query.actions}
+        return Evidence(
+            id=query.id, label=query.label, wrong=bool(query.actions),
+            candidates=tuple(
+                Candidate(name=valve, target=valve in closed, trace={"rule.turned_late": float(
+                    any(times[valve] > times[later] for later in VALVES[place + 1 :]))})
+                for place, valve in enumerate(VALVES)
+            ),
+        )  # fmt: skip
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         assert isinstance(before, dict)

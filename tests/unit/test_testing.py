@@ -133,6 +133,16 @@ async def leave_when_cancelled(self):
     return await Waterworks.open(self)
 
 
+async def break_afterwards(self):
+    """Build a healthy world, and break it then: the last file that was written tells what."""
+    actions, self.query = self.query.actions, self.query.model_copy(update={"actions": ()})
+    await Waterworks.open(self)
+    await asyncio.sleep(0.02)  # more than the kernel's clock of files
+    for action in actions:
+        await self.turn("close", str(action.parameters["valve"]))
+    return await self.observe()
+
+
 FLAWS = {
     "one generator for all queries": (OneGenerator, "its_own_generator"),
     "the seed in a prompt": (TellsSeed, "tell_nothing_hidden"),
@@ -149,6 +159,10 @@ FLAWS = {
     "progress that never is whole": (NeverWhole, "progress_is_whole"),
     "progress that knows the faults": (KnowsFaults, "progress_is_whole"),
     "observing changes the state": (with_world(observe=observe_and_change), "observing"),
+    "a world that is healthy first and broken then": (
+        with_world(open=break_afterwards),
+        "hand_rules",
+    ),
     "a folder left behind": (with_world(close=leave_folder), "tear_down"),
     "a process left behind": (with_world(close=leave_daemon), "tear_down"),
     "a folder left by a cancelled opening": (with_world(open=leave_when_cancelled), "tear_down"),
