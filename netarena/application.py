@@ -168,9 +168,10 @@ class Application(ABC):
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
         """Draw all queries of ``config``, ``config.num_queries`` per label, index from 0.
 
-        The labels take turns, in the order of ``labels``.
-        Query ``i`` must be drawn from ``self.rng(config, seed, i)`` alone. Raises ConfigError
-        when the config cannot be drawn.
+        The labels take turns, in the order of ``labels``: query k of the label at place p has the
+        index ``k * len(labels) + p``. Query ``i`` must be drawn from ``self.rng(config, seed, i)``
+        alone. Its id and content must not depend on ``num_queries``, so that a run can be extended.
+        Raises ConfigError when the config cannot be drawn.
         """
 
     def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:

@@ -196,21 +196,16 @@ def choose_queries(
     comes in place of one that is passed over, and for each that is written, so that whoever asks
     may stop at any of them. The file is there when all were asked for, else nothing of it is.
     ``start_index`` and ``end_index`` (exclusive) select by index. A seed not given is taken from
-    the file, else from ``fallback_seed``, else drawn: 64 bits. Raises ConfigError, also while
-    queries are asked for, when the file is broken or was made with other keys or another seed, and
-    for more than ``MOST_QUERIES``.
+    the file, else from ``fallback_seed``, else drawn: 64 bits. Where ``num_queries`` is not given,
+    all queries of the file are asked; else those of an index that it includes. Raises ConfigError,
+    also while queries are asked for, when the file is broken, was made with other keys or another
+    seed, or has fewer queries than are requested, and for more than ``MOST_QUERIES``.
     """
+    if (path := stored_file(config)) is not None:
+        whole = "num_queries" in config.model_fields_set
+        most = config if whole else config.model_copy(update={"num_queries": MOST_QUERIES})
+        return _read_file(application, most, path, whole=whole)
     path = Path(config.benchmark_path) if config.benchmark_path else None
-    if path is not None and path.exists() and not config.regenerate:
-        queries = read_queries(path)
-        first = next(queries, None)
-        if first is None:
-            raise ConfigError("benchmark_path", f"{path.name} holds no query; set regenerate_query")
-        seed = first.seed
-        if config.seed is not None and config.seed != seed:
-            raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {path.name}")
-        checked = _check_file(application, config, path.name, chain([first], queries), seed)
-        return _bound(config, checked), seed
     seed = next(
         given
         for given in (config.seed, fallback_seed, secrets.randbits(SEED_BITS))
@@ -224,6 +219,83 @@ def choose_queries(
         return _bound(config, asked), seed
     _check_overwritten(path)
     return _bound(config, _write_queries(path, application.generate(config, seed))), seed
+
+
+def stored_file(config: Config) -> Path | None:
+    """Return the file from which ``config`` reads its queries; None where they are drawn."""
+    if config.benchmark_path is None or config.regenerate:
+        return None
+    path = Path(config.benchmark_path)
+    return path if path.exists() else None
+
+
+def with_size_of_file(application: Application, config: Config) -> Config:
+    """Return ``config`` with the ``num_queries`` of the file that it reads, where none is given.
+
+    Raises ConfigError for a broken file.
+    """
+    path = stored_file(config)
+    if path is None or "num_queries" in config.model_fields_set:
+        return config
+    last = max((query.index for query in read_queries(path)), default=0)
+    number = min(last // len(application.labels(config)) + 1, MOST_QUERIES)
+    return config.model_copy(update={"num_queries": number})
+
+
+def _read_file(
+    application: Application, config: Config, path: Path, *, whole: bool
+) -> tuple[Generator[Query | None], int]:
+    """As ``choose_queries``, of a file: every query that ``config`` selects must be in it if it is
+    to be ``whole``."""
+    queries = read_queries(path)
+    first = next(queries, None)
+    if first is None:
+        raise ConfigError("benchmark_path", f"{path.name} holds no query; set regenerate_query")
+    seed = first.seed
+    if config.seed is not None and config.seed != seed:
+        raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {path.name}")
+    checked = _check_file(application, config, path.name, chain([first], queries), seed)
+    bound = _bound(config, checked)
+    return (_check_whole(application, config, path.name, bound) if whole else bound), seed
+
+
+def _check_whole(
+    application: Application, config: Config, name: str, queries: Iterator[Query | None]
+) -> Generator[Query | None]:
+    """Hand on ``queries``; raise ConfigError in the end if ``config`` selects more than came."""
+    wanted, labels = application.indices(config), len(application.labels(config))
+    found: set[int] = set()
+    for query in queries:
+        if query is not None:
+            found.add(query.index)
+        yield query
+    if len(found) < len(wanted):
+        missing = next(index for index in wanted if index not in found)
+        raise ConfigError(
+            "benchmark_path",
+            f"{name} has {len(found)} of the {len(wanted)} queries that num_queries="
+            f"{config.num_queries} requests: query {missing // labels + 1} of a label is the first "
+            "that it lacks; lower num_queries, leave it out to ask what the file has, or set "
+            "regenerate_query",
+        )
+
+
+def _extend(
+    application: Application, config: Config, seed: int, queries: Iterator[Query | None]
+) -> Generator[Query | None]:
+    """The recorded ``queries`` of a run, then those that ``config`` has in addition."""
+    _check_size(config, application.size(config))
+    found: set[int] = set()
+    for query in queries:
+        if query is not None:
+            found.add(query.index)
+        yield query
+    wanted = application.indices(config)
+    missing = (index for index in wanted if index not in found)
+    for query in application.generate_from(config, seed, next(missing, wanted.stop)):
+        if query.index >= wanted.stop:
+            return
+        yield query if query.index in wanted and query.index not in found else None
 
 
 def _check_size(config: Config, size: int) -> None:
@@ -330,6 +402,9 @@ def _check_file(
     drawn, size = _Drawn(application, config, seed), application.size(config)
     seen: set[int] = set()
     for query in queries:
+        if query.index >= size:  # more than is requested: not looked at
+            yield None
+            continue
         original = yield from drawn.at(query.index, query.id)
         if original is None and (index := _index_of(query.id, seed, size)) is not None:
             # the id may be right, and the index altered
@@ -348,8 +423,10 @@ def _strange(application: Application, config: Config, name: str, query_id: str)
     """Why a file's query is none that ``config`` draws."""
     ours, shape = f"{application.name}-{application.version_of(config)}", config.shape_hash()
     told, expected = read_id(query_id), f"{ours}-{shape}"
-    if told is not None and told.shape_hash == shape and told.generator != ours:
-        lacks = application.lacks(told.generator.rpartition("-")[2])
+    name_of_told, _, version = ("" if told is None else told.generator).rpartition("-")
+    old = name_of_told == application.name and version not in application.versions()
+    if told is not None and (old or (told.shape_hash == shape and told.generator != ours)):
+        lacks = application.lacks(version)
         why = f"{name} {lacks}; ask the release that made it, or set regenerate_query"
     else:
         why = (
@@ -398,9 +475,9 @@ def _take_up(
     participants: Mapping[str, str],
     out: Path,
     secrecy: Secrecy,
-) -> tuple[Config, Secrecy] | None:
-    """The config of the run that ``out`` holds, with what may differ taken from ``config``, and
-    what its records may tell.
+) -> tuple[Config, Secrecy, bool] | None:
+    """The config of the run that ``out`` holds, with what may differ taken from ``config``; what
+    its records may tell; and whether it is extended, as ``num_queries`` is raised.
 
     None if there is no run. Keys that were not given keep the run's values. Raises ConfigError
     when that run asked for something else, or somebody may know the seed that should not.
@@ -447,10 +524,16 @@ def _take_up(
         old = values.get(key)
         if value is None and key == "seed":
             continue
-        if key not in MAY_DIFFER and value != old:
+        if key == "num_queries" and max(secrecy, kept) is Secrecy.OPEN:
+            if isinstance(old, int) and value < old:
+                raise ConfigError(
+                    "resume", f"the run there has num_queries {old}: it can be raised, not lowered"
+                )
+        elif key not in MAY_DIFFER and value != old:
             refuse(key, old, value)
         values[key] = value
-    return type(config).parse(values), max(secrecy, kept)
+    parsed = type(config).parse(values)
+    return parsed, max(secrecy, kept), parsed.num_queries > stands.num_queries
 
 
 def _keep_earlier(out: Path) -> None:
@@ -590,17 +673,18 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                 queries, seed = await asyncio.to_thread(
                     choose_queries, application, config, fallback_seed
                 )
-                config = config.model_copy(update={"seed": seed})
             else:
-                config, secrecy = resumed
-                own = config.model_copy(
-                    update={"benchmark_path": str(out / QUERIES_NAME), "regenerate_query": False,
-                            "regenerate_benchmark": False, "regenerate_config": False}
-                )  # fmt: skip
-                queries, seed = await asyncio.to_thread(choose_queries, application, own)
+                config, secrecy, extended = resumed
+                queries, seed = await asyncio.to_thread(
+                    _read_file, application, config, out / QUERIES_NAME, whole=False
+                )
+                if extended:
+                    queries = _extend(application, config, seed, queries)
             deck = held.enter_context(Deck(out))
             drawing = held.enter_context(closing(_draw(queries, deck, secrecy, out)))
             await _take_steps(drawing, slots, deadline)
+            number = await asyncio.to_thread(_count_queries, application, config, deck)
+            config = config.model_copy(update={"seed": seed, "num_queries": number})
             # to the end, even when cancelled: what it opens is to be closed below
             parts = await finish(
                 asyncio.to_thread(
@@ -644,6 +728,11 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
         if isinstance(result, AssessmentFailed):
             raise result
     return {role: result for role, result in results.items() if isinstance(result, dict)}
+
+
+def _count_queries(application: Application, config: Config, deck: Deck) -> int:
+    """Return ``num_queries``: as it was given, or as large as a file of queries makes it."""
+    return max(config.num_queries, deck.last // len(application.labels(config)) + 1)
 
 
 def _draw(
@@ -739,7 +828,9 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
             journal.append("assessment", header=own.model_dump(mode="json"))
         elif not past.header.same_run(own):
             raise ConfigError("output_dir", f"{JOURNAL_NAME} there belongs to another run")
-        elif past.silent:
+        elif past.header.config.get("num_queries") != config.num_queries:
+            journal.append("assessment", header=own.model_dump(mode="json"))
+        if past.silent:
             # whatever kept the agent from answering may be mended
             journal.append("anew")
             past.drop()

@@ -1,8 +1,9 @@
 """The configuration of an assessment: the keys that all applications share.
 
 An application subclasses ``Config`` and adds its own. Unknown keys are errors that list the known
-ones. Keys marked ``shapes`` decide which queries are drawn; their values make the hash that is
-part of each query's id, and a file of queries is refused when they differ.
+ones. Keys marked ``shapes`` decide which query an index stands for. Their values make the hash
+that is part of each query's id, and a file of queries is refused when they differ. ``num_queries``
+only says how many queries are drawn, so that a run can be extended.
 """
 
 from __future__ import annotations
@@ -37,8 +38,11 @@ log = logging.getLogger(__name__)
 
 
 def shapes(*, added: bool = False, **kwargs: Any) -> Any:
-    """A pydantic field whose value decides which queries are drawn. One that was ``added`` later
-    shapes nothing while it is at its default: older ids stay as they are."""
+    """Return a pydantic field whose value decides which queries are drawn.
+
+    A field that was ``added`` later shapes nothing while it has its default value, so that older
+    ids stay as they are.
+    """
     return Field(json_schema_extra={"shapes": True, "added": added}, **kwargs)
 
 
@@ -58,7 +62,8 @@ class Config(Record):
     BUILT_IN: ClassVar[Mapping[str, str]] = {}
 
     prompt_type: PromptStyle = PromptStyle.ZEROSHOT_BASE
-    num_queries: StrictInt = shapes(
+    #: shapes no query: more of them extend those that fewer have
+    num_queries: StrictInt = Field(
         default=1, ge=1, le=100_000, description="per label or error type"
     )
     briefing: Briefing = Briefing.FULL

@@ -37,6 +37,8 @@ class Deck(Unnamed):
         super().__init__(folder)
         self._end = 0
         self.cards: list[Card] = []
+        #: the largest index of a query
+        self.last = 0
 
     def add(self, query: Query) -> None:
         """Take one more. Raises OSError."""
@@ -44,6 +46,7 @@ class Deck(Unnamed):
         self._file.write(line)
         self.cards.append(Card(query.id, query.label, self._end, len(line)))
         self._end += len(line)
+        self.last = max(self.last, query.index)
 
     def read(self, card: Card) -> Query:
         """The query of a card."""

@@ -2,7 +2,8 @@
 
 One line per event, each written whole by one system call before anything is reported:
 
-- ``assessment``: application, version, role, seed and config; the first line
+- ``assessment``: application, version, role, seed and config; the first line, and again when the
+  run is extended: the last one counts
 - ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
 - ``retry``: a try failed through our fault, with its evidence
 - ``episode``: a graded episode, with all its steps
@@ -47,7 +48,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Header(Record):
-    """What the first line says."""
+    """The content of an ``assessment`` event."""
 
     application: str
     version: str

@@ -23,7 +23,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from unittest import SkipTest
@@ -249,7 +249,10 @@ class ApplicationContract:
                     path.write_text(
                         "".join(q.model_dump_json() + "\n" for q in queries if q.index in chosen)
                     )
-                    chosen_config = config.model_copy(update={"benchmark_path": str(path)})
+                    # how many of each label is left to the file, which has a part of them
+                    keys = {**self.config, **more, "seed": self.seed, "benchmark_path": str(path)}
+                    keys.pop("num_queries", None)
+                    chosen_config = type(config).parse(keys)
                     await conduct(application, chosen_config, {application.role: agent}, out=out)
 
         with tempfile.TemporaryDirectory() as folder:
@@ -338,6 +341,16 @@ class ApplicationContract:
         for start in (len(queries) // 2, len(queries)):
             rest = application.generate_from(config, self.seed, start)
             assert [query for query in rest if query.index >= start] == queries[start:]
+
+    def test_more_queries_per_label_extend_fewer(self) -> None:
+        application, config, queries = self.load()
+        labels = [*application.labels(config)]
+        for number in (1, config.num_queries + 1):
+            other = config.model_copy(update={"num_queries": number})
+            drawn = list(islice(application.generate(other, self.seed), len(queries)))
+            common = min(number, config.num_queries) * len(labels)
+            assert drawn[:common] == queries[:common]
+            assert len(drawn) == min(number * len(labels), len(queries))
 
     def test_every_query_says_something_and_has_a_level(self) -> None:
         application, _, queries = self.load()

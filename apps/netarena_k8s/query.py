@@ -21,7 +21,7 @@ from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import World
 
 #: raised whenever a seed would draw something else
-VERSION = "2"
+VERSION = "3"
 #: drawn shops of which one has room for a combination
 _WORLDS = 8
 

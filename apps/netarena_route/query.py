@@ -21,7 +21,7 @@ from netarena_route.world.model import World
 from netarena_route.world.path import Plan
 
 #: raised whenever a seed would draw something else
-VERSION = "2"
+VERSION = "3"
 
 #: networks that are drawn before a combination is said not to fit into their size
 _NETWORKS = 5

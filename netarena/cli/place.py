@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from netarena.application import Application
-from netarena.assessment import CONFIG_NAME, read_queries
+from netarena.assessment import CONFIG_NAME, MOST_QUERIES, read_queries
 from netarena.cli.option import RUNS
 from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
 from netarena.file import read_text
-from netarena.identity import Secrecy, find_index, read_id
+from netarena.identity import MOST_TRIED, Secrecy, find_index, read_id
 
 
 def place(application: Application, config: Config) -> tuple[Config, Path]:
@@ -76,8 +76,8 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
         words = application.versions()[version]
         raise ConfigError(
             "--query",
-            f"{query_id} was drawn with other keys, and no run below {RUNS} has it: give "
-            "--num-queries and --set as when it was drawn"
+            f"{query_id} was drawn with other keys, and no run below {RUNS} has it: give --set as "
+            "when it was drawn"
             + (f" (version {version} is that of {words} in this release)" if words else ""),
         )
     if asked.seed is not None:
@@ -86,12 +86,17 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
             raise ConfigError("--query", f"{query_id} has the seed {seed}, not {found.seed}")
     else:
         secrecy = Secrecy.SEALED
-        found, seed, index = _unseal(application, query_id, shapes)
+        found, seed, index = _unseal(query_id, shapes)
     assert index is not None
+    number = index // len(application.labels(found)) + 1
+    if number > MOST_QUERIES:
+        raise ConfigError(
+            "--query", f"{query_id} is query {number:,} of its label; the last is {MOST_QUERIES:,}"
+        )
     own: dict[str, Any] = {"seed": seed, "start_index": index, "end_index": index + 1}
     if found.output_dir is None or _asked_more(Path(found.output_dir), own):
         own["output_dir"] = str(Path(RUNS) / query_id)
-    return found.model_copy(update=own), secrecy
+    return found.model_copy(update={**own, "num_queries": number}), secrecy
 
 
 def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
@@ -105,14 +110,12 @@ def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
         return True
 
 
-def _unseal(
-    application: Application, query_id: str, shapes: Sequence[tuple[Config, int | None]]
-) -> tuple[Config, int, int]:
+def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple[Config, int, int]:
     """The config, seed and index of a sealed id. Raises ConfigError where no seed fits."""
     for shape, seed in shapes:
         if seed is None:
             continue
-        if (index := find_index(query_id, seed, application.size(shape))) is not None:
+        if (index := find_index(query_id, seed, MOST_TRIED)) is not None:
             return shape, seed, index
     raise ConfigError(
         "--query",

@@ -19,6 +19,7 @@ from netarena.assessment import (
     MAX_EPISODES,
     RESULTS_NAME,
     conduct,
+    with_size_of_file,
 )
 from netarena.cli.choice import Choice, choose, connect, resume_choice
 from netarena.cli.conversation import Watched, show_verdict
@@ -196,17 +197,19 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 def _asked(application: Application, config: Config, folder: Path) -> Config:
-    """What a run needs to know before it begins: a resumed one's keys need not be given again."""
+    """What a run needs to know before it begins: a resumed one's keys need not be given again, nor
+    how many queries a file has."""
     if not config.resume:
-        return config
+        return with_size_of_file(application, config)
     try:
         stored = json.loads(read_text(folder / CONFIG_NAME))
         shape = dict(stored["shape"])
-        limits = {key: stored["config"][key] for key in ("agent_timeout_s", "concurrency")}
+        keys = ("agent_timeout_s", "concurrency", "num_queries")
+        others = {key: stored["config"][key] for key in keys}
     except (OSError, ValueError, KeyError, TypeError):
         return config  # ``conduct`` says why
     given = config.model_dump(mode="json", include=config.model_fields_set)
-    asked = application.config_type.parse({**limits, **shape, **given})
+    asked = application.config_type.parse({**shape, **others, **given})
     return asked.model_copy(update={"seed": config.seed})
 
 

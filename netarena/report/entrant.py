@@ -31,7 +31,7 @@ from netarena.report.file import read_documents
 from netarena.stats import agent_used_time, rate_all, summarise, tell_repeats
 from netarena.ticket import LEFTOVER, Briefing
 
-#: keys that shape queries, and only say how many of them are drawn
+#: keys that shaped queries in older versions, and only say how many of them are drawn
 COUNTS = frozenset({"num_queries"})
 #: a role that examines, and is not examined
 GREEN = "green_agent"

@@ -107,6 +107,7 @@ class _Line(BaseModel):
     event: str
     episode: _Episode | None = None
     complete: bool = False
+    header: Header | None = None
 
 
 class _QueryLine(BaseModel):
@@ -281,8 +282,12 @@ class Run:
         except ValueError:
             self.problems.append(f"line {self._lines} of the journal is none of this version")
             return
-        if event.event in {"assessment", "end"}:  # the first, also of what is resumed
+        if event.event in {"assessment", "end"}:
             self.complete = event.complete
+        if event.header is not None:  # again where the run is extended
+            self.header = event.header
+            self._queries.clear()
+            self._read_queries()
         if event.event == "anew":  # what came before counts no more
             with self._lock:
                 self._entries.clear()

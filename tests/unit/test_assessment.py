@@ -23,7 +23,8 @@ from netarena.assessment import conduct
 from netarena.config import Config
 from netarena.deck import Deck
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureReason
-from netarena.journal import read_episodes, read_events
+from netarena.identity import Secrecy
+from netarena.journal import read_episodes, read_events, read_journal
 from netarena.model import AgentInfo, Episode, Query, Reply, Usage
 from netarena.result import Spool
 from netarena.slot import Slots
@@ -176,7 +177,6 @@ def test_a_run_whose_queries_could_not_be_written_is_begun_anew(
     "values",
     [
         {"seed": 8},
-        {"num_queries": 2},
         {"complexity_level": ["level1"]},
         {"max_iterations": 3},
         {"prompt_type": "react"},
@@ -187,6 +187,101 @@ def test_resume_refuses_another_question(values: dict[str, Any], tmp_path: Path)
     assess(Toy(), Scripted(open_all), tmp_path)
     with pytest.raises(ConfigError, match="resume: the run there has"):
         assess(Toy(), Scripted(open_all), tmp_path, resume=True, **values)
+
+
+def test_a_run_that_is_extended_asks_what_is_new_and_equals_a_larger_one(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path / "a", num_queries=2)
+    recorded = (tmp_path / "a" / "queries.jsonl").read_bytes()
+    agent = Scripted(open_all)
+    results, episodes = assess(
+        Toy(), agent, tmp_path / "a", seed=None, num_queries=5, resume=True, repeats=1
+    )
+    whole, _ = assess(Toy(), Scripted(open_all), tmp_path / "whole", num_queries=5)
+    assert verdicts(results) == verdicts(whole)
+    assert len(results) == 16
+    queries = (tmp_path / "a" / "queries.jsonl").read_bytes()
+    assert queries == (tmp_path / "whole" / "queries.jsonl").read_bytes()
+    assert queries.startswith(recorded)
+    assert len(set(agent.contexts)) == 9, "only new queries are asked"
+    assert len(episodes) == 15
+    assert results[-1]["config"]["num_queries"] == 5
+    # the journal says so too, and a resumed run needs no word
+    assert read_journal(tmp_path / "a" / "journal.jsonl").header.config["num_queries"] == 5
+    again, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", seed=None, resume=True)
+    assert verdicts(again) == verdicts(whole)
+
+
+def test_an_extension_that_was_killed_before_it_was_recorded_is_undone(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path / "a")
+    assess(Toy(), Scripted(open_all), tmp_path / "larger", num_queries=2)
+    recorded = (tmp_path / "a" / "queries.jsonl").read_bytes()
+    (tmp_path / "larger" / "queries.jsonl").replace(tmp_path / "a" / "queries.jsonl")
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", resume=True)
+    assert len(results) == 4
+    assert (tmp_path / "a" / "queries.jsonl").read_bytes() == recorded
+
+
+def test_a_run_is_never_made_smaller(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path, num_queries=2)
+    with pytest.raises(ConfigError, match="num_queries 2: it can be raised, not lowered"):
+        assess(Toy(), Scripted(open_all), tmp_path, num_queries=1, resume=True)
+
+
+@pytest.mark.parametrize("secrecy", [Secrecy.SERVED, Secrecy.SEALED])
+def test_a_run_of_a_service_is_not_extended(secrecy: Secrecy, tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path, secrecy=secrecy)
+    for taken_up in (secrecy, Secrecy.OPEN):
+        with pytest.raises(ConfigError, match="resume: the run there"):
+            assess(
+                Toy(), Scripted(open_all), tmp_path, num_queries=2, resume=True, secrecy=taken_up
+            )
+
+
+def test_a_file_with_fewer_queries_than_requested_is_refused_with_both_counts(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "q.jsonl"
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path), num_queries=2)
+    with pytest.raises(ConfigError, match=r"has 6 of the 9 queries that num_queries=3 requests"):
+        assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path), num_queries=3)
+    assert not (tmp_path / "b" / "config.json").exists()
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:4] + lines[5:]))
+    with pytest.raises(ConfigError, match=r"has 5 of the 6 queries .*query 2 of a label"):
+        assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path), num_queries=2)
+
+
+def test_a_file_with_more_queries_than_requested_gives_the_first_of_each_label(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "q.jsonl")
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path, num_queries=3)
+    some, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=path, num_queries=2)
+    fewer, _ = assess(Toy(), Scripted(open_all), tmp_path / "c", num_queries=2)
+    assert verdicts(some) == verdicts(fewer)
+
+
+def test_a_file_tells_how_many_queries_are_asked_where_nothing_is_requested(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "q.jsonl")
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path, num_queries=3)
+    second, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=path)
+    assert verdicts(second) == verdicts(first)
+    assert second[-1]["config"]["num_queries"] == 3
+    third, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", seed=None, resume=True)
+    assert verdicts(third) == verdicts(first)
+
+
+def test_a_run_of_a_part_of_a_file_is_extended_to_all_that_is_requested(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path), num_queries=2)
+    path.write_text(path.read_text().splitlines(keepends=True)[4])
+    part, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path))
+    assert (len(part), part[-1]["config"]["num_queries"]) == (2, 2)
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", num_queries=3, resume=True)
+    whole, _ = assess(Toy(), Scripted(open_all), tmp_path / "whole", num_queries=3)
+    assert verdicts(results) == verdicts(whole)
 
 
 def test_a_file_of_queries_is_written_and_read(tmp_path: Path) -> None:
@@ -348,7 +443,7 @@ def test_what_is_no_regular_file_holds_no_queries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"num_queries": 2}, "made with other keys"),
+        ({"complexity_level": "level1"}, "made with other keys"),
         ({"seed": 8}, "differs from 7"),
         ({"start_index": 5}, "selects none of the 3"),
     ],
@@ -540,9 +635,9 @@ def test_a_resumed_run_keeps_the_keys_that_are_not_given_again(tmp_path: Path) -
 def test_a_run_is_taken_up_by_the_version_of_its_own_keys(tmp_path: Path) -> None:
     class Worded(Toy):
         def version_of(self, config: Config) -> str:
-            return "2" if config.num_queries == 2 else self.version
+            return "2" if config.complexity_level == ("level2",) else self.version
 
-    first, _ = assess(Worded(), Scripted(open_all), tmp_path, num_queries=2)
+    first, _ = assess(Worded(), Scripted(open_all), tmp_path, complexity_level="level2")
     again, _ = assess(Worded(), Scripted(open_all), tmp_path, seed=None, resume=True)
     assert verdicts(again) == verdicts(first)
     assert again[-1]["version"] == "2"

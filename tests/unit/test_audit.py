@@ -293,7 +293,7 @@ def test_an_audit_that_is_stopped_tells_what_it_found(number, status, monkeypatc
     assert main(arguments) == status
     out, err = capsys.readouterr()
     assert "lamp 1, seed 1: 2 queries and 7 not checked, 1 invalid" in out
-    assert "(two): unsolved: after the whole solution: lamp 1 off\n" in err
+    assert "(two): unsolved: after the whole solution: lamp 2 off\n" in err
     assert "after the whole solution" in out
     assert err.splitlines()[-1] == "netarena: stopped"
     assert main([*arguments, "--json"]) == status

@@ -61,8 +61,9 @@ def test_only_what_draws_queries_shapes_them() -> None:
     plain = Config.parse({})
     same = {"seed": 5, "concurrency": 3, "prompt_type": "react", "output_dir": "x", "resume": True}
     assert Config.parse(same).shape_hash() == plain.shape_hash()
-    assert Config.parse({"num_queries": 2}).shape_hash() != plain.shape_hash()
-    assert set(plain.shape()) == {"num_queries", "complexity_level"}
+    assert Config.parse({"num_queries": 2}).shape_hash() == plain.shape_hash()
+    assert Config.parse({"complexity_level": "level1"}).shape_hash() != plain.shape_hash()
+    assert set(plain.shape()) == {"complexity_level"}
 
 
 @given(st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.text(max_size=8)))

@@ -75,10 +75,10 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
 @pytest.mark.parametrize(
     ("name", "queries", "prompts"),
     [
-        ("malt", "e7456144f542a13c", "44cdb489162230b0"),
-        ("malt, worded", "d0feb2f285e2cae3", "0676a45954830ffd"),
-        ("route", "b73fed1b77ca9b05", "75031282a966f590"),
-        ("k8s", "00519642aa6d3f12", "cc0eb3237b5bda0a"),
+        ("malt", "85ae8b9ca002bccb", "94623200cceaf3c0"),
+        ("malt, worded", "04ccf24c5bd952ff", "163df6f26a75630f"),
+        ("route", "8134f572c99698e5", "0af900c4b2526337"),
+        ("k8s", "74f8767e25103f83", "b7aee7bbb477e789"),
     ],
 )
 def test_queries_and_prompts_are_those_of_yesterday(

@@ -168,7 +168,7 @@ def test_every_label_is_drawn_as_often_as_asked():
 
 def test_worded_texts_have_a_version_of_their_own():
     malt = Malt()
-    for phrasing, version in (("canonical", "2"), ("varied", "3"), ("held_out", "3")):
+    for phrasing, version in (("canonical", "4"), ("varied", "5"), ("held_out", "5")):
         config = malt.config_type(num_queries=1, phrasing=phrasing)
         drawn = next(malt.generate(config, 5))
         assert drawn.version == malt.version_of(config) == version
@@ -179,19 +179,19 @@ def test_worded_texts_have_a_version_of_their_own():
         found, _ = choose_query(malt, malt.config_type(num_queries=1), drawn.id)
         assert found.phrasing == phrasing
     # of keys that nobody gave, the version may be either
-    with pytest.raises(ConfigError, match=r"with other keys.*version 3 is that of phrasing varied"):
-        choose_query(malt, malt.config_type(), "malt-3-00000000-5-0")
-    with pytest.raises(ConfigError, match=r"lacks \(it has 2 for phrasing canonical, 3 for "):
+    with pytest.raises(ConfigError, match=r"with other keys.*version 5 is that of phrasing varied"):
+        choose_query(malt, malt.config_type(), "malt-5-00000000-5-0")
+    with pytest.raises(ConfigError, match=r"lacks \(it has 4 for phrasing canonical, 5 for "):
         choose_query(malt, malt.config_type(), "malt-1-00000000-5-0")
 
 
 def test_worded_texts_of_the_version_before_are_told_to_be_gone(tmp_path: Path) -> None:
     """The reported case: a run in other words that an older release began."""
     malt = Malt()
-    gone = "by version 2 of the generator, which this release has for phrasing canonical alone"
+    gone = "by version 4 of the generator, which this release has for phrasing canonical alone"
     config = malt.config_type(num_queries=1, phrasing="varied")
-    old = next(malt.generate(config, 5)).model_copy(update={"version": "2"})
-    old = old.model_copy(update={"id": old.id.replace("malt-3-", "malt-2-")})
+    old = next(malt.generate(config, 5)).model_copy(update={"version": "4"})
+    old = old.model_copy(update={"id": old.id.replace("malt-5-", "malt-4-")})
     for given in (config, malt.config_type(num_queries=1)):  # the same, set or not
         with pytest.raises(ConfigError, match=f"--query: {old.id} was drawn {gone}: ask the rel"):
             choose_query(malt, given, old.id)

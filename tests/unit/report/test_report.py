@@ -78,7 +78,7 @@ def test_says_why_agents_fail_and_which_rules_they_break(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Idler, Breaker)
     idler, breaker = report["participants"]
     assert idler["failures"] == {"no_usable_reply": 6}
-    assert breaker["findings"]["stays_lit"] >= 4
+    assert breaker["findings"]["stays_lit"] >= 3
     text = render_markdown(report)
     assert "| no\\_usable\\_reply | 6 |" in text
     assert "## Safety rules broken" in text

@@ -101,7 +101,7 @@ def test_what_an_agent_did_where_it_was_solved_safely(tmp_path, capsys):
         assert len(lines) == number
         if number:
             assert "12 lines are of queries that an assessment asked" in told.err
-            assert "5 of 5 different worlds" in told.err
+            assert "6 of 6 different worlds" in told.err
         else:
             assert "6 queries were left out: not solved safely" in told.err
 
