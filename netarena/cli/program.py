@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import signal
 import socket
@@ -27,6 +28,10 @@ _LOOK_EVERY_S = 0.1
 _CARD_TIMEOUT_S = 5.0
 #: of what it prints so much is kept, to say why it ended, bytes
 _TAIL = 4096
+#: variables that begin so, or are called so, are kept from agents under test
+_WITHHELD = re.compile(r"NETARENA_.*|GREEN_SECRETS_JSON|RAY_AUTH_TOKEN", re.DOTALL)
+#: except those that ``netarena-purple`` documents
+_DOCUMENTED = frozenset({"NETARENA_HOST"})
 _CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 #: asks the kernel for SIGTERM when we end, however that comes about, and becomes the program
 _LEASH = (
@@ -53,6 +58,19 @@ def split_command(command: str, option: str) -> list[str]:
     if not words:
         raise ConfigError(option, "must be a command")
     return words
+
+
+def agent_environ() -> dict[str, str]:
+    """Return the environment of this process without the variables that agents must not see.
+
+    These hold secrets of the assessment: the seed, headers for participants, tokens. All other
+    variables pass, so that an agent has its keys, proxies and virtual environment.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _DOCUMENTED or not _WITHHELD.fullmatch(name)
+    }
 
 
 def leashed(command: list[str]) -> list[str]:
@@ -93,9 +111,9 @@ async def running(
 ) -> AsyncIterator[None]:
     """Run ``command`` while the context lasts; entered once its card is served at ``url``.
 
-    It has a process group of its own, which gets SIGTERM at the end, then SIGKILL. Raises
-    ConfigError, with its last words, when it does not come up, and where somebody else is at
-    ``url`` already.
+    ``environ`` is its whole environment, by default that of an agent under test. It has a process
+    group of its own, which gets SIGTERM at the end, then SIGKILL. Raises ConfigError, with its last
+    words, when it does not come up, and where somebody else is at ``url`` already.
     """
     if await _taken(url):
         raise ConfigError(
@@ -107,7 +125,7 @@ async def running(
         stdin=DEVNULL,
         stdout=PIPE,
         stderr=STDOUT,
-        env={**os.environ, **(environ or {})},
+        env=agent_environ() if environ is None else environ,
         # a Ctrl-C at the terminal is for us: we end it when the last episode is over
         start_new_session=True,
     )

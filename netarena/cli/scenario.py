@@ -23,7 +23,13 @@ from netarena.cli.interrupt import resumable, run_until_stopped
 from netarena.cli.loss import tell_losses, tell_lost_records
 from netarena.cli.option import RUNS
 from netarena.cli.place import place
-from netarena.cli.program import START_S, running, split_command, wait_for_card
+from netarena.cli.program import (
+    START_S,
+    agent_environ,
+    running,
+    split_command,
+    wait_for_card,
+)
 from netarena.cli.request import ask, keep, print_documents, show_documents
 from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.cli.turn import TurnAgent
@@ -31,7 +37,7 @@ from netarena.cli.wait import WAIT_S, Awaited
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run
-from netarena.scenario import Scenario, read_scenario, read_series
+from netarena.scenario import Party, Scenario, read_scenario, read_series
 from netarena.slot import Slots
 
 
@@ -129,7 +135,7 @@ async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncItera
     """
     parties = [party for party in (*scenario.participants, scenario.green) if party.endpoint]
     commands = [
-        (party, split_command(party.cmd, f"{party.role}.cmd"), party.environ(os.environ))
+        (party, split_command(party.cmd, f"{party.role}.cmd"), _environ(scenario, party))
         for party in parties
         if party.cmd
     ]
@@ -153,6 +159,12 @@ async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncItera
                     f"no agent card at {party.endpoint}: start the agent, or give its cmd",
                 )
         yield
+
+
+def _environ(scenario: Scenario, party: Party) -> dict[str, str]:
+    """Return the environment of a party's command: the green agent examines, and has ours whole."""
+    ours = {**os.environ} if party is scenario.green else agent_environ()
+    return ours | party.environ(os.environ)
 
 
 def _examine(  # noqa: PLR0913 -- a scenario, and how it is run

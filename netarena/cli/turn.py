@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from netarena import trace
 from netarena.aio import finish
-from netarena.cli.program import STOP_S, leashed
+from netarena.cli.program import STOP_S, agent_environ, leashed
 from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line, without_folders
 from netarena.model import AgentInfo, Reply
 
@@ -39,8 +39,10 @@ class TurnAgent:
     def __init__(
         self, command: list[str], option: str = "--agent-exec", environ: Mapping[str, str] = _NONE
     ) -> None:
-        """``environ`` is added to ours. Raises ConfigError, which names ``option``, where there is
-        no such program."""
+        """``environ`` is added to what an agent may see of ours.
+
+        Raises ConfigError, which names ``option``, where there is no such program.
+        """
         if shutil.which(command[0]) is None:
             raise ConfigError(option, f"{command[0]!r} is no program that can be started")
         self._command = command
@@ -62,7 +64,7 @@ class TurnAgent:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env={**os.environ, **carried, **self._environ, CONTEXT: context_id},
+            env={**agent_environ(), **carried, **self._environ, CONTEXT: context_id},
             # a Ctrl-C at the terminal is for us
             start_new_session=True,
         )
