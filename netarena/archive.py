@@ -28,7 +28,7 @@ class Stored:
     application: Application
     config: Config
     header: Header
-    #: all queries of the assessment, by index
+    #: the queries that this participant is asked, by index
     queries: tuple[Query, ...]
     #: what a summary tells: null while somebody who should not know it may still be asked
     seed: int | None
@@ -109,6 +109,7 @@ def _read_participant(folder: Path, queries: tuple[Query, ...]) -> Stored:
         raise ConfigError("directory", f"the journal in {folder} does not say what was run")
     application = load(header.application)
     config = application.config_type.parse(header.config)
+    queries = tuple(past.choose(queries, header.seed))
     stored = Stored(folder, application, config, header, queries, header.seed, past)
     if strange := next(iter(past.episodes.keys() - {ask for _, ask in stored.asks}), None):
         what = f"{strange.query_id} (repeat {strange.repeat})"

@@ -14,7 +14,7 @@ import logging
 import math
 import re
 import secrets
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -247,6 +247,14 @@ def _read_file(
 ) -> tuple[Generator[Query | None], int]:
     """As ``choose_queries``, of a file: every query that ``config`` selects must be in it if it is
     to be ``whole``."""
+    queries, seed = _open_file(config, path)
+    bound = _bound(config, _check_file(application, config, path.name, queries, seed))
+    return (_check_whole(application, config, path.name, bound) if whole else bound), seed
+
+
+def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
+    """The queries of a file, unchecked, and the seed of the first; it must be that of ``config``,
+    where this has one. Raises ConfigError."""
     queries = read_queries(path)
     first = next(queries, None)
     if first is None:
@@ -254,9 +262,16 @@ def _read_file(
     seed = first.seed
     if config.seed is not None and config.seed != seed:
         raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {path.name}")
-    checked = _check_file(application, config, path.name, chain([first], queries), seed)
-    bound = _bound(config, checked)
-    return (_check_whole(application, config, path.name, bound) if whole else bound), seed
+    return chain([first], queries), seed
+
+
+def _read_own(
+    application: Application, config: Config, path: Path
+) -> tuple[Generator[Query | None], int]:
+    """As ``choose_queries``, of the file of the run that is resumed. It may have queries of other
+    seeds, which replace some of its own."""
+    queries, seed = _open_file(config, path)
+    return _check_file(application, config, path.name, queries, None), seed
 
 
 def _check_whole(
@@ -296,6 +311,33 @@ def _extend(
         if query.index >= wanted.stop:
             return
         yield query if query.index in wanted and query.index not in found else None
+
+
+def _replace(
+    application: Application,
+    config: Config,
+    queries: Iterator[Query | None],
+    shown: Collection[str],
+    seed: int,
+) -> Generator[Query | None]:
+    """Hand on ``queries``; then, for each whose sealed id is one of ``shown``, a fresh query of its
+    index, drawn by ``seed``: one of the same label that nobody has seen."""
+    indices: set[int] = set()
+    for query in queries:
+        if query is not None and seal_id(query.id, query.seed) in shown:
+            indices.add(query.index)
+        yield query
+    drawn: Iterator[Query] = iter(())
+    expected = -1
+    for index in sorted(indices):
+        if index != expected:
+            drawn = application.generate_from(config, seed, index)
+        for query in drawn:
+            if query.index == index:
+                yield query
+                break
+            yield None
+        expected = index + 1
 
 
 def _check_size(config: Config, size: int) -> None:
@@ -392,30 +434,34 @@ def _check_overwritten(path: Path) -> None:
 
 
 def _check_file(
-    application: Application, config: Config, name: str, queries: Iterator[Query], seed: int
-) -> Iterator[Query | None]:
-    """A file's queries as their seed draws them with these keys, which must be what it holds.
+    application: Application, config: Config, name: str, queries: Iterator[Query], seed: int | None
+) -> Generator[Query | None]:
+    """A file's queries as ``seed`` draws them with these keys, which must be what it holds; where
+    it is None, as the seed of each does.
 
     None comes for each that is drawn and not in the file. The file of a run whose ids are sealed is
     as good as one that tells them.
     """
-    drawn, size = _Drawn(application, config, seed), application.size(config)
-    seen: set[int] = set()
+    by_seed: dict[int, _Drawn] = {}
+    size = application.size(config)
+    seen: set[tuple[int, int]] = set()
     for query in queries:
         if query.index >= size:  # more than is requested: not looked at
             yield None
             continue
+        own = query.seed if seed is None else seed
+        drawn = by_seed.setdefault(own, _Drawn(application, config, own))
         original = yield from drawn.at(query.index, query.id)
-        if original is None and (index := _index_of(query.id, seed, size)) is not None:
+        if original is None and (index := _index_of(query.id, own, size)) is not None:
             # the id may be right, and the index altered
             original = yield from drawn.at(index, query.id)
         if original is None:
             raise _strange(application, config, name, query.id)
         if query.model_copy(update={"id": original.id}) != original:
             raise ConfigError("benchmark_path", f"{name} has query {query.id} altered by hand")
-        if original.index in seen:
+        if (own, original.index) in seen:
             raise ConfigError("benchmark_path", f"{name} has query {query.id} twice")
-        seen.add(original.index)
+        seen.add((own, original.index))
         yield original
 
 
@@ -469,15 +515,34 @@ class _Drawn:
         return found if query_id in {found.id, seal_id(found.id, found.seed)} else None
 
 
+@dataclass
+class _Resumed:
+    """What the folder of a run says that goes on."""
+
+    #: its config, with what may differ taken from the new one
+    config: Config
+    #: what its records may tell
+    secrecy: Secrecy
+    #: whether ``num_queries`` is raised
+    extended: bool
+    #: by which its queries were drawn
+    seeds: Collection[int]
+
+    def fresh_seed(self, preferred: int | None) -> int:
+        """Return a seed that drew none of its queries."""
+        if preferred is None or preferred in self.seeds:
+            return secrets.randbits(SEED_BITS)
+        return preferred
+
+
 def _take_up(
     application: Application,
     config: Config,
     participants: Mapping[str, str],
     out: Path,
     secrecy: Secrecy,
-) -> tuple[Config, Secrecy, bool] | None:
-    """The config of the run that ``out`` holds, with what may differ taken from ``config``; what
-    its records may tell; and whether it is extended, as ``num_queries`` is raised.
+) -> _Resumed | None:
+    """What is known of the run that ``out`` holds, to go on with it under ``config``.
 
     None if there is no run. Keys that were not given keep the run's values. Raises ConfigError
     when that run asked for something else, or somebody may know the seed that should not.
@@ -488,6 +553,7 @@ def _take_up(
         held = (stored["application"], stored["version"], dict(stored["participants"]))
         values = dict(stored["config"])
         kept = Secrecy(stored.get("secrecy", Secrecy.OPEN))
+        seeds = {int(stored["seed"]), *map(int, stored.get("replaced_seeds", ()))}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -533,7 +599,8 @@ def _take_up(
             refuse(key, old, value)
         values[key] = value
     parsed = type(config).parse(values)
-    return parsed, max(secrecy, kept), parsed.num_queries > stands.num_queries
+    extended = parsed.num_queries > stands.num_queries
+    return _Resumed(parsed, max(secrecy, kept), extended, seeds)
 
 
 def _keep_earlier(out: Path) -> None:
@@ -664,6 +731,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
         raise ConfigError("config.output_file", f"must be none of {', '.join(OWN_NAMES)}")
     names = {role: ids.get(role) or _name(agent) for role, agent in agents.items()}
     await asyncio.to_thread(application.check, config)  # it may ask other machines
+    fresh = None
     with ExitStack() as held:
         try:
             await finish(asyncio.to_thread(held.enter_context, lock_folder(out)))
@@ -674,12 +742,17 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     choose_queries, application, config, fallback_seed
                 )
             else:
-                config, secrecy, extended = resumed
+                config, secrecy = resumed.config, resumed.secrecy
                 queries, seed = await asyncio.to_thread(
-                    _read_file, application, config, out / QUERIES_NAME, whole=False
+                    _read_own, application, config, out / QUERIES_NAME
                 )
-                if extended:
+                if resumed.extended:
                     queries = _extend(application, config, seed, queries)
+                if secrecy is Secrecy.SEALED and (
+                    shown := await asyncio.to_thread(_find_shown, out, agents)
+                ):
+                    fresh = resumed.fresh_seed(fallback_seed)
+                    queries = _replace(application, config, queries, shown, fresh)
             deck = held.enter_context(Deck(out))
             drawing = held.enter_context(closing(_draw(queries, deck, secrecy, out)))
             await _take_steps(drawing, slots, deadline)
@@ -697,6 +770,8 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     secrecy=secrecy,
                     out=out,
                     held=held,
+                    deck=deck,
+                    fresh=fresh,
                 )
             )
         except OSError as error:
@@ -794,6 +869,34 @@ class _Telling:
         return None if self._asked else self.seed
 
 
+def _folder_of(role: str, agents: Collection[str], out: Path) -> Path:
+    return out / role if len(agents) > 1 else out
+
+
+def _find_shown(out: Path, agents: Collection[str]) -> set[str]:
+    """Return the ids of queries of which some participant of the run in ``out`` may know a prompt,
+    and has no verdict."""
+    shown: set[str] = set()
+    for role in agents:
+        path = _folder_of(role, agents, out) / JOURNAL_NAME
+        if path.exists():
+            past = read_journal(path)
+            if past.silent:
+                past.drop()
+            shown |= past.shown()
+    return shown
+
+
+def _record_replaced(journal: Journal, past: Past, deck: Deck, fresh: int) -> None:
+    """Write down what is asked in place of each query that was shown and not graded."""
+    by_index = {card.query_index: card.id for card in deck.cards if card.seed == fresh}
+    shown = past.shown()
+    for card in deck.cards:
+        if card.id in shown and card.seed != fresh:
+            journal.append("replaced", query_id=card.id, by=by_index[card.query_index])
+            past.replaced[card.id] = by_index[card.query_index]
+
+
 def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     application: Application,
     config: Config,
@@ -804,8 +907,14 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     secrecy: Secrecy,
     out: Path,
     held: ExitStack,
+    deck: Deck,
+    fresh: int | None,
 ) -> list[_Part]:
-    """Write what is known before the first ask; open (or reopen) a journal per participant."""
+    """Write what is known before the first ask; open (or reopen) a journal per participant.
+
+    Queries that were shown and not graded give way to those of ``deck`` drawn by the seed
+    ``fresh``, if that is not None.
+    """
     public = config.model_dump(mode="json", exclude={"agent_client_configs"})
     header = {
         "application": application.name,
@@ -816,11 +925,13 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         "secrecy": secrecy,
     }
     # the config last: where it is, a run can be resumed
-    had = {"agent": dict(origin)} if origin else {}
+    had: dict[str, Any] = {"agent": dict(origin)} if origin else {}
+    if seeds := sorted({card.seed for card in deck.cards} - {config.seed}):
+        had["replaced_seeds"] = seeds
     write_json(out / CONFIG_NAME, {**header, "participants": dict(names), **had})
     parts = []
     for role, agent in agents.items():
-        folder = out / role if len(agents) > 1 else out
+        folder = _folder_of(role, agents, out)
         journal = held.enter_context(Journal(folder / JOURNAL_NAME))
         past = read_journal(journal.path)
         own = Header.model_validate({**header, "role": role})
@@ -834,6 +945,8 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
             # whatever kept the agent from answering may be mended
             journal.append("anew")
             past.drop()
+        if fresh is not None:
+            _record_replaced(journal, past, deck, fresh)
         spool = held.enter_context(Spool(folder))
         parts.append(_Part(role, names[role], agent, folder, journal, past, spool))
     return parts
@@ -865,7 +978,8 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     if left <= 0:
         return AssessmentFailed("no query could be graded; the time ended before the first ask")
     try:
-        pump.tell("planned", role, len(deck.cards) * config.repeats)
+        asked = part.past.choose(deck.cards, telling.seed)
+        pump.tell("planned", role, len(asked) * config.repeats)
         try:
             await agent.open(timeout_s=min(config.agent_timeout_s, left))
         except AgentFailed as error:
@@ -895,7 +1009,9 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     finally:
         places.share.leave(places)
     told = telling.tell(role, complete=not graded.not_run)
-    summary = summarise(application, config, told, graded.episodes, graded.not_run)
+    summary = summarise(
+        application, config, told, graded.episodes, graded.not_run, replaced=len(part.past.replaced)
+    )
     pump.tell("summarised", role, summary)
     # to the end, even when cancelled: the spool must not be closed under the thread
     try:

@@ -20,8 +20,11 @@ class Card(NamedTuple):
     label: str
     offset: int
     size: int
-    #: the how manieth time that it is asked
+    #: repetition, starting at 1
     repeat: int = 1
+    #: by which it was drawn: another than the assessment's where it replaces a query
+    seed: int = 0
+    query_index: int = 0
 
     @property
     def ask(self) -> Ask:
@@ -44,7 +47,10 @@ class Deck(Unnamed):
         """Take one more. Raises OSError."""
         line = query.model_dump_json().encode() + b"\n"
         self._file.write(line)
-        self.cards.append(Card(query.id, query.label, self._end, len(line)))
+        card = Card(
+            query.id, query.label, self._end, len(line), seed=query.seed, query_index=query.index
+        )
+        self.cards.append(card)
         self._end += len(line)
         self.last = max(self.last, query.index)
 

@@ -534,11 +534,9 @@ class Run:
         self.deadline = deadline
         self._deck = deck
         # round by round: a run that ends early has asked each query about as often
-        ordered = [
-            card._replace(repeat=repeat)
-            for repeat in range(1, self.config.repeats + 1)
-            for card in order_queries(deck.cards, self.seed)
-        ]
+        cards = order_queries(self.past.choose(deck.cards, self.seed), self.seed)
+        rounds = range(1, self.config.repeats + 1)
+        ordered = [card._replace(repeat=repeat) for repeat in rounds for card in cards]
         past = self.past.episodes
         stored = (
             islice(read_episodes(self.journal.path), self.past.dropped, None) if past else iter(())
@@ -793,7 +791,7 @@ class Run:
 
     def _context(self, world: World, attempt: int) -> str:
         return context_id(
-            self.seed,
+            world.query.seed,
             application=self.application.name,
             shape_hash=self.config.shape_hash(),
             index=world.query.index,

@@ -10,6 +10,7 @@ One line per event, each written whole by one system call before anything is rep
 - ``end``: the assessment ran to its end; ``complete`` says whether every query was graded,
   ``silent`` that the agent answered in no episode
 - ``anew``: an assessment whose agent was silent goes on: all before it counts no more
+- ``replaced``: a query that was shown and not graded, and the one that is asked instead of it
 
 A process that is killed in the middle of a line leaves a torn last line: it is cut off when the
 journal is opened again, and ignored by readers.
@@ -22,12 +23,12 @@ import json
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -45,6 +46,16 @@ MOST_FOLDERS = 2**16
 MOST_LINE_BYTES = 1 << 30
 
 R = TypeVar("R", bound=Record)
+
+
+class _Drawn(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+
+
+Q = TypeVar("Q", bound=_Drawn)
 
 
 class Header(Record):
@@ -83,6 +94,8 @@ class Past:
     #: episodes that the journal holds, and how many of the first count no more
     held: int = 0
     dropped: int = 0
+    #: by the id of a query that was shown and not graded, the id of the query asked instead
+    replaced: dict[str, str] = field(default_factory=dict)
 
     def drop(self) -> None:
         """Begin anew: nothing was graded so far, and no try was interrupted."""
@@ -90,6 +103,31 @@ class Past:
         self.episodes.clear()
         self.retries = self.starts.copy()
         self.silent = False
+
+    def shown(self) -> set[str]:
+        """Return the ids of queries of which the agent may know a prompt and none has a verdict."""
+        graded = {ask.query_id for ask in self.episodes}
+        return {ask.query_id for ask in self.starts} - graded - self.replaced.keys()
+
+    def choose(self, queries: Sequence[Q], seed: int) -> list[Q]:
+        """Return the queries that this participant is asked, in their order.
+
+        These are the queries drawn by ``seed``, the assessment's own, each replaced as the journal
+        says. Replacements for other participants are left out. Raises ConfigError for one that is
+        none of ``queries``.
+        """
+        by_id = {query.id: query for query in queries}
+        try:
+            return [by_id[self._latest(query.id)] for query in queries if query.seed == seed]
+        except KeyError as error:
+            raise ConfigError(
+                JOURNAL_NAME, f"asks the query {error.args[0]}, which is in no queries.jsonl"
+            ) from None
+
+    def _latest(self, query_id: str) -> str:
+        while query_id in self.replaced:
+            query_id = self.replaced[query_id]
+        return query_id
 
     def interrupted(self, ask: Ask) -> int:
         """How many tries that led to no verdict a killed process left half done."""
@@ -137,6 +175,8 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
                 past.failed = str(event.get("failed", ""))
             case "anew":
                 past.drop()
+            case "replaced":
+                past.replaced[str(event["query_id"])] = str(event["by"])
     return past
 
 

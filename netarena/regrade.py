@@ -66,7 +66,12 @@ class Regrade:
         stored = self.stored
         outlines = [episode.outline() for episode in self.episodes]
         summary = summarise(
-            stored.application, stored.config, stored.seed, outlines, stored.not_run
+            stored.application,
+            stored.config,
+            stored.seed,
+            outlines,
+            stored.not_run,
+            replaced=len(stored.past.replaced),
         )
         # the queries are those of the version that drew them
         return [*self.records, summary | {"version": stored.header.version}]

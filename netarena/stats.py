@@ -75,18 +75,21 @@ class Grouped(Protocol):
     def level(self) -> str: ...
 
 
-def summarise(
+def summarise(  # noqa: PLR0913 -- what a summary is made of
     application: Measuring,
     config: Config,
     seed: int | None,
     episodes: Sequence[Outline],
     not_run: Sequence[Unasked] = (),
+    *,
+    replaced: int = 0,
 ) -> dict[str, Any]:
     """The summary of one participant: the last element of ``results``.
 
     ``seed`` is None where the summary must not tell it; then ``config`` does not either.
     ``episodes`` are final, one per query asked and repeat; ``not_run`` are the queries never asked,
-    each as often as it was not.
+    each as often as it was not. ``replaced`` counts queries that were shown, not graded, and
+    replaced when the assessment was resumed; the summary has it where there are any.
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
     ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator. Where
     queries are asked several times, ``queries`` counts them, intervals are by query, and
@@ -118,6 +121,7 @@ def summarise(
         "invalid": [_invalid(e) for e in episodes if e.outcome is Outcome.INVALID],
         "not_run": len(not_run),
         "not_run_counted": bool(unasked),
+        **({"replaced": replaced} if replaced else {}),
         "complete": not not_run,
         "graded": len(graded) + len(unasked),
         "intervals": {name: rates[name]["interval"] for name in VERDICTS},

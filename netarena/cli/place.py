@@ -138,7 +138,8 @@ def _stored_runs(
                 shaping = {key: told[key] for key in stored["shape"] if key in told}
                 asked = application.config_type.parse({**shaping, **given})
                 if (stored["application"], asked.shape_hash()) == (application.name, shape_hash):
-                    yield asked, int(stored["seed"])
+                    for seed in (stored["seed"], *stored.get("replaced_seeds", ())):
+                        yield asked, int(seed)
 
 
 def _variants(

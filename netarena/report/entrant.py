@@ -143,7 +143,14 @@ def _from_stored(stored: Stored) -> Entrant:
         outlines=outlines,
         unasked=not_run if agent_used_time(outlines) else (),
         # the queries are those of the version that drew them
-        summary=summarise(stored.application, stored.config, stored.seed, outlines, not_run)
+        summary=summarise(
+            stored.application,
+            stored.config,
+            stored.seed,
+            outlines,
+            not_run,
+            replaced=len(stored.past.replaced),
+        )
         | {"version": header.version},
         stored=stored,
         failed=stored.past.failed if stored.past.silent else "",

@@ -61,7 +61,14 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
     header, config = stored.header, stored.config
     outlines = [episode.outline() for episode in stored.past.episodes.values()]
     seed = None if public else stored.seed
-    summary = summarise(stored.application, config, seed, outlines, stored.not_run)
+    summary = summarise(
+        stored.application,
+        config,
+        seed,
+        outlines,
+        stored.not_run,
+        replaced=len(stored.past.replaced),
+    )
     agent = next((episode.agent for episode in stored.past.episodes.values()), None)
     created = _created(stored)
     # folders of a run by one id are called by it, and an open one tells the seed

@@ -112,6 +112,7 @@ class _Line(BaseModel):
 
 class _QueryLine(BaseModel):
     id: str
+    seed: int
 
 
 class Place(NamedTuple):
@@ -159,6 +160,8 @@ class Run:
         self._path = folder / JOURNAL_NAME
         self._queries_path = home / QUERIES_NAME
         self._queries: dict[str, Place] = {}
+        self._originals = 0
+        self._queries_bytes = -1
         self._entries: dict[Ask, Entry] = {}
         self._names: dict[str, Ask] = {}
         #: up to where the journal is read, and which file that was
@@ -206,7 +209,7 @@ class Run:
     @property
     def asked(self) -> int:
         """How many episodes the run has when it is complete."""
-        return len(self._queries) * self.repeats
+        return self._originals * self.repeats
 
     def find(self, name: str) -> Entry | None:
         """The entry whose page has this name."""
@@ -253,14 +256,24 @@ class Run:
         episode = event.get("episode") if isinstance(event, dict) else None
         return _parse(Episode, episode, self._path)
 
+    def _read_more_queries(self) -> None:
+        if self._queries_path.stat().st_size != self._queries_bytes:
+            self._queries.clear()
+            self._read_queries()
+
     def _read_queries(self) -> None:
         offset = 0
+        originals: set[str] = set()
         with open_regular(self._queries_path) as file:
             while line := file.readline(MOST_LINE_BYTES):
                 with suppress(ValidationError):  # who reads it by its place says so
                     query = _QueryLine.model_validate_json(line)
                     self._queries.setdefault(query.id, Place(offset, len(line)))
+                    originals.add(query.id if query.seed == self.header.seed else "")
                 offset += len(line)
+        # a query that replaces another one adds none
+        self._originals = len(originals - {""})
+        self._queries_bytes = offset
 
     def _begin(self, status: os.stat_result) -> None:
         """A journal that another one took the place of, or that was cut, is read from its start."""
@@ -284,10 +297,9 @@ class Run:
             return
         if event.event in {"assessment", "end"}:
             self.complete = event.complete
-        if event.header is not None:  # again where the run is extended
-            self.header = event.header
-            self._queries.clear()
-            self._read_queries()
+        self.header = event.header or self.header
+        if event.event in {"assessment", "replaced"}:  # further queries, when the run goes on
+            self._read_more_queries()
         if event.event == "anew":  # what came before counts no more
             with self._lock:
                 self._entries.clear()
