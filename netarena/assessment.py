@@ -42,7 +42,15 @@ from netarena.errors import (
 from netarena.failure import is_lost, why
 from netarena.file import read_lines, read_text
 from netarena.identity import Secrecy, find_index, read_id, seal, seal_id
-from netarena.journal import JOURNAL_NAME, Header, Journal, Past, lock_folder, read_journal
+from netarena.journal import (
+    JOURNAL_NAME,
+    Header,
+    Journal,
+    Past,
+    lies_in_run,
+    lock_folder,
+    read_journal,
+)
 from netarena.model import Episode, Query
 from netarena.result import Spool, replace_file, replacing, write_document, write_json
 from netarena.slot import Places, Slots
@@ -187,7 +195,10 @@ def read_queries(path: Path) -> Iterator[Query]:
 
 
 def choose_queries(
-    application: Application, config: Config, fallback_seed: int | None = None
+    application: Application,
+    config: Config,
+    fallback_seed: int | None = None,
+    own: Path | None = None,
 ) -> tuple[Generator[Query | None], int]:
     """The queries of ``config`` in order of index, and their seed.
 
@@ -199,8 +210,11 @@ def choose_queries(
     the file, else from ``fallback_seed``, else drawn: 64 bits. Where ``num_queries`` is not given,
     all queries of the file are asked; else those of an index that it includes. Raises ConfigError,
     also while queries are asked for, when the file is broken, was made with other keys or another
-    seed, or has fewer queries than are requested, and for more than ``MOST_QUERIES``.
+    seed, has fewer queries than are requested, or is in the folder of a run that is running (but
+    ``own``), and for more than ``MOST_QUERIES``.
     """
+    if config.benchmark_path is not None and lies_in_run(Path(config.benchmark_path), own):
+        raise ConfigError("benchmark_path", "lies in the folder of an assessment that is running")
     if (path := stored_file(config)) is not None:
         whole = "num_queries" in config.model_fields_set
         most = config if whole else config.model_copy(update={"num_queries": MOST_QUERIES})
@@ -739,7 +753,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
             if resumed is None:
                 _keep_earlier(out)
                 queries, seed = await asyncio.to_thread(
-                    choose_queries, application, config, fallback_seed
+                    choose_queries, application, config, fallback_seed, out
                 )
             else:
                 config, secrecy = resumed.config, resumed.secrecy

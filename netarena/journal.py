@@ -21,6 +21,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +41,8 @@ from netarena.result import FILE_MODE
 
 JOURNAL_NAME = "journal.jsonl"
 LOCK_NAME = ".lock"
+#: whoever may open it may lock it
+LOCK_MODE = 0o600
 #: folders below its own in which a run looks for others
 MOST_FOLDERS = 2**16
 #: of one event: an episode of a thousand turns is large
@@ -217,14 +220,15 @@ def lock_folder(folder: Path) -> Iterator[None]:
     # before anything is made in the folder of another
     _refuse_above(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    handle = os.open(folder / LOCK_NAME, flags, LOCK_MODE)
     try:
+        with suppress(OSError):  # older releases let others read it, and so lock it
+            os.fchmod(handle, LOCK_MODE)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(
-                "output_dir", f"{folder.name} is in use by an assessment that is running"
-            ) from None
+            raise ConfigError("output_dir", _why_locked(handle, folder)) from None
         # who holds its own folder looks at the others': of two that begin at once, one sees the
         # other at least
         _refuse_above(folder)
@@ -232,6 +236,21 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def lies_in_run(path: Path, own: Path | None = None) -> bool:
+    """Return whether a file is in the folder of an assessment that is running, except ``own``."""
+    real = Path(os.path.realpath(path))
+    kept = None if own is None else Path(os.path.realpath(own))
+    return any(_is_held(folder) for folder in real.parents if folder != kept)
+
+
+def _why_locked(handle: int, folder: Path) -> str:
+    if os.fstat(handle).st_uid == os.geteuid():
+        return f"{folder.name} is in use by an assessment that is running"
+    return (
+        f"{LOCK_NAME} in {folder.name} belongs to another user, who holds it: name another folder"
+    )
 
 
 def _refuse_above(folder: Path) -> None:
@@ -251,18 +270,34 @@ def _refuse_below(folder: Path) -> None:
 
 
 def _is_held(folder: Path) -> bool:
-    """Whether an assessment runs in ``folder``; what this user may not look at is not."""
+    """Return whether an assessment of this user runs in ``folder``.
+
+    A lock counts only where no other user can have taken it: the folder and the lock file are
+    ours, the file has one name, and nobody else may open it. Otherwise any user who can write to a
+    parent folder could block all runs below it.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        handle = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(folder / LOCK_NAME, flags)
     except OSError:
         return False
     try:
+        if not _is_private(os.fstat(handle)) or folder.stat().st_uid != os.geteuid():
+            return False
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:
+        return False
     finally:
         os.close(handle)
     return False
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Return whether a file is one that only this user can have locked."""
+    ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return ours and status.st_nlink == 1 and not status.st_mode & 0o077
 
 
 class Journal:

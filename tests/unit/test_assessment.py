@@ -424,6 +424,28 @@ def test_many_queries_wait_on_disk(tmp_path: Path) -> None:
     assert peak < 1_200 * 2_000
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_file_in_the_folder_of_a_running_run_is_neither_read_nor_written(
+    anew: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "run" / "mine.jsonl"
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+    before = path.read_bytes()
+    values = {"benchmark_path": str(path), "regenerate_query": anew}
+
+    class Reader(Scripted):
+        async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+            config = Toy.config_type.parse(values)
+            with pytest.raises(ConfigError, match="benchmark_path: lies in the folder of an"):
+                await conduct(Toy(), config, {"r": Scripted(open_all)}, out=tmp_path / "b")
+            return await super().ask(prompt, context_id=context_id, timeout_s=timeout_s)
+
+    # of the run's own folder it may be
+    assess(Toy(), Reader(open_all), tmp_path / "run", benchmark_path=str(path))
+    assert path.read_bytes() == before
+    assess(Toy(), Scripted(open_all), tmp_path / "b", **values)
+
+
 def test_a_file_of_queries_in_another_order_is_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netarena.errors import ConfigError
-from netarena.journal import LOCK_NAME, Journal, lock_folder, read_events, read_journal
+from netarena.journal import (
+    LOCK_NAME,
+    Journal,
+    lies_in_run,
+    lock_folder,
+    read_events,
+    read_journal,
+)
 from netarena.model import AgentInfo, Ask, Episode, Outcome, Reply, Step
 
 
@@ -126,3 +137,93 @@ def test_another_process_holds_a_tree_as_well(tmp_path: Path) -> None:
         child.communicate()
     with lock_folder(held.parent):
         pass
+
+
+def hold(path: Path) -> int:
+    """A lock on ``path`` as another open file, in a process of any user, holds it."""
+    handle = os.open(path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    return handle
+
+
+@contextmanager
+def foreign_lock(path: Path, kind: str) -> Iterator[None]:
+    """A lock that somebody who can write to a folder of ours, or owns it, can take in it."""
+    target = path
+    if kind == "readable":
+        path.touch(mode=0o644)
+    elif kind == "another user's":
+        path.touch(mode=0o600)
+        os.chown(path, 65534, 65534)
+    elif kind == "link":
+        target = path.with_name("elsewhere")
+        target.touch(mode=0o600)
+        path.symlink_to(target)
+    elif kind == "second name":
+        target = path.with_name("elsewhere")
+        target.touch(mode=0o600)
+        path.hardlink_to(target)
+    elif kind == "pipe":
+        os.mkfifo(path, 0o600)
+        yield
+        return
+    else:  # the folder is another user's
+        path.touch(mode=0o600)
+        os.chown(path.parent, 65534, 65534)
+    handle = hold(target)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.parametrize(
+    "kind", ["readable", "another user's", "link", "second name", "pipe", "another user's folder"]
+)
+def test_a_lock_that_another_user_can_hold_blocks_no_run_below_or_above(
+    kind: str, tmp_path: Path
+) -> None:
+    if kind.startswith("another") and os.geteuid() != 0:
+        pytest.skip("only root can make files of another user")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    with foreign_lock(shared / LOCK_NAME, kind):
+        for folder in (shared / "run", tmp_path):
+            with lock_folder(folder):
+                pass
+
+
+def test_nobody_else_can_open_the_lock_of_a_run(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        (tmp_path / LOCK_NAME).touch(mode=0o666)  # as an older release left it
+        with lock_folder(tmp_path):
+            assert (tmp_path / LOCK_NAME).stat().st_mode & 0o777 == 0o600
+        with lock_folder(tmp_path / "new"):
+            assert (tmp_path / "new" / LOCK_NAME).stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+
+
+def test_a_folder_whose_lock_is_another_user_s_is_refused_in_words(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make files of another user")
+    lock = tmp_path / LOCK_NAME
+    lock.touch()
+    os.chown(lock, 65534, 65534)
+    handle = hold(lock)
+    try:
+        with pytest.raises(ConfigError, match="belongs to another user"), lock_folder(tmp_path):
+            pass
+    finally:
+        os.close(handle)
+
+
+def test_a_file_in_the_folder_of_a_running_run_is_known(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("run")
+    with lock_folder(tmp_path / "run"):
+        for path in ("run/q.jsonl", "run/earlier-1/q.jsonl", "link/q.jsonl", "run/../run/q.jsonl"):
+            assert lies_in_run(tmp_path / path), path
+            assert not lies_in_run(tmp_path / path, tmp_path / "run"), path
+        assert not lies_in_run(tmp_path / "q.jsonl")
+    assert not lies_in_run(tmp_path / "run" / "q.jsonl")

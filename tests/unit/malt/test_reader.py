@@ -83,7 +83,7 @@ def test_texts_of_a_private_pack_are_read_by_its_productions_alone(
         graph = initial_graph(query)
         assert informed.read(query.text, graph) == {meaning(query.actions)}, query.text
         unread += not uninformed.read(query.text, graph)
-    assert unread > len(queries) / 2
+    assert unread > len(queries) / 3
 
 
 @pytest.mark.parametrize(
