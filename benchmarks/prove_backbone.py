@@ -1,11 +1,13 @@
-"""Proves each method of fault of a backbone on real networks: what it breaks is what is computed,
-and its repair, typed as an agent types it, leaves what is intended.
+"""Proves each method of fault of a backbone on real networks.
+
+A network is built with the fault in one pass, as an episode's is: it must break what is computed,
+and its repair, typed as an agent types it, must restore what is intended and leave nothing set.
 
     python benchmarks/prove_backbone.py [--seed 1] [--worlds 6] [--only KIND.METHOD,...] [--lanes 2]
 
 Worlds are drawn one after the other until every method was proven in one of them. A line for each,
-with the seconds until the network was as computed after injection and after repair; ``late`` is
-said of those that were not at the first look, which is when the network was told to have settled.
+with the seconds until the network was as computed after it was built and after repair; ``late``
+marks those that were not at the first observation, when the network was reported to be settled.
 A table of kinds comes last: its methods, how many were proven, how often something was late, and
 medians of the seconds.
 """
@@ -24,11 +26,12 @@ from typing import NamedTuple
 from netarena.errors import EnvironmentFailed
 from netarena_route.action import Fault
 from netarena_route.backbone.draw import draw
-from netarena_route.backbone.fault.change import Change
 from netarena_route.backbone.fault.table import KINDS, one_of_each
+from netarena_route.backbone.fault.table import read as read_fault
 from netarena_route.backbone.model import World
 from netarena_route.backbone.render import render
 from netarena_route.backbone.state import Facts, facts_of, intended, misfits, read
+from netarena_route.backbone_environment import edits
 from netarena_route.real.client import Net, Warm
 
 #: from a change until the network must be as computed
@@ -46,7 +49,7 @@ class Took(NamedTuple):
     wrong: Sequence[str]
 
 
-#: after injection, and after repair
+#: after the network was built, and after repair
 Proof = tuple[Took, Took]
 
 
@@ -69,12 +72,27 @@ async def wait_for(net: Net, world: World, wanted: Facts) -> Took:
             )
 
 
-async def prove(net: Net, world: World, wanted: Facts, fault: Fault, change: Change) -> Proof | str:
+async def prove(warm: Warm, world: World, wanted: Facts, fault: Fault) -> Proof | str:
     """What one method took, or what is wrong with it."""
-    await net.inject(fault.inject)
-    broke = await wait_for(net, world, intended(change.edit(world)))
+    stages = [world, read_fault(world, fault).edit(world)]
+    parts = tuple(edits(stages, [fault]))
+    setup = render(stages[1]).model_copy(update={"edits": parts})
+    net = await warm.begin_backbone(setup, "netns")
+    try:
+        await net.build()
+        return await _prove(net, stages, wanted, fault)
+    finally:
+        await net.close()
+
+
+async def _prove(net: Net, stages: Sequence[World], wanted: Facts, fault: Fault) -> Proof | str:
+    world, broken = stages
+    broke = await wait_for(net, world, intended(broken))
     if broke.wrong:
         return f"breaks otherwise ({broke.seconds:.1f} s): {broke.wrong}"
+    left = read(await net.observe()).leftover
+    if len(left) != len({command.machine for command in fault.inject}):
+        return f"only these parts are found on the machines: {left}"
     for command in fault.repair:
         output = await net.run(command.machine, command.command, COMMAND_S)
         if output.exit:
@@ -82,39 +100,26 @@ async def prove(net: Net, world: World, wanted: Facts, fault: Fault, change: Cha
     healed = await wait_for(net, world, wanted)
     if healed.wrong:
         return f"is not repaired ({healed.seconds:.1f} s): {healed.wrong}"
+    if left := read(await net.observe()).leftover:
+        return f"its repair leaves something set: {left}"
     return broke, healed
 
 
-async def lane(
-    warm: Warm, world: World, parts: Sequence[tuple[Fault, Change]], proofs: dict[str, Proof]
-) -> None:
-    """Proves these methods one after the other in one network; a new one after a failure."""
+async def lane(warm: Warm, world: World, parts: Sequence[Fault], proofs: dict[str, Proof]) -> None:
+    """Proves these methods one after the other, each in a network of its own."""
     wanted = intended(world)
-    net: Net | None = None
-    for fault, change in parts:
+    for fault in parts:
         name = f"{fault.kind}.{fault.method}"
         try:
-            if net is None:
-                net = await warm.begin_backbone(render(world), "netns")
-                await net.build()
-                healthy = await wait_for(net, world, wanted)
-                if healthy.wrong:
-                    print(f"BAD healthy: {healthy.wrong}", flush=True)
-                    break
-            came = await prove(net, world, wanted, fault, change)
+            came = await prove(warm, world, wanted, fault)
         except EnvironmentFailed as failed:
             came = str(failed)
         if isinstance(came, str):
             print(f"BAD {name}: {came} | {fault.words}", flush=True)
-            if net is not None:
-                await net.close()
-                net = None
             continue
         proofs[name] = came
         told = " ".join(f"{took.seconds:.1f}{' late' if took.late else ''}" for took in came)
         print(f"ok {name} {told} | {fault.words}", flush=True)
-    if net is not None:
-        await net.close()
 
 
 def rows(proofs: Mapping[str, Proof]) -> list[str]:
@@ -155,8 +160,8 @@ async def main() -> int:
             world = draw(rng, asked.routers)
             kinds = [kind for kind in KINDS if any(one.startswith(f"{kind}.") for one in left)]
             parts = [
-                (fault, change)
-                for fault, change in one_of_each(world, rng, kinds)
+                fault
+                for fault, _ in one_of_each(world, rng, kinds)
                 if f"{fault.kind}.{fault.method}" in left
             ]
             print(f"-- seed {seed}: {len(world.routers)} routers, {len(parts)} methods", flush=True)

@@ -1,18 +1,22 @@
-"""The live world of a backbone's query: built, broken, and proven broken as computed."""
+"""The live world of a backbone's query: built with its faults, and proven to be as computed."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from netarena.errors import EnvironmentFailed
 from netarena.model import Query, State
 from netarena.ticket import Briefing
-from netarena_route.backbone.fault.table import broken, read
+from netarena_route.action import Fault
+from netarena_route.backbone.fault.table import read
 from netarena_route.backbone.intent import expected
 from netarena_route.backbone.model import Router, World
 from netarena_route.backbone.query import Case, case_of, faults_of
-from netarena_route.backbone.render import render
+from netarena_route.backbone.recipe import Edit
+from netarena_route.backbone.render import recipe, render
 from netarena_route.backbone.routing import neighbours, settle
 from netarena_route.backbone.state import Facts, facts_of, first, misfits
 from netarena_route.backbone.state import read as read_state
@@ -20,7 +24,7 @@ from netarena_route.config import RouteConfig
 from netarena_route.environment import Networked
 from netarena_route.real.client import Warm
 
-#: from the last fault until the network is as computed
+#: from the start of routing until the network is as computed
 _AS_COMPUTED_S = 30.0
 #: between looks meanwhile
 _PAUSE_S = 0.1
@@ -34,12 +38,7 @@ class BackboneEnvironment(Networked):
         self._traced = config.briefing is Briefing.TICKET
 
     async def open(self) -> State:
-        """Build the healthy network, inject the faults in their order, and verify that what is
-        computed of them is what is seen.
-
-        Routers meet when the faults are there, and come to the same as if they had been healthy
-        before: no query rests on that. To wait for neighbours to be given up would take as long
-        again.
+        """Build the faulty network in one pass, and verify that it is as computed.
 
         Raises EnvironmentFailed for a network that cannot be built or is not as computed.
         """
@@ -47,8 +46,12 @@ class BackboneEnvironment(Networked):
             self._case: Case = case_of(self._query)
             world = self._case.world
             faults = faults_of(self._query)
-            changes = [read(world, fault) for fault in faults]
-            setup = render(world)
+            stages = [world]
+            for fault in faults:
+                stages.append(read(world, fault).edit(stages[-1]))
+            setup = render(stages[-1])
+            if self._traced:
+                setup = setup.model_copy(update={"edits": tuple(edits(stages, faults))})
         except (
             KeyError,
             ValueError,
@@ -57,10 +60,8 @@ class BackboneEnvironment(Networked):
             raise EnvironmentFailed(f"no query of a backbone: {error}", proven_ours=True) from None
         self._net = await self._warm.begin_backbone(setup, self._emulator)
         await self._net.build()
-        for fault in faults:
-            await self._net.inject(fault.inject, traced=self._traced)
         parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
-        return await self._observe_until(broken(world, changes), parts or "no fault")
+        return await self._observe_until(stages[-1], parts or "no fault")
 
     async def _observe_until(self, computed: World, parts: str) -> State:
         """The settled state as soon as it is as computed.
@@ -82,6 +83,14 @@ class BackboneEnvironment(Networked):
         world = self._case.world
         machine = resolve(world, asked)
         return machine, _unknown(world, asked) if machine is None else _refuse(world, machine)
+
+
+def edits(stages: Sequence[World], faults: Sequence[Fault]) -> Iterator[Edit]:
+    """The parts of each fault, by machine in the order of its commands; ``stages`` are the worlds
+    before the first fault and after each."""
+    for fault, (before, after) in zip(faults, pairwise(stages), strict=True):
+        for machine in dict.fromkeys(command.machine for command in fault.inject):
+            yield Edit(before=recipe(before, machine), after=recipe(after, machine))
 
 
 def _unlike(world: World, wanted: Facts, state: State) -> str:

@@ -13,11 +13,12 @@ import pytest
 
 from netarena_route.action import Command
 from netarena_route.backbone.draw import draw
-from netarena_route.backbone.fault.table import broken, one_of_each
+from netarena_route.backbone.fault.table import one_of_each
 from netarena_route.backbone.intent import backups
 from netarena_route.backbone.model import World, bare
 from netarena_route.backbone.render import render
 from netarena_route.backbone.state import Facts, facts_of, intended, misfits, read
+from netarena_route.backbone_environment import edits
 from netarena_route.real.client import Net, Warm
 
 pytestmark = [
@@ -47,20 +48,23 @@ async def test_faults_break_what_is_computed_and_their_repairs_undo_it() -> None
     assert any(", not used" in value for fact, value in wanted.items() if fact.sort == "route")
     faults = {fault.kind: (fault, change) for fault, change in one_of_each(world, rng, _KINDS)}
     assert set(faults) == set(_KINDS)
+    stages = [world]
+    for _, change in faults.values():
+        stages.append(change.edit(stages[-1]))
+    parts = tuple(edits(stages, [fault for fault, _ in faults.values()]))
     async with Warm() as warm:
-        net = await warm.begin_backbone(render(world), "netns")
+        setup = render(stages[-1]).model_copy(update={"edits": parts})
+        net = await warm.begin_backbone(setup, "netns")
         try:
             await net.build()
-            assert await _wrong_at_last(net, world, wanted) == []
-            for fault, _ in faults.values():
-                await net.inject(fault.inject)
-            together = broken(world, [change for _, change in faults.values()])
-            assert await _wrong_at_last(net, world, intended(together)) == []
+            assert await _wrong_at_last(net, world, intended(stages[-1])) == []
+            assert read(await net.observe()).leftover == tuple(range(len(parts)))
             for fault, _ in faults.values():
                 for command in fault.repair:
                     output = await net.run(command.machine, command.command, _COMMAND_S)
                     assert output.exit == 0, output.output
             assert await _wrong_at_last(net, world, wanted) == []
+            assert read(await net.observe()).leftover == ()
         finally:
             await net.close()
 
@@ -97,12 +101,12 @@ async def test_a_session_that_failed_for_long_is_there_once_it_is_repaired() -> 
     ((fault, change),) = one_of_each(world, rng, ["bgp_as"])
     (order,) = fault.inject
     address = order.command.partition("neighbor ")[2].partition(" ")[0]
+    faulty = change.edit(world)
     async with Warm() as warm:
-        net = await warm.begin_backbone(render(world), "netns")
+        net = await warm.begin_backbone(render(faulty), "netns")
         try:
             await net.build()
-            await net.inject(fault.inject)
-            assert await _wrong_at_last(net, world, intended(broken(world, [change]))) == []
+            assert await _wrong_at_last(net, world, intended(faulty)) == []
             show, due_s, deadline = f"show bgp neighbors {address} json", 0.0, time.monotonic() + 60
             while due_s < 15 and time.monotonic() < deadline:
                 told = await net.run(order.machine, f"vtysh -c '{show}'", _COMMAND_S)

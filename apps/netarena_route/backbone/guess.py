@@ -6,6 +6,7 @@ import json
 import random
 
 from netarena_route.backbone.fault.change import Change
+from netarena_route.backbone.fault.derive import orders
 from netarena_route.backbone.fault.table import KINDS
 from netarena_route.backbone.model import World
 from netarena_route.config import MAX_ROUTERS
@@ -21,13 +22,14 @@ _RESET = (
 
 
 def distract(world: World, rng: random.Random) -> str:
-    """Something that some fault would be repaired by, were it there, or injected."""
+    """Return a command that would repair some fault, were it there, or inject it."""
     changes: list[Change] = []
     while not changes:
         method = rng.choice(rng.choice([*KINDS.values()]))
         changes = list(method.changes(world))
     change = rng.choice(changes)
-    machine, command = rng.choice((change.repair, change.inject))[0]
+    edited = change.edit(world)
+    machine, command = rng.choice((orders(edited, world), orders(world, edited)))[0]
     return json.dumps({"machine": machine, "command": command})
 
 

@@ -51,6 +51,8 @@ class Port(Record):
     mtu: int = FULL_MTU
     #: None where it does not take part
     ospf: OspfPort | None = None
+    #: OSPF settings that are configured although the port does not take part
+    idle: OspfPort | None = None
 
 
 class Range(Record):

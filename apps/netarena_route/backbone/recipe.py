@@ -67,12 +67,20 @@ class Ask(Record):
     port: int
 
 
+class Edit(Record):
+    """One machine without and with one fault. The lab reports whether the difference is left."""
+
+    before: Recipe
+    after: Recipe
+
+
 class Setup(Record):
     """All that the lab needs.
 
     ``endpoints`` are (machine, address) that are pinged from each other, in both sizes; an endpoint
     pings from its own address. ``asks`` are services, ``ways`` pairs of indices of endpoints whose
-    way is told, ``ears`` machines of other autonomous systems, whose tables are told.
+    way is told, ``ears`` machines of other autonomous systems, whose tables are told. ``edits`` are
+    the parts of faults that the recipes already contain, one for each machine of each fault.
     """
 
     cables: tuple[Cable, ...]
@@ -81,6 +89,7 @@ class Setup(Record):
     asks: tuple[Ask, ...] = ()
     ways: tuple[tuple[int, int], ...] = ()
     ears: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
     #: bytes of an IP packet that each way must carry
     full_bytes: int = 1500
 
@@ -108,7 +117,7 @@ class Observation(Record):
     ended, as ``machine/daemon``.
     ``settled`` is false where the network had not come to rest after 15 s. ``touched`` are machines
     on which something is set otherwise than before an agent's first command there. ``leftover`` are
-    the commands of faults, by their number, of which something is still so; of tickets alone.
+    the ``edits`` of the setup, by index, of which something is still set.
     """
 
     small: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""A world as what its machines run: an frr.conf, commands of Linux, files of services.
+"""Renders a world to what its machines run: an frr.conf, commands of Linux, files of services.
 
-The same words are used for a whole machine and for what a fault changes of it, so that a repair
-types what was there before.
+Lines of FRR have the wording of ``show running-config``. The commands that inject and repair a
+fault are derived from two renderings (``fault.derive``).
 """
 
 from __future__ import annotations
@@ -39,11 +39,7 @@ def render(world: World) -> Setup:
         cables=tuple(
             Cable(ends=(_end(world, *link.one), _end(world, *link.other))) for link in world.links
         ),
-        recipes=(
-            *(_recipe_of_router(router, login=True) for router in world.routers),
-            *(_recipe_of_router(router, login=False) for router in world.outside),
-            *(_recipe_of_host(world, host) for host in world.hosts),
-        ),
+        recipes=tuple(recipe(world, name) for name in world.machines),
         endpoints=world.endpoints,
         asks=asks(world),
         ways=tuple((numbers[one], numbers[other]) for one, other in world.ways),
@@ -70,6 +66,14 @@ def asks(world: World) -> tuple[Ask, ...]:
 def _end(world: World, machine: str, interface: str) -> End:
     port = next(one for one in world.machines[machine].ports if one.name == interface)
     return End(machine=machine, interface=interface, mac=port.mac)
+
+
+def recipe(world: World, machine: str) -> Recipe:
+    """What one machine runs."""
+    found = world.machines[machine]
+    if isinstance(found, Host):
+        return _recipe_of_host(world, found)
+    return _recipe_of_router(found, login=machine in world.names)
 
 
 def _recipe_of_router(router: Router, *, login: bool) -> Recipe:
@@ -106,15 +110,16 @@ def _addresses(ports: Sequence[Port], held: Sequence[str]) -> Iterator[str]:
         yield f"ip addr add {address}/32 dev {LOOPBACK}"
     for port in ports:
         yield f"ip addr add {port.address} dev {port.name}"
-        if port.mtu != Port.model_fields["mtu"].default:
-            yield f"ip link set {port.name} mtu {port.mtu}"
+        yield f"ip link set {port.name} mtu {port.mtu}"
 
 
 def _settings(sysctls: Sequence[tuple[str, str]], rules: Sequence[Rule]) -> Iterator[str]:
     if sysctls:
         yield "sysctl -q -w " + " ".join(f"{name}={value}" for name, value in sysctls)
     if rules:
-        lines = "\\n".join(f"-A {rule_text(rule)}" for rule in rules)
+        # chain after chain, so that numbers of rules rise in each
+        ordered = sorted(rules, key=lambda rule: rule.chain)
+        lines = "\\n".join(f"-A {rule_text(rule)}" for rule in ordered)
         yield f"printf '*filter\\n{lines}\\nCOMMIT\\n' | iptables-restore"
 
 
@@ -162,9 +167,9 @@ def frr_conf(router: Router) -> str:
     lines += [f"ip route {static_text(static)}" for static in router.statics]
     if router.ospf:
         for port in router.ports:
-            if port.ospf:
-                lines += [f"interface {port.name}", *_indent(port_lines(router.ospf, port)), "exit"]
-        if router.ospf.interfaces:
+            if words := port_lines(router.ospf, port):
+                lines += [f"interface {port.name}", *_indent(words), "exit"]
+        if router.ospf.interfaces and router.ospf.loopback:
             lines += [f"interface {LOOPBACK}", f" ip ospf area {router.ospf.area}", "exit"]
         lines += ["router ospf", *_indent(ospf_lines(router.ospf, router)), "exit"]
     for name, entry in ((one.name, entry) for one in router.prefix_lists for entry in one.entries):
@@ -189,26 +194,24 @@ def static_text(static: Static) -> str:
 
 
 def port_lines(ospf: Ospf, port: Port) -> list[str]:
-    """Below ``interface``."""
-    has = port.ospf
-    assert has is not None
-    lines = [f"ip ospf area {has.area}"] if ospf.interfaces else []
-    if has.key:
-        lines += ["ip ospf authentication message-digest", key_text(has)]
-    lines.append(f"ip ospf cost {has.cost}")
-    # a passive one, too: else it is to have a designated router, which is chosen after the dead
-    # interval, when all that is computed begins anew
-    network = f"ip ospf network {has.network}"
-    if has.passive:
-        return [*lines, network, "ip ospf passive"]
-    lines += [
+    """Return the lines below ``interface``; none where nothing of OSPF is set."""
+    has = port.ospf or port.idle
+    if has is None:
+        return []
+    return [
+        *([f"ip ospf area {has.area}"] if ospf.interfaces and port.ospf else []),
+        *(["ip ospf authentication message-digest"] if has.key else []),
+        f"ip ospf cost {has.cost}",
         f"ip ospf dead-interval {has.dead}",
         f"ip ospf hello-interval {has.hello}",
+        *([key_text(has)] if has.key else []),
         *(["ip ospf mtu-ignore"] if has.mtu_ignore else []),
-        network,
+        # also of passive ports: a port of another type chooses a designated router after the dead
+        # interval, and all routes are then computed again
+        f"ip ospf network {has.network}",
+        *(["ip ospf passive"] if has.passive else []),
         "ip ospf retransmit-interval 1",
     ]
-    return lines
 
 
 def key_text(port: OspfPort) -> str:
@@ -227,7 +230,8 @@ def ospf_lines(ospf: Ospf, router: Router) -> list[str]:
     if ospf.redistribute:
         lines.append(f"redistribute static route-map {ospf.redistribute}")
     if not ospf.interfaces:
-        lines.append(network_text(f"{router.loopback}/32", ospf.area))
+        if ospf.loopback:
+            lines.append(network_text(f"{router.loopback}/32", ospf.area))
         lines += [network_of(port) for port in router.ports if port.ospf]
     lines += [range_text(one) for one in ospf.ranges]
     return lines

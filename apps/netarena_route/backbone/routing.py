@@ -404,11 +404,10 @@ class _Ospf:
 
 
 def externals(router: Router) -> Iterator[tuple[IPv4Network, Address]]:
-    """Static routes that ``router`` tells all others, and the address that they lead to, if
-    that is on a network of its own.
+    """Return the static routes that ``router`` redistributes, each with its forwarding address.
 
-    All such networks are in OSPF in a healthy world. Where one has left it, what was told of
-    the address stays (FRR does not tell it anew), and nobody finds the way to it.
+    The address is that of the next hop where its network takes part in OSPF, and else empty: the
+    others then send to the router itself.
     """
     if router.ospf is None or not router.ospf.redistribute:
         return
@@ -422,7 +421,7 @@ def externals(router: Router) -> Iterator[tuple[IPv4Network, Address]]:
             (
                 static.via
                 for port in router.ports
-                if static.via != "blackhole" and is_on(static.via, port.address)
+                if static.via != "blackhole" and port.ospf and is_on(static.via, port.address)
             ),
             "",
         )

@@ -23,7 +23,6 @@ from netarena_route.backbone.fault.change import (
     outer_peers,
     simple,
     swapped,
-    vtysh,
 )
 from netarena_route.backbone.model import (
     MapEntry,
@@ -33,33 +32,16 @@ from netarena_route.backbone.model import (
     Router,
     World,
 )
-from netarena_route.backbone.render import entry_lines, prefix_text
-
-_FAMILY = "address-family ipv4 unicast"
 
 
-def _type(router: Router, *lines: str) -> str:
-    return vtysh(f"router bgp {router.asn}", *lines)
-
-
-def _session(
-    router: Router, peer: Peer, words: str, inject: str, repair: str, **update: object
-) -> Change:
-    """A change of one session at our end; lines after ``neighbor ADDRESS``, ``no`` in front."""
+def _session(router: Router, peer: Peer, words: str, **update: object) -> Change:
+    """A change of one session at our end."""
     return simple(
         router.name,
         words,
         on_peer(router.name, peer.address, **update),
-        _type(router, _line(peer, inject)),
-        _type(router, _line(peer, repair)),
         f"peer {peer.address}",
     )
-
-
-def _line(peer: Peer, words: str) -> str:
-    if words.startswith("no "):
-        return f"no neighbor {peer.address} {words[3:]}"
-    return f"neighbor {peer.address} {words}"
 
 
 def _name(peer: Peer) -> str:
@@ -75,8 +57,6 @@ def _wrong_as(world: World) -> Iterator[Change]:
             router,
             peer,
             f"takes {_name(peer)} for a router of AS {wrong} instead of {peer.asn}",
-            f"remote-as {wrong}",
-            f"remote-as {peer.asn}",
             asn=wrong,
         )
 
@@ -84,13 +64,10 @@ def _wrong_as(world: World) -> Iterator[Change]:
 def _next_hop(world: World) -> Iterator[Change]:
     for router, peer in inner_peers(world):
         if peer.next_hop_self:
-            line = f"neighbor {peer.address} next-hop-self"
             yield simple(
                 router.name,
                 f"does not name itself as the next hop of what it tells {_name(peer)}",
                 on_peer(router.name, peer.address, next_hop_self=False),
-                _type(router, _FAMILY, f"no {line}"),
-                _type(router, _FAMILY, line),
                 f"peer {peer.address}",
             )
 
@@ -100,13 +77,10 @@ def _next_hop_all(world: World) -> Iterator[Change]:
         chosen = [peer for one, peer in inner_peers(world) if one is router and peer.next_hop_self]
         if not chosen:
             continue
-        lines = [f"neighbor {peer.address} next-hop-self" for peer in chosen]
         yield simple(
             router.name,
             "does not name itself as the next hop of what it tells our routers",
             _each_peer(router, chosen, next_hop_self=False),
-            _type(router, _FAMILY, *(f"no {line}" for line in lines)),
-            _type(router, _FAMILY, *lines),
             *(f"peer {peer.address}" for peer in chosen),
             key=router.name,
         )
@@ -123,8 +97,6 @@ def _no_update_source(world: World) -> Iterator[Change]:
                 router,
                 peer,
                 f"does not speak from {peer.update_source} to {_name(peer)}",
-                "no update-source",
-                f"update-source {peer.update_source}",
                 update_source="",
             )
 
@@ -137,8 +109,6 @@ def _wrong_update_source(world: World) -> Iterator[Change]:
                 router,
                 peer,
                 f"speaks from {wrong} to {_name(peer)} instead of {peer.update_source}",
-                f"update-source {wrong}",
-                f"update-source {peer.update_source}",
                 update_source=wrong,
             )
 
@@ -150,8 +120,6 @@ def _no_multihop(world: World) -> Iterator[Change]:
                 router,
                 peer,
                 f"lets {_name(peer)} be no more than one hop away",
-                "no ebgp-multihop",
-                f"ebgp-multihop {peer.multihop}",
                 multihop=0,
             )
 
@@ -163,8 +131,6 @@ def _no_ttl_security(world: World) -> Iterator[Change]:
                 router,
                 peer,
                 f"does not have TTL security with {_name(peer)}, which has it",
-                f"no ttl-security hops {peer.ttl_security}",
-                f"ttl-security hops {peer.ttl_security}",
                 ttl_security=0,
             )
 
@@ -176,8 +142,6 @@ def _needless_ttl_security(world: World) -> Iterator[Change]:
                 router,
                 peer,
                 f"has TTL security with {_name(peer)}, which has it not",
-                "ttl-security hops 1",
-                "no ttl-security hops 1",
                 ttl_security=1,
             )
 
@@ -190,8 +154,6 @@ def _wrong_password(world: World) -> Iterator[Change]:
                 router,
                 peer,
                 f"has another password for {_name(peer)} than that has",
-                f"password {wrong}",
-                f"password {peer.password}",
                 password=wrong,
             )
 
@@ -204,8 +166,6 @@ def _needless_password(world: World) -> Iterator[Change]:
                 router,
                 peer,
                 f"has a password for {_name(peer)}, which has none",
-                f"password {wrong}",
-                "no password",
                 password=wrong,
             )
 
@@ -216,8 +176,6 @@ def _shut(world: World) -> Iterator[Change]:
             router,
             peer,
             f"has the session with {_name(peer)} shut",
-            "shutdown",
-            "no shutdown",
             shutdown=True,
         )
 
@@ -230,8 +188,6 @@ def _duplicate_id(world: World) -> Iterator[Change]:
             f"has {wrong} for its router id of BGP, which is that of {peer.description}, instead "
             f"of {right}",
             on_bgp(router.name, router_id=wrong),
-            _type(router, f"bgp router-id {wrong}"),
-            _type(router, f"bgp router-id {right}"),
             "bgp id",
             key=f"{router.name} {wrong}",
         )
@@ -241,14 +197,11 @@ def _no_clients(world: World) -> Iterator[Change]:
     """A reflector takes none of its clients for one: of a single one, all others would be told."""
     for router in world.routers:
         clients = [peer for peer in router.bgp.peers if peer.client]
-        lines = [f"neighbor {peer.address} route-reflector-client" for peer in clients]
         if clients:
             yield simple(
                 router.name,
                 "does not reflect the routes of any of our routers",
                 _each_peer(router, clients, client=False),
-                _type(router, _FAMILY, *(f"no {line}" for line in lines)),
-                _type(router, _FAMILY, *lines),
                 *(f"peer {peer.address}" for peer in clients),
                 key=router.name,
             )
@@ -258,23 +211,17 @@ def _maximum(world: World) -> Iterator[Change]:
     """A session that ends by it stays ended, whatever is told later: what changes how many
     prefixes it brings is held too."""
     for router, peer in outer_peers(world):
-        line = f"neighbor {peer.address} maximum-prefix"
         lists = {
             entry.prefix_list
             for found in router.route_maps
             if found.name == peer.route_map_in
             for entry in found.entries
         }
-        back = f"{line} {peer.maximum_prefix}" if peer.maximum_prefix else f"no {line}"
         yield simple(
             router.name,
             f"lets {_name(peer)} tell it one prefix"
             + (f" instead of {peer.maximum_prefix}" if peer.maximum_prefix else ""),
             on_peer(router.name, peer.address, maximum_prefix=1),
-            _type(router, _FAMILY, f"{line} 1"),
-            vtysh(
-                f"router bgp {router.asn}", _FAMILY, back, f"!clear bgp ipv4 unicast {peer.address}"
-            ),
             f"peer {peer.address}",
             *(f"list {one}" for one in sorted(lists)),
             key=f"{router.name} peer {peer.address}",
@@ -283,13 +230,10 @@ def _maximum(world: World) -> Iterator[Change]:
 
 def _no_community(world: World) -> Iterator[Change]:
     for router, peer in inner_peers(world):
-        line = f"neighbor {peer.address} send-community both"
         yield simple(
             router.name,
             f"strips communities from what it tells {_name(peer)}",
             on_peer(router.name, peer.address, send_community=False),
-            _type(router, _FAMILY, f"no {line}"),
-            _type(router, _FAMILY, line),
             f"peer {peer.address}",
         )
 
@@ -310,20 +254,16 @@ def _entry(
     route_map: RouteMap,
     entry: MapEntry,
     words: str,
-    *lines: str,
     **update: object,
 ) -> Change:
-    """One other line of an entry of a route map: the wrong one, and the right one."""
-    wrong, right = lines
-    head = f"route-map {route_map.name} {entry.verdict} {entry.seq}"
+    """Another value in an entry of a route map."""
+    told = " ".join(f"{field} {value}" for field, value in update.items())
     return simple(
         router.name,
         words,
         on_map_entry(router.name, route_map.name, entry.seq, **update),
-        vtysh(head, wrong),
-        vtysh(head, right),
         f"map {route_map.name}",
-        key=f"{router.name} {route_map.name} {entry.seq} {wrong}",
+        key=f"{router.name} {route_map.name} {entry.seq} {told}",
     )
 
 
@@ -339,8 +279,6 @@ def _wrong_community(world: World) -> Iterator[Change]:
                     entry,
                     f"marks what {_name(peer)} tells it by the community {wrong} instead of "
                     f"{entry.community}",
-                    f"set community {wrong} additive",
-                    f"set community {entry.community} additive",
                     community=wrong,
                 )
 
@@ -360,8 +298,6 @@ def _other_kind(world: World) -> Iterator[Change]:
                         entry,
                         f"marks what {_name(peer)} tells it as a customer's: {one.community} "
                         f"instead of {entry.community}",
-                        f"set community {one.community} additive",
-                        f"set community {entry.community} additive",
                         community=one.community,
                     )
 
@@ -376,8 +312,6 @@ def _preference(world: World) -> Iterator[Change]:
                     entry,
                     f"prefers what {_name(peer)} tells it by {wrong} instead of "
                     f"{entry.local_preference}",
-                    f"set local-preference {wrong}",
-                    f"set local-preference {entry.local_preference}",
                     local_preference=wrong,
                 )
 
@@ -392,8 +326,6 @@ def _metric(world: World) -> Iterator[Change]:
                     entry,
                     f"tells {_name(peer)} a metric of {wrong} instead of {entry.metric} in "
                     f"{found.name} {entry.seq}",
-                    f"set metric {wrong}",
-                    f"set metric {entry.metric}",
                     metric=wrong,
                 )
 
@@ -406,8 +338,6 @@ def _prepend(world: World) -> Iterator[Change]:
                 found,
                 entry,
                 f"makes the path of what {_name(peer)} tells it three systems longer",
-                "set as-path prepend last-as 3",
-                "no set as-path prepend last-as 3",
                 prepend=3,
             )
 
@@ -419,13 +349,10 @@ def _leak(world: World) -> Iterator[Change]:
             continue
         for list_name in ("PEER-ROUTES", "UPSTREAM-ROUTES"):
             new = MapEntry(seq=50, community_list=list_name)
-            head = f"route-map {found.name} permit 50"
             yield simple(
                 router.name,
                 f"tells {_name(peer)} the routes of {list_name}, by {found.name} 50",
                 on_map(router.name, found.name, added(new)),
-                vtysh(head, *entry_lines(new)),
-                vtysh(f"no {head}"),
                 f"map {found.name}",
                 key=f"{router.name} {found.name} {list_name}",
             )
@@ -437,13 +364,10 @@ def _tells_all(world: World) -> Iterator[Change]:
         for found in router.prefix_lists:
             if found.name == "OURS":
                 new = PrefixEntry(seq=90, verdict="permit", prefix="0.0.0.0/0", le=24)
-                line = prefix_text(found.name, new)
                 yield simple(
                     router.name,
                     f"has {new.prefix} le {new.le} in the prefix list {found.name}",
                     on_list(router.name, found.name, added(new)),
-                    vtysh(line),
-                    vtysh(f"no {line}"),
                     f"list {found.name}",
                 )
 
@@ -455,7 +379,6 @@ def _tells_less(world: World) -> Iterator[Change]:
             for entry in found.entries if found.name == "OURS" else ():
                 half = str(next(IPv4Network(entry.prefix).subnets()))
                 new = entry.model_copy(update={"prefix": half})
-                old_line, new_line = prefix_text(found.name, entry), prefix_text(found.name, new)
                 yield simple(
                     router.name,
                     f"has {half} in the prefix list {found.name} instead of {entry.prefix}",
@@ -464,8 +387,6 @@ def _tells_less(world: World) -> Iterator[Change]:
                         found.name,
                         swapped(entry, new),
                     ),
-                    vtysh(f"no {old_line}", new_line),
-                    vtysh(f"no {new_line}", old_line),
                     f"list {found.name}",
                 )
 
@@ -487,14 +408,6 @@ def _admits_less(world: World) -> Iterator[Change]:
                             prefix_list.name,
                             swapped(entry, new),
                         ),
-                        vtysh(
-                            f"no {prefix_text(prefix_list.name, entry)}",
-                            prefix_text(prefix_list.name, new),
-                        ),
-                        vtysh(
-                            f"no {prefix_text(prefix_list.name, new)}",
-                            prefix_text(prefix_list.name, entry),
-                        ),
                         f"list {prefix_list.name}",
                         key=f"{router.name} {prefix_list.name} {entry.seq}",
                     )
@@ -504,13 +417,10 @@ def _tells_not(world: World) -> Iterator[Change]:
     """An entry of what is told is missing."""
     for router, peer, found in _maps(world, "out"):
         for entry in found.entries:
-            head = f"route-map {found.name} {entry.verdict} {entry.seq}"
             yield simple(
                 router.name,
                 f"has lost entry {entry.seq} of {found.name}, by which it tells {_name(peer)}",
                 on_map(router.name, found.name, dropped(entry)),
-                vtysh(f"no {head}"),
-                vtysh(head, *entry_lines(entry)),
                 f"map {found.name}",
                 key=f"{router.name} {found.name} {entry.seq}",
             )
@@ -523,8 +433,6 @@ def _no_network(world: World) -> Iterator[Change]:
                 router.name,
                 f"does not originate {prefix}",
                 on_bgp(router.name, networks=dropped(prefix)(router.bgp.networks)),
-                _type(router, _FAMILY, f"no network {prefix}"),
-                _type(router, _FAMILY, f"network {prefix}"),
                 "bgp networks",
             )
 

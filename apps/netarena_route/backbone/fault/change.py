@@ -1,8 +1,8 @@
-"""One broken thing: what it makes of a world, what injects it, and what repairs it.
+"""One broken thing: an edit of a world, its words, and the settings that it affects.
 
-A method yields the changes that a world has room for. A change is given twice, as an edit of the
-world as data, from which is computed what it breaks, and as commands, which break a real network;
-tests hold each method against one.
+A method yields the changes that a world has room for. The effect of a change is computed from the
+edited world, a network with it is built from the edited world, and the commands that inject and
+repair it are derived from both worlds (``derive``).
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from netarena_route.backbone.model import Host, Peer, Port, Router, World
 Edit: TypeAlias = Callable[[World], World]
 #: of several items
 Turn: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
-#: machine, and a line of a shell
-Order: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Change:
-    """``key`` names it among those of its method. ``machine`` is where it is, ``holds`` what it
-    takes hold of, which no second fault of a query does.
+    """``key`` names it among those of its method. ``machine`` is where it is, ``holds`` names the
+    settings that no second fault of a query may affect.
 
-    ``inject`` and ``repair`` are run in their order; a repair of several machines may be run in
-    any, and ``parts`` are then the edits of each.
+    A change of several ``machines`` may be repaired on them in any order; ``parts`` are then the
+    edits of each.
     """
 
     key: str
     machine: str
     words: str
     edit: Edit
-    inject: tuple[Order, ...]
-    repair: tuple[Order, ...]
     holds: frozenset[str]
     parts: tuple[Edit, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def machines(self) -> frozenset[str]:
+        """The machines that are edited."""
+        return frozenset((self.machine, *self.others))
 
 
 class Method(NamedTuple):
@@ -46,34 +48,13 @@ class Method(NamedTuple):
     changes: Callable[[World], Iterator[Change]]
 
 
-def vtysh(*lines: str) -> str:
-    """One command of a shell that types lines of configuration; ``!`` comes before what is typed
-    outside of it, afterwards."""
-    configure = [line for line in lines if not line.startswith("!")]
-    after = [line[1:] for line in lines if line.startswith("!")]
-    typed = ["configure terminal", *configure, *(["end"] if after and configure else []), *after]
-    if not configure:
-        typed = after
-    return "vtysh " + " ".join(f"-c '{line}'" for line in typed)
-
-
-def simple(  # noqa: PLR0913 -- a table of them reads best in one call each
-    machine: str,
-    words: str,
-    edit: Edit,
-    inject: str,
-    repair: str,
-    *holds: str,
-    key: str = "",
-) -> Change:
-    """A change of one machine by one command, repaired by one there."""
+def simple(machine: str, words: str, edit: Edit, *holds: str, key: str = "") -> Change:
+    """Return a change of one machine."""
     return Change(
         key=key or f"{machine} {' '.join(holds)}",
         machine=machine,
         words=f"{machine} {words}",
         edit=edit,
-        inject=((machine, inject),),
-        repair=((machine, repair),),
         holds=frozenset(f"{machine} {one}" for one in holds),
     )
 

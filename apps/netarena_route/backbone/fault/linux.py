@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from ipaddress import IPv4Interface, IPv4Network
+from itertools import chain
 from types import MappingProxyType
 from zlib import crc32
 
@@ -21,16 +22,10 @@ from netarena_route.backbone.fault.change import (
     simple,
     swapped,
     transit_ports,
-    vtysh,
 )
 from netarena_route.backbone.model import Host, Router, Rule, Service, Static, World, bare
-from netarena_route.backbone.recipe import RESOLVER, SERVICES, ZONE
 from netarena_route.backbone.render import (
-    kernel_route,
-    record_line,
     rule_text,
-    service_line,
-    static_text,
 )
 
 _LESS_MTU = (1400, 1320, 1280)
@@ -53,13 +48,10 @@ def _blackhole(world: World) -> Iterator[Change]:
     for router in world.routers:
         for net in _targets(world):
             static = Static(prefix=net, via="blackhole")
-            line = f"ip route {static_text(static)}"
             yield simple(
                 router.name,
                 f"has a static route of FRR that sends {net} nowhere",
                 _add_static(router, static),
-                vtysh(line),
-                vtysh(f"no {line}"),
                 f"route {net}",
             )
 
@@ -72,8 +64,6 @@ def _kernel_blackhole(world: World) -> Iterator[Change]:
                 router.name,
                 f"has a route of the kernel that sends {net} nowhere",
                 on_items(router.name, "kernel_routes", added(static)),
-                f"ip route add {kernel_route(static)}",
-                f"ip route del {kernel_route(static)}",
                 f"route {net}",
             )
 
@@ -85,13 +75,10 @@ def _outer_blackhole(world: World) -> Iterator[Change]:
             if not host.resolver:
                 net = str(IPv4Interface(host.port.address).network)
                 static = Static(prefix=net, via="blackhole")
-                line = f"ip route {static_text(static)}"
                 yield simple(
                     router.name,
                     f"has a static route of FRR that sends {net} nowhere",
                     _add_static(router, static),
-                    vtysh(line),
-                    vtysh(f"no {line}"),
                     f"route {net}",
                 )
 
@@ -136,8 +123,6 @@ def _exchange_static(router: Router, old: Static, new: Static, words: str) -> Ch
         router.name,
         words,
         on_items(router.name, "statics", swapped(old, new)),
-        vtysh(f"no ip route {static_text(old)}", f"ip route {static_text(new)}"),
-        vtysh(f"no ip route {static_text(new)}", f"ip route {static_text(old)}"),
         f"route {old.prefix}",
     )
 
@@ -147,13 +132,10 @@ def _exchange_static(router: Router, old: Static, new: Static, words: str) -> Ch
 
 def _insert(router: Router, rule: Rule, words: str, key: str) -> Change:
     """A rule before all others."""
-    text = rule_text(rule)
     return simple(
         router.name,
         words,
         on_items(router.name, "rules", preceded(rule)),
-        f"iptables -I {text}",
-        f"iptables -D {text}",
         f"rule {key}",
         key=f"{router.name} {key}",
     )
@@ -203,8 +185,6 @@ def _accept_missing(world: World) -> Iterator[Change]:
                 router.name,
                 f"has lost the rule {text}",
                 on_items(router.name, "rules", dropped(rule)),
-                f"iptables -D {text}",
-                f"iptables -I {text.replace('FORWARD', f'FORWARD {number}', 1)}",
                 "rules",
                 key=f"{router.name} {number}",
             )
@@ -244,8 +224,6 @@ def _reverse_path(world: World) -> Iterator[Change]:
                 router.name,
                 f"takes at {port.name} only what it would answer by it",
                 on_items(router.name, "sysctls", added((name, "1"))),
-                f"sysctl -w {name}=1",
-                f"sysctl -w {name}=0",
                 f"rp {port.name}",
             )
 
@@ -276,10 +254,9 @@ def _narrow_link(world: World) -> Iterator[Change]:
                 f"{far.name} instead of {port.mtu}"
             ),
             edit=both(*parts),
-            inject=tuple((one.name, f"ip link set {end.name} mtu {value}") for one, end in ends),
-            repair=tuple((one.name, f"ip link set {end.name} mtu {end.mtu}") for one, end in ends),
             holds=frozenset(f"{one.name} ospf {end.name}" for one, end in ends),
             parts=parts,
+            others=(other.name,),
         )
 
 
@@ -294,8 +271,6 @@ def _narrow_lan(world: World) -> Iterator[Change]:
                     router.name,
                     f"has an MTU of {value} on {port.name} instead of {port.mtu}",
                     on_port(router.name, port.name, mtu=value),
-                    f"ip link set {port.name} mtu {value}",
-                    f"ip link set {port.name} mtu {port.mtu}",
                     f"ospf {port.name}",
                 )
 
@@ -309,10 +284,6 @@ def _served(world: World) -> Iterator[tuple[Host, Service]]:
             yield host, service
 
 
-def _sed(old: str, new: str, path: str) -> str:
-    return f"sed -i 's/^{old}$/{new}/' {path}"
-
-
 def _other_service(host: Host, old: Service, new: Service, words: str) -> Change:
     return simple(
         host.name,
@@ -323,8 +294,6 @@ def _other_service(host: Host, old: Service, new: Service, words: str) -> Change
                 update={"services": tuple(new if it == old else it for it in one.services)}
             ),
         ),
-        _sed(service_line(old), service_line(new), SERVICES),
-        _sed(service_line(new), service_line(old), SERVICES),
         f"service {old.name}",
     )
 
@@ -357,9 +326,6 @@ def _other_record(world: World, *, missing: bool) -> Iterator[Change]:
     for host in world.hosts:
         for name, address in host.records:
             new = str(IPv4Interface(address).ip + 1)
-            old_line, new_line = record_line(name, address), record_line(name, new)
-            if missing:
-                new_line = f"#{old_line}"
             records = () if missing else ((name, new),)
             yield simple(
                 host.name,
@@ -367,17 +333,18 @@ def _other_record(world: World, *, missing: bool) -> Iterator[Change]:
                 if missing
                 else f"has {new} for the name {name} instead of {address}",
                 on_host(host.name, _with_records(name, records)),
-                _sed(old_line, new_line, ZONE),
-                _sed(new_line, old_line, ZONE),
                 f"record {name}",
             )
 
 
 def _with_records(name: str, records: tuple[tuple[str, str], ...]) -> Callable[[Host], Host]:
-    """What gives a server of names these records of a name."""
-    return lambda host: host.model_copy(
-        update={"records": (*(one for one in host.records if one[0] != name), *records)}
-    )
+    """Return an edit that gives a server of names these records of a name, in its place."""
+
+    def edit(host: Host) -> Host:
+        found = (records if one[0] == name else (one,) for one in host.records)
+        return host.model_copy(update={"records": tuple(chain.from_iterable(found))})
+
+    return edit
 
 
 def _with_resolver(address: str) -> Callable[[Host], Host]:
@@ -400,8 +367,6 @@ def _resolver(world: World) -> Iterator[Change]:
                 host.name,
                 f"asks {wrong} for names instead of {host.resolver}",
                 on_host(host.name, _with_resolver(wrong)),
-                f"echo {wrong} > {RESOLVER}",
-                f"echo {host.resolver} > {RESOLVER}",
                 "resolver",
             )
 

@@ -20,22 +20,8 @@ from netarena_route.backbone.fault.change import (
     simple,
     swapped,
     transit_ports,
-    vtysh,
 )
-from netarena_route.backbone.model import (
-    BACKBONE_AREA,
-    LOOPBACK,
-    Port,
-    Range,
-    Router,
-    World,
-)
-from netarena_route.backbone.render import (
-    key_text,
-    network_text,
-    prefix_text,
-    range_text,
-)
+from netarena_route.backbone.model import BACKBONE_AREA, LOOPBACK, Range, Router, World
 
 _WRONG_AREAS = ("3", "4", "7", "11")
 _LESS_MTU = (1400, 1420, 1280)
@@ -44,23 +30,6 @@ _LESS_MTU = (1400, 1420, 1280)
 def _pick(key: str, *options: int) -> int:
     """One of some numbers, always the same one for a key."""
     return options[crc32(key.encode()) % len(options)]
-
-
-def _at(router: Router, port: Port, *lines: str) -> str:
-    del router
-    return vtysh(f"interface {port.name}", *lines)
-
-
-def _take_part(router: Router, port: Port, *, area: str = "", leave: str = "") -> str:
-    """Have a port leave an area, take part in one, or both."""
-    assert router.ospf is not None
-    if router.ospf.interfaces:
-        lines = ["no ip ospf area"] if leave else []
-        lines += [f"ip ospf area {area}"] if area else []
-        return vtysh(f"interface {port.name}", *lines)
-    lines = [f"no {network_text(port.address, leave)}"] if leave else []
-    lines += [network_text(port.address, area)] if area else []
-    return vtysh("router ospf", *lines)
 
 
 def _wrong_area(world: World) -> Iterator[Change]:
@@ -72,8 +41,6 @@ def _wrong_area(world: World) -> Iterator[Change]:
             router.name,
             f"has {port.name} in area {wrong} of OSPF instead of {right}",
             on_ospf_port(router.name, port.name, area=wrong),
-            _take_part(router, port, area=wrong, leave=right),
-            _take_part(router, port, area=right, leave=wrong),
             f"ospf {port.name}",
         )
 
@@ -87,8 +54,6 @@ def _network_type(world: World) -> Iterator[Change]:
             router.name,
             f"has {wrong} for the type of OSPF's network at {port.name} instead of {right}",
             on_ospf_port(router.name, port.name, network=wrong),
-            _at(router, port, f"ip ospf network {wrong}"),
-            _at(router, port, f"ip ospf network {right}"),
             f"ospf {port.name}",
         )
 
@@ -101,8 +66,6 @@ def _timer(field: str, wrong: int) -> Method:
                 router.name,
                 f"has a {field} interval of OSPF of {wrong} s at {port.name} instead of {right} s",
                 on_ospf_port(router.name, port.name, **{field: wrong}),
-                _at(router, port, f"ip ospf {field}-interval {wrong}"),
-                _at(router, port, f"ip ospf {field}-interval {right}"),
                 f"ospf {port.name}",
             )
 
@@ -114,13 +77,10 @@ def _wrong_key(world: World) -> Iterator[Change]:
         assert port.ospf is not None
         if port.ospf.key:
             wrong = port.ospf.model_copy(update={"key": port.ospf.key[::-1]})
-            drop = f"no ip ospf message-digest-key {port.ospf.key_id}"
             yield simple(
                 router.name,
                 f"has another key of OSPF at {port.name} than its neighbour",
                 on_ospf_port(router.name, port.name, key=wrong.key),
-                _at(router, port, drop, key_text(wrong)),
-                _at(router, port, drop, key_text(port.ospf)),
                 f"ospf {port.name}",
             )
 
@@ -130,14 +90,11 @@ def _wrong_key_id(world: World) -> Iterator[Change]:
         assert port.ospf is not None
         if port.ospf.key:
             wrong = port.ospf.model_copy(update={"key_id": port.ospf.key_id + 30})
-            drop = "no ip ospf message-digest-key"
             yield simple(
                 router.name,
                 f"has number {wrong.key_id} for the key of OSPF at {port.name} instead of "
                 f"{port.ospf.key_id}",
                 on_ospf_port(router.name, port.name, key_id=wrong.key_id),
-                _at(router, port, f"{drop} {port.ospf.key_id}", key_text(wrong)),
-                _at(router, port, f"{drop} {wrong.key_id}", key_text(port.ospf)),
                 f"ospf {port.name}",
             )
 
@@ -150,8 +107,6 @@ def _no_authentication(world: World) -> Iterator[Change]:
                 router.name,
                 f"does not authenticate OSPF at {port.name}",
                 on_ospf_port(router.name, port.name, key=""),
-                _at(router, port, "no ip ospf authentication"),
-                _at(router, port, "ip ospf authentication message-digest"),
                 f"ospf {port.name}",
             )
 
@@ -161,18 +116,10 @@ def _needless_authentication(world: World) -> Iterator[Change]:
         assert port.ospf is not None
         if not port.ospf.key:
             new = port.ospf.model_copy(update={"key": f"k{crc32(port.name.encode()) % 10**6}"})
-            ask = "ip ospf authentication message-digest"
             yield simple(
                 router.name,
                 f"authenticates OSPF at {port.name}, which its neighbour does not",
                 on_ospf_port(router.name, port.name, key=new.key),
-                _at(router, port, ask, key_text(new)),
-                _at(
-                    router,
-                    port,
-                    "no ip ospf authentication",
-                    f"no ip ospf message-digest-key {new.key_id}",
-                ),
                 f"ospf {port.name}",
             )
 
@@ -184,8 +131,6 @@ def _mtu(world: World) -> Iterator[Change]:
             router.name,
             f"has an MTU of {wrong} on {port.name} instead of {port.mtu}: OSPF is stuck",
             on_port(router.name, port.name, mtu=wrong),
-            f"ip link set {port.name} mtu {wrong}",
-            f"ip link set {port.name} mtu {port.mtu}",
             f"ospf {port.name}",
         )
 
@@ -196,8 +141,6 @@ def _passive(world: World) -> Iterator[Change]:
             router.name,
             f"has {port.name} passive for OSPF",
             on_ospf_port(router.name, port.name, passive=True),
-            _at(router, port, "ip ospf passive"),
-            _at(router, port, "no ip ospf passive"),
             f"ospf {port.name}",
         )
 
@@ -216,8 +159,6 @@ def _duplicate_id(world: World) -> Iterator[Change]:
             f"has {wrong} for its router id of OSPF, which is that of {far.name}, instead of "
             f"{right}",
             on_ospf(router.name, router_id=wrong),
-            vtysh("router ospf", f"ospf router-id {wrong}", "!clear ip ospf process"),
-            vtysh("router ospf", f"ospf router-id {right}", "!clear ip ospf process"),
             *(f"ospf {port.name}" for port in router.ports),
             "ospf",
         )
@@ -229,13 +170,10 @@ def _missing_network(*, transit: bool) -> Method:
             for port in router.ports:
                 if port.ospf is None or port.ospf.passive == transit:
                     continue
-                area = port.ospf.area
                 yield simple(
                     router.name,
                     f"does not have the network of {port.name} in OSPF",
-                    on_port(router.name, port.name, ospf=None),
-                    _take_part(router, port, leave=area),
-                    _take_part(router, port, area=area),
+                    on_port(router.name, port.name, ospf=None, idle=port.ospf),
                     f"ospf {port.name}",
                 )
 
@@ -246,19 +184,10 @@ def _loopback_missing(world: World) -> Iterator[Change]:
     for router in world.routers:
         if router.ospf is None:
             continue
-        area = router.ospf.area
-        if router.ospf.interfaces:
-            enter, line = f"interface {LOOPBACK}", f"ip ospf area {area}"
-            out = "no ip ospf area"
-        else:
-            enter, line = "router ospf", network_text(f"{router.loopback}/32", area)
-            out = f"no {line}"
         yield simple(
             router.name,
             f"does not have its own address {router.loopback} in OSPF",
             on_ospf(router.name, loopback=False),
-            vtysh(enter, out),
-            vtysh(enter, line),
             f"ospf {LOOPBACK}",
         )
 
@@ -270,13 +199,11 @@ def _tellers(world: World) -> Iterator[tuple[Router, str]]:
 
 
 def _redistribution_missing(world: World) -> Iterator[Change]:
-    for router, name in _tellers(world):
+    for router, _ in _tellers(world):
         yield simple(
             router.name,
             "does not tell OSPF of its static routes",
             on_ospf(router.name, redistribute=""),
-            vtysh("router ospf", "no redistribute static"),
-            vtysh("router ospf", f"redistribute static route-map {name}"),
             "redistribute",
         )
 
@@ -287,8 +214,6 @@ def _redistribution_denied(world: World) -> Iterator[Change]:
             router.name,
             f"denies in {name} what it should tell OSPF of its static routes",
             on_map_entry(router.name, name, 10, verdict="deny"),
-            vtysh(f"route-map {name} deny 10"),
-            vtysh(f"route-map {name} permit 10"),
             "redistribute",
         )
 
@@ -307,8 +232,6 @@ def _redistribution_other(world: World) -> Iterator[Change]:
                         found.name,
                         swapped(entry, wrong),
                     ),
-                    vtysh(f"no {prefix_text(found.name, entry)}", prefix_text(found.name, wrong)),
-                    vtysh(f"no {prefix_text(found.name, wrong)}", prefix_text(found.name, entry)),
                     "redistribute",
                     key=f"{router.name} {entry.seq}",
                 )
@@ -323,8 +246,6 @@ def _cost(name: str, *wrong: int) -> Method:
                 router.name,
                 f"has a cost of OSPF of {value} at {port.name} instead of {port.ospf.cost}",
                 on_ospf_port(router.name, port.name, cost=value),
-                _at(router, port, f"ip ospf cost {value}"),
-                _at(router, port, f"ip ospf cost {port.ospf.cost}"),
                 f"ospf {port.name}",
             )
 
@@ -348,12 +269,9 @@ def _cost_both(world: World) -> Iterator[Change]:
                 f"{far.name} instead of {port.ospf.cost}"
             ),
             edit=both(*parts),
-            inject=tuple((a.name, _at(a, b, f"ip ospf cost {value}")) for a, b in ends),
-            repair=tuple(
-                (a.name, _at(a, b, f"ip ospf cost {b.ospf.cost}")) for a, b in ends if b.ospf
-            ),
             holds=frozenset(f"{a.name} ospf {b.name}" for a, b in ends),
             parts=parts,
+            others=(other.name,),
         )
 
 
@@ -374,7 +292,6 @@ def _summary(*, everywhere: bool) -> Method:
                 ]
                 for chosen in [borders] if everywhere else [[border] for border in borders]:
                     names = " and ".join(border.name for border in chosen)
-                    line = range_text(one)
                     parts = tuple(
                         on_ospf(border.name, ranges=(*border.ospf.ranges, one))
                         for border in chosen
@@ -389,14 +306,9 @@ def _summary(*, everywhere: bool) -> Method:
                             else f"{names} summarises {net} of area {area} and does not tell of it"
                         ),
                         edit=both(*parts),
-                        inject=tuple(
-                            (border.name, vtysh("router ospf", line)) for border in chosen
-                        ),
-                        repair=tuple(
-                            (border.name, vtysh("router ospf", f"no {line}")) for border in chosen
-                        ),
                         holds=frozenset(f"{border.name} ospf ranges" for border in chosen),
                         parts=parts,
+                        others=tuple(border.name for border in chosen[1:]),
                     )
 
     return Method("hidden_everywhere" if everywhere else "hidden", changes)

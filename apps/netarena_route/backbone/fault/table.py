@@ -12,6 +12,7 @@ from netarena.order import safe_orders
 from netarena_route.action import Command, Fault
 from netarena_route.backbone.fault.bgp import BGP
 from netarena_route.backbone.fault.change import Change, Method
+from netarena_route.backbone.fault.derive import orders
 from netarena_route.backbone.fault.linux import LINUX
 from netarena_route.backbone.fault.ospf import OSPF
 from netarena_route.backbone.intent import expected
@@ -39,16 +40,17 @@ def read(world: World, fault: Fault) -> Change:
     raise KeyError(fault.parameters["key"])
 
 
-def to_fault(kind: str, method: Method, change: Change) -> Fault:
-    """The change as a record."""
+def to_fault(world: World, kind: str, method: Method, change: Change) -> Fault:
+    """Return a change of a healthy ``world`` as a record, with the commands of it."""
+    edited = change.edit(world)
     return Fault(
         kind=kind,
         method=method.name,
         machine=change.machine,
         parameters={"key": change.key},
         words=change.words,
-        inject=tuple(Command(machine=name, command=line) for name, line in change.inject),
-        repair=tuple(Command(machine=name, command=line) for name, line in change.repair),
+        inject=tuple(Command(machine=one, command=line) for one, line in orders(world, edited)),
+        repair=tuple(Command(machine=one, command=line) for one, line in orders(edited, world)),
     )
 
 
@@ -168,9 +170,7 @@ class Room:
     def waits(self, one: int, other: int) -> bool:
         """Whether one of two changes alone has to be repaired before the other, on another machine:
         on one machine both are repaired at once."""
-        on_one = {name for name, _ in self.changes[one].repair}
-        on_other = {name for name, _ in self.changes[other].repair}
-        return on_one.isdisjoint(on_other) and (
+        return self.changes[one].machines.isdisjoint(self.changes[other].machines) and (
             self._is_safe((one, other)) != self._is_safe((other, one))
         )
 
@@ -290,7 +290,7 @@ def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...]
     """The faults, with which of them wait for which and hide which; None if none is safe."""
     names = [f"fault{number}" for number in range(1, len(drawn) + 1)]
     faults = [
-        to_fault(kind, method, change)
+        to_fault(room.world, kind, method, change)
         for (kind, method), change in zip(drawn, room.changes, strict=True)
     ]
     if len(faults) == 1:
@@ -385,5 +385,5 @@ def one_of_each(
             for change in rng.sample(options, min(len(options), _TRIES_OF_ONE)):
                 room.changes = [change]
                 if room.shows(0):
-                    yield to_fault(kind, method, change), change
+                    yield to_fault(world, kind, method, change), change
                     break

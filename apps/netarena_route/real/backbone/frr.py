@@ -11,14 +11,16 @@ import contextlib
 import json
 import select
 import socket
+import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from netarena.errors import EnvironmentFailed
 from netarena.sandbox.daemon import Confined
 from netarena.sandbox.namespace import mount_memory
-from netarena.sandbox.shell import Limits
+from netarena.sandbox.shell import ENVIRONMENT, Limits
 
 #: in the order of their start: zebra first, which the others ask for a socket only every ten
 #: seconds where they do not find it
@@ -53,6 +55,8 @@ _INTERFACE = "interface "
 #: of an interface's block, whose first word is not zebra's
 _OSPF = "ip ospf "
 _NOTHING = ("!", "end", "exit")
+#: printed by vtysh; and the permissions of a file that it saved
+_SAVED, _SAVED_MODE = b"configuration saved to", 0o640
 
 
 def missing() -> str:
@@ -148,6 +152,45 @@ def try_out(netns: int) -> str:
         finally:
             terminals.close()
     return ""
+
+
+def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
+    """Write frr.conf of each router, (name, folder of sockets, folder of the file), as vtysh does.
+
+    vtysh puts the name of the machine that it runs on into the file, hence a namespace for that.
+    Raises EnvironmentFailed where vtysh fails. Its exit status does not tell: it is 1 where the
+    file cannot be given to the user of FRR, which a user namespace lacks.
+    """
+    running = [
+        (
+            saved / "frr.conf",
+            subprocess.Popen(
+                [
+                    *("bwrap", "--dev-bind", "/", "/", "--unshare-uts", "--hostname", name, "--"),
+                    *(VTYSH, "--vty_socket", sockets, "--config_dir", saved, "--writeconfig"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=ENVIRONMENT,
+            ),
+        )
+        for name, sockets, saved in routers
+    ]
+    deadline = time.monotonic() + _TRY_S
+    try:
+        for file, one in running:
+            told, _ = one.communicate(timeout=max(0.0, deadline - time.monotonic()))
+            if _SAVED not in told:
+                words = told.decode("utf-8", "replace")
+                raise EnvironmentFailed(f"vtysh saves no configuration: {words}")
+            file.chmod(_SAVED_MODE)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailed("vtysh does not end") from None
+    finally:
+        for _, one in running:
+            one.kill()
+            one.wait()
 
 
 # ---------------------------------------------------------------------------- asking them

@@ -1,6 +1,7 @@
-"""The process of one episode's backbone: builds it, breaks it, runs commands in it, looks at it.
+"""The process of one episode's backbone: builds it, runs commands in it, and observes it.
 
-It is the process of a network (``worker``) whose machines are those of a ``Setup``.
+It is the process of a network (``worker``) whose machines are those of a ``Setup``. Faults are part
+of the setup: nothing is healthy first and changed afterwards.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from netarena.sandbox.namespace import mount_memory
 from netarena.sandbox.shell import Room, entered
 from netarena_route.backbone.recipe import Heard, Neighbour, Observation, Recipe, Setup
 from netarena_route.real import worker
-from netarena_route.real.backbone import frr, serve, way
+from netarena_route.real.backbone import frr, leftover, serve, way
 from netarena_route.real.backbone.build import EMULATORS, configure
-from netarena_route.real.backbone.setting import Setting, Settings, Trace, routes, trace
+from netarena_route.real.backbone.setting import Settings, routes
 from netarena_route.real.backbone.settle import Settling
 from netarena_route.real.guard import process_limit
 from netarena_route.real.netlink import (
@@ -80,8 +81,8 @@ class Lab(Worker):
         self._changed = True
         #: what was set on machines before an agent's first command there
         self._first: dict[str, str] = {}
-        #: what commands of our own did that are traced
-        self._traces: list[Trace] = []
+        #: what the setup's edits set; found out when the network is first observed
+        self._traces: list[leftover.Trace] = []
         self._seen: Observation | None = None
 
     @property
@@ -91,11 +92,10 @@ class Lab(Worker):
     def build(  # type: ignore[override] # it is made of a setup
         self, setup: dict[str, Any], emulator: str
     ) -> dict[str, float]:
-        """Make the network; how long each took, in s.
+        """Make the network with all of its faults; how long each step took, in s.
 
-        Its routers meet when it is first used: what is injected before that has been so when they
-        do. Of what one withdraws while two others tell each other all that they know, ospfd leaves
-        some behind.
+        Routers exchange nothing until the network is first used, so that all daemons have read
+        their configuration before any of them meets another.
         """
         began = time.monotonic()
         self._setup = Setup.model_validate(setup)
@@ -115,6 +115,7 @@ class Lab(Worker):
         self._listen()  # while they start
         self._know_neighbours()
         self._reach_daemons()
+        self._save_configurations()
         return {
             "built_s": time.monotonic() - began,
             "cpu_s": worker.cpu_used_s(),
@@ -150,7 +151,6 @@ class Lab(Worker):
                 (folder / "resolver").write_text(f"{recipe.resolver}\n", encoding="utf-8")
             if recipe.frr is not None:
                 saved = _HOME / recipe.machine / _SAVED
-                (saved / "frr.conf").write_text(recipe.frr, encoding="utf-8")
                 (saved / "vtysh.conf").write_text("service integrated-vtysh-config\n", "utf-8")
 
     def _start_daemons(self) -> None:
@@ -168,6 +168,20 @@ class Lab(Worker):
             )
             self._daemons[name] = held
             self._stack.callback(held.close)
+
+    def _save_configurations(self) -> None:
+        """Save the configuration of each router as ``write memory`` does, and give all files one
+        time of change."""
+        frr.save(
+            (name, _HOME / name / _SOCKETS, _HOME / name / _SAVED)
+            for name in self._daemons
+            if self._recipes[name].login
+        )
+        now = time.time()
+        for name in self._names:
+            for folder in (_SERVE, _SAVED):
+                for path in (*(_HOME / name / folder).iterdir(), _HOME / name / folder):
+                    os.utime(path, (now, now))
 
     def _reach_daemons(self) -> None:
         """Wait until all listen, and have what asks them."""
@@ -317,11 +331,11 @@ class Lab(Worker):
         return answer
 
     def inject(self, commands: list[list[str]], traced: bool = False) -> None:  # noqa: FBT001, FBT002 -- of a message
-        """Run (machine, command) pairs of our own, each of which must succeed, as agents' commands
-        run: with the machine's consoles and files. Of those that are ``traced`` states tell which
-        are left, by their number."""
+        """Run (machine, command) pairs of our own, each of which must succeed, with the consoles
+        and files that agents' commands have. For tests and proofs: an episode's faults are part of
+        its setup."""
+        del traced
         for machine, command in commands:
-            before = self._settings.of(machine) if traced else Setting("")
             result = shell.run(
                 command,
                 netns=self._spaces[machine],
@@ -332,8 +346,6 @@ class Lab(Worker):
             )
             if result.exit:
                 raise RuntimeError(f"on {machine}: {command}: {result.told}")
-            if traced:
-                self._traces.append(trace(machine, before, self._settings.of(machine)))
             self._changed = True
         self._first.clear()
 
@@ -368,6 +380,8 @@ class Lab(Worker):
         """The settled state; see ``Net.observe``."""
         self._let_meet()
         known = None if neighbours is None else {(one, by, to) for one, by, to in neighbours}
+        if self._setup.edits and not self._traces:
+            self._traces = leftover.traces(self._setup.edits, self._setup.cables)
         settled = self._settling.wait(changed=self._changed, neighbours=known)
         self._changed = False
         # what is as it was before was seen twice; else a second look tells what is lost for good.

@@ -55,6 +55,8 @@ _UNSEEN = "ipv6"
 #: what nobody sets
 _COUNTED = "/proc/sys/net/netfilter/nf_conntrack_count "
 _FILES = ("services", "zone", "resolver")
+#: the title of lines of a running configuration, whichever daemon it is that shows them
+FRR = "frr"
 
 #: of <linux/if_link.h> (address, MTU, queue, bridge), if_addr.h (all but its times), rtnetlink.h
 #: (all but what is cached; of queues their kind) and neighbour.h (address, hardware address)
@@ -85,25 +87,6 @@ class Setting(NamedTuple):
     #: each thing that is set, with what it stands below
     lines: frozenset[str] = frozenset()
     fleeting: bool = False
-
-
-class Trace(NamedTuple):
-    """What a command set on a machine: things that were not there before it, and that are no
-    more."""
-
-    machine: str
-    new: frozenset[str]
-    gone: frozenset[str]
-
-    def is_left(self, now: Setting) -> bool:
-        """Whether anything of it is still so. What was set in the place of something is left as
-        long as it is there itself."""
-        return not self.new.isdisjoint(now.lines) if self.new else not self.gone <= now.lines
-
-
-def trace(machine: str, before: Setting, after: Setting) -> Trace:
-    """What was set between two times."""
-    return Trace(machine, after.lines - before.lines, before.lines - after.lines)
 
 
 def unfold(title: str, text: str) -> Iterator[str]:
@@ -151,7 +134,7 @@ class Settings:
             text = answers[0].text
             told.append(f"{who} {text}")
             lates.append(text)
-            lines += unfold(who[1], text)
+            lines += unfold(FRR, text)
         kernel = sorted(self._kernel(machine))
         filters = self._filters_of(machine)
         files = [serve.read(self._files[machine] / name) for name in _FILES]

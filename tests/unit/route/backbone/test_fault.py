@@ -1,4 +1,4 @@
-"""The table of a backbone's faults: each a change of data, with what injects and repairs it.
+"""The table of a backbone's faults: each is an edit of a world.
 
 That they hold on real networks is proven by ``benchmarks/prove_backbone.py``, and of some in
 ``tests/integration/test_backbone_fault.py``.
@@ -19,7 +19,8 @@ import pytest
 from netarena_route.action import action_of, fault_of
 from netarena_route.backbone.draw import draw
 from netarena_route.backbone.fault import table
-from netarena_route.backbone.fault.change import Change, vtysh
+from netarena_route.backbone.fault.change import Change
+from netarena_route.backbone.fault.derive import orders
 from netarena_route.backbone.fault.table import (
     KINDS,
     Room,
@@ -52,7 +53,7 @@ def test_the_expert_tier_has_a_turn_for_each_command_of_five_repairs_and_the_end
         world = draw(random.Random(seed), 8)
         for kind, methods in KINDS.items():
             for change in (change for method in methods for change in method.changes(world)):
-                longest[kind] = max(longest[kind], len(change.repair))
+                longest[kind] = max(longest[kind], len(change.machines))
     scenario = Path(__file__).parents[4] / "scenarios" / "expert" / "route.toml"
     turns = tomllib.loads(scenario.read_text(encoding="utf-8"))["config"]["max_iterations"]
     assert sum(sorted(longest.values())[-5:]) + 1 == turns
@@ -65,8 +66,12 @@ def test_changes_are_told_apart_and_are_of_our_machines(world: World) -> None:
             keys = [change.key for change in method.changes(world)]
             assert len(keys) == len(set(keys))
             for change in method.changes(world):
-                assert {name for name, _ in (*change.inject, *change.repair)} <= ours
-                assert change.inject != change.repair
+                edited = change.edit(world)
+                inject, repair = orders(world, edited), orders(edited, world)
+                assert {name for name, _ in inject} == {name for name, _ in repair}
+                assert {name for name, _ in repair} == change.machines <= ours
+                assert inject != repair
+                assert all(line for _, line in (*inject, *repair))
                 assert change.holds
                 break
 
@@ -76,7 +81,7 @@ def test_each_change_is_another_world_and_is_found_again(world: World) -> None:
         for method in methods:
             for change in islice(method.changes(world), 2):
                 assert change.edit(world) != world
-                fault = fault_of(action_of(to_fault(kind, method, change)))
+                fault = fault_of(action_of(to_fault(world, kind, method, change)))
                 assert read(world, fault).edit(world) == change.edit(world)
 
 
@@ -147,7 +152,7 @@ def test_a_fault_that_does_not_show_is_doubted_and_not_drawn(world: World, wante
         room.changes = [change]
         hidden += [] if room.shows(0) or room.is_doubtful else [change]
     assert hidden
-    fault = to_fault("ospf_cost", method, hidden[0])
+    fault = to_fault(world, "ospf_cost", method, hidden[0])
     assert doubts(world, [fault]) == [f"{fault.words}: alone it does not show"]
     shown = {
         found.parameters["key"]
@@ -164,12 +169,12 @@ def test_a_repair_on_several_machines_is_safe_in_any_order(world: World, wanted:
         for kind, methods in KINDS.items()
         for method in methods
         for change in method.changes(world)
-        if len(change.repair) > 1
+        if len(change.machines) > 1
     ]
     assert {method.name for _, method, _ in several} >= {"high_both", "link"}
     harmful = []
     for kind, method, change in several:
-        assert len(change.parts) == len({name for name, _ in change.repair}) == len(change.repair)
+        assert len(change.parts) == len(change.machines)
         halves = [part(world) for part in change.parts]
         assert change.edit(world) not in halves
         room = Room(world, wanted)
@@ -177,7 +182,7 @@ def test_a_repair_on_several_machines_is_safe_in_any_order(world: World, wanted:
         if room.shows(0) and room.harms([0], 0):
             # repaired at once it would harm nothing
             assert not harms(wanted, room.seen([0]) or {}, wanted)
-            harmful.append(to_fault(kind, method, change))
+            harmful.append(to_fault(world, kind, method, change))
     assert harmful
     for fault in harmful[:3]:
         told = f"{fault.words}: in some order its repair breaks something"
@@ -203,14 +208,13 @@ def test_repairs_wait_on_other_machines_only(
     monkeypatch.setattr(Room, "_is_safe", lambda _, order: tuple(order) == (0, 1))
     room = Room(world, wanted)
     first, *others = room.options(KINDS["ospf_cost"][0])
-    (machine, _), *_ = first.repair
     found = set()
     for other in others:
         room.changes = [first, other]
-        is_elsewhere = machine not in {name for name, _ in other.repair}
+        is_elsewhere = first.machine not in other.machines
         assert room.waits(0, 1) == is_elsewhere
         drawn = [
-            to_fault("ospf_cost", KINDS["ospf_cost"][0], change).model_copy(update=order)
+            to_fault(world, "ospf_cost", KINDS["ospf_cost"][0], change).model_copy(update=order)
             for change, order in (
                 (first, {"name": "one"}),
                 (other, {"name": "two", "after": ("one",)}),
@@ -219,18 +223,6 @@ def test_repairs_wait_on_other_machines_only(
         assert num_waits(drawn) == is_elsewhere
         found.add(is_elsewhere)
     assert found == {True, False}
-
-
-@pytest.mark.parametrize(
-    ("lines", "command"),
-    [
-        (("router ospf", "x"), "vtysh -c 'configure terminal' -c 'router ospf' -c 'x'"),
-        (("a", "!clear b"), "vtysh -c 'configure terminal' -c 'a' -c 'end' -c 'clear b'"),
-        (("!clear b",), "vtysh -c 'clear b'"),
-    ],
-)
-def test_lines_are_typed_as_one_command(lines: tuple[str, ...], command: str) -> None:
-    assert vtysh(*lines) == command
 
 
 def test_what_is_seen_of_a_change_is_computed_once(
@@ -264,7 +256,7 @@ def test_a_session_of_which_a_firewall_sees_one_direction_is_doubtful(world: Wor
     ]
     assert doubtful
     assert not any(settle(change.edit(unguarded)).doubtful for change in doubtful)
-    fault = to_fault("ospf_cost", KINDS["ospf_cost"][0], doubtful[0])
+    fault = to_fault(world, "ospf_cost", KINDS["ospf_cost"][0], doubtful[0])
     assert doubts(world, [fault])
 
 

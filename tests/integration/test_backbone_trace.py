@@ -1,0 +1,56 @@
+"""A backbone's machines show nothing of how its faults came there."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from netarena_route.agent.trace_backbone import COMMAND, findings
+from netarena_route.app import Route
+from netarena_route.backbone.model import World
+from netarena_route.backbone.query import case_of
+from netarena_route.backbone_environment import BackboneEnvironment
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.requires("backbone"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("backbone"),
+]
+
+#: of FRR, of filters and sysctls, of services' files, and a false alarm
+_LABELS = ("ospf_authentication+zone_filter+name_entry", "false_alarm")
+
+
+async def _read(environment: BackboneEnvironment, world: World) -> list[str]:
+    found = []
+    for machine in world.machines:
+        done = await environment.execute({"machine": machine, "command": COMMAND})
+        if done.executed:
+            found += [f"{machine}: {one}" for one in findings(done.output)]
+    return found
+
+
+@pytest.mark.parametrize("label", _LABELS)
+async def test_blind_reader_of_configurations_files_and_handles_finds_nothing(label: str) -> None:
+    keys = {"world": "backbone", "emulator": "netns", "briefing": "ticket", "routers": 4}
+    async with Route() as app:
+        config = app.config_type.parse({**keys, "error_types": [label], "num_queries": 1})
+        for query in islice(app.generate(config, 5), 1):
+            environment = app.environment(query, config)
+            assert isinstance(environment, BackboneEnvironment)
+            try:
+                await environment.open()
+                world = case_of(query).world
+                assert await _read(environment, world) == []
+                # the reader sees what is changed afterwards
+                name = world.routers[0].name
+                change = "vtysh -c 'configure terminal' -c 'ip route 192.0.2.0/25 blackhole'"
+                await environment.execute({"machine": name, "command": change})
+                (found,) = await _read(environment, world)
+                assert found.startswith(f"{name}: the startup configuration differs: > ip route")
+                await environment.execute({"machine": name, "command": "vtysh -c 'write memory'"})
+                assert not [one for one in await _read(environment, world) if "differs" in one]
+            finally:
+                await environment.close()
