@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 #: of FRR, of filters and sysctls, of services' files, and a false alarm
-_LABELS = ("ospf_authentication+zone_filter+name_entry", "false_alarm")
+_LABELS = ("ospf_authentication+zone_filter+name_entry", "faults_0")
 
 
 async def _read(environment: BackboneEnvironment, world: World) -> list[str]:
