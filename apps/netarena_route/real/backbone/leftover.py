@@ -37,6 +37,10 @@ class Trace(NamedTuple):
         long as it is set itself."""
         return not self.new.isdisjoint(now.lines) if self.new else not self.gone <= now.lines
 
+    def shown_in(self, now: Setting) -> Trace:
+        """The part that a machine with the fault shows: defaults of FRR are not listed."""
+        return Trace(self.machine, self.new & now.lines, self.gone - now.lines)
+
 
 def traces(edits: Sequence[Edit], cables: Sequence[Cable]) -> list[Trace]:
     """Return the trace of each edit, in order.

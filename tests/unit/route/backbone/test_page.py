@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 
 from netarena_route.backbone.draw import draw
+from netarena_route.backbone.fault.derive import orders
 from netarena_route.backbone.fault.table import KINDS
 
 _PAGE = Path(__file__).parents[4] / "docs" / "backbone.md"
@@ -23,7 +24,7 @@ def _table() -> str:
     for kind, methods in KINDS.items():
         for method in methods:
             change = next(method.changes(world))
-            repair = "; ".join(command for _, command in change.repair)
+            repair = "; ".join(command for _, command in orders(change.edit(world), world))
             cells = (f"`{kind}`", f"`{method.name}`", change.words, f"`{repair}`")
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(["| kind | method | example | repaired by |", "| --- " * 4 + "|", *rows])

@@ -76,7 +76,7 @@ def test_what_is_seen_of_a_lost_neighbour_does_not_say_which(world: World) -> No
     ]
     assert found
     for method, change in found:
-        fault = to_fault("ospf_passive", method, change)
+        fault = to_fault(world, "ospf_passive", method, change)
         told = [observe(Case(world), [fault], random.Random(seed)) for seed in range(4)]
         assert all(any("adjacency" in one or "neighbour" in one for one in some) for some in told)
         assert not [some for some in told for one in some if "OSPF" in one and world.prefix in one]
