@@ -26,7 +26,7 @@ from typing import Self
 
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import protection, shell
-from netarena.sandbox.shell import ENVIRONMENT, Limits, entered
+from netarena.sandbox.shell import ENVIRONMENT, Limits, entered, user_namespace
 
 __all__ = ["Confined"]
 
@@ -71,6 +71,8 @@ class Confined:
             line += ["--hostname", hostname, "--clearenv", "--cap-drop", "ALL"]
             for name in _CAPABILITIES:
                 line += ["--cap-add", name]
+            if (user := user_namespace(stack, netns)) is not None:
+                line += ["--userns", str(user)]
             line += _root(programs)
             for path, content in contents.items():
                 line += ["--perms", "0444", "--ro-bind-data", str(content), path]
@@ -89,7 +91,7 @@ class Confined:
                         stdin=subprocess.PIPE,  # never written to: its end is the script's
                         stdout=subprocess.DEVNULL,
                         stderr=subprocess.DEVNULL,
-                        pass_fds=(calls, *contents.values()),
+                        pass_fds=(calls, *contents.values(), *(() if user is None else (user,))),
                         cwd="/",
                         env=ENVIRONMENT,
                     )

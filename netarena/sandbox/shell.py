@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from netarena.errors import EnvironmentFailed
-from netarena.sandbox import protection
+from netarena.sandbox import namespace, protection
 
 __all__ = ["Limits", "Result", "Room", "available", "entered", "environment", "plain", "run"]
 
@@ -306,9 +306,10 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
     """Run ``bash -c command`` in the network namespace of descriptor ``netns``.
 
     With ``netns`` the caller must have all capabilities in the user namespace that owns it, and
-    its user must not be the machine's root (which no limit on processes holds). The command has
-    two of them there, unless it is not to be ``capable``. Without ``netns`` it has an empty
-    network namespace and no capability, and any user may call. ``room`` adds files and programs.
+    its user must not be the machine's root (which no limit on processes holds). The command runs
+    in that user namespace and has two of its capabilities, unless it is not to be ``capable``.
+    Without ``netns`` it has an empty network namespace and no capability, and any user may call.
+    ``room`` adds files and programs.
 
     ``watch`` is called every 20 ms with the number of a process of the sandbox (whose
     ``/proc/PID/net`` is the command's network); text that it returns ends the command and is told.
@@ -322,10 +323,27 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
     if "\0" in command or len(command.encode("utf-8", "replace")) > LONGEST_COMMAND_BYTES:
         return Result("", None, stopped=NO_COMMAND)
     with contextlib.ExitStack() as stack:
-        sandbox = _Sandbox(stack, limits, watch, networked=netns is not None)
+        sandbox = _Sandbox(stack, limits, watch, netns)
         with entered(netns):
             sandbox.start(hostname, command, room or Room(), capable=capable)
         return sandbox.finish()
+
+
+def user_namespace(stack: contextlib.ExitStack, netns: int | None) -> int | None:
+    """The user namespace that owns a network namespace, open until ``stack`` closes.
+
+    None if that is the caller's own, or without a network. Raises EnvironmentFailed.
+    """
+    if netns is None:
+        return None
+    try:
+        found = namespace.owner(netns)
+    except OSError as error:
+        problem = f"the owner of a network namespace is not available: {error.strerror}"
+        raise EnvironmentFailed(problem, proven_ours=True) from None
+    if found is not None:
+        stack.callback(os.close, found)
+    return found
 
 
 @contextlib.contextmanager
@@ -382,10 +400,19 @@ def _system_folders() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _arguments(
-    *, networked: bool, capable: bool, hostname: str, room: Room, texts: Mapping[str, int]
+def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
+    *,
+    networked: bool,
+    user: int | None,
+    capable: bool,
+    hostname: str,
+    room: Room,
+    texts: Mapping[str, int],
 ) -> list[str]:
-    """Of bubblewrap, but for descriptors and the command; ``texts`` are those of the room, open."""
+    """Arguments of bubblewrap without the command and without most descriptors.
+
+    ``user`` is the user namespace to enter, if not the caller's; ``texts`` are the room's, open.
+    """
     line = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
     # no process of bubblewrap's own within reach, and one fewer
     line.append("--as-pid-1")
@@ -394,6 +421,8 @@ def _arguments(
         line += ["--unshare-user", "--unshare-net"]
     elif capable:
         line += ["--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_RAW"]
+    if user is not None:
+        line += ["--userns", str(user)]
     for name, value in {**environment(), **room.environment}.items():
         line += ["--setenv", name, value]
     line += _system_folders()
@@ -467,13 +496,13 @@ class _Sandbox:
         stack: contextlib.ExitStack,
         limits: Limits,
         watch: Callable[[int], str] | None,
-        *,
-        networked: bool,
+        netns: int | None,
     ) -> None:
         self._stack = stack
         self._limits = limits
         self._watch = watch
-        self._networked = networked
+        self._networked = netns is not None
+        self._user = user_namespace(stack, netns)
         self._kept = Kept(limits.output_bytes)
 
     def _pipe(self) -> tuple[int, int]:
@@ -495,6 +524,7 @@ class _Sandbox:
         texts = {path: self._file(text) for path, text in room.texts.items()}
         line += _arguments(
             networked=self._networked,
+            user=self._user,
             capable=capable,
             hostname=hostname,
             room=room,
@@ -507,13 +537,14 @@ class _Sandbox:
         line += ["--seccomp", str(program), "--"]
         line += [*_limited(self._limits), "bash", "-c", command]
         user = {} if self._networked else _harmless_user()
+        entered_user = () if self._user is None else (self._user,)
         try:
             self._process = subprocess.Popen(
                 line,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=(told, self._gate, program, *contents, *texts.values()),
+                pass_fds=(told, self._gate, program, *entered_user, *contents, *texts.values()),
                 cwd="/",
                 env=ENVIRONMENT,  # not ours: the command can read what its ancestor began with
                 **user,

@@ -14,11 +14,11 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from netarena.sandbox.shell import entered
+from netarena.sandbox.shell import entered, user_namespace
 from netarena_route.bounds import (
     FREE_PACKETS,
     MOST_PACKETS_PER_S,
@@ -66,18 +66,32 @@ _TIMEOUT_S = 20.0
 _NONE = -2  # no generation of rules
 
 
-#: beside those of its network and its own: who waits outside of the namespaces, bubblewrap and the
-#: clock within
-_ATTENDANTS = 3
+#: processes of each command that are not the agent's: bubblewrap, and the clock that it runs
+_ATTENDANTS = 2
 
 T = TypeVar("T")
 
 
-def process_limit(endpoints: int) -> int:
-    """The same as a limit of the kernel, which counts all of the user namespace: an idle shell of
-    each machine, with Mininet. For process 1 of a namespace, while no command runs."""
-    running = sum(1 for _ in Path("/proc").glob("[0-9]*/task/[0-9]*"))
-    return running + _ATTENDANTS + 1 + most_processes(endpoints)
+def process_limit(endpoints: int, netns: int) -> int:
+    """The kernel's limit on processes for one command, in a network of so many endpoints.
+
+    The kernel counts the processes and threads of the user namespace that owns ``netns``: a
+    router's daemons count, other machines' processes do not. Call while no command runs there.
+    """
+    return _running(netns) + _ATTENDANTS + 1 + most_processes(endpoints)
+
+
+def _running(netns: int) -> int:
+    """Threads in the user namespace that owns a network namespace."""
+    with ExitStack() as stack:
+        user = user_namespace(stack, netns)
+        inside = Path("/proc/self/ns/user").stat() if user is None else os.fstat(user)
+        count = 0
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # of a process that has just ended
+                if os.path.samestat((process / "ns" / "user").stat(), inside):
+                    count += len(list((process / "task").iterdir()))
+    return count
 
 
 class Guard:

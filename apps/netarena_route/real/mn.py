@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping
 
-from netarena.sandbox.namespace import current_network, leave_network
+from netarena.sandbox.namespace import new_network
 from netarena.sandbox.shell import entered
 from netarena_route.real.wiring import cables
 from netarena_route.world.model import World
@@ -25,17 +25,19 @@ _networks: list[Mininet] = []
 
 
 class _Machine(Host):  # type: ignore[misc] # Mininet has no types
-    """A host whose namespace is made here, not by mnexec: that one mounts a /sys of the machine's
-    own, which nothing here reads and a container without all rights refuses."""
+    """A host whose network namespace is made here, owned by a user namespace of its own.
+
+    Mininet's mnexec would also mount a /sys, which a container without all rights refuses. The
+    shell stays in the user namespace of the episode and only enters the network.
+    """
 
     def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 -- Mininet's name
-        home = current_network()
+        network = new_network()
         self.inNamespace = False
-        with entered(home):  # and there again afterwards
-            leave_network()
+        with entered(network):
             super().startShell(mnopts)
         self.inNamespace = True
-        os.close(home)
+        os.close(network)
 
 
 def begin() -> Mininet:

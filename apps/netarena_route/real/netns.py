@@ -1,19 +1,18 @@
 """A network made directly by netlink: for training, and for sizes that Mininet is slow at.
 
-The same namespaces, bridges, veths and names as ``mn`` makes with Mininet: a namespace for each
-machine, and all switches, as bridges, in the one that the episode began in.
+The same namespaces, bridges, veths and names as ``mn`` makes with Mininet: each machine has a
+network namespace, owned by a user namespace of its own. All switches are bridges in the namespace
+that the episode began in.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 
 from pyroute2 import IPRoute
 
-from netarena.sandbox.namespace import current_network, leave_network
-from netarena.sandbox.shell import entered
+from netarena.sandbox.namespace import new_network
 from netarena_route.real.wiring import cables
 from netarena_route.world.model import World
 
@@ -24,13 +23,7 @@ def build(world: World) -> Mapping[str, int]:
     Links are down and without addresses. The thread is in the switches' namespace. Raises OSError,
     or pyroute2's NetlinkError.
     """
-    home = current_network()
-    spaces: dict[str, int] = {}
-    for machine in world.machines:
-        with entered(home):
-            leave_network()
-            spaces[machine.name] = current_network()
-    os.close(home)
+    spaces = {machine.name: new_network() for machine in world.machines}
     with IPRoute() as route:
         bridges = []
         for switch in world.switches:

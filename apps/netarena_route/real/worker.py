@@ -255,7 +255,9 @@ class Worker:
                 command,
                 netns=space,
                 hostname=machine,
-                limits=replace(shell.Limits(), wall_s=timeout_s, processes=process_limit(machines)),
+                limits=replace(
+                    shell.Limits(), wall_s=timeout_s, processes=process_limit(machines, space)
+                ),
                 watch=lambda pid: guard.watch(pid) or self._revive() or self._watch(),
                 room=self._room(machine, network),
             )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
-from netarena.sandbox.namespace import current_network, leave_network
+from netarena.sandbox.namespace import new_network
 from netarena.sandbox.shell import entered
 from netarena_route.backbone.recipe import Setup
 from netarena_route.real.wiring import BASELINE, ENVIRONMENT
@@ -32,13 +32,7 @@ def build_netns(setup: Setup) -> Mapping[str, int]:
 
     Cables are down. Raises OSError, or pyroute2's NetlinkError.
     """
-    home = current_network()
-    spaces: dict[str, int] = {}
-    for recipe in setup.recipes:
-        with entered(home):
-            leave_network()
-            spaces[recipe.machine] = current_network()
-    os.close(home)
+    spaces = {recipe.machine: new_network() for recipe in setup.recipes}
     with IPRoute() as route:
         for number, cable in enumerate(setup.cables):
             ends = [

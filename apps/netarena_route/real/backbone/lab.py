@@ -340,7 +340,9 @@ class Lab(Worker):
                 command,
                 netns=self._spaces[machine],
                 hostname=machine,
-                limits=shell.Limits(processes=process_limit(len(self._names))),
+                limits=shell.Limits(
+                    processes=process_limit(len(self._names), self._spaces[machine])
+                ),
                 watch=lambda _: self._watch(),
                 room=self._room(machine, None),
             )
