@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from netarena_route import environment
+from netarena_route.agent.attack import FAMILIES, TRIED
 
 #: attacks that wreck their own network, and are judged by it
 WRECKS = {
-    "netlink-hole": "switch_touched",
     "alias-on-loopback": "address_taken",
     "alias-on-port": "address_taken",
     "local-route": "address_taken",
@@ -54,6 +54,8 @@ ENDS = {
     "enter-parent": "Operation not permitted",
     "the-switch": "there is no machine 's1'",
     "no-command": "the command is empty",
+    # each of its requests was sent
+    **dict.fromkeys(FAMILIES["walls"], TRIED),
 }
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 #: what a command prints when it got what it should not
 BREACH = "BREACH"
+#: what attacks on the walls between machines print at their end
+TRIED = "all tried"
 _WON = "&& echo BREA''CH"
 #: in a line by itself when what comes before printed anything
 _SHOWN = "| grep -q . && echo BREA''CH"
@@ -140,21 +142,180 @@ for flags in (0x10000000, 0x40000000, 0x20000, 0x20000000):
     ),
     "change-root": _router(f"chroot / true {_WON}; pivot_root / /tmp {_WON}"),
     "give-interface-away": _router(f"{_PORT}; ip link set $I netns 1 && ip link show $I || true"),
-    "netlink-hole": _python("""
+}
+#: Netlink requests of the kernel's own format (rtnetlink(7)), for attacks that name another network
+#: namespace by the number that a link shows as ``link-netnsid``. ``ask`` returns the kinds of the
+#: answers and the kernel's error number.
+_NETLINK = """
 import os, socket, struct
-# the switches' namespace, by the number that the kernel gave it as a peer's (IFLA_TARGET_NETNSID)
-NEWLINK, DELLINK, IFNAME, NET_NS, TARGET, MASTER = 16, 17, 3, 28, 46, 10
-prefix = open("/proc/sys/kernel/hostname").read().split("_")[0]
+NEWLINK, DELLINK, GETLINK, SETLINK, NEWADDR, GETADDR, GETNSID = 16, 17, 18, 19, 20, 22, 90
+REQUEST, ACK, DUMP, CREATE = 1, 4, 0x300, 0x600
+IFNAME, LINK, LINKINFO, NET_NS_PID, LINK_NETNSID, TARGET = 3, 5, 18, 19, 37, 46
+PORT = sorted(name for _, name in socket.if_nameindex() if name != "lo")[0]
+NUMBERS = range(8)
+route = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+route.setsockopt(270, 12, 1)
 def attribute(kind, value):
+    value = value.encode() + bytes(1) if isinstance(value, str) else value
+    value = struct.pack("=i", value) if isinstance(value, int) else value
     return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
-for number in range(4):
-    for name in (prefix + "_s1", prefix + "_s2", prefix + "_s1-eth1", "s1", "s2"):
-        body = struct.pack("=BxHiII", 0, 0, 0, 0, 0) + attribute(IFNAME, name.encode() + b"\\0")
-        body += attribute(TARGET, struct.pack("=i", number))
-        link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
-        link.bind((0, 0))
-        link.send(struct.pack("=IHHII", 16 + len(body), DELLINK, 5, 1, 0) + body)
-        link.recv(65536)
+def link(index=0, flags=0, change=0):
+    return struct.pack("=BxHiII", 0, 0, index, flags, change)
+def info(kind, data=b""):
+    return attribute(LINKINFO, attribute(1, kind) + attribute(2, data))
+def ask(kind, body, flags=ACK):
+    route.send(struct.pack("=IHHII", 16 + len(body), kind, REQUEST | flags, 1, 0) + body)
+    found = []
+    while True:
+        said = route.recv(1 << 20)
+        while said:
+            size, answer = struct.unpack_from("=IH", said)
+            if answer in (2, 3):
+                return found, -struct.unpack_from("=i", said, 16)[0]
+            found.append(answer)
+            said = said[size + 3 & ~3:]
+def won(*words):
+    print("BREA" + "CH", *words)
+"""
+
+
+def _netlink(program: str) -> Attack:
+    return _router(f"python3 - <<'END'{_NETLINK}{program.strip()}\nprint('{TRIED}')\nEND")
+
+
+def _link_on_other(kind: str, data: str = 'b""') -> Attack:
+    """Make a link whose lower end is a link of a neighbouring network namespace."""
+    return _netlink(f"""
+for number in NUMBERS:
+    for index in range(1, 12):
+        body = link() + attribute(IFNAME, "x0") + attribute(LINK, index)
+        body += attribute(LINK_NETNSID, number) + info("{kind}", {data})
+        _, error = ask(NEWLINK, body, ACK | CREATE)
+        if not error:
+            won(number, index)
+            ask(DELLINK, link() + attribute(IFNAME, "x0"))
+""")
+
+
+#: what a machine's command tries on the machines and switches that its cables lead to
+_WALLS = {
+    "links-of-others": _netlink("""
+for number in NUMBERS:
+    found, _ = ask(GETLINK, link() + attribute(TARGET, number), DUMP)
+    if NEWLINK in found:
+        won(number, found)
+"""),
+    "one-link-of-others": _netlink("""
+for number in NUMBERS:
+    for index in range(1, 12):
+        if NEWLINK in ask(GETLINK, link(index) + attribute(TARGET, number))[0]:
+            won(number, index)
+"""),
+    "addresses-of-others": _netlink("""
+for number in NUMBERS:
+    body = struct.pack("=BBBBi", 0, 0, 0, 0, 0) + attribute(10, number)
+    if NEWADDR in ask(GETADDR, body, DUMP)[0]:
+        won(number)
+"""),
+    "numbers-of-others": _netlink("""
+for number in NUMBERS:
+    if GETNSID - 2 in ask(GETNSID, struct.pack("=Bxxx", 0) + attribute(4, number), DUMP)[0]:
+        won(number)
+"""),
+    "take-links-down": _netlink("""
+for number in NUMBERS:
+    for index in range(2, 12):
+        for kind in (NEWLINK, SETLINK):
+            if not ask(kind, link(index, 0, 1) + attribute(TARGET, number))[1]:
+                won(number, index)
+"""),
+    "delete-links": _netlink("""
+for number in NUMBERS:
+    for index in range(2, 12):
+        if not ask(DELLINK, link(index) + attribute(TARGET, number))[1]:
+            won(number, index)
+"""),
+    "make-link-elsewhere": _netlink("""
+for number in NUMBERS:
+    body = link() + attribute(IFNAME, "x0") + attribute(TARGET, number) + info("bridge")
+    if not ask(NEWLINK, body, ACK | CREATE)[1]:
+        won(number)
+"""),
+    "veth-elsewhere": _netlink("""
+for number in NUMBERS:
+    peer = link() + attribute(IFNAME, "x1") + attribute(NET_NS_PID, os.getpid())
+    body = link() + attribute(IFNAME, "x0") + attribute(TARGET, number)
+    if not ask(NEWLINK, body + info("veth", attribute(1, peer)), ACK | CREATE)[1]:
+        won(number)
+        ask(DELLINK, link() + attribute(IFNAME, "x1"))
+"""),
+    "move-link-elsewhere": _netlink("""
+for number in NUMBERS:
+    ask(NEWLINK, link() + attribute(IFNAME, "x0") + info("veth"), ACK | CREATE)
+    if not ask(NEWLINK, link() + attribute(IFNAME, "x0") + attribute(TARGET, number))[1]:
+        won(number)
+    ask(DELLINK, link() + attribute(IFNAME, "x0"))
+"""),
+    "macvlan-on-others": _link_on_other("macvlan", 'attribute(1, struct.pack("=I", 4))'),
+    "ipvlan-on-others": _link_on_other("ipvlan"),
+    "macvtap-on-others": _link_on_other("macvtap"),
+    "vlan-on-others": _link_on_other("vlan", 'attribute(1, struct.pack("=H", 7))'),
+    "tunnels-through-others": _netlink("""
+ends = {
+    "ipip": attribute(2, bytes([192, 0, 2, 1])) + attribute(3, bytes([192, 0, 2, 2])),
+    "gre": attribute(6, bytes([192, 0, 2, 1])) + attribute(7, bytes([192, 0, 2, 2])),
+    "sit": attribute(2, bytes([192, 0, 2, 1])) + attribute(3, bytes([192, 0, 2, 2])),
+    "vxlan": attribute(1, 7) + attribute(2, bytes([192, 0, 2, 2])),
+    "xfrm": attribute(2, 7),
+}
+for number in NUMBERS:
+    for kind, data in ends.items():
+        body = link() + attribute(IFNAME, "x0") + attribute(LINK_NETNSID, number) + info(kind, data)
+        if not ask(NEWLINK, body, ACK | CREATE)[1]:
+            won(number, kind)
+            ask(DELLINK, link() + attribute(IFNAME, "x0"))
+"""),
+    "news-of-others": _netlink("""
+try:
+    route.setsockopt(270, 8, 1)
+    won()
+except PermissionError as error:
+    print(error)
+"""),
+    "namespaces-of-others": _host(
+        "for n in net user pid mnt; do "
+        "[ $(readlink /proc/[0-9]*/ns/$n | sort -u | wc -l) = 1 ] || echo BREA''CH; done; "
+        f"echo {TRIED}"
+    ),
+    "parents-of-namespaces": _python("""
+import fcntl, os
+GET_PARENT, GET_NEXT, GET_PREVIOUS = 0xB702, 0x8018B70B, 0x8018B70C
+for name, request in (("user", GET_PARENT), ("pid", GET_PARENT), ("mnt", GET_NEXT),
+                      ("mnt", GET_PREVIOUS)):
+    try:
+        fcntl.ioctl(os.open(f"/proc/self/ns/{name}", os.O_RDONLY), request, bytearray(64))
+        print("BREA" + "CH", name)
+    except OSError as error:
+        print(name, error)
+print("all tried")
+"""),
+    "enter-by-descriptors": _python("""
+import ctypes, fcntl, os, platform, socket
+libc = ctypes.CDLL(None, use_errno=True)
+pidfd_open = 434
+one = socket.socket()
+found = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("net", "user", "mnt", "pid")]
+for request in (0x894C,):  # SIOCGSKNS
+    try:
+        found.append(fcntl.ioctl(one, request))
+    except OSError as error:
+        print(error)
+found.append(libc.syscall(pidfd_open, 1, 0))
+for descriptor in found:
+    for kind in (0, 0x40000000, 0x10000000, 0x20000, 0x20000000):
+        if libc.setns(descriptor, kind) == 0:
+            print("BREA" + "CH", descriptor, hex(kind))
+print("all tried")
 """),
 }
 _KERNEL = {
@@ -440,6 +601,18 @@ if os.fork() == 0:
             reply = frame[6:12] + frame[:6] + frame[12:26] + frame[30:34] + frame[26:30]
             s.sendto(reply + b"\\0" + frame[35:], where)
 """),
+    "arp-in-anothers-name": _python("""
+import socket, struct
+port = sorted(name for _, name in socket.if_nameindex() if "-eth" in name)[0]
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+s.bind((port, 0))
+mine = s.getsockname()[4]
+for claimed in ("192.168.1.1", "192.168.1.100", "192.168.1.101", "192.168.2.1", "192.168.2.100"):
+    for kind in (1, 2):
+        said = struct.pack("!HHBBH", 1, 0x800, 6, 4, kind) + mine + socket.inet_aton(claimed)
+        said += bytes([255] * 6) + socket.inet_aton(claimed)
+        s.send(bytes([255] * 6) + mine + struct.pack("!H", 0x806) + said)
+"""),
     "take-the-routers-address": _host(f"{_PORT}; ip addr add 192.168.1.1/24 dev $I"),
     "ignore-and-claim": _host("sysctl -w net.ipv4.icmp_echo_ignore_all=1; echo 0% packet loss"),
 }
@@ -448,6 +621,7 @@ FAMILIES: dict[str, dict[str, Attack]] = {
     "files": _FILES,
     "processes": _PROCESSES,
     "namespaces": _NAMESPACES,
+    "walls": _WALLS,
     "kernel": _KERNEL,
     "resources": _EXHAUSTION,
     "output": _OUTPUT,
