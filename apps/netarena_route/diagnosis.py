@@ -24,8 +24,8 @@ from netarena.label import JOINT
 from netarena.model import Check, Severity
 from netarena.sandbox import shell
 from netarena.sandbox.child import program
-from netarena.sandbox.namespace import Unavailable, current_network, isolate, leave_network
-from netarena_route.config import RouteConfig
+from netarena.sandbox.namespace import Unavailable, isolate, most_user_namespaces, new_network
+from netarena_route.config import MAX_HOSTS, RouteConfig
 from netarena_route.fault.table import PAPER_KINDS
 from netarena_route.real.backbone import frr
 
@@ -37,6 +37,10 @@ NARROWER = (
 )
 _RIGHTS = f"start the container by {PRIVILEGED}, or with fewer rights by {NARROWER}"
 _NAMESPACES, _BUBBLEWRAP, _MININET = "namespaces", "bubblewrap", "mininet"
+_WALLS = "user namespaces"
+#: of the largest network: one for each machine, and the episode's own
+_USER_NAMESPACES = MAX_HOSTS + 2
+_RAISE = "sysctl -w user.max_user_namespaces=65536 on the host"
 _DAEMONS, _INSTALL_FRR = "FRR", "apt-get install --yes frr"
 #: how the shell ends its line on a program that is not there
 _NO_PROGRAM = ": command not found"
@@ -174,11 +178,12 @@ def diagnose() -> list[Check]:
     """Each need, met or not, with its remedy."""
     failed = _failures()
     checks = [
+        _check(_WALLS, failed, "there are enough for the machines of a network", _RAISE),
         _check(_NAMESPACES, failed, "episodes live in namespaces of their own", _RIGHTS),
     ]
     if _PROGRAMS in failed:
         checks.append(_check(_PROGRAMS, failed, "", INSTALL))
-    elif checks[0].ok:
+    elif all(one.ok for one in checks):
         checks.append(_check(_BUBBLEWRAP, failed, "commands of agents are sandboxed", _RIGHTS))
         # without the sandbox none of these was tried
         for need in _NEEDS if checks[-1].ok else ():
@@ -193,7 +198,8 @@ def diagnose() -> list[Check]:
 def check(config: RouteConfig) -> None:
     """Refuse what this machine lacks for ``config``: ConfigError says what, and what helps."""
     failed = _failures()
-    for name, remedy in ((_PROGRAMS, INSTALL), (_NAMESPACES, _RIGHTS), (_BUBBLEWRAP, _RIGHTS)):
+    remedies = {_PROGRAMS: INSTALL, _WALLS: _RAISE, _NAMESPACES: _RIGHTS, _BUBBLEWRAP: _RIGHTS}
+    for name, remedy in remedies.items():
         if name in failed:
             raise ConfigError("", f"this machine cannot run routing: {failed[name]}; {remedy}")
     for need in _NEEDS:
@@ -267,6 +273,15 @@ def _absent() -> dict[str, str]:
     return {name: f"not installed: {', '.join(found)}" for name, found in parts.items() if found}
 
 
+def _few() -> dict[str, str]:
+    """User namespaces, if the kernel allows too few."""
+    most = most_user_namespaces()
+    if most >= _USER_NAMESPACES:
+        return {}
+    why = f"user.max_user_namespaces is {most}; the largest network needs {_USER_NAMESPACES}"
+    return {_WALLS: why}
+
+
 def _try_all() -> dict[str, str]:
     """What of the needs is not met, tried out in the namespaces of an episode. Forks."""
     mininet = importlib.util.find_spec("mininet") is not None
@@ -297,7 +312,11 @@ def _try_all() -> dict[str, str]:
 
 
 def _try_inside() -> Iterator[tuple[str, str]]:
-    home = current_network()
+    try:
+        home = new_network()
+    except OSError as error:
+        yield _WALLS, f"none for a machine: {error.strerror}"
+        return
     try:
         result = shell.run("true", netns=home)
     except NetArenaError as error:
@@ -307,8 +326,7 @@ def _try_inside() -> Iterator[tuple[str, str]]:
         yield _BUBBLEWRAP, result.told
         return
     for need in _NEEDS:
-        leave_network()
-        network = current_network()
+        network = new_network()
         for command in need.commands:
             result = shell.run(command, netns=network)
             if result.exit != 0:
@@ -322,4 +340,4 @@ def _try_inside() -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({**_absent(), **_try_all()}))  # noqa: T201 -- to the process that asked
+    print(json.dumps({**_absent(), **_few(), **_try_all()}))  # noqa: T201 -- to the process that asked

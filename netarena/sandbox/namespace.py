@@ -13,6 +13,7 @@ import signal
 import socket
 import stat
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -179,6 +180,15 @@ def _stopped_child(namespaces: int) -> tuple[int, object]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _check(child < 0, "clone")
     return child, stack
+
+
+def most_user_namespaces() -> int:
+    """The kernel's limit on user namespaces of one user, where this process may read it."""
+    try:
+        text = Path("/proc/sys/user/max_user_namespaces").read_text(encoding="ascii")
+    except FileNotFoundError:  # of a kernel without such limits
+        return sys.maxsize
+    return int(text)
 
 
 def owner(network: int) -> int | None:

@@ -152,6 +152,23 @@ ETC = (
 )
 #: below the network's sysctls, and yet one for the whole machine
 _MACHINE_WIDE = ("/proc/sys/net/netfilter/nf_hooks_lwtunnel",)
+_CPUS = tuple(f"cpu{number}" for number in range(os.cpu_count() or 1))
+#: files of /proc that show the work of the whole kernel, other machines' included -> what a command
+#: reads instead; text that programs can parse
+_MASKED: dict[str, str] = {
+    "loadavg": "0.00 0.00 0.00 1/1 1\n",
+    "stat": "".join(f"{name} 0 0 0 0 0 0 0 0 0 0\n" for name in ("cpu ", *_CPUS))
+    + "intr 0\nctxt 0\nbtime 0\nprocesses 0\nprocs_running 1\nprocs_blocked 0\nsoftirq 0\n",
+    **dict.fromkeys(
+        ("buddyinfo", "diskstats", "interrupts", "key-users", "latency_stats", "locks"), ""
+    ),
+    **dict.fromkeys(("sched_debug", "schedstat", "slabinfo", "softirqs", "vmstat", "zoneinfo"), ""),
+    **{f"pressure/{name}": "" for name in ("cpu", "io", "irq", "memory")},
+    "sys/fs/dentry-state": "0\t0\t45\t0\t0\t0\n",
+    "sys/fs/file-nr": "0\t0\t0\n",
+    "sys/fs/inode-nr": "0\t0\n",
+    "sys/fs/inode-state": "0\t0\t0\t0\t0\t0\t0\n",
+}
 TOP = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 _SCRATCH = "/tmp"  # noqa: S108 -- its own
 SCRATCH_BYTES = 8 << 20
@@ -400,6 +417,13 @@ def _system_folders() -> tuple[str, ...]:
     return tuple(found)
 
 
+@cache
+def _masked() -> Mapping[str, str]:
+    """Path -> text of the files of /proc that a command does not see, if the kernel has them."""
+    paths = {f"/proc/{name}": text for name, text in _MASKED.items()}
+    return {path: text for path, text in paths.items() if Path(path).exists()}
+
+
 def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
     *,
     networked: bool,
@@ -408,10 +432,12 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
     hostname: str,
     room: Room,
     texts: Mapping[str, int],
+    masks: Mapping[str, int],
 ) -> list[str]:
     """Arguments of bubblewrap without the command and without most descriptors.
 
-    ``user`` is the user namespace to enter, if not the caller's; ``texts`` are the room's, open.
+    ``user`` is the user namespace to enter, if not the caller's; ``texts`` are the room's, open,
+    and ``masks`` those of ``_masked``.
     """
     line = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
     # no process of bubblewrap's own within reach, and one fewer
@@ -437,6 +463,8 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
     line += ["--bind" if writable else "--ro-bind", "/proc/sys/net", "/proc/sys/net"]
     for name in _MACHINE_WIDE:
         line += ["--ro-bind-try", name, name]
+    for path, content in masks.items():
+        line += ["--perms", "0444", "--ro-bind-data", str(content), path]
     line += ["--dev", "/dev"]
     for path, most in _TEMPORARY.items():
         line += ["--size", str(most), "--tmpfs", path]
@@ -522,6 +550,7 @@ class _Sandbox:
         os.close(written)
         line = [shutil.which("bwrap") or ""]
         texts = {path: self._file(text) for path, text in room.texts.items()}
+        masks = {path: self._file(text) for path, text in _masked().items()}
         line += _arguments(
             networked=self._networked,
             user=self._user,
@@ -529,6 +558,7 @@ class _Sandbox:
             hostname=hostname,
             room=room,
             texts=texts,
+            masks=masks,
         )
         contents = [self._file(text) for text in room.files.values()]
         for name, content in zip(room.files, contents, strict=True):
@@ -537,14 +567,15 @@ class _Sandbox:
         line += ["--seccomp", str(program), "--"]
         line += [*_limited(self._limits), "bash", "-c", command]
         user = {} if self._networked else _harmless_user()
-        entered_user = () if self._user is None else (self._user,)
+        inherited = [told, self._gate, program, *contents, *texts.values(), *masks.values()]
+        inherited += [] if self._user is None else [self._user]
         try:
             self._process = subprocess.Popen(
                 line,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=(told, self._gate, program, *entered_user, *contents, *texts.values()),
+                pass_fds=inherited,
                 cwd="/",
                 env=ENVIRONMENT,  # not ours: the command can read what its ancestor began with
                 **user,
@@ -552,7 +583,7 @@ class _Sandbox:
         except OSError as error:
             raise EnvironmentFailed(f"no sandbox: {error}", proven_ours=True) from None
         self._stack.callback(self._bury)
-        for end in (output, told, program, *contents, *texts.values()):
+        for end in (output, told, program, *contents, *texts.values(), *masks.values()):
             _close(end)
         os.set_blocking(self._output, False)
         self._child = self._number(about)

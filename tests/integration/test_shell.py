@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -97,6 +98,20 @@ def test_nothing_of_the_machine_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
     assert not {"root", "home", "sys", "var"} & set(seen.split())
     assert seen.count("/proc/") < 9
     assert seen.endswith("0\n1\n2\n3\n")
+
+
+def test_counters_of_the_whole_kernel_are_masked() -> None:
+    names = "loadavg stat softirqs interrupts schedstat vmstat pressure/cpu sys/fs/file-nr"
+    seen = run(
+        f"cd /proc; for n in {names}; do [ -e $n ] && cat $n; done | tr -d 'a-z \\n'; echo; "
+        "uptime > /dev/null && free > /dev/null && ps ax > /dev/null && top -bn1 > /dev/null && "
+        "nproc; cat /proc/schedstat > /tmp/x; echo 1 > /proc/loadavg"
+    )
+    shown, processors, *_ = seen.output.splitlines()
+    assert int(processors) == len(os.sched_getaffinity(0))
+    # nothing but zeros, the numbers of processors and the constants of the formats
+    assert not re.search(r"[2-9]\d{2}", shown), shown
+    assert seen.exit != 0
 
 
 def test_without_a_network_there_is_none_and_no_right() -> None:

@@ -51,7 +51,7 @@ def test_a_machine_that_has_everything(lack: Lack) -> None:
 
 def test_missing_rights_are_told_with_the_flags_that_give_them(lack: Lack) -> None:
     lack(namespaces="unshare: Operation not permitted")
-    first, *rest = diagnose()
+    _, first, *rest = diagnose()
     assert (first.ok, first.severity) == (False, Severity.RUN)
     assert "docker run --privileged" in first.remedy
     assert not rest
@@ -66,6 +66,7 @@ def test_missing_rights_are_told_with_the_flags_that_give_them(lack: Lack) -> No
 @pytest.mark.parametrize(
     ("name", "needs_it", "does_without", "field"),
     [
+        ("user_namespaces", {}, None, ""),
         ("bubblewrap", {}, None, ""),
         ("iptables", {}, None, ""),
         ("netem", {"netem": True}, {}, "netem"),
@@ -102,7 +103,7 @@ def test_what_a_machine_lacks_is_refused_to_those_who_ask_for_it(
 
 def test_programs_that_are_not_installed_are_told_with_one_line_to_paste(lack: Lack) -> None:
     lack(programs="not installed: ip, tc", bubblewrap="no", mininet="no")
-    _, programs = diagnose()
+    *_, programs = diagnose()
     # nothing is called ok that could not be tried
     assert (programs.name, programs.ok, programs.severity) == ("programs", False, Severity.RUN)
     assert programs.remedy == INSTALL
@@ -110,7 +111,26 @@ def test_programs_that_are_not_installed_are_told_with_one_line_to_paste(lack: L
         check(RouteConfig())
     # nor where the sandbox does not work
     lack(bubblewrap="no sandbox: no rights")
-    assert [each.name for each in diagnose()] == ["namespaces", "bubblewrap"]
+    assert [each.name for each in diagnose()] == ["user namespaces", "namespaces", "bubblewrap"]
+
+
+def test_too_few_user_namespaces_are_reported_with_the_sysctl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diagnosis, "most_user_namespaces", lambda: 1025)
+    assert diagnosis._few() == {
+        "user namespaces": "user.max_user_namespaces is 1025; the largest network needs 1026"
+    }
+    monkeypatch.setattr(diagnosis, "most_user_namespaces", lambda: 1026)
+    assert not diagnosis._few()
+
+
+def test_a_machine_without_enough_user_namespaces_is_refused_in_one_line(lack: Lack) -> None:
+    lack(user_namespaces="user.max_user_namespaces is 0; the largest network needs 1026")
+    first, _ = diagnose()
+    assert first.remedy == "sysctl -w user.max_user_namespaces=65536 on the host"
+    with pytest.raises(ConfigError, match="is 0; the largest network needs 1026; sysctl"):
+        check(RouteConfig())
 
 
 @pytest.mark.parametrize(

@@ -383,8 +383,8 @@ class Lab(Worker):
         self._let_meet()
         known = None if neighbours is None else {(one, by, to) for one, by, to in neighbours}
         if self._setup.edits and not self._traces:
-            found = leftover.traces(self._setup.edits, self._setup.cables)
-            self._traces = [one.shown_in(self._settings.of(one.machine)) for one in found]
+            traces = leftover.traces(self._setup.edits, self._setup.cables)
+            self._traces = [one.shown_in(self._settings.of(one.machine)) for one in traces]
         settled = self._settling.wait(changed=self._changed, neighbours=known)
         self._changed = False
         # what is as it was before was seen twice; else a second look tells what is lost for good.
