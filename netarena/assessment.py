@@ -44,6 +44,7 @@ from netarena.file import read_lines, read_text
 from netarena.identity import Secrecy, find_index, read_id, seal, seal_id
 from netarena.journal import (
     JOURNAL_NAME,
+    Allowance,
     Header,
     Journal,
     Past,
@@ -680,6 +681,7 @@ class _Part:
     past: Past
     #: the records, until the result files are written
     spool: Spool
+    allowance: Allowance
 
 
 async def conduct(  # noqa: PLR0913 -- the parties of an assessment
@@ -694,6 +696,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     ids: Mapping[str, str] | None = None,
     origin: Mapping[str, Any] | None = None,
     secrecy: Secrecy = Secrecy.OPEN,
+    most_bytes: float = math.inf,
 ) -> dict[str, dict[str, Any]]:
     """Run every query of ``config`` against each agent; ``application`` is entered already.
 
@@ -701,10 +704,12 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     the end.
     ``ids`` are the participants' names in ``results.json``, by role; without it a URL or the
     agent's own name. ``origin`` says how the agent is had, for who resumes the run (``config.json``
-    keeps it). ``secrecy`` is about who reads records while the run goes on.
+    keeps it). ``secrecy`` is about who reads records while the run goes on. ``most_bytes`` bounds
+    what the assessment writes to disk.
     Returns the summaries by role; records are in the result files alone. Raises ConfigError before
-    any agent is asked, and AssessmentFailed when an agent was never there or no query could be
-    graded: what was graded is then in the journal, and other participants' results are written.
+    any agent is asked, and AssessmentFailed when an agent was never there, no query could be
+    graded, or too much would be written: what was graded is then in the journal, and other
+    participants' results are written.
     """
     try:
         return await _conduct(
@@ -718,6 +723,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
             ids=ids or {},
             origin=origin,
             secrecy=secrecy,
+            allowance=Allowance(most_bytes),
         )
     finally:
         for agent in agents.values():
@@ -736,6 +742,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     ids: Mapping[str, str],
     origin: Mapping[str, Any] | None,
     secrecy: Secrecy,
+    allowance: Allowance,
 ) -> dict[str, dict[str, Any]]:
     deadline = None if config.time_budget_s is None else clock() + config.time_budget_s
     for role in agents:
@@ -768,7 +775,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     fresh = resumed.fresh_seed(fallback_seed)
                     queries = _replace(application, config, queries, shown, fresh)
             deck = held.enter_context(Deck(out))
-            drawing = held.enter_context(closing(_draw(queries, deck, secrecy, out)))
+            drawing = held.enter_context(closing(_draw(queries, deck, secrecy, out, allowance)))
             await _take_steps(drawing, slots, deadline)
             number = await asyncio.to_thread(_count_queries, application, config, deck)
             config = config.model_copy(update={"seed": seed, "num_queries": number})
@@ -786,6 +793,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     held=held,
                     deck=deck,
                     fresh=fresh,
+                    allowance=allowance,
                 )
             )
         except OSError as error:
@@ -825,13 +833,18 @@ def _count_queries(application: Application, config: Config, deck: Deck) -> int:
 
 
 def _draw(
-    queries: Generator[Query | None], deck: Deck, secrecy: Secrecy, out: Path
+    queries: Generator[Query | None],
+    deck: Deck,
+    secrecy: Secrecy,
+    out: Path,
+    allowance: Allowance,
 ) -> Generator[None]:
     """Fill ``deck`` and write what it holds into a run's folder, in steps."""
     with closing(queries):
         for query in queries:
             if query is not None:
                 deck.add(seal(query) if secrecy is Secrecy.SEALED else query)
+                allowance.take(2 * deck.cards[-1].size)  # in the deck and in the file
             yield
     yield from replacing(out / QUERIES_NAME, deck.lines())
 
@@ -923,6 +936,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     held: ExitStack,
     deck: Deck,
     fresh: int | None,
+    allowance: Allowance,
 ) -> list[_Part]:
     """Write what is known before the first ask; open (or reopen) a journal per participant.
 
@@ -947,6 +961,8 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     for role, agent in agents.items():
         folder = _folder_of(role, agents, out)
         journal = held.enter_context(Journal(folder / JOURNAL_NAME))
+        folder = out / role if len(agents) > 1 else out
+        journal = held.enter_context(Journal(folder / JOURNAL_NAME, allowance))
         past = read_journal(journal.path)
         own = Header.model_validate({**header, "role": role})
         if past.header is None:
@@ -962,7 +978,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         if fresh is not None:
             _record_replaced(journal, past, deck, fresh)
         spool = held.enter_context(Spool(folder))
-        parts.append(_Part(role, names[role], agent, folder, journal, past, spool))
+        parts.append(_Part(role, names[role], agent, folder, journal, past, spool, allowance))
     return parts
 
 
@@ -983,9 +999,10 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     async def report(query: Query, episode: Episode) -> None:
         record = make_record(application, query, episode)
         try:
-            part.spool.append(record)
+            size = part.spool.append(record)
         except OSError as error:
             raise AssessmentFailed(f"no record can be written: {error.strerror}") from None
+        part.allowance.take(2 * size)  # in the spool and in the results
         pump.tell("graded", role, record)
 
     left = config.agent_timeout_s if deadline is None else deadline - clock()

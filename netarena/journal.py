@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import stat
 import threading
@@ -300,16 +301,45 @@ def _is_private(status: os.stat_result) -> bool:
     return ours and status.st_nlink == 1 and not status.st_mode & 0o077
 
 
+class Allowance:
+    """The bytes that one assessment may still write: its queries, journals and records."""
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._most = most
+        self._written = 0
+        self._lock = threading.Lock()
+
+    def count(self, size: int) -> None:
+        """Count ``size`` bytes that are there already."""
+        with self._lock:
+            self._written += size
+
+    def take(self, size: int) -> None:
+        """Count ``size`` bytes. Raises AssessmentFailed if that is more than is left."""
+        self.count(size)
+        if self._written <= self._most:
+            return
+        raise AssessmentFailed(
+            f"the assessment would write more than {self._most:,.0f} bytes to disk, the most "
+            "that is allowed; ask fewer queries"
+        )
+
+
 class Journal:
     """An open journal; whoever opens it holds the folder (``lock_folder``)."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create; cut a torn last line off."""
+    def __init__(self, path: Path, allowance: Allowance | None = None) -> None:
+        """Open or create; cut a torn last line off.
+
+        What the file holds, and each episode, counts towards ``allowance``.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._lock = threading.Lock()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         self._cut_torn_line()
+        self._allowance = allowance or Allowance()
+        self._allowance.count(os.fstat(self._fd).st_size)
 
     def _cut_torn_line(self) -> None:
         end = os.fstat(self._fd).st_size
@@ -329,8 +359,10 @@ class Journal:
         self._write(json.dumps({"event": event, **values}, allow_nan=False).encode())
 
     def episode(self, episode: Episode) -> None:
-        """Write a verdict, and see it on the disk."""
-        self._write(b'{"event": "episode", "episode": ' + episode.model_dump_json().encode() + b"}")
+        """Write a verdict, and see it on the disk. Raises AssessmentFailed beyond the allowance."""
+        line = b'{"event": "episode", "episode": ' + episode.model_dump_json().encode() + b"}"
+        self._allowance.take(len(line) + 1)
+        self._write(line)
         os.fdatasync(self._fd)
 
     def _write(self, line: bytes) -> None:

@@ -24,10 +24,14 @@ FILE_MODE = 0o644
 class Spool(Unnamed):
     """Records on disk, in order."""
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Take one record. Raises OSError, and ValueError for NaN or infinity."""
-        line = json.dumps(record, ensure_ascii=False, allow_nan=False)
-        self._file.write(line.encode() + b"\n")
+    def append(self, record: Mapping[str, Any]) -> int:
+        """Take one record; return its size in bytes.
+
+        Raises OSError, and ValueError for NaN or infinity.
+        """
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        self._file.write(line)
+        return len(line)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return map(json.loads, self.lines())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import ClassVar, Self, get_args
+from typing import ClassVar, Self, cast, get_args
 
 from netarena.application import Drawer, Environment, Labelled
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.evidence import Evidence
 from netarena.identity import read_id
 from netarena.model import (
     Action,
@@ -28,10 +30,21 @@ from netarena.picture import Picture
 from netarena.prompts import PromptParts
 from netarena.sandbox import python as sandbox
 from netarena.tool import Parameter, Tool, fence
-from netarena_malt import action, failure, grammar, picture, prompt, query, solution, state
+from netarena_malt import (
+    action,
+    evidence,
+    failure,
+    grammar,
+    picture,
+    prompt,
+    query,
+    solution,
+    state,
+)
 from netarena_malt.base import Key, key_of
 from netarena_malt.environment import MaltEnvironment, Sandboxes, limits_of
 from netarena_malt.guest import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
+from netarena_malt.query import MaltConfig
 from netarena_malt.reply import MAX_CODE_CHARS, extract_code
 
 
@@ -204,6 +217,13 @@ class Malt(Labelled):
             return (config,)
         phrasings = get_args(query.Phrasing)
         return [config.model_copy(update={"phrasing": phrasing}) for phrasing in phrasings]
+
+    async def evidence(self, query: Query, config: Config) -> Evidence | None:
+        """From the network only: no world is opened. None for canonical texts, which name the
+        places that they are about."""
+        if cast("MaltConfig", config).phrasing == "canonical":
+            return None
+        return await asyncio.to_thread(evidence.evidence, query)
 
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
         """The network as it came: as the answer, and beside the data that is right."""

@@ -61,6 +61,7 @@ class Index:
         self._above: Any = graph._pred  # noqa: SLF001 -- the dicts themselves
         self._contents: dict[str, list[str]] = {}
         self._parents: dict[str, list[str]] = {}
+        self._ancestors: dict[str, list[str]] = {}
         self._switches: dict[str, list[str]] = {}
         self._ports: dict[str, int] = {}
         self._totals: dict[str, float] = {}
@@ -96,6 +97,17 @@ class Index:
     def parents(self, name: str) -> list[str]:
         """Names of what contains ``name`` directly; of a switch: block, rack, control domain."""
         return self._looked_up(self._parents, self._above, name)
+
+    def ancestors(self, name: str) -> list[str]:
+        """Names of all that contain ``name``, directly or through others, nearest first."""
+        found = self._ancestors.get(name)
+        if found is None:
+            found = self._ancestors[name] = []
+            level = self.parents(name)
+            while level:
+                found += level
+                level = [parent for name in level for parent in self.parents(name)]
+        return found
 
     def switches(self, name: str) -> list[str]:
         """Names of all packet switches that ``name`` contains, in the order of the edges."""
@@ -182,8 +194,9 @@ class Base:
         #: the rule that it breaks, in words; None while nobody looked
         self.fault = fault
         self._topology = topology
-        #: whether queries of a label can be made of it, as far as somebody looked
-        self.carries: dict[str, bool] = {}
+        #: whether queries of a label can be drawn from it, as far as somebody looked; by whether
+        #: edits are spread over the network
+        self.carries: dict[bool, dict[str, bool]] = {}
 
     @property
     def size(self) -> int:

@@ -39,14 +39,9 @@ class Passage:
     def parents(self, name: str) -> Sequence[str]:
         return self._index.parents(name)
 
-    def ancestors(self, name: str) -> list[str]:
+    def ancestors(self, name: str) -> Sequence[str]:
         """Names of all that contain ``name``, directly or through others, nearest first."""
-        found: list[str] = []
-        level = list(self.parents(name))
-        while level:
-            found += level
-            level = [parent for name in level for parent in self.parents(name)]
-        return found
+        return self._index.ancestors(name)
 
     def switches(self, name: str) -> list[str]:
         """Names of the packet switches that ``name`` contains, or of itself if it is one."""
@@ -65,6 +60,8 @@ class Passage:
 def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
     """Of each step the networks on which its words may be read, beside the initial one: as the
     step finds it, and where it is told in several parts, with the other parts done."""
+    if len(actions) == 1 and _other_parts(actions[0]) is None:
+        return [[]]
     base = draft.base
     graph = overlay(base.graph)
     apply_edits(graph, {key: edits for key, edits in draft.edits().items() if key != TOPOLOGY})

@@ -59,6 +59,12 @@ class Draft:
         """Names of the base's nodes of ``kind``."""
         return self._index.names[kind]
 
+    def present_switches(self) -> list[str]:
+        """Names of all packet switches, removed ones left out and added ones included."""
+        gone = self._removed_switches
+        names = [name for name in self._index.names[EK_PACKET_SWITCH] if name not in gone]
+        return names + [name for name in self._attributes if not self._is_port(name)]
+
     def kind(self, name: str) -> str:
         """First entry of the type list."""
         if name in self._attributes:
@@ -119,9 +125,15 @@ class Draft:
                 names[name] = None
         return list(names)
 
-    def changed_ports(self) -> list[str]:
-        """Names of the ports that were added or were given a capacity."""
-        return list(self._capacities)
+    def changed_ports(self, name: str) -> list[str]:
+        """Names of the ports in ``name`` that were added or were given a capacity."""
+        inside, gone = set(self.switches(name)), self._removed_switches
+        homes = ((port, self.parents(port)[0]) for port in self._capacities)
+        return [
+            port
+            for port, switch in homes
+            if switch in inside or (switch in gone and name in (switch, *self.ancestors(switch)))
+        ]
 
     def contents(self, name: str) -> Sequence[str]:
         """Names of what ``name`` contains directly."""
@@ -133,8 +145,10 @@ class Draft:
         found = self._parents.get(name)
         return self._index.parents(name) if found is None else found
 
-    def ancestors(self, name: str) -> list[str]:
+    def ancestors(self, name: str) -> Sequence[str]:
         """Names of all that contain ``name``, directly or through others, nearest first."""
+        if not self._is_new(name):
+            return self._index.ancestors(name)  # what contains a node of the base never changes
         found: list[str] = []
         level = list(self.parents(name))
         while level:
@@ -174,7 +188,7 @@ class Draft:
         """How many ports of at least this capacity ``name`` contains, at most."""
         known = self._index.capacities(name) if self.original(name) else {}
         there = sum(number for capacity, number in known.items() if capacity >= bps)
-        return there + len(self._capacities)
+        return there + sum(self._capacities[port] >= bps for port in self.changed_ports(name))
 
     def total(self, name: str) -> float:
         """Total port capacity, bps: of a port its own."""
@@ -263,6 +277,7 @@ class Draft:
             if self._removed_switches.isdisjoint(self._index.parents(name))
         ]
         gone = self._removed_switches
+        removed_names = set(self._removed)
         edits = {
             "remove": removed,
             "add": [
@@ -279,7 +294,7 @@ class Draft:
                 [port, CAPACITY, bps]
                 for port, bps in self._capacities.items()
                 if port not in self._attributes
-                and port not in self._removed
+                and port not in removed_names
                 and gone.isdisjoint(self._index.parents(port))
             ],
         }

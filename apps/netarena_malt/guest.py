@@ -41,7 +41,7 @@ from typing import Any
 
 import networkx as nx
 
-from netarena_malt.edit import apply_edits
+from netarena_malt.edit import apply_edits, names_of
 from netarena_malt.topology import Topology, build
 
 #: the forms of data that an answer may declare
@@ -232,7 +232,7 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     apply_edits(pristine, edits)
     apply_edits(given, edits)
     suspects = context["doubtful"] | {entry[0] for entry in edits.get("add", ())}
-    suspects |= {entry[0] for entry in edits.get("set", ())}
+    suspects |= {name for entry in edits.get("set", ()) for name in names_of(entry[0])}
     try:
         result = _run(request["code"], given)
     except MemoryError:

@@ -1,9 +1,14 @@
-"""The seeded generator: a network that differs from the released one, and a task upon it.
+"""The seeded generator: a network that differs from its base, and a task on it.
 
-Every query is drawn the same way. A *focus*, some node that contains others, is drawn; ports and
-switches within it are taken away, added and given other capacities, so that counts and ranks
-depend on the seed; the label's operations are drawn within the focus; the text is rendered from
-them. Nothing is executed while drawing: ``solve_truth`` does that, on a graph.
+The generator edits the base network, draws a *focus* (a node that contains others), draws the
+operations of the label within the focus, and renders the text from them. Edits remove and add
+switches and ports and change capacities, so that counts and ranks depend on the seed. Nothing is
+executed during drawing: ``solve_truth`` executes the operations on a graph.
+
+Texts in varied words describe the focus without its name. Their edits must not reveal it: they
+are spread over the whole network (``spread``), and the focus is drawn without regard to them.
+Canonical texts name the focus. Their edits all lie within it, as in the first versions, so that
+canonical queries stay the same.
 """
 
 from __future__ import annotations
@@ -45,13 +50,13 @@ from netarena_malt.base import (
     released_base,
 )
 from netarena_malt.draft import Draft
-from netarena_malt.edit import apply_edits
+from netarena_malt.edit import apply_edits, group
 from netarena_malt.grammar import private
 from netarena_malt.loop import FACTORS, SHAPES, draw_loop, matters
 from netarena_malt.overlay import overlay
 from netarena_malt.phrasing import phrase
+from netarena_malt.spread import SETS_PER_SWITCH, add_new, intensity, new_port, new_switch, spread
 from netarena_malt.topology import (
-    CAPACITY,
     CONTAINMENT,
     EK_AGG_BLOCK,
     EK_CONTROL_DOMAIN,
@@ -61,7 +66,6 @@ from netarena_malt.topology import (
     EK_RACK,
     EK_SPINEBLOCK,
     EK_SUPERBLOCK,
-    SWITCH_LOC,
     Graph,
 )
 
@@ -209,29 +213,35 @@ def labels(config: Config) -> list[str]:
     Raises ConfigError for a network that cannot be made, or carries none.
     """
     asked = [label for label in LABELS if PROGRAMS[label][0] in config.complexity_level]
-    return _carried(base_for(config), asked)
+    return _carried(base_for(config), asked, spread_out=_is_worded(config))
 
 
 def drawer(config: Config) -> Drawer:
     """What draws an initial network, and operations upon it. Raises ConfigError."""
     base = base_for(config)
+    spread_out = _is_worded(config)
 
     def draw_one(label: str, rng: random.Random) -> Drawn:
         level, kinds = PROGRAMS[label]
-        drawn = _draw(kinds, rng, base)
+        drawn = _draw(kinds, rng, base, spread_out=spread_out)
         if drawn is None:
             raise ConfigError("topology", f"no query of label {label!r} can be drawn")
         draft, actions = drawn
         text = _word(config, actions, draft, rng)
-        return Drawn(level, text, cast("JsonValue", draft.edits()), actions)
+        edits = group(draft.edits()) if spread_out else draft.edits()
+        return Drawn(level, text, cast("JsonValue", edits), actions)
 
     return draw_one
 
 
 def version_of(config: Config) -> str:
     """The generator's version for queries of ``config``."""
-    canonical = cast("MaltConfig", config).phrasing == "canonical"
-    return VERSION if canonical else WORDED_VERSION
+    return WORDED_VERSION if _is_worded(config) else VERSION
+
+
+def _is_worded(config: Config) -> bool:
+    """Whether texts come from the grammar, which mostly describes nodes without their names."""
+    return cast("MaltConfig", config).phrasing != "canonical"
 
 
 def _word(config: Config, actions: Sequence[Action], draft: Draft, rng: random.Random) -> str:
@@ -298,22 +308,28 @@ _SOON = 100
 _OFTEN = 3
 
 
-def _carried(base: Base, labels: list[str]) -> list[str]:
+def _carried(base: Base, labels: list[str], *, spread_out: bool) -> list[str]:
     """The labels of which ``base`` can carry queries; says which it cannot.
 
     Raises ConfigError if that is all of them.
     """
     if base.key is None:
         return labels
-    unknown = [label for label in labels if label not in base.carries]
+    carries = base.carries.setdefault(spread_out, {})
+    unknown = [label for label in labels if label not in carries]
     for label in unknown:
         # by a generator of its own: what can be drawn does not depend on the seed
-        base.carries[label] = all(
-            # nothing secret hangs on it
-            _draw(PROGRAMS[label][1], random.Random(f"carried {label}{again}"), base, _SOON)  # noqa: S311
+        carries[label] = all(
+            _draw(
+                PROGRAMS[label][1],
+                random.Random(f"carried {label}{again}"),  # noqa: S311 -- not used for a secret
+                base,
+                _SOON,
+                spread_out=spread_out,
+            )
             for again in ("", *range(1, _OFTEN))
         )
-    carried = [label for label in labels if base.carries[label]]
+    carried = [label for label in labels if carries[label]]
     if left := [label.rpartition(" ")[2] for label in labels if label not in carried]:
         problem = f"the network cannot carry the labels {', '.join(left)}"
         if not carried:
@@ -324,28 +340,62 @@ def _carried(base: Base, labels: list[str]) -> list[str]:
 
 
 def _draw(
-    kinds: tuple[str, ...], rng: random.Random, base: Base, tries: int = _PLACES
+    kinds: tuple[str, ...],
+    rng: random.Random,
+    base: Base,
+    tries: int = _PLACES,
+    *,
+    spread_out: bool = False,
 ) -> tuple[Draft, tuple[Action, ...]] | None:
-    """An initial network, and actions upon it: operations and loops of the shapes ``kinds``.
+    """Return an initial network and actions on it: operations and loops of the shapes ``kinds``.
 
-    None if no place in ``base`` is fit for them, of as many as are tried.
+    With ``spread_out`` the edits are drawn first, over the whole network, and one network serves
+    all tries. Otherwise each try edits the network within its focus only. None if none of the
+    tries finds a place in ``base`` that fits the actions.
     """
     loops = kinds[0] in SHAPES
+    untouched = Draft(base)
     places = [kind for kind in _FOCUS_KINDS if base.index.names[kind]]
+    network = untouched
+    if spread_out and places:
+        network = Draft(base)
+        spread(network, rng)
+        places = _edited(base, places)
     for _ in range(tries if places else 0):
-        draft = Draft(base)
-        focus = rng.choice(draft.names(rng.choice(places)))
+        kind = rng.choice(places)
+        draft = network if spread_out else Draft(base)
+        switches = spread_out and kind == EK_PACKET_SWITCH
+        focus = rng.choice(draft.present_switches() if switches else draft.names(kind))
+        if loops and draft.original(focus):
+            if not untouched.switches(focus):
+                continue
+            # on the network without its edits: which place is chosen does not depend on them
+            focus = _narrow(untouched, focus, rng, listed="list" in kinds)
         if not draft.switches(focus):
             continue
-        if loops:
-            focus = _narrow(draft, focus, rng, listed="list" in kinds)
-        _vary(draft, focus, rng, much=loops or kinds[-1] in _QUESTIONS)
-        after = draft.copy() if loops else draft
-        actions = [_draw_step(kind, draft, after, focus, rng) for kind in kinds]
-        found = tuple(action for action in actions if action is not None)
-        if len(found) == len(kinds):
-            return draft, found
+        if not spread_out:
+            _vary(draft, focus, rng, much=loops or kinds[-1] in _QUESTIONS)
+        # a place that is given up for its edits is asked about less often than others
+        for _ in range(_ATTEMPTS if spread_out else 1):
+            after = draft.copy() if loops else draft
+            actions = [_draw_step(kind, draft, after, focus, rng) for kind in kinds]
+            found = tuple(action for action in actions if action is not None)
+            if len(found) == len(kinds):
+                return draft, found
     return None
+
+
+#: draws of the actions within one focus on a network whose edits are spread out
+_ATTEMPTS = 8
+
+
+def _edited(base: Base, places: list[str]) -> list[str]:
+    """The kinds of ``places`` that have at least one edit each on average; all if none has.
+
+    In a network so large that most switches have no edit, questions about one switch are dull.
+    """
+    edits = SETS_PER_SWITCH * len(base.index.names[EK_PACKET_SWITCH]) * intensity(base)
+    return [kind for kind in places if edits >= len(base.index.names[kind])] or places
 
 
 def _draw_step(
@@ -388,10 +438,8 @@ def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
             if len(draft.contents(draft.parents(switch)[0])) > 2:
                 draft.remove_switch(switch)
         for _ in range(rng.randrange(2 * scale + 1)):
-            new = _new_switch(draft, focus, rng)
-            stage = cast("dict[str, float]", new.attributes[SWITCH_LOC])["stage"]
-            ports = {port.name: cast("float", port.attributes[CAPACITY]) for port in new.contents}
-            draft.add_switch(new.name, stage, new.parents, ports)
+            new = new_switch(draft, rng.choice(draft.switches(focus)), rng)
+            add_new(draft, new)
     switches = draft.switches(focus)
     for _ in range(rng.randrange(4 * scale)):
         ports_there = draft.contents(rng.choice(switches))
@@ -412,40 +460,13 @@ def _any_port(draft: Draft, rng: random.Random, switches: Sequence[str]) -> str:
     return rng.choice(draft.contents(rng.choice(switches)))
 
 
-def _new_port(name: str, bps: float, *parents: str) -> NewNode:
-    return NewNode(name=name, kind=EK_PORT, attributes={CAPACITY: bps}, parents=parents)
-
-
-def _new_switch(
-    draft: Draft, focus: str, rng: random.Random, new_block: str | None = None
-) -> NewNode:
-    """A switch with parents like one of ``focus``, or in a new aggregation block."""
-    like = rng.choice(draft.switches(focus))
-    block, rack, domain = draft.parents(like)
-    (name,) = draft.fresh(new_block or block, like, rng)
-    stem = draft.stem(name, draft.contents(like)[0])
-    number = rng.randrange(2, 7)
-    same = rng.choice(draft.speeds())
-    varied = rng.randrange(2)
-    return NewNode(
-        name=name,
-        kind=EK_PACKET_SWITCH,
-        attributes={SWITCH_LOC: {"stage": draft.stage(like)}},
-        parents=(rack, domain) if new_block else (block, rack, domain),
-        contents=tuple(
-            _new_port(f"{stem}{n}", rng.choice(draft.speeds()) if varied else same)
-            for n in range(1, number + 1)
-        ),
-    )
-
-
 def _new_block(draft: Draft, superblock: str, rng: random.Random) -> NewNode:
     """An aggregation block with one or two switches, in racks that are there."""
     (name,) = draft.fresh(superblock, rng.choice(draft.names(EK_AGG_BLOCK)), rng)
     switches: dict[str, NewNode] = {}
     number = rng.randrange(1, 3)
     while len(switches) < number:
-        switch = _new_switch(draft, superblock, rng, name)
+        switch = new_switch(draft, rng.choice(draft.switches(superblock)), rng, name)
         switches[switch.name] = switch
     return NewNode(
         name=name, kind=EK_AGG_BLOCK, parents=(superblock,), contents=tuple(switches.values())
@@ -474,11 +495,11 @@ def _draw_add(draft: Draft, focus: str, rng: random.Random) -> Action | None:
         superblock = rng.choice(filled)
         nodes = [_new_block(draft, superblock, rng)]
     elif size == EK_PACKET_SWITCH:
-        nodes = [_new_switch(draft, focus, rng)]
+        nodes = [new_switch(draft, rng.choice(draft.switches(focus)), rng)]
     else:
         switch = rng.choice(draft.switches(focus))
         names = draft.fresh(switch, draft.contents(switch)[0], rng, rng.randrange(1, 5))
-        nodes = [_new_port(name, rng.choice(draft.speeds()), switch) for name in names]
+        nodes = [new_port(name, rng.choice(draft.speeds()), switch) for name in names]
     return act("add", Addition(nodes=tuple(nodes)))
 
 
@@ -560,7 +581,7 @@ def _draw_members(
         step = draft.usual_bps
     else:
         large = listed and draft.number_of_ports(focus) > _MOST_ASKED
-        faster = [p for p in draft.changed_ports() if draft.capacity(p) > draft.usual_bps]
+        faster = [p for p in draft.changed_ports(focus) if draft.capacity(p) > draft.usual_bps]
         if large:
             bound = "at least"
         use = faster if bound == "at least" and faster else draft.contents(rng.choice(switches))

@@ -74,7 +74,7 @@ from netarena.a2a.transport import deadline as exchange_deadline
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, JsonValue, Reply
 
-#: bytes (UTF-8) of text of one reply; some 250,000 tokens
+#: bytes of text of one reply, as JSON in UTF-8; some 250,000 tokens
 MAX_TEXT = 2**20
 #: bytes of an agent card
 MAX_CARD = 256 * 1024
@@ -690,7 +690,8 @@ def _text(parts: Sequence[Part]) -> str:
 
 
 def _size(text: str) -> int:
-    return len(text.encode("utf-8", "replace"))
+    """Bytes of the text as the journal holds it: a control character takes six there."""
+    return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")) - 2
 
 
 def _part_size(part: tuple[str, str]) -> int:

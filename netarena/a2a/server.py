@@ -55,6 +55,9 @@ BATCHES = 300
 #: tasks of one service that may run or wait at a time; one of which names are still looked up when
 #: it has ended counts until the system's resolver gives them up
 MAX_TASKS = 64
+#: bytes that one task may write to disk: enough for 100,000 queries, the most that a task may ask,
+#: with usual prompts and replies; replies of the largest size fill it after some thousand turns
+MOST_WRITTEN = 8 << 30
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ class Conduct(Protocol):
         reporter: Reporter | None = None,
         fallback_seed: int | None = None,
         secrecy: Secrecy = Secrecy.OPEN,
+        most_bytes: float = math.inf,
     ) -> object: ...
 
 
@@ -311,6 +315,7 @@ class AssessmentExecutor(AgentExecutor):
                 reporter=reporter,
                 fallback_seed=seed,
                 secrecy=Secrecy.SERVED if seed is None else Secrecy.SEALED,
+                most_bytes=MOST_WRITTEN,
             )
         except ConfigError as error:
             return TaskState.TASK_STATE_REJECTED, str(error)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 #: a client has so long for each turn, unless somebody says otherwise, s
 PATIENCE_S = 3600.0
+#: sessions that the holders of the token may have open at once: one client needs one, and those
+#: that vanish without a word keep theirs for as long as a turn may take
+MOST_SESSIONS = 32
 TOKEN = "NETARENA_MCP_TOKEN"  # noqa: S105 -- the variable's name
 PATH = "/mcp"
 _HOST = "127.0.0.1"
@@ -171,6 +174,8 @@ def build_http(desk: Desk, token: str, port: int) -> Starlette:
         transport_security=TransportSecuritySettings(
             allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts]
         ),
+        max_sessions=MOST_SESSIONS,
+        session_idle_timeout=PATIENCE_S,
     )
     app.add_middleware(_Guarded, token=token)
     app.state.closing = asyncio.Event()

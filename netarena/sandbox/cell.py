@@ -148,7 +148,7 @@ class Cell(Forking):
         limits: Limits = LIMITS,
         admit: Admit = lambda _: contextlib.nullcontext(),
     ) -> Result:
-        """Run ``bash -c command`` with ``files`` (name -> content) in its scratch directory.
+        """Run ``command`` with bash and ``files`` (name -> content) in its scratch directory.
 
         ``address`` is an IPv4 address of loopback and a port: the same inside and outside. With
         ``keep`` the command may write a folder which holds what the last one left there. In

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from netarena.errors import EnvironmentFailed
-from netarena.sandbox import namespace, protection, shell
+from netarena.sandbox import namespace, protection, shell, syntax
 from netarena.sandbox.caller import descendants
 from netarena.sandbox.keep import Keep
 from netarena.sandbox.protection import Guard, Unprotected
@@ -188,7 +188,9 @@ def reduced() -> str:
 
 
 def run(task: Task, asked: socket.socket) -> tuple[Result, dict[str, bytes] | None]:
-    """Run ``bash -c``; return what came of it, and the kept folder's files where there is one.
+    """Run the command with bash (``syntax``).
+
+    Return its result and, where the task has a kept folder, the files in it.
 
     Ends the command when the other side of ``asked`` is closed. Every process of the command is
     dead on return. For a process of its own: it is changed for good. Raises EnvironmentFailed,
@@ -326,7 +328,7 @@ class _Confinement:
             protection.restrict(ruleset)
             signals = user is None and protection.landlock_version() < protection.SCOPES_SINCE
             protection.set_filter(_filter(signals=signals))
-            os.execve("/bin/bash", ["bash", "-c", self.text()], self._environment())  # noqa: S606 -- what all this is for
+            os.execve("/bin/bash", syntax.arguments(self.text()), self._environment())  # noqa: S606 -- what all this is for
         except BaseException as error:  # noqa: BLE001 -- nothing may come back
             os.write(telling, str(error).encode())
         os._exit(1)

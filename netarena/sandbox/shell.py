@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from netarena.errors import EnvironmentFailed
-from netarena.sandbox import namespace, protection
+from netarena.sandbox import namespace, protection, syntax
 
 __all__ = ["Limits", "Result", "Room", "available", "entered", "environment", "plain", "run"]
 
@@ -320,7 +320,9 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
     room: Room | None = None,
     capable: bool = True,
 ) -> Result:
-    """Run ``bash -c command`` in the network namespace of descriptor ``netns``.
+    """Run ``command`` with bash in the network namespace of descriptor ``netns``.
+
+    Bash parses all of the command before it runs any of it (``syntax``).
 
     With ``netns`` the caller must have all capabilities in the user namespace that owns it, and
     its user must not be the machine's root (which no limit on processes holds). The command runs
@@ -565,7 +567,7 @@ class _Sandbox:
             line += ["--perms", "0444", "--ro-bind-data", str(content), f"{_SCRATCH}/{name}"]
         line += ["--info-fd", str(told), "--block-fd", str(self._gate)]
         line += ["--seccomp", str(program), "--"]
-        line += [*_limited(self._limits), "bash", "-c", command]
+        line += [*_limited(self._limits), *syntax.arguments(command)]
         user = {} if self._networked else _harmless_user()
         inherited = [told, self._gate, program, *contents, *texts.values(), *masks.values()]
         inherited += [] if self._user is None else [self._user]

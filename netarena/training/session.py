@@ -6,13 +6,17 @@
 
 The session is the agent of ``netarena.engine.Play``, which takes every turn as in an assessment:
 the same prompts, the same parser, the same sandbox, the same judge. The observation is the prompt,
-and nothing else: what is hidden from an agent is hidden here. Rewards are computed beside it.
+and nothing else: what is hidden from an agent is hidden here. Rewards are computed in addition.
+
+In tickets, the harm and the progress of a turn would tell the agent which repairs it still needs.
+Their parts of the reward are therefore paid at the end of the episode, as one sum: the return of
+an episode is the same as without the delay.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,12 +27,15 @@ from netarena.config import Config
 from netarena.engine import TRIES, Play, World, close_world, open_world
 from netarena.errors import AgentFailed, ConfigError, EnvironmentFailed
 from netarena.model import AgentInfo, Outcome, Query, Reply, Step
+from netarena.ticket import Briefing
 from netarena.training.reward import Kind, Rewards, rewards_of
 
 #: a policy may think for as long as a config can say, s
 _PATIENCE_S = 86_400.0
 #: of one query, what waits for the next prompt
 _CONTEXT = "training"
+#: parts of a reward that depend on what the prompts of tickets do not tell
+_HIDDEN = ("harm", "progress")
 
 
 class Acted(NamedTuple):
@@ -37,8 +44,8 @@ class Acted(NamedTuple):
     observation: str
     reward: float
     done: bool
-    #: ``kind`` of the step, ``parts`` of the reward, ``harm`` in words; at the end ``outcome``,
-    #: ``solved``, ``safe`` and ``turns``
+    #: ``kind`` of the step, ``parts`` of the reward, ``harm`` in words except in tickets; at the
+    #: end also ``outcome``, ``solved``, ``safe`` and ``turns``
     info: dict[str, Any]
 
 
@@ -49,6 +56,7 @@ class Snapshot:
     play: Play
     world: object
     potential: float
+    owed: Mapping[str, float]
 
 
 class Session:
@@ -70,6 +78,9 @@ class Session:
         self._prompt: asyncio.Future[str] | None = None
         self._reply: asyncio.Future[Reply] | None = None
         self._potential = 0.0
+        self._is_ticket = config.briefing is Briefing.TICKET
+        #: parts of the reward that are paid at the end of the episode
+        self._owed: dict[str, float] = {}
 
     # the agent of the episode
 
@@ -124,6 +135,7 @@ class Session:
             await close_world(world)
             raise world.failed
         self._world = world
+        self._owed.clear()
         self._potential = self._application.progress(query, world.state)
         observation = await self._take_up(
             Play(self._application, self._config, world, deadline=None, aside=_at_once)
@@ -152,7 +164,7 @@ class Session:
         play, reply = self._play, self._reply
         if play is None or reply is None or reply.done():
             return 0.0
-        total, before = 0.0, self._potential
+        total, before = sum(self._owed.values()), self._potential
         for taken in range(len(play.steps) + 1, self.turns + 1):
             done = taken == self.turns
             parts = self.rewards.parts(
@@ -169,7 +181,8 @@ class Session:
         """
         if self._play is None or self._reply is None or self._reply.done():
             raise ConfigError("session", "the episode is over: start another one")
-        return Snapshot(self._play.fork(), await self._environment.snapshot(), self._potential)
+        world = await self._environment.snapshot()
+        return Snapshot(self._play.fork(), world, self._potential, dict(self._owed))
 
     async def restore(self, snapshot: Snapshot) -> str:
         """Stand there again, also after the end of the episode; the observation of then.
@@ -180,7 +193,7 @@ class Session:
             raise ConfigError("snapshot", "is of another world")
         await self._stop()
         await self._environment.restore(snapshot.world)
-        self._potential = snapshot.potential
+        self._potential, self._owed = snapshot.potential, dict(snapshot.owed)
         observation = await self._take_up(snapshot.play.fork())
         if observation is None:
             raise self._play_broken()
@@ -239,7 +252,11 @@ class Session:
             kind, harmed=bool(harm), done=done, before=self._potential, after=after
         )
         self._potential = after
-        info: dict[str, Any] = {"kind": kind.value, "parts": parts, "harm": harm}
+        info: dict[str, Any] = {"kind": kind.value, "parts": parts}
+        if self._is_ticket:
+            self._owe(parts, done=done)
+        else:
+            info["harm"] = harm
         if done:
             info |= {
                 "outcome": verdict["outcome"].value,
@@ -248,6 +265,14 @@ class Session:
                 "turns": len(play.steps),
             }
         return Acted(observation or "", sum(parts.values()), done, info)
+
+    def _owe(self, parts: dict[str, float], *, done: bool) -> None:
+        """Move what tells of the world from ``parts`` to what is owed; back at the end."""
+        for name in _HIDDEN:
+            self._owed[name] = self._owed.get(name, 0.0) + parts.pop(name, 0.0)
+        if done:
+            parts.update((name, value) for name, value in self._owed.items() if value)
+            self._owed.clear()
 
     def _kind(self, step: Step, *, solved: bool) -> Kind:
         if solved:

@@ -26,6 +26,7 @@ from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Severity, Step
 from netarena.sandbox import cell as sandbox
 from netarena.sandbox.cell import LIMITS, MAX_CONNECTIONS, Cell, Keep, Standing, Walls
+from netarena.sandbox.syntax import REFUSED
 from netarena_k8s import diagnosis
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.embedded.cluster import Embedded
@@ -132,6 +133,34 @@ def test_the_real_kubectl_works_and_caches_what_it_found_out(walls: Walls) -> No
             )
             assert {"namespaces": "refused", "landlock": "permission denied"}[walls] in away.told
             await asyncio.gather(deployed.close(), other.close())
+
+    asyncio.run(go())
+
+
+@each
+def test_command_that_is_never_closed_writes_nothing(walls: Walls) -> None:
+    """The first line is a whole command; the agent meant the loop to follow it."""
+
+    async def go() -> None:
+        async with Embedded() as cluster, Cell(programs(), walls) as cell:
+            deployed = await cluster.deploy(boutique())
+            before = (await deployed.look()).policies
+            kubectl = Kubectl(cell, deployed.access, deployed.admit)
+            name = boutique().policies[0].name
+            patch = f'kubectl patch networkpolicy {name} -p \'{{"spec":{{"ingress":[]}}}}\''
+            for rest in (
+                "for p in a b; do",
+                "if kubectl get pods; then",
+                "{ kubectl get pods",
+                ">",
+            ):
+                half = await kubectl.run(f"{patch}\n{rest}")
+                assert half.output.startswith(REFUSED)
+                assert came_to_nothing(Step(prompt="", executed=True, output=half.told))
+            assert (await deployed.look()).policies == before
+            whole = await kubectl.run(f"{patch}\nfor p in a b; do\n  echo $p\ndone")
+            assert whole.told.endswith("patched\na\nb\n")
+            await deployed.close()
 
     asyncio.run(go())
 

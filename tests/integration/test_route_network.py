@@ -22,6 +22,7 @@ from netarena.errors import EnvironmentFailed
 from netarena.sandbox.child import surroundings
 from netarena.sandbox.namespace import leave_network
 from netarena.sandbox.shell import entered
+from netarena.sandbox.syntax import REFUSED, STATUS
 from netarena_route.action import Command
 from netarena_route.bounds import most_processes
 from netarena_route.real import client, prober, tcpdump, worker, zygote
@@ -636,6 +637,20 @@ def test_what_an_agent_sends_runs_in_the_sandbox(apart):
     assert said["exit"] == 0
     assert late["timed_out"]
     assert "[stopped: it ran for 0.2 s]" in late["output"]
+
+
+def test_command_that_is_never_closed_changes_nothing(apart):
+    net = apart(make(2, 1))
+    name = net.name("h1")
+
+    half = net.ask(
+        "run", machine=name, command=f"ip link set {name}-eth0 down\nfor i in 1; do", timeout_s=10
+    )["ok"]
+    shown = net.ask("run", machine=name, command=f"ip link show {name}-eth0", timeout_s=10)["ok"]
+
+    assert half["output"].startswith(REFUSED)
+    assert half["exit"] == STATUS
+    assert "state UP" in shown["output"]
 
 
 # ---------------------------------------------------------------------------- in processes

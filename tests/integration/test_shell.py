@@ -19,6 +19,7 @@ from netarena.errors import EnvironmentFailed
 from netarena.sandbox import shell
 from netarena.sandbox.namespace import current_network, leave_network
 from netarena.sandbox.shell import Limits, Result, run
+from netarena.sandbox.syntax import REFUSED, STATUS
 from netarena_route.real import guard
 from netarena_route.real.guard import Guard
 
@@ -438,3 +439,19 @@ def test_a_process_that_does_not_die_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
     with pytest.raises(EnvironmentFailed, match="does not die"):
         run("sleep 999", watch=lambda _: "enough")
+
+
+def test_a_command_that_is_never_closed_does_not_run_in_part(netns: int) -> None:
+    result = run("ip link set v0 down\nfor i in 1 2; do", netns=netns)
+    assert result.output.startswith(REFUSED)
+    assert (result.exit, result.stopped) == (STATUS, "")
+    assert "state UP" in run("ip link show v0", netns=netns).output
+    assert run("for i in 1; do\n  ip -br link show v0\ndone", netns=netns).output.startswith("v0")
+
+
+def test_parsing_is_bounded_as_running_is() -> None:
+    """Hostile text ends the parser, not the sandbox."""
+    command = "echo ran\n" + "$(" * 40_000
+    result = run(command, limits=Limits(wall_s=5.0, memory_bytes=64 << 20))
+    assert "ran\n" not in result.output
+    assert result.exit == STATUS or result.stopped

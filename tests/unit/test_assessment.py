@@ -647,6 +647,31 @@ def test_a_disk_that_takes_no_more_records_ends_the_assessment(
     assert results[-1]["outcomes"]["solved"] == 3
 
 
+def test_assessment_writes_at_most_what_it_may(tmp_path: Path) -> None:
+    """A long reply ends the assessment; what was graded before is kept."""
+    config = Toy.config_type.parse({"seed": 7, "num_queries": 5})
+    asked: list[str] = []
+
+    def talkative(prompt: str) -> str:
+        asked.append(prompt)
+        return open_all(prompt) + " " * (20_000 if len(asked) > 2 else 0)
+
+    async def run(most_bytes: float) -> None:
+        async with Toy() as toy:
+            agents = {toy.role: Scripted(talkative)}
+            await conduct(toy, config, agents, out=tmp_path, most_bytes=most_bytes)
+
+    with pytest.raises(AssessmentFailed, match="would write more than 40,000 bytes"):
+        asyncio.run(run(40_000))
+    journal = tmp_path / "journal.jsonl"
+    assert journal.stat().st_size < 40_000
+    past = read_journal(journal)
+    assert past.episodes
+    assert "more than 40,000 bytes" in past.failed
+    with pytest.raises(AssessmentFailed, match="would write more than"):
+        asyncio.run(run(1_000))  # the queries are too many
+
+
 def test_a_resumed_run_keeps_the_keys_that_are_not_given_again(tmp_path: Path) -> None:
     first, _ = assess(Toy(), Scripted(open_all), tmp_path, num_queries=2, max_iterations=8)
     second, _ = assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True, concurrency=2)

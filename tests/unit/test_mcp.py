@@ -23,7 +23,7 @@ from netarena.a2a.service import listen, serving
 from netarena.application import load
 from netarena.cli import main
 from netarena.cli.desk import Desk
-from netarena.cli.mcp import PATH, _assess, build_http, build_server
+from netarena.cli.mcp import MOST_SESSIONS, PATH, _assess, build_http, build_server
 from netarena.journal import JOURNAL_NAME, read_journal
 
 ROOT = Path(__file__).parents[2]
@@ -217,6 +217,37 @@ async def test_over_http_with_a_token_and_a_host(tmp_path: Path) -> None:
             ):
                 await solve(client)
     assert results(tmp_path)[-1]["avg_solved_safely"] == 1.0
+
+
+@pytest.mark.anyio
+async def test_sessions_over_http_are_bounded(tmp_path: Path) -> None:
+    """A client that opens sessions and never ends them is refused; one that ends leaves room."""
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-03-26",
+            "capabilities": {},
+            "clientInfo": {"name": "many", "version": "1"},
+        },
+    }
+    headers = {
+        "Authorization": f"Bearer {TOKEN}",
+        "Accept": "application/json, text/event-stream",
+    }
+    async with examined(tmp_path) as desk:
+        listener = listen("127.0.0.1", 0)
+        async with (
+            serving(build_http(desk, TOKEN, listener.getsockname()[1]), listener) as url,
+            httpx.AsyncClient(trust_env=False, headers=headers, timeout=60) as plain,
+        ):
+            target = url.rstrip("/") + PATH
+            answers = [await plain.post(target, json=body) for _ in range(MOST_SESSIONS + 1)]
+            assert [one.status_code for one in answers] == [200] * MOST_SESSIONS + [503]
+            first = {"mcp-session-id": answers[0].headers["mcp-session-id"]}
+            assert (await plain.delete(target, headers=first)).status_code == 200
+            assert (await plain.post(target, json=body)).status_code == 200
 
 
 @pytest.mark.anyio

@@ -1087,6 +1087,13 @@ async def test_text_beyond_the_bound_is_too_large():
         assert (await failure(replying(reply))).reason is FailureReason.TOO_LARGE
 
 
+async def test_control_characters_count_as_the_journal_writes_them():
+    few = "\x01" * (MAX_TEXT // 6)
+    assert (await ask(replying(message03(few)))).text == few
+    assert len(Reply(text=few).model_dump_json()) < MAX_TEXT + 100
+    assert (await failure(replying(message03(few + "\x01")))).reason is FailureReason.TOO_LARGE
+
+
 # credentials
 
 

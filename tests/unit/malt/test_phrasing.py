@@ -26,6 +26,7 @@ from netarena_malt.action import (
 )
 from netarena_malt.app import Malt
 from netarena_malt.draft import Draft
+from netarena_malt.edit import names_of
 from netarena_malt.grammar import PACK_VARIABLE, shipped
 from netarena_malt.phrasing import Writer, in_words, ordinal_in_words, phrase
 from netarena_malt.query import LABELS, PROGRAMS, MaltConfig
@@ -350,6 +351,7 @@ def _draft_of(query: Any) -> Draft:
             draft.add_port(parents[0], name, attributes[CAPACITY])
         else:
             draft.add_switch(name, attributes["switch_loc"]["stage"], parents, {})
-    for name, _, bps in query.initial["set"]:
-        draft.set_capacity(name, bps)
+    for names, _, bps in query.initial["set"]:
+        for name in names_of(names):
+            draft.set_capacity(name, bps)
     return draft

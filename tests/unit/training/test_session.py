@@ -180,6 +180,51 @@ async def test_a_ticket_ends_by_the_agents_word():
     await session.close()
 
 
+def open_valve(session: Session) -> str:
+    """A valve that no fault has closed."""
+    shut = {action.parameters["valve"] for action in session.query.actions}
+    return next(valve for valve in ("v1", "v2", "v3") if valve not in shut)
+
+
+async def test_ticket_pays_for_harm_and_progress_at_its_end():
+    """Each turn of a ticket looks the same to a client, whatever it did to the world."""
+    earned = {}
+    for briefing in ("full", "ticket"):
+        session = make(briefing=briefing, max_iterations=6)
+        await session.start(3, 1)
+        other = open_valve(session)
+        turns = [await session.act(f"{verb} {other}") for verb in ("open", "close", "open")]
+        turns += [await session.act(reply) for reply in session._application.solve(session.query)]
+        if briefing == "ticket":
+            assert {turn.reward for turn in turns} == {turns[0].reward}
+            assert {json.dumps(turn.info) for turn in turns} == {json.dumps(turns[0].info)}
+            assert turns[0].info == {"kind": "valid", "parts": {"turn": pytest.approx(-10 / 6)}}
+            kept = await session.snapshot()
+            owed = session.forfeit()
+            turns.append(await session.act("done"))
+            assert turns[-1].info["parts"]["harm"] == -50.0
+            await session.restore(kept)
+            assert session.forfeit() == owed
+            assert (await session.act("done")).reward == turns[-1].reward
+        parts = [turn.info["parts"] for turn in turns]
+        earned[briefing] = {
+            name: sum(part.get(name, 0.0) for part in parts) for name in ("harm", "progress")
+        }
+        await session.close()
+    assert earned["ticket"] == pytest.approx(earned["full"])
+    assert earned["full"]["harm"] == -50.0
+
+
+async def test_who_leaves_a_ticket_early_is_charged_for_its_harm():
+    session = make(briefing="ticket", max_iterations=6)
+    await session.start(3, 1)
+    untouched = session.forfeit()
+    other = open_valve(session)
+    acted = await session.act(f"close {other}")
+    assert acted.reward + session.forfeit() < untouched - 40
+    await session.close()
+
+
 async def test_a_task_that_there_is_not_is_refused(session):
     with pytest.raises(ConfigError, match="must be from 0 to 14, not 15"):
         await session.start(3, 15)

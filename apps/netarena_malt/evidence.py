@@ -1,0 +1,233 @@
+"""Features of a network's edits: what a program can read without the text of its question.
+
+A program that knows the released model can compare the network that it is given with it. Each
+place that the question may be about is a candidate: all containers of the kind of the place that
+it is about, or a sample of them. Kinds are not asked about equally often, by design, so that only
+places of one kind compare. All features are traces: how many edits of which kind a place holds,
+where they are in the order of nodes and edges, and how added nodes are named. The texts of
+``phrasing`` varied and held_out describe places without their names, so that such a feature could
+replace reading the text. Every network has edits, so that "is anything wrong" is not asked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from netarena.evidence import RULE, Candidate, Evidence, relative
+from netarena.model import Action, Query
+from netarena_malt.action import OPERATIONS, Addition, Loop, Question, Removal, Update
+from netarena_malt.base import Base, base_of
+from netarena_malt.overlay import changes_of
+from netarena_malt.query import initial_graph
+from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
+
+#: candidates of one query: more of the hundreds of switches would cost time and show nothing new
+_MOST_CANDIDATES = 24
+
+#: what an edit does to a node
+_EDITS = tuple(
+    f"{verb} {noun}" for verb in ("added", "removed", "set") for noun in ("ports", "switches")
+)
+
+
+def evidence(query: Query) -> Evidence | None:
+    """Return the features of the places that ``query`` may be about.
+
+    None if the network has no two places of a kind that it is about. Raises ConfigError as
+    ``base_of``.
+    """
+    edits = _Edits(base_of(query.initial), query)
+    asked = _asked(query.actions, edits)
+    if asked is None:
+        return None
+    targets, present = asked
+    others = [name for name in present if name not in targets]
+    rng = random.Random(f"evidence of {query.id}")  # noqa: S311 -- not used for a secret
+    few = rng.sample(others, min(len(others), max(1, _MOST_CANDIDATES - len(targets))))
+    chosen = {*few, *targets}
+    order = {name: place / len(present) for place, name in enumerate(present)}
+    features = relative(
+        {name: edits.of_place(name) | {"order": order[name]} for name in present if name in chosen}
+    )
+    candidates = tuple(
+        Candidate(
+            name=name,
+            target=name in targets,
+            role=edits.kind(name),
+            trace=trace | edits.rules(name),
+        )
+        for name, trace in features.items()
+    )
+    return Evidence(
+        id=query.id,
+        label=query.label,
+        candidates=candidates,
+        trace=edits.of_network(),
+    )
+
+
+def _asked(actions: Sequence[Action], edits: _Edits) -> tuple[set[str], list[str]] | None:
+    """The places that the actions are about, of the kind of the last, and all places of the kind.
+
+    A kind of which all places are asked about does not count: an earlier action does.
+    """
+    places = [name for action in reversed(actions) for name in _places(action, edits)]
+    for kind in dict.fromkeys(map(edits.kind, places)):
+        targets = {name for name in places if edits.kind(name) == kind}
+        present = edits.present(kind)
+        if len(targets) < len(present):
+            return targets, present
+    return None
+
+
+def _places(action: Action, edits: _Edits) -> list[str]:
+    """The containers that an action is about: of a port, its switch."""
+    parameters = OPERATIONS[action.kind].parameters.model_validate(action.parameters)
+    names: Iterable[str]
+    if isinstance(parameters, Question | Update | Loop):
+        names = [parameters.select.name]
+    elif isinstance(parameters, Removal):
+        names = parameters.names
+    else:
+        assert isinstance(parameters, Addition)
+        names = [node.parents[0] for node in parameters.nodes]
+    return [
+        edits.containers(name)[0] if edits.kind(name) == EK_PORT else name
+        for name in names
+        if name in edits.nodes
+    ]
+
+
+class _Edits:
+    """How the network of a query differs from its base, place by place."""
+
+    def __init__(self, base: Base, query: Query) -> None:
+        self.base = base
+        graph = initial_graph(query)
+        changes = changes_of(graph).nodes  # before a look copies rows
+        # the dicts themselves: networkx's views cost more than all that is done here
+        self.nodes: Any = graph._node  # noqa: SLF001
+        self._below: Any = graph._succ  # noqa: SLF001
+        self._above: Any = graph._pred  # noqa: SLF001
+        self._old: Any = base.graph._pred  # noqa: SLF001
+        self._known: dict[str, list[str]] = {}
+        added = [name for name in changes if name not in base.graph]
+        #: place of each added node in the order of added nodes, from 0 to 1
+        age = {name: place / len(added) for place, name in enumerate(added)}
+        self._ages: defaultdict[str, list[float]] = defaultdict(list)
+        self._numbers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._all: Counter[str] = Counter()
+        for name, attributes in changes.items():
+            verb = "removed" if attributes is None else "added" if name in age else "set"
+            noun = "ports" if self.kind(name) == EK_PORT else "switches"
+            what = f"{verb} {noun}"
+            self._all[what] += 1
+            for place in (name, *self.containers(name)):
+                self._numbers[place][what] += 1
+                if name in age:
+                    self._ages[place].append(age[name])
+        self._gone = {name for name, attributes in changes.items() if attributes is None}
+        self._added = added
+
+    def kind(self, name: str) -> str:
+        return (
+            self.base.index.kind(name) if name in self.base.index else self.nodes[name]["type"][0]
+        )
+
+    def present(self, kind: str) -> list[str]:
+        """Names of the nodes of a kind, in the order of the graph."""
+        old = [name for name in self.base.index.names[kind] if name not in self._gone]
+        return old + [name for name in self._added if self.kind(name) == kind]
+
+    def containers(self, name: str) -> list[str]:
+        """Names of all that contain a node, nearest first; of a removed node, in the base."""
+        if name not in self._known:
+            rows = self._old if name in self.base.graph else self._above
+            above = [p for p, edge in rows[name].items() if edge["type"] == RK_CONTAINS]
+            found = dict.fromkeys(above)
+            for parent in above:
+                found.update(dict.fromkeys(self.containers(parent)))
+            self._known[name] = list(found)
+        return self._known[name]
+
+    def _contents(self, name: str) -> list[str]:
+        found, todo = dict[str, None](), [name]
+        while todo:
+            for child, edge in self._below[todo.pop()].items():
+                if edge["type"] == RK_CONTAINS and child not in found:
+                    found[child] = None
+                    todo.append(child)
+        return list(found)
+
+    def of_network(self) -> dict[str, float]:
+        """Numbers of edits of the whole network."""
+        return {what: float(self._all[what]) for what in _EDITS}
+
+    def of_place(self, name: str) -> dict[str, float]:
+        """The features of one place; see the module."""
+        numbers, inside = self._numbers[name], self._contents(name)
+        found = {what: float(numbers[what]) for what in _EDITS}
+        found["edits"] = float(numbers.total())
+        found["edits per node"] = numbers.total() / (1 + len(inside))
+        found["new"] = float(name not in self.base.graph)
+        found["nodes"] = float(len(inside))
+        found |= self._values(inside) | self._names(name) | self._layout(inside)
+        if ages := self._ages[name]:
+            found["first added"], found["last added"] = min(ages), max(ages)
+        for place in self.containers(name):
+            # how much of the edits around it a place holds
+            around = self._numbers[place].total()
+            share = numbers.total() / around if around else 0.0
+            found[f"share of edits in {self.kind(place)}"] = share
+        return found
+
+    def rules(self, name: str) -> dict[str, float]:
+        """Hand rules, the first of which found 53 % of the places once."""
+        total, ages = self._numbers[name].total(), self._ages[name]
+        rules = {
+            "holds all edits": float(total == self._all.total()),
+            "most edits": float(total),
+            "fewest edits": -float(total),
+            "most added": float(len(ages)),
+            "added first": 1 - min(ages, default=1.0),
+            "added last": max(ages, default=0.0),
+            "highest number": self._names(name)["highest number"],
+        }
+        return {f"{RULE}{rule}": score for rule, score in rules.items()}
+
+    def _values(self, inside: Sequence[str]) -> dict[str, float]:
+        """Capacities of ports."""
+        rows = (self.nodes[name] for name in inside)
+        values = [attributes[CAPACITY] for attributes in rows if CAPACITY in attributes]
+        return {
+            "capacity": float(sum(values)),
+            "largest capacity": float(max(values, default=0.0)),
+            "capacities": float(len(set(values))),
+            "integers": float(sum(isinstance(value, int) for value in values)),
+        }
+
+    def _names(self, place: str) -> dict[str, float]:
+        """Numbers at the end of the names of what a place contains directly."""
+        children = [child for child in self._below[place] if child != place]
+        digits = (child[len(child.rstrip("0123456789")) :] for child in children)
+        numbers = [int(text[:9]) for text in digits if text]
+        return {
+            "highest number": float(max(numbers, default=0)),
+            "gaps in numbers": float(max(numbers, default=0) - len(numbers)),
+            "sorted names": float(children == sorted(children)),
+        }
+
+    def _layout(self, inside: Sequence[str]) -> dict[str, float]:
+        """Orders of attributes and of edges that differ from those of most nodes."""
+        attributes = parents = 0
+        usual: dict[str, tuple[str, ...]] = {}
+        for name in inside:
+            row = self.nodes[name]
+            keys = tuple(row)
+            attributes += keys != usual.setdefault(row["type"][0], keys)
+            above = [len(parent) for parent in self._above[name] if parent != name]
+            parents += above != sorted(above)
+        return {"odd attributes": float(attributes), "odd parents": float(parents)}

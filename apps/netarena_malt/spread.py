@@ -1,0 +1,106 @@
+"""Edits spread over a whole network, and new switches and ports.
+
+The numbers of edits depend on the size of the network only, and every place of one kind gets the
+same share of them on average. Which place a question is about can therefore not be read from the
+edits: ``query`` draws it without regard to them.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import cast
+
+from netarena_malt.action import NewNode
+from netarena_malt.base import Base
+from netarena_malt.draft import Draft
+from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, SWITCH_LOC
+
+#: changed capacities for each switch, on average; each switch has at least one
+SETS_PER_SWITCH = 2
+#: of the largest networks: a query holds its edits, and some 60,000 bytes of them are enough
+_MOST_SETS = 8_000
+#: fewest and most edits of a kind, for each switch of the network: uniform between them, so that
+#: totals of the whole network differ from query to query
+_REMOVED_SWITCHES = (1 / 40, 1 / 8)
+_ADDED_SWITCHES = (1 / 40, 1 / 10)
+_REMOVED_PORTS = (1 / 8, 1 / 2)
+_ADDED_PORTS = (1 / 8, 1 / 3)
+#: a switch keeps at least so many ports of the base, and its block so many switches
+_LEAST_PORTS = 3
+_LEAST_SWITCHES = 2
+
+
+def intensity(base: Base) -> float:
+    """The share of the usual number of edits that a network of this size gets, at most 1."""
+    switches = len(base.index.names[EK_PACKET_SWITCH])
+    return min(1.0, _MOST_SETS / (SETS_PER_SWITCH * switches)) if switches else 0.0
+
+
+def spread(draft: Draft, rng: random.Random) -> None:
+    """Remove, add and change switches and ports everywhere in ``draft``, which has no edits yet."""
+    base = draft.base
+    switches = base.index.names[EK_PACKET_SWITCH]
+    share = intensity(base) * len(switches)
+
+    def number(bounds: tuple[float, float]) -> int:
+        return round(share * rng.uniform(*bounds))
+
+    for switch in rng.sample(switches, number(_REMOVED_SWITCHES)):
+        # of the homes of a switch, only its block counts: a rack may be empty
+        if len(draft.contents(draft.parents(switch)[0])) > _LEAST_SWITCHES:
+            draft.remove_switch(switch)
+    left = draft.present_switches()
+    for like in rng.choices(left, k=number(_ADDED_SWITCHES)):
+        add_new(draft, new_switch(draft, like, rng))
+    for switch in rng.choices(left, k=number(_REMOVED_PORTS)):
+        there = [port for port in draft.contents(switch) if draft.original(port)]
+        if len(there) > _LEAST_PORTS:
+            draft.remove_port(rng.choice(there))
+    everywhere = draft.present_switches()
+    for switch in rng.choices(everywhere, k=number(_ADDED_PORTS)):
+        (name,) = draft.fresh(switch, draft.contents(switch)[0], rng)
+        draft.add_port(switch, name, rng.choice(draft.speeds()))
+    chosen = rng.choices(everywhere, k=round(share * SETS_PER_SWITCH))
+    if len(chosen) > len(everywhere):
+        chosen[: len(everywhere)] = everywhere
+    speeds, capacity = draft.speeds(), base.index.capacity
+    others = {bps: [other for other in speeds if other != bps] for bps in speeds}
+    for switch in chosen:
+        port = rng.choice(draft.contents(switch))
+        # another value than in the base, however often the same port is drawn
+        was = capacity(port) if draft.original(port) else 0.0
+        draft.set_capacity(port, rng.choice(others.get(was, speeds)))
+
+
+def new_port(name: str, bps: float, *parents: str) -> NewNode:
+    """A port to add."""
+    return NewNode(name=name, kind=EK_PORT, attributes={CAPACITY: bps}, parents=parents)
+
+
+def new_switch(
+    draft: Draft, like: str, rng: random.Random, new_block: str | None = None
+) -> NewNode:
+    """A switch to add, in the parents of the switch ``like`` or in a new aggregation block."""
+    block, rack, domain = draft.parents(like)
+    (name,) = draft.fresh(new_block or block, like, rng)
+    stem = draft.stem(name, draft.contents(like)[0])
+    number = rng.randrange(2, 7)
+    same = rng.choice(draft.speeds())
+    varied = rng.randrange(2)
+    return NewNode(
+        name=name,
+        kind=EK_PACKET_SWITCH,
+        attributes={SWITCH_LOC: {"stage": draft.stage(like)}},
+        parents=(rack, domain) if new_block else (block, rack, domain),
+        contents=tuple(
+            new_port(f"{stem}{n}", rng.choice(draft.speeds()) if varied else same)
+            for n in range(1, number + 1)
+        ),
+    )
+
+
+def add_new(draft: Draft, switch: NewNode) -> None:
+    """Add a switch of ``new_switch`` to the initial network."""
+    stage = cast("dict[str, float]", switch.attributes[SWITCH_LOC])["stage"]
+    ports = {port.name: cast("float", port.attributes[CAPACITY]) for port in switch.contents}
+    draft.add_switch(switch.name, stage, switch.parents, ports)
