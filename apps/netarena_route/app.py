@@ -263,13 +263,16 @@ class Route(Reactive):
 
     async def evidence(self, query_: Query, config: Config) -> Evidence | None:
         """What a live network shows; see ``netarena_route.evidence``."""
-        scene = evidence.Scene(
+        return await evidence.collect(query_, self.environment(query_, config), self.scene(query_))
+
+    def scene(self, query_: Query) -> evidence.Scene:
+        """What of a query's world its evidence rests on."""
+        return evidence.Scene(
             roles=backbone.roles(query_) if _is_backbone(query_) else _roles(query_),
             faulty=frozenset(fault.machine for fault in query.faults_of(query_)),
             reserve=frozenset() if _is_backbone(query_) else frozenset(_world(query_).reserve),
             endpoints=() if _is_backbone(query_) else _world(query_).endpoints,
         )
-        return await evidence.collect(query_, self.environment(query_, config), scene)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         """By the states around the step: what was broken before it is not its doing."""

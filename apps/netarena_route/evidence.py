@@ -101,13 +101,13 @@ class Scene:
 
 async def collect(query: Query, world: Readable, scene: Scene) -> Evidence:
     """The evidence of ``query``. Raises EnvironmentFailed for a world that cannot be read."""
-    command = f"python3 -c {shlex.quote(_program())}"
+    command = f"python3 -c {shlex.quote(read_program())}"
     try:
         state = await world.open()
         readings = {}
         for name in scene.roles:
             done = await world.execute({"machine": name, "command": command})
-            readings[name] = _decode(name, done.output)
+            readings[name] = decode(name, done.output)
         spent = []
         for _ in range(OBSERVATIONS):
             began = time.monotonic()
@@ -165,11 +165,13 @@ def examine(
     )
 
 
-def _program() -> str:
+def read_program() -> str:
+    """The text of ``reader``, as ``python3 -c`` takes it."""
     return Path(__file__).with_name("reader.py").read_text(encoding="utf-8")
 
 
-def _decode(name: str, output: str) -> Reading:
+def decode(name: str, output: str) -> Reading:
+    """What ``reader`` printed on a machine. Raises EnvironmentFailed for anything else."""
     try:
         read: Reading = json.loads(zlib.decompress(base64.b64decode(output.split(maxsplit=1)[0])))
     except (IndexError, ValueError, zlib.error):

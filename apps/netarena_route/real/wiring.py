@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -66,6 +67,7 @@ def configure(world: World, spaces: Mapping[str, int], forms: Mapping[str, Form]
             route.link("set", index=socket.if_nametoindex(link), state="up")
     for number, machine in enumerate(world.machines):
         with entered(spaces[machine.name]), Netlink() as netlink:
+            number_settings()
             write(forms[machine.name], netlink, hardware(number, machine))
     for machine in world.machines:
         if text := loading(forms[machine.name]):
@@ -78,6 +80,16 @@ def set_baseline() -> None:
     for name, value in BASELINE.items():
         with contextlib.suppress(FileNotFoundError):
             (_NET / name).write_text(value, encoding="ascii")
+
+
+def number_settings() -> None:
+    """Let the kernel number all settings of the calling thread's network, in one order.
+
+    The inode of a setting is numbered when its path is first looked up. Without this call the
+    inodes would show which settings we write or read later.
+    """
+    for _ in os.walk(_NET):
+        pass
 
 
 def hardware(number: int, machine: Machine) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ import pytest
 from netarena.errors import EnvironmentFailed
 from netarena.model import Action, Query
 from netarena_route import reader
-from netarena_route.evidence import Scene, _decode, examine
+from netarena_route.evidence import Scene, decode, examine
 
 RULE = {"counter": {"packets": 3, "bytes": 252}}
 SNMP = "Icmp: InEchos InEchoReps OutEchos\nIcmp: {} {} {}\n"
@@ -139,13 +139,13 @@ def test_running_configuration_is_held_against_the_one_on_disk():
 
 def test_machine_that_cannot_be_read_is_our_failure():
     with pytest.raises(EnvironmentFailed, match="p1_h1 cannot be read"):
-        _decode("p1_h1", "[stopped: too much memory]\n")
+        decode("p1_h1", "[stopped: too much memory]\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="netlink")
 def test_reader_reads_this_machine(capsys):
     reader.main()
-    found = _decode("here", capsys.readouterr().out)
+    found = decode("here", capsys.readouterr().out)
     assert found["link"]
     assert any(attributes.get("6") for _, attributes in found["addr"])
     assert copy.deepcopy(found["sysctl"])["net/ipv4/ip_forward"] in {"0", "1"}

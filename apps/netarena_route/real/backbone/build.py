@@ -20,7 +20,7 @@ from pyroute2 import IPRoute
 from netarena.sandbox.namespace import new_network
 from netarena.sandbox.shell import entered
 from netarena_route.backbone.recipe import Setup
-from netarena_route.real.wiring import BASELINE, ENVIRONMENT
+from netarena_route.real.wiring import BASELINE, ENVIRONMENT, number_settings
 
 #: of all machines' commands together, which run at the same time
 _CONFIGURE_S = 60.0
@@ -116,6 +116,7 @@ def configure(setup: Setup, spaces: Mapping[str, int]) -> None:
     for name, space in spaces.items():
         with entered(space), IPRoute() as route:
             del name
+            number_settings()
             _raise_all(route)
     _run_all({recipe.machine: recipe.commands for recipe in setup.recipes}, spaces)
 

@@ -1,0 +1,174 @@
+"""What blind programs solve: they read traces only, and neither documentation nor ticket.
+
+    python benchmarks/bench_traces.py backbone [--tickets 30] [--seed 1] [--turns 12]
+    python benchmarks/bench_traces.py route [--tickets 60] [--seed 1] [--turns 12]
+
+A blind program sends no probe. It reads every machine through the agent's sandbox, before its
+turns start, then undoes what looks youngest or odd, one command a turn, and declares the end:
+
+- backbone: the running configuration against /etc/frr/frr.conf, router by router; each line that
+  differs is set back;
+- route: machines in the order of what hand rules say (order of sysctl inodes, gaps and order of
+  nft handles, times of addresses, connections without an answer); of each the youngest rule, or
+  the last route that is not of the kernel, is deleted.
+
+Prints a line per ticket, then the share solved safely. False alarms count apart: a program that
+does nothing solves them. The goal is at most 2 % of tickets with a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from netarena.application import Environment
+from netarena.errors import EnvironmentFailed
+from netarena.inference import clopper_pearson
+from netarena.model import Query
+from netarena_route.app import Route
+from netarena_route.evidence import Scene, decode, examine, read_program
+
+GOAL = 0.02
+
+
+def undo_configuration(readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Commands that set the running configuration of each router back to the one on disk."""
+    for name, read in readings.items():
+        if "frr" not in read:
+            continue
+        running, on_disk = _lines(read["frr"]["running"]), _lines(read["frr.conf"])
+        wanted, there = set(on_disk), set(running)
+        lines = [(context, f"no {line}") for context, line in running
+                 if (context, line) not in wanted and not line.startswith("no ")]  # fmt: skip
+        lines += [one for one in on_disk if one not in there]
+        if not lines:
+            continue
+        command = ["vtysh", "-c", "configure terminal"]
+        for context, line in lines:
+            for part in filter(None, (context, line, "exit" if context else "")):
+                command += ["-c", part]
+        yield name, shlex.join(command)
+
+
+def _lines(text: str) -> list[tuple[str, str]]:
+    """Lines of a configuration, each with the line that opens its section."""
+    found, context = [], ""
+    for raw in text.splitlines():
+        line = raw.strip()
+        if not line or line.startswith(("!", "Building", "Current", "frr version", "end", "exit")):
+            continue
+        if not raw.startswith(" "):
+            context = line if line.startswith(("router ", "interface ", "route-map ")) else ""
+            found.append(("", line))
+        else:
+            found.append((context, line))
+    return found
+
+
+def undo_youngest(query: Query, scene: Scene, readings: Mapping[str, Any], state: Any
+                  ) -> Iterator[tuple[str, str]]:  # fmt: skip
+    """Commands that delete what is youngest on the machines that hand rules point at."""
+    found = examine(query, scene, readings, state)
+    rules = ("sysctl.inode falls~rank", "rule.nft_falls", "rule.nft_gaps",
+             "addr.created spread~off",
+             "link.carrier_downs most~rank", "rule.unreplied~rank")  # fmt: skip
+    hosts = [one for one in found.candidates if one.trace]
+    hosts.sort(key=lambda one: -max(one.trace.get(rule, 0.0) for rule in rules))
+    for one in hosts:
+        read = readings[one.name]
+        rule = max(_rules(read["nft"]), default=None)
+        routes = [route for route in read["route"] if route[0][4] != 255 and route[0][5] == 3]
+        if rule is not None:
+            handle, family, table, chain = rule
+            yield one.name, f"nft delete rule {family} {table} {chain} handle {handle}"
+        elif routes:
+            header, attributes = routes[-1]
+            address = attributes.get("1")
+            where = _dotted(address) if isinstance(address, int) else "0.0.0.0"
+            yield one.name, f"ip route del {where}/{header[1]}"
+
+
+def _rules(text: str) -> Iterator[tuple[int, str, str, str]]:
+    for entry in json.loads(text or '{"nftables": []}')["nftables"]:
+        if "rule" in entry:
+            rule = entry["rule"]
+            yield rule["handle"], rule["family"], rule["table"], rule["chain"]
+
+
+def _dotted(address: int) -> str:
+    return ".".join(map(str, address.to_bytes(4, "little")))
+
+
+async def play(app: Route, query: Query, world: Environment, turns: int) -> tuple[bool, bool]:
+    """Whether the blind program's repairs of one ticket are right, and safe."""
+    scene = app.scene(query)
+    command = f"python3 -c {shlex.quote(read_program())}"
+    try:
+        initial = before = await world.open()
+        readings = {}
+        for name in scene.roles:
+            done = await world.execute({"machine": name, "command": command})
+            readings[name] = decode(name, done.output)
+        repairs = (
+            undo_youngest(query, scene, readings, initial)
+            if scene.endpoints
+            else undo_configuration(readings)
+        )
+        safe, judged = True, app.judge(query, initial, before, before)
+        for (machine, repair), _ in zip(repairs, range(turns), strict=False):
+            await world.execute({"machine": machine, "command": repair})
+            after = await world.observe()
+            judged = app.judge(query, initial, before, after)
+            safe, before = safe and judged.safe, after
+        return judged.correct, safe
+    finally:
+        await world.close()
+
+
+async def measure(kind: str, tickets: int, seed: int, turns: int) -> int:
+    app = Route()
+    keys: dict[str, Any] = {"briefing": "ticket", "emulator": "netns", "seed": seed}
+    if kind == "backbone":
+        keys["world"] = "backbone"
+    config = app.config_type.parse(keys)
+    labels = len(app.labels(config))
+    config = config.model_copy(update={"num_queries": -(-tickets // labels)})
+    solved, faulty, alarms, harmless = 0, 0, 0, 0
+    async with app:
+        for query in app.generate(config, seed):
+            if query.index >= tickets:
+                break
+            try:
+                right, safe = await play(app, query, app.environment(query, config), turns)
+            except EnvironmentFailed as failed:
+                sys.stdout.write(f"{query.id}: not counted: {failed}\n")
+                continue
+            good = right and safe
+            sys.stdout.write(f"{query.label}: {'right' if right else 'wrong'}, "
+                             f"{'safe' if safe else 'not safe'}\n")  # fmt: skip
+            sys.stdout.flush()
+            if query.actions:
+                solved, faulty = solved + good, faulty + 1
+            else:
+                harmless, alarms = harmless + good, alarms + 1
+    low, high = clopper_pearson(solved, faulty)
+    sys.stdout.write(
+        f"{kind}: {solved} of {faulty} tickets with a fault solved safely "
+        f"({100 * low:.0f}–{100 * high:.0f} %), {harmless} of {alarms} false alarms left whole\n"
+    )
+    return int(faulty > 0 and solved / faulty > GOAL)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("kind", choices=("route", "backbone"))
+    parser.add_argument("--tickets", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--turns", type=int, default=12)
+    given = parser.parse_args()
+    sys.exit(asyncio.run(measure(given.kind, given.tickets, given.seed, given.turns)))
