@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self, cast
 from netarena.application import Drawer, Environment
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.evidence import Evidence
 from netarena.label import EXTENDED, Catalogue
 from netarena.model import (
     Action,
@@ -43,6 +44,7 @@ from netarena.tool import Parameter, Tool, fence
 from netarena_k8s import (
     claim,
     diagnosis,
+    evidence,
     kubectl,
     picture,
     prompt,
@@ -52,6 +54,7 @@ from netarena_k8s import (
     solution,
     state,
     ticket,
+    twin,
 )
 from netarena_k8s.agent import attack, guess, heuristic, triage
 from netarena_k8s.cluster import NAMESPACE, Cluster
@@ -197,6 +200,15 @@ class Kubernetes(Reactive):
 
     def causes(self, query_: Query) -> Sequence[Cause]:
         return claim.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
+
+    def named(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
+        """Each cause that is as right an answer as an injected one counts as that."""
+        return twin.as_injected(_world(query_), query.faults_of(query_), causes)
+
+    async def evidence(self, query_: Query, config: Config) -> Evidence | None:
+        """Forms and metadata of all policies as the cluster shows them."""
+        del config
+        return evidence.evidence(query_)
 
     def leftover(self, query_: Query, episode: Episode) -> Sequence[str]:
         """Policies that would be wrong by themselves, if all others were healthy."""

@@ -31,7 +31,7 @@ WORDS: Mapping[str, str] = MappingProxyType(
         "protocol": "a port of a rule of ingress has the wrong protocol",
         "selector": "the policy is about other pods than it should be (podSelector)",
         "types": "a direction is not in force (policyTypes)",
-        "egress": "egress is allowed to too few applications or ports",
+        "egress": "egress is allowed to too few applications or ports, or to the wrong ones",
         "lookup": "names cannot be looked up",
     }
 )

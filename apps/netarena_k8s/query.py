@@ -11,9 +11,11 @@ from netarena.label import COUNTED, kinds_of
 from netarena.model import Query
 from netarena.reactive import broken, world_reader
 from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.fault.intent import draw_intended
 from netarena_k8s.fault.mask import draw_number
 from netarena_k8s.fault.subtle import methods_of
 from netarena_k8s.fault.table import CATALOGUE, Fault, action_of, draw, fault_of
+from netarena_k8s.source.alter import alter
 from netarena_k8s.source.checkout import read_checkout
 from netarena_k8s.source.estate import estate
 from netarena_k8s.source.varied import varied
@@ -43,7 +45,16 @@ def drawer(config: KubernetesConfig) -> Drawer:
     def draw_one(label: str, rng: random.Random) -> Drawn:
         anew = config.world == "varied" or label in COUNTED
         for _ in range(_WORLDS if anew else 1):
-            world = _world(config, rng) or standard
+            if config.world == "varied":
+                shown, altered = alter(_draw_world(config, rng), rng)
+                if label in COUNTED:
+                    found = draw_intended(shown, altered, COUNTED[label], rng)
+                    if found is not None:
+                        world, faults = found
+                        actions = tuple(map(action_of, faults))
+                        return broken(CATALOGUE, label, _TEXT, world, actions)
+                    continue
+            world = shown if config.world == "varied" else standard
             faults = (
                 draw_number(world, COUNTED[label], rng)
                 if label in COUNTED
@@ -58,10 +69,8 @@ def drawer(config: KubernetesConfig) -> Drawer:
     return draw_one
 
 
-def _world(config: KubernetesConfig, rng: random.Random) -> World | None:
-    """A drawn shop, where one is to be drawn."""
-    if config.world != "varied":
-        return None
+def _draw_world(config: KubernetesConfig, rng: random.Random) -> World:
+    """A drawn world."""
     return varied(rng) if config.num_apps is None else estate(rng, *config.num_apps)
 
 

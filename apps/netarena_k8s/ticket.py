@@ -14,13 +14,14 @@ from typing import TypeAlias
 from netarena.model import Query, Step
 from netarena.prompts import CommandLimits, PromptParts, read_text, tell_turns
 from netarena.ticket import MAX_SYMPTOMS, Sights, tell_ticket
+from netarena_k8s.catalogue import tell_catalogue
 from netarena_k8s.claim import WORDS
 from netarena_k8s.embedded.apiserver.bound import POLICY_ENTRIES
 from netarena_k8s.fault.table import Fault, faulty
 from netarena_k8s.prompt import KEYS, PACKAGE, tell_intent
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.world.model import Net, Pair, World
-from netarena_k8s.world.plan import Grant, Group, Plan, Use
+from netarena_k8s.world.plan import Use
 
 #: draws of a pair that is as intended
 _TRIES = 40
@@ -56,10 +57,6 @@ _SEEN_BESIDE: Mapping[bool, Sequence[str]] = {
 }
 #: what somebody may have seen
 _Seen: TypeAlias = Pair | Use
-_VERBS = {
-    "store": ("read from and write to", "keep their data in", "query"),
-    "": ("call", "send requests to", "depend on", "talk to"),
-}
 
 
 def ticket_parts(
@@ -75,7 +72,7 @@ def ticket_parts(
     rules = Template(read_text(PACKAGE, "ticket")).substitute(
         num_apps=len(world.apps),
         namespace=namespace,
-        intent=tell_intent(world) if world.plan is None else tell_plan(world, world.plan, rng),
+        intent=tell_intent(world) if world.plan is None else tell_catalogue(world, world.plan),
         uses=_USES if world.uses else "",
         names="" if world.plan is None else _NAMES,
         entries=POLICY_ENTRIES,
@@ -156,54 +153,3 @@ class _Sights(Sights[_Seen]):
 
 def _works(net: Net, one: _Seen) -> bool:
     return net.reaches(one) if isinstance(one, Pair) else net.allows(one)
-
-
-def tell_plan(world: World, plan: Plan, rng: random.Random) -> str:
-    """The inventory and what is intended, by groups that labels tell."""
-    teams, roles = (
-        sorted({app.labels[key] for app in world.apps}) for key in (plan.team_key, plan.role_key)
-    )
-    lines = [f"- {_tell_grant(plan, grant, rng)}" for grant in plan.grants]
-    rng.shuffle(lines)
-    inventory = (
-        f"An application belongs to a team (label {plan.team_key} of its pod: "
-        f"{', '.join(teams)}) and has a role (label {plan.role_key}: {', '.join(roles)}). The "
-        "labels of its pod say so, its name does not. The service of an application has its "
-        f"name. The namespace itself is labelled {_tell_labels(world.labels)}. All that may "
-        "connect, by the first port of the service unless another is named:"
-    )
-    return "\n".join(
-        (
-            inventory,
-            *lines,
-            "Whatever is not named here must not connect, not even within a team.",
-        )
-    )
-
-
-def _tell_grant(plan: Plan, grant: Grant, rng: random.Random) -> str:
-    source, target = (_tell_end(plan, end) for end in (grant.source, grant.target))
-    to_stores = isinstance(grant.target, Group) and grant.target.labels.get(plan.role_key)
-    verb = rng.choice(_VERBS.get(str(to_stores), _VERBS[""]))
-    if isinstance(grant.source, str) or grant.port is not None:
-        verb = "may connect to"
-    port = "" if grant.port is None else f" on port {grant.port}/{grant.protocol}"
-    return f"{source} {verb} {target}{port}."
-
-
-def _tell_end(plan: Plan, end: Group | str) -> str:
-    if isinstance(end, Group):
-        team, role = end.labels.get(plan.team_key), end.labels.get(plan.role_key)
-        if team is None and role is None:
-            return next(iter(end.labels.values()))
-        return f"the {role}s" + (f" of {team}" if team else " of all teams")
-    for guest in plan.guests:
-        if guest.name == end:
-            labels, spaces = map(_tell_labels, (guest.labels, guest.space_labels))
-            return f"{end} (pods {labels} in the namespace {guest.space}, labelled {spaces})"
-    (cidr,) = (partner.cidr for partner in plan.partners if partner.name == end)
-    return f"{end} ({cidr}, outside)"
-
-
-def _tell_labels(labels: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in labels.items())

@@ -117,6 +117,14 @@ READING = [
     ("create token operator", 1, "forbidden"),
     ("top pods", 1, "Metrics API not available"),
     ("--token=guess get netpol", 1, "Unauthorized"),
+    ("get netpol --as=bob", 1, 'Forbidden): users "bob" is forbidden: User "system:service'),
+    ("get netpol --as=bob --as-group=system:masters", 1, 'cannot impersonate resource "users"'),
+    ("get netpol --as=bob --as-uid=7", 1, 'in API group "" at the cluster scope'),
+    (
+        "get netpol --as=system:serviceaccount:shop:default",
+        1,
+        'cannot impersonate resource "serviceaccounts" in API group "" in the namespace "shop"',
+    ),
 ]
 
 

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias, cast
 
 from netarena.model import Cause
 from netarena.prompts import MAX_TICKET_OUTPUT_CHARS
+from netarena_k8s.catalogue import read_names
 from netarena_k8s.claim import write_claim
 from netarena_k8s.solution import fenced, patch_command
 from netarena_k8s.world.model import App, ContainerPort, Net, Policy, ServicePort, Spec, World
@@ -57,13 +58,12 @@ _DUMP = "( {} ) | gzip -9n | base64 -w0".format(
 )
 _PACKED = re.compile(r"[A-Za-z0-9+/=]+$", re.MULTILINE)
 _KEYS = re.compile(r"\(label (\S+) of its pod: .*? and has a role \(label (\S+):")
-_SPACE = re.compile(r"The namespace itself is labelled ([^=\s]+)=(\S+?)\. All")
+_SPACE = re.compile(r"The namespace itself is labelled ([^=\s]+)=(\S+?)\. Each")
+_SERVICE = re.compile(r"- (\S+): (.+)")
 _GRANT = re.compile(
-    r"- (?P<source>.+?) (?:read from and write to|keep their data in|query|call|send requests to|"
-    r"depend on|talk to|may connect to) (?P<target>.+?)"
+    r"- (?P<source>.+?) may connect to (?P<target>.+?)"
     r"(?: on port (?P<port>\d+)/(?P<protocol>\w+))?\."
 )
-_GROUP = re.compile(r"the (\w+)s of (all teams|\S+)")
 _GUEST = re.compile(
     r"(\S+) \(pods ([^=]+)=(\S+) in the namespace (\S+), labelled ([^=]+)=([^)]+)\)"
 )
@@ -155,31 +155,30 @@ def read_shop(prompt: str, packed: str) -> tuple[World, dict[str, SpecDict]]:
         for name, (labels, ports) in rows["d"].items()
     ]
     space = _SPACE.search(prompt)
+    plan, calls = read_documents(prompt, apps)
     world = World(
         apps=tuple(apps),
+        calls=tuple(calls),
         policies=(),
         labels={} if space is None else {space[1]: space[2]},
-        plan=read_plan(prompt, apps),
+        plan=plan,
     )
     return world, {name: spec for name, (spec,) in rows["n"].items()}
 
 
-def read_plan(prompt: str, apps: Sequence[App]) -> Plan:
-    """What the prompt says is intended. Raises ValueError for a prompt that does not."""
+def read_documents(prompt: str, apps: Sequence[App]) -> tuple[Plan, list[tuple[str, str]]]:
+    """What the prompt says is intended: further connections as a plan, and the calls. Raises
+    ValueError for a prompt that does not."""
     keys = _KEYS.search(prompt)
-    told = prompt.partition("What is intended:")[2].partition("Whatever is not named here")[0]
+    told = prompt.partition("What is intended:")[2].partition("Whatever is not listed here")[0]
     if keys is None or not told:
         raise ValueError("the prompt tells no plan of teams and roles")
+    bare = Plan(team_key=keys[1], role_key=keys[2], grants=())
     guests: dict[str, Guest] = {}
     partners: dict[str, Partner] = {}
-    names = {app.name: app for app in apps}
+    labels = {app.name: app.labels for app in apps}
 
-    def end(text: str) -> Group | str:
-        if found := _GROUP.fullmatch(text):
-            labels = {keys[2]: found[1]}
-            return Group(
-                labels=labels if found[2] == "all teams" else {keys[1]: found[2], **labels}
-            )
+    def ends(text: str) -> list[Group | str]:
         if found := _GUEST.fullmatch(text):
             guests[found[1]] = Guest(
                 name=found[1],
@@ -187,48 +186,44 @@ def read_plan(prompt: str, apps: Sequence[App]) -> Plan:
                 space=found[4],
                 space_labels={found[5]: found[6]},
             )
-            return found[1]
+            return [found[1]]
         if found := _PARTNER.fullmatch(text):
             partners[found[1]] = Partner(name=found[1], cidr=found[2])
-            return found[1]
-        if text not in names:
-            raise ValueError(f"the plan names {text!r}, which is not there")
-        return Group(labels=names[text].labels)
+            return [found[1]]
+        return [Group(labels=labels[name]) for name in read_names(text, bare, apps)]
 
-    grants = [
-        Grant(
-            source=end(found["source"]),
-            target=end(found["target"]),
-            port=found["port"] and int(found["port"]),
-            protocol=found["protocol"] or "TCP",
-        )
-        for line in told.split("\n")
-        if (found := _GRANT.fullmatch(line))
-    ]
-    return Plan(
-        team_key=keys[1],
-        role_key=keys[2],
-        grants=tuple(grants),
-        guests=tuple(guests.values()),
-        partners=tuple(partners.values()),
+    grants, calls = [], []
+    services, _, further = told.partition("Further connections:")
+    for line in further.split("\n"):
+        if found := _GRANT.fullmatch(line):
+            grants += [
+                Grant(
+                    source=source,
+                    target=target,
+                    port=found["port"] and int(found["port"]),
+                    protocol=found["protocol"] or "TCP",
+                )
+                for source in ends(found["source"])
+                for target in ends(found["target"])
+            ]
+    for line in services.split("\n"):
+        if found := _SERVICE.fullmatch(line):
+            names = read_names(found[2], bare, apps)
+            calls += [(source, found[1]) for source in names if source != found[1]]
+    plan = bare.model_copy(
+        update={
+            "grants": tuple(grants),
+            "guests": tuple(guests.values()),
+            "partners": tuple(partners.values()),
+        }
     )
+    return plan, calls
 
 
 def _granted(world: World) -> list[bool]:
-    """Whether each pair is to work, by the plan."""
-    plan = cast("Plan", world.plan)
-    ends = [
-        (grant.source, grant.target)
-        for grant in plan.grants
-        if grant.port is None
-        and isinstance(grant.source, Group)
-        and isinstance(grant.target, Group)
-    ]
-    labels = {app.name: app.labels for app in world.apps}
-    return [
-        any(one.has(labels[pair.source]) and other.has(labels[pair.target]) for one, other in ends)
-        for pair in world.pairs
-    ]
+    """Whether each pair is to work, by the documentation."""
+    calls = {*world.calls}
+    return [(pair.source, pair.target) in calls for pair in world.pairs]
 
 
 #: the name of a policy, what its spec is to be, and the word for what was wrong

@@ -101,7 +101,7 @@ def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
         near = [
             policy
             for policy in world.policies
-            if policy.name != wide.policy and _abouts(world, policy, names)
+            if policy.name != wide.policy and about_any(world, policy, names)
         ]
         apps = tuple(world.by_name[name] for name in sorted(callers))
         for _ in range(_HIDDEN if near else 0):
@@ -134,8 +134,8 @@ def _draw(
     return draw_one(world, kind, policy, rng, methods_of(world), near)
 
 
-def _abouts(world: World, policy: Policy, names: set[str]) -> bool:
-    """Whether a policy, but one that is about all, selects one of these applications."""
+def about_any(world: World, policy: Policy, names: set[str]) -> bool:
+    """Whether a policy selects one of these applications; false for one that selects all."""
     selector = policy.spec["podSelector"]
     return (
         isinstance(selector, dict)

@@ -21,7 +21,10 @@ from netarena_k8s.fault.table import (
     select,
 )
 from netarena_k8s.world.model import World, target_port
+from netarena_k8s.world.plan import Use
 
+#: applications that may let in one more caller, of which so many are tried
+_CALLEES = 12
 #: name lookups, as healthy policies of drawn shops allow them
 LOOKUPS: Mapping[str, Any] = MappingProxyType(
     {
@@ -68,7 +71,9 @@ def _peer_mark(scene: Scene) -> SpecDict | None:
         labels[key] = scene.rng.choice(values)
         return spec
     expression = scene.rng.choice(peer["podSelector"]["matchExpressions"])
-    known = {one.labels[expression["key"]] for one in scene.world.apps}
+    key = expression["key"]
+    # pods of other namespaces have labels that no application has
+    known = {one.labels[key] for one in scene.world.apps if key in one.labels}
     if others := sorted(known - {*expression["values"]}):
         place = scene.rng.randrange(len(expression["values"]))
         expression["values"][place] = scene.rng.choice(others)
@@ -164,6 +169,19 @@ def _peer_widened(scene: Scene) -> SpecDict | None:
     return spec
 
 
+def _peer_narrowed(scene: Scene) -> SpecDict | None:
+    """A group with a team or a role more."""
+    spec = scene.spec
+    peer = a_selecting_peer(scene, spec)
+    labels = (peer or {}).get("podSelector", {}).get("matchLabels") or {}
+    keys = [key for key in _marks(scene) if key not in labels]
+    if not labels or not keys:
+        return None
+    key = scene.rng.choice(keys)
+    labels[key] = scene.rng.choice(sorted({one.labels[key] for one in scene.world.apps}))
+    return spec
+
+
 def _rule_for_roles(scene: Scene) -> SpecDict | None:
     """One more rule, for all but some roles."""
     spec, app = scene.spec, scene.app
@@ -245,6 +263,29 @@ def _callee_gone(scene: Scene) -> SpecDict | None:
     return spec
 
 
+def _callee_more(scene: Scene) -> SpecDict | None:
+    """One more rule of egress, to an application that must not be called."""
+    spec, app = scene.spec, scene.app
+    if app is None or not spec.get("egress") or {} in spec["egress"]:
+        return None
+    among = scene.near or scene.world.apps
+    served = [one for one in among if one.service and one is not app]
+    # most do not let it in, so a few are tried
+    for target in scene.rng.sample(served, min(_CALLEES, len(served))):
+        port = target_port(target, target.service[0])
+        assert port is not None
+        use = Use(app.name, target.name, port.number, port.protocol)
+        if scene.world.healthy.leaves(use) or not scene.world.healthy.enters(use):
+            continue
+        rule = {
+            "to": [{"podSelector": {"matchLabels": dict(target.labels)}}],
+            "ports": [{"port": port.number, "protocol": port.protocol}],
+        }
+        spec["egress"].insert(scene.rng.randint(0, len(spec["egress"])), rule)
+        return spec
+    return None
+
+
 def _looks_up(rule: SpecDict) -> bool:
     return any(entry.get("port") == 53 for entry in rule.get("ports") or [])
 
@@ -288,10 +329,14 @@ KINDS_OF_LARGE: Mapping[str, Mapping[str, Method]] = MappingProxyType(
         },
         "change_port": {"of_another": _port_of_another("ingress")},
         "change_protocol": {name: KINDS["change_protocol"][name] for name in ("tcp", "udp")},
-        "add_egress": {"fewer": _callee_gone, "only_to": _only_to},
+        "add_egress": {"fewer": _callee_gone, "only_to": _only_to, "more": _callee_more},
         "pod_selector": {"mark": select(_selected_mark)},
         "wrong_app": {"of_policy": _for_pods_of},
-        "peer_label": {"mark": _peer_mark, "another": KINDS["peer_label"]["another"]},
+        "peer_label": {
+            "mark": _peer_mark,
+            "narrow": _peer_narrowed,
+            "another": KINDS["peer_label"]["another"],
+        },
         "namespace_peer": {"of_guests": _peer_of_guests},
         "ip_block": {"of_partner": _block_of_partner},
         "named_port": {"of_another": _name_of_another},

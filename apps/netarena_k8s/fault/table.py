@@ -562,10 +562,13 @@ WORDS_OF_LARGE: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "remove_ingress": {"value": "a list of applications in a peer lacks one"},
         "add_ingress": {"value": "a list of applications in a peer has one that must not call"},
         "change_port": {"of_another": "a port of a rule of ingress is another application's"},
-        "add_egress": {"fewer": "a rule of egress is missing"},
+        "add_egress": {"fewer": "a rule of egress is missing",
+                       "more": "egress is allowed to an application that must not be called"},
         "pod_selector": {"mark": "podSelector has another team or role"},
         "wrong_app": {"of_policy": "podSelector is that of another policy"},
-        "peer_label": {"mark": "a peer has another team or role"},
+        "peer_label": {"mark": "a peer has another team or role",
+                       "narrow": "a peer is one team or one role of those that may call"},
+        "policy_types": {"both": "policyTypes has a direction that should not be in force"},
         "namespace_peer": {"of_guests": "a peer is looked for in a guest's namespace"},
         "ip_block": {"of_partner": "peers are addresses outside that others call"},
         "named_port": {"of_another": "a port has a name that other applications' ports have"},
@@ -681,7 +684,12 @@ def draw_one(  # noqa: PLR0913, PLR0917 -- what a draw is made of
     where this draw finds none."""
     method = rng.choice(sorted(methods[kind]))
     spec = methods[kind][method](Scene(world, policy, rng, near))
-    if spec is None or spec == policy.spec:
+    return None if spec is None else make_fault(world, kind, method, policy, spec)
+
+
+def make_fault(world: World, kind: str, method: str, policy: Policy, spec: Spec) -> Fault | None:
+    """The fault by which ``policy`` has another ``spec``; None where that shows nowhere."""
+    if spec == policy.spec:
         return None
     fault = Fault(kind=kind, method=method, policy=policy.name, spec=spec)
     seen = shows(world, [fault])

@@ -79,7 +79,7 @@ def estate(rng: random.Random, least: int, most: int) -> World:
             calls=tuple(calls),
             policies=tuple(policies),
             labels={SPACE_LABEL: tenant},
-            plan=plan,
+            plan=plan.model_copy(update={"grants": tuple(further)}),
         )
 
     bare = shop(written)

@@ -252,12 +252,26 @@ class World(Record):
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
-        """What the plan intends beside the pairs: further ports, guests, addresses outside."""
+        """Connections beside the pairs that are in use: further ports, guests, addresses outside.
+
+        The plan names them; those that the healthy policies do not allow are not intended.
+        """
+        return tuple(use for uses in self.granted for use in uses)
+
+    @cached_property
+    def granted(self) -> tuple[tuple[Use, ...], ...]:
+        """The uses of each grant of the plan that the healthy policies allow."""
+        healthy = self.healthy
+        return tuple(tuple(filter(healthy.allows, uses)) for uses in self.named)
+
+    @cached_property
+    def named(self) -> tuple[tuple[Use, ...], ...]:
+        """The uses of each grant of the plan, in the order of its grants, allowed or not."""
         if self.plan is None:
             return ()
         ends = {guest.name: guest.address for guest in self.plan.guests}
         ends |= {partner.name: partner.address for partner in self.plan.partners}
-        found = []
+        found: list[tuple[Use, ...]] = []
         for grant in self.plan.grants:
             sources, targets = (
                 [app.name for app in self.apps if end.has(app.labels)]
@@ -265,8 +279,9 @@ class World(Record):
                 else [ends[end]]
                 for end in (grant.source, grant.target)
             )
-            if grant.port is not None or isinstance(grant.source, str):
-                found += self._each(sources, targets, grant)
+            beside = grant.port is not None or isinstance(grant.source, str)
+            uses = self._each(sources, targets, grant) if beside else []
+            found.append(tuple(uses))
         return tuple(found)
 
     def _each(self, sources: Sequence[str], targets: Sequence[str], grant: Grant) -> list[Use]:

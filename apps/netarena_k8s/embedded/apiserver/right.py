@@ -10,12 +10,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers
 
 from netarena_k8s.embedded.apiserver.call import Answer, Call, User
+from netarena_k8s.embedded.apiserver.kind import Resource
 from netarena_k8s.embedded.apiserver.protobuf import Field, Message, Repeated, Text, read
-from netarena_k8s.embedded.apiserver.status import bad_request, forbidden, forbidden_path
+from netarena_k8s.embedded.apiserver.status import (
+    bad_request,
+    forbidden,
+    forbidden_path,
+    unnamed_impersonation,
+)
 
 OPERATOR = "operator"
+#: of headers that name further attributes of an impersonated user, and the group of these resources
+_EXTRA, _AUTHN = "impersonate-extra-", "authentication.k8s.io"
 _READ = ("get", "list", "watch")
 
 
@@ -63,6 +74,25 @@ class Asked:
     namespace: str = ""
 
 
+@dataclass(frozen=True)
+class Impersonated:
+    """An attribute of a user in whose name a request is made, as a resource."""
+
+    resource: str
+    name: str
+    group: str = ""
+    namespace: str = ""
+
+
+def _impersonated(name: str) -> Impersonated:
+    """A user, or the service account that a user name stands for."""
+    prefix, _, account = name.partition("system:serviceaccount:")
+    namespace, _, short = account.partition(":")
+    if not prefix and namespace and short and ":" not in short:
+        return Impersonated("serviceaccounts", short, namespace=namespace)
+    return Impersonated("users", name)
+
+
 class Rights:
     """Of the users of one episode; ``home`` is the namespace of the operator's Role."""
 
@@ -84,6 +114,32 @@ class Rights:
         """Raises Refused (403) for a path that is no resource's."""
         if not _may_path(user, method, path):
             raise forbidden_path(user.name, method, path)
+
+    @staticmethod
+    def check_impersonation(user: User, headers: Headers) -> None:
+        """Refuse a request in somebody else's name, for which the operator has no right.
+
+        As an API server does, the user is checked before groups, further attributes and the uid.
+        Raises Refused (403, or 500 where no user is named).
+        """
+        asked = [
+            *map(_impersonated, filter(None, headers.getlist("impersonate-user"))),
+            *(Impersonated("groups", one) for one in headers.getlist("impersonate-group")),
+            *(
+                Impersonated(f"userextras/{unquote(key.removeprefix(_EXTRA))}", value, _AUTHN)
+                for key, value in headers.items()
+                if key.startswith(_EXTRA)
+            ),
+            *(Impersonated("uids", one, _AUTHN) for one in headers.getlist("impersonate-uid")),
+        ]
+        if not asked or user.admin:
+            return
+        if not headers.get("impersonate-user"):
+            raise unnamed_impersonation()
+        one = asked[0]
+        resource, _, subresource = one.resource.partition("/")
+        kind = Resource(one.group, "v1", resource, "", bool(one.namespace), ())
+        raise forbidden(user.name, "impersonate", kind, one.namespace, one.name, subresource)
 
     def review(self, call: Call) -> Answer:
         """Answer a review of rights. Raises Refused for one that we do not know."""

@@ -139,6 +139,7 @@ class Server:
     async def _answer(self, request: Request, held: _Held) -> Response:
         self._take()
         user = self._user(request.headers.get("authorization", ""))
+        self._rights.check_impersonation(user, request.headers)
         path = request.url.path
         parts = _split(request)
         if not _is_resource(parts):

@@ -69,6 +69,12 @@ def forbidden_path(user: str, verb: str, path: str) -> Refused:
     return Refused(403, "Forbidden", message, {})
 
 
+def unnamed_impersonation() -> Refused:
+    """500 of a request with attributes of an impersonated user, and without the user."""
+    message = "Internal error occurred: requested attributes without impersonating a user"
+    return Refused(500, "InternalError", message)
+
+
 def not_found(resource: Resource, name: str) -> Refused:
     """404 of an object."""
     message = f'{resource.full} "{name}" not found'

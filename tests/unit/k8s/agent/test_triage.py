@@ -13,7 +13,7 @@ import pytest
 from netarena.model import Query
 from netarena.prompts import render
 from netarena_k8s.agent import triage
-from netarena_k8s.agent.triage import Triage, read_plan
+from netarena_k8s.agent.triage import Triage, read_documents
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.claim import claim_of
 from netarena_k8s.config import KubernetesConfig
@@ -135,13 +135,15 @@ def test_nothing_is_claimed_while_something_is_known_to_be_wrong(
     assert all(claim_of(move) is None for move in moves)
 
 
-def test_the_plan_is_read_as_it_is_told() -> None:
+def test_the_documentation_is_read_as_it_is_told() -> None:
     prompt = render(CONFIG.prompt_type, Kubernetes().brief(CONFIG, query_with(), {}, ()))
-    found, told = read_plan(prompt, SHOP.apps), SHOP.plan
+    (found, calls), told = read_documents(prompt, SHOP.apps), SHOP.plan
     assert told is not None
     assert {one.address for one in found.guests} == {one.address for one in told.guests}
     assert {one.cidr for one in found.partners} == {one.cidr for one in told.partners}
-    assert len(found.grants) == len(told.grants)
+    read = World(apps=SHOP.apps, policies=(), plan=found)
+    assert {*read.uses} == {*SHOP.uses}
+    assert {*calls} == {*SHOP.calls}
 
 
 @pytest.mark.parametrize("prompt", ["", "What is intended:\nnothing"])

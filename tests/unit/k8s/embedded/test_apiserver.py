@@ -310,6 +310,40 @@ def test_what_the_operator_may_not_read_is_refused_in_the_apis_words(api, path, 
 
 
 @pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        (
+            {"Impersonate-User": "system:admin", "Impersonate-Group": "system:masters"},
+            (
+                'users "system:admin" is forbidden: User "system:serviceaccount:shop:operator" '
+                'cannot impersonate resource "users" in API group "" at the cluster scope'
+            ),
+        ),
+        (
+            {"Impersonate-User": "system:serviceaccount:shop:default", "Impersonate-Uid": "7"},
+            (
+                'serviceaccounts "default" is forbidden: User '
+                '"system:serviceaccount:shop:operator" cannot impersonate resource '
+                '"serviceaccounts" in API group "" in the namespace "shop"'
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("path", [POLICIES, "/version", "/api/v1/namespaces/shop/secrets"])
+def test_a_request_in_the_name_of_another_user_is_refused(api, headers, message, path):
+    answer = api.client.request("GET", path, headers={**api.headers, **headers})
+    assert answer.status_code == answer.json()["code"] == 403
+    assert answer.json()["message"] == message
+
+
+def test_groups_without_a_user_to_impersonate_are_refused(api):
+    headers = {**api.headers, "Impersonate-Group": "system:masters"}
+    answer = api.client.request("GET", POLICIES, headers=headers)
+    assert answer.status_code == 500
+    assert "without impersonating a user" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
     ("method", "verb"),
     [("POST", "create"), ("DELETE", "deletecollection")],
 )

@@ -1,0 +1,159 @@
+"""The documentation of a large world: who may call whom, by groups with exceptions.
+
+Groups are told by the team and the role that labels of pods show. A list of applications is written
+as groups, the members of these groups that do not belong to the list, and single names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from netarena_k8s.world.model import App, World
+from netarena_k8s.world.plan import Group, Plan
+
+#: members of a group that a list must have, and those it may lack for each that it has
+_LEAST, _LACKING = 2, 0.5
+#: separates the parts of a list
+SEPARATOR = "; "
+
+
+class _Part(NamedTuple):
+    """A group, and its members that do not belong to the list."""
+
+    group: Group
+    members: frozenset[str]
+    lacking: tuple[str, ...]
+
+
+def tell_catalogue(world: World, plan: Plan) -> str:
+    """The inventory, who may call each service, and further connections."""
+    teams, roles = (
+        sorted({app.labels[key] for app in world.apps}) for key in (plan.team_key, plan.role_key)
+    )
+    callers: dict[str, set[str]] = {app.name: set() for app in world.apps if app.service}
+    for pair, wanted in zip(world.pairs, world.intended, strict=True):
+        if wanted:
+            callers[pair.target].add(pair.source)
+    lines = [
+        f"- {name}: {tell_names(world, plan, some, {name})}"
+        for name, some in callers.items()
+        if some
+    ]
+    uncalled = ", ".join(name for name, some in callers.items() if not some)
+    inventory = (
+        f"An application belongs to a team (label {plan.team_key} of its pod: {', '.join(teams)}) "
+        f"and has a role (label {plan.role_key}: {', '.join(roles)}). The labels of its pod say "
+        "so, its name does not. The service of an application has its name. The namespace itself "
+        f"is labelled {_labels(world.labels)}. Each service is listed with the applications that "
+        "call it, by the first port of the service:"
+    )
+    return "\n".join(
+        (
+            inventory,
+            *lines,
+            *([f"Nobody calls: {uncalled}."] if uncalled else []),
+            "Further connections:",
+            *(f"- {line}" for line in _further(world, plan)),
+            _REST,
+        )
+    )
+
+
+_REST = (
+    "Whatever is not listed here must not connect, not even within a team. Some policies are "
+    "prepared for later: they may name pods, labels, ports and namespaces that do not exist yet, "
+    "or hold rules that are not in force. Such entries are right as long as the connections are as "
+    "listed here."
+)
+
+
+def tell_names(
+    world: World, plan: Plan, names: Collection[str], without: Collection[str] = ()
+) -> str:
+    """A list of applications in words; ``without`` belong to no group of it."""
+    left, parts = set(names), []
+    for part in sorted(_parts(world, plan, names, without), key=_weigh):
+        if len(part.members & left) < max(_LEAST, len(part.lacking) + 1):
+            continue
+        left -= part.members
+        told = _tell_group(plan, part.group)
+        parts.append(f"{told} except {', '.join(part.lacking)}" if part.lacking else told)
+    parts += [app.name for app in world.apps if app.name in left]
+    return SEPARATOR.join(parts)
+
+
+def _weigh(part: _Part) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """Groups that say the most with the fewest exceptions come first."""
+    return 2 * len(part.lacking) - len(part.members), tuple(sorted(part.group.labels.items()))
+
+
+def _parts(
+    world: World, plan: Plan, names: Collection[str], without: Collection[str]
+) -> Iterator[_Part]:
+    """Groups to which most members of a list belong."""
+    marks = {(app.labels[plan.team_key], app.labels[plan.role_key]) for app in world.apps}
+    groups = [{plan.team_key: team, plan.role_key: role} for team, role in sorted(marks)]
+    groups += [{plan.role_key: role} for role in sorted({role for _, role in marks})]
+    for labels in groups:
+        group = Group(labels=labels)
+        every = [app.name for app in world.apps if group.has(app.labels)]
+        members = frozenset(name for name in every if name in names)
+        lacking = tuple(name for name in every if name not in names and name not in without)
+        if len(members) >= _LEAST and len(lacking) <= _LACKING * len(members):
+            yield _Part(group, members, lacking)
+
+
+def _tell_group(plan: Plan, group: Group) -> str:
+    team, role = group.labels.get(plan.team_key), group.labels[plan.role_key]
+    return f"the {role}s of {team or 'all teams'}"
+
+
+def _further(world: World, plan: Plan) -> Iterator[str]:
+    """Connections beside the pairs, a line for all targets that the same may reach."""
+    for grant, uses in zip(plan.grants, world.granted, strict=True):
+        sources: dict[str, list[str]] = {}
+        for use in uses:
+            sources.setdefault(use.target, []).append(use.source)
+        targets: dict[tuple[str, ...], list[str]] = {}
+        for target, some in sources.items():
+            targets.setdefault(tuple(some), []).append(target)
+        on = "" if grant.port is None else f" on port {grant.port}/{grant.protocol}"
+        for ends, some in targets.items():
+            source, target = (_tell_ends(world, plan, one) for one in (ends, some))
+            yield f"{source} may connect to {target}{on}."
+
+
+def _tell_ends(world: World, plan: Plan, ends: Sequence[str]) -> str:
+    """Applications, or one guest or partner."""
+    for guest in plan.guests:
+        if guest.address in ends:
+            labels, spaces = map(_labels, (guest.labels, guest.space_labels))
+            return f"{guest.name} (pods {labels} in the namespace {guest.space}, labelled {spaces})"
+    for partner in plan.partners:
+        if partner.address in ends:
+            return f"{partner.name} ({partner.cidr}, outside)"
+    return tell_names(world, plan, ends)
+
+
+def read_names(told: str, plan: Plan, apps: Sequence[App]) -> list[str]:
+    """The applications of a list in words. Raises ValueError for what is not one."""
+    known = {app.name for app in apps}
+    found: list[str] = []
+    for part in told.split(SEPARATOR):
+        whole, _, exceptions = part.partition(" except ")
+        lacking = exceptions.split(", ") if exceptions else []
+        if whole in known:
+            found.append(whole)
+            continue
+        role, _, team = whole.removeprefix("the ").partition("s of ")
+        if not team or not whole.startswith("the "):
+            raise ValueError(f"the documentation names {whole!r}, which does not exist")
+        labels = {plan.role_key: role}
+        group = Group(labels=labels if team == "all teams" else {plan.team_key: team, **labels})
+        found += [app.name for app in apps if group.has(app.labels) and app.name not in lacking]
+    return found
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in labels.items())

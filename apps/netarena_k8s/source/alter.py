@@ -1,0 +1,67 @@
+"""Altered policies that are intended: each form of a fault also occurs where nothing is wrong.
+
+A share of the policies of a drawn world is altered by the methods of ``fault``, and what the
+altered policies allow is intended. So a selector that matches no pod, a port that no pod serves or
+a wide peer does not show that a policy is wrong. Only the documentation decides.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from netarena_k8s.fault.subtle import methods_of
+from netarena_k8s.fault.table import Fault, draw_one
+from netarena_k8s.world.model import Policy, World
+
+#: policies that are altered, and how often an alteration of many pairs is accepted
+_SHARE, _WIDE_SHARE = 0.65, 0.3
+#: pairs that an ordinary alteration changes at most
+_FEW = 6
+#: kinds that are tried on one policy
+_TRIES = 12
+
+
+def alter(world: World, rng: random.Random) -> tuple[World, Mapping[str, Fault]]:
+    """Alter some policies of ``world`` and take the result as intended.
+
+    Return the world, and for each altered policy the alteration. Its ``repair`` leads back to the
+    policy as it was.
+    """
+    methods = methods_of(world)
+    found: dict[str, Fault] = {}
+    for policy in world.policies:
+        if not policy.spec["podSelector"] or rng.random() >= _SHARE:
+            continue
+        for _ in range(_TRIES):
+            one = draw_one(world, rng.choice(sorted(methods)), policy, rng, methods)
+            if one is not None and (_is_small(one) or rng.random() < _WIDE_SHARE):
+                found[policy.name] = one
+                break
+    return with_policies(
+        world,
+        [
+            policy.model_copy(update={"spec": found[policy.name].spec})
+            if policy.name in found
+            else policy
+            for policy in world.policies
+        ],
+    ), found
+
+
+def _is_small(fault: Fault) -> bool:
+    return len(fault.broken) + len(fault.opened) + len(fault.stopped) <= _FEW
+
+
+def with_policies(world: World, policies: Sequence[Policy]) -> World:
+    """The same shop with other policies; what they allow is intended."""
+    plain = World(
+        apps=world.apps,
+        policies=tuple(policies),
+        services=world.services,
+        labels=world.labels,
+        plan=world.plan,
+    )
+    pairs = zip(plain.pairs, plain.intended, strict=True)
+    calls = tuple((pair.source, pair.target) for pair, wanted in pairs if wanted)
+    return plain.model_copy(update={"calls": calls})

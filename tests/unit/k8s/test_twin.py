@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+
+from netarena.model import Cause
+from netarena_k8s.fault.table import make_fault
+from netarena_k8s.twin import as_injected
+from netarena_k8s.world.model import App, ContainerPort, Policy, ServicePort, World
+
+
+def app(name: str) -> App:
+    port = ContainerPort(number=80)
+    return App(
+        name=name, labels={"app": name}, ports=(port,), service=(ServicePort(port=80, target=80),)
+    )
+
+
+def rule(*names: str, port: int = 80) -> dict:
+    peers = [{"podSelector": {"matchLabels": {"app": name}}} for name in names]
+    return {"from": peers, "ports": [{"port": port, "protocol": "TCP"}]}
+
+
+def policy(name: str, about: str, *rules: dict, types: tuple[str, ...] = ("Ingress",)) -> Policy:
+    selector = {"matchLabels": {"app": about}} if about else {}
+    return Policy(
+        name=name,
+        spec={"podSelector": selector, "policyTypes": [*types], "ingress": [*rules]},
+    )
+
+
+TILL_OUT = Policy(
+    name="till-out",
+    spec={
+        "podSelector": {"matchLabels": {"app": "till"}},
+        "policyTypes": ["Egress"],
+        "egress": [
+            {"to": [{"podSelector": {"matchLabels": {"app": "ledger"}}}]},
+            {"ports": [{"port": 53, "protocol": "UDP"}]},
+        ],
+    },
+)
+DENY = policy("deny-all", "")
+
+
+def world(*policies: Policy) -> World:
+    return World(apps=(app("till"), app("ledger"), app("vault")), policies=policies)
+
+
+def fault_of(shop: World, name: str, kind: str, spec: dict):
+    (healthy,) = [one for one in shop.policies if one.name == name]
+    fault = make_fault(shop, kind, "x", healthy, spec)
+    assert fault is not None
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("named", "right"),
+    [
+        (Cause("a", "missing"), True),
+        (Cause("b", "missing"), True),
+        (Cause("a", "peer"), False),
+        (Cause("b", "port"), False),
+        (Cause("till-out", "egress"), False),
+        (Cause("deny-all", "missing"), False),
+    ],
+)
+def test_a_missing_rule_may_be_missed_in_each_policy_about_the_application(named, right):
+    shop = world(DENY, policy("a", "ledger", rule("till")), policy("b", "ledger", rule("vault")))
+    fault = fault_of(shop, "a", "remove_ingress", policy("a", "ledger").spec)
+    found = as_injected(shop, [fault], [named])
+    assert (found == [Cause("a", "missing")]) == right
+
+
+def test_the_other_end_of_an_opened_connection_is_as_right_an_answer():
+    shop = world(DENY, policy("a", "ledger", rule("vault")), TILL_OUT)
+    fault = fault_of(shop, "a", "add_ingress", policy("a", "ledger", rule("vault", "till")).spec)
+    named = [Cause("till-out", "egress"), Cause("a", "peer"), Cause("till-out", "lookup")]
+    injected = Cause("a", "extra")
+    assert as_injected(shop, [fault], named) == [injected, injected, named[-1]]
+
+
+def test_a_policy_with_a_fault_of_its_own_stands_for_no_other():
+    shop = world(DENY, policy("a", "ledger", rule("till")), policy("b", "ledger", rule("vault")))
+    faults = [
+        fault_of(shop, "a", "remove_ingress", policy("a", "ledger").spec),
+        fault_of(shop, "b", "change_port", policy("b", "ledger", rule("vault", port=81)).spec),
+    ]
+    # "missing" fits the second fault too; no fault is named by the policy of another one
+    assert as_injected(shop, faults, [Cause("b", "missing")]) == [Cause("b", "port")]
