@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -32,6 +32,10 @@ _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
 CREATE = 0x400 | 0x100  # also in place of what is there
 _REPLACE = 0x100  # of what is there
 _ERROR, _DONE = 2, 3
+_SOL_NETLINK, _ADD_MEMBERSHIP, _DROP_MEMBERSHIP = 270, 1, 2
+#: of transactions of nftables
+_BATCH_BEGIN, _BATCH_END = 0x10, 0x11
+_OF_NFTABLES = struct.pack("!BBH", 0, 0, 10)
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _NESTED = 0x8000
@@ -64,14 +68,17 @@ def nest(kind: int, *attributes: bytes) -> bytes:
 
 def attributes(body: bytes, start: int = 0) -> dict[int, bytes]:
     """The attributes that begin at ``start``: kind to value."""
-    found = {}
+    return dict(each_attribute(body, start))
+
+
+def each_attribute(body: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """The attributes that begin at ``start`` in their order, of which several may be of a kind."""
     while start + _ATTRIBUTE.size <= len(body):
         length, kind = _ATTRIBUTE.unpack_from(body, start)
         if length < _ATTRIBUTE.size:
-            break
-        found[kind & 0x3FFF] = body[start + _ATTRIBUTE.size : start + length]
+            return
+        yield kind & 0x3FFF, body[start + _ATTRIBUTE.size : start + length]
         start += length + -length % 4
-    return found
 
 
 class Netlink:
@@ -83,6 +90,7 @@ class Netlink:
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family
         )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        self._socket.bind((0, 0))  # else nothing comes of groups
         self._sequence = 0
 
     def __enter__(self) -> Self:
@@ -93,6 +101,24 @@ class Netlink:
 
     def close(self) -> None:
         self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def join(self, group: int) -> None:
+        """Have the kernel send what concerns a group, as it comes."""
+        self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+
+    def leave(self, group: int) -> None:
+        self._socket.setsockopt(_SOL_NETLINK, _DROP_MEMBERSHIP, group)
+
+    def heard(self) -> Iterator[tuple[int, bytes]]:
+        """What has come of the groups: kind, header and attributes. Raises OSError where more came
+        than the socket holds."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                for kind, _, content in self._receive(socket.MSG_DONTWAIT):
+                    yield kind, content
 
     def send(self, messages: Sequence[Message]) -> list[int]:
         """Have all of them done; return the error number of each, 0 where it went well."""
@@ -113,6 +139,34 @@ class Netlink:
                         missing -= 1
             errors += found
         return errors
+
+    def batch(self, messages: Iterable[Message], most_bytes: int = 1 << 17) -> None:
+        """Have changes of nftables done, all or none of those of one transaction, which has up to
+        ``most_bytes``. Raises OSError for the first that was refused."""
+        packed: list[tuple[Message, int]] = []
+        for one in messages:
+            packed.append((one, packed[-1][1] + len(one.body) if packed else len(one.body)))
+            if packed[-1][1] > most_bytes:
+                self._transact([message for message, _ in packed])
+                packed = []
+        if packed:
+            self._transact([message for message, _ in packed])
+
+    def _transact(self, messages: Sequence[Message]) -> None:
+        packet = self._pack(_BATCH_BEGIN, _REQUEST, _OF_NFTABLES)
+        first = self._sequence
+        packet += b"".join(self._pack(one.kind, _REQUEST | one.flags, one.body) for one in messages)
+        packet += self._pack(_BATCH_END, _REQUEST, _OF_NFTABLES)
+        self._socket.send(packet)
+        problem = 0
+        # the kernel has answered when it returns from ``send``, and only what it refused
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                for kind, sequence, body in self._receive(socket.MSG_DONTWAIT):
+                    if kind == _ERROR and sequence >= first:
+                        problem = problem or -int.from_bytes(body[:4], "little", signed=True)
+        if problem:
+            raise OSError(problem, f"netlink: {os.strerror(problem)}")
 
     def ask(self, kind: int, body: bytes) -> bytes:
         """The one answer to a question, as its header and attributes. Raises OSError."""
@@ -142,8 +196,8 @@ class Netlink:
         length = _HEADER.size + len(body)
         return _HEADER.pack(length, kind, flags, self._sequence, 0) + body + bytes(-length % 4)
 
-    def _receive(self) -> Iterator[tuple[int, int, bytes]]:
-        data = self._socket.recv(_READ_BYTES)
+    def _receive(self, how: int = 0) -> Iterator[tuple[int, int, bytes]]:
+        data = self._socket.recv(_READ_BYTES, how)
         start = 0
         while start + _HEADER.size <= len(data):
             length, kind, _, sequence, _ = _HEADER.unpack_from(data, start)
@@ -180,6 +234,8 @@ _LEARNT = 0x3F
 _INCOMPLETE = 0x1
 #: those whose address was found, or that were given up
 _KNOWN = _LEARNT & ~_INCOMPLETE
+#: not used for a while; about to be asked whether they are still there; not found
+_STALE, _CHECKED, _FAILED = 0x4, 0x8 | 0x10, 0x20
 _EXTERNALLY = 0x10  # a flag
 _NOARP, _PERMANENT = 0x40, 0x80
 
@@ -346,6 +402,21 @@ def release_neighbours(netlink: Netlink) -> bool:
 def forget_neighbours(netlink: Netlink) -> None:
     """Delete the neighbours that were learnt, or that could not be found."""
     _delete_neighbours(netlink, lambda state: bool(state & _LEARNT or not state))
+
+
+def learnt_neighbours(netlink: Netlink) -> list[Message]:
+    """What makes the neighbours again that were learnt, or that could not be found. Those that are
+    still asked for are left out: such an entry holds packets, and ends within seconds."""
+    found = []
+    for index, state, flags, told in _neighbours(netlink):
+        if state & _KNOWN:
+            kept = _STALE if state & _CHECKED else state
+            body = _NEIGHBOUR.pack(socket.AF_INET, index, kept, flags, 0)
+            body += attribute(_NDA_DST, told[_NDA_DST])
+            if _NDA_LLADDR in told and not state & _FAILED:
+                body += attribute(_NDA_LLADDR, told[_NDA_LLADDR])
+            found.append(Message(NEWNEIGH, body, CREATE))
+    return found
 
 
 def set_neighbours_aside(netlink: Netlink) -> None:

@@ -1,16 +1,20 @@
-"""Which pairs can ping each other: one round over all ordered pairs, from within the machines.
+"""Measure which ordered pairs of machines can ping each other.
 
-Each machine has one raw ICMP socket that stays in its network namespace, whoever holds it. What it
-sends is what ``ping -c 2`` of iputils sends, field for field, so that no rule tells one from the
-other: a pair is asked, and asked again in the same conversation if that went well. The time in an
-echo request, one of its own for each, tells round and pair. Of the two requests of a pair one has
-the time of now, and the other that of pings sent sooner or later. The pair works if the requests
-**arrived** in the target's namespace, arrived in no other, and the replies came back to the source
-from the address that was asked. A reply alone proves little: an alias on the loopback, a translated
-address or an obliging neighbour answers too.
+Each machine has one raw ICMP socket that stays in its network namespace. The socket sends what
+``ping`` of iputils sends, field for field, so that no rule separates one from the other.
 
-Requests of faults in the way (no route, a filter on the output) fail when they are sent and are
-not waited for.
+A measurement always sends the same requests, whatever comes back: three conversations with each
+pair, two of ``ping -c 2`` and one of ``ping -c 1`` (``PINGS``). A pair works if most of its
+conversations do. One lost packet therefore changes no verdict, and a rule that drops every second
+packet breaks all conversations of two pings.
+
+The time in an echo request is unique and identifies the ping and the pair. Of the two requests of a
+conversation one has the current time, and the other that of a ping sent earlier or later. A
+conversation works if its requests **arrived** in the target's namespace, arrived in no other, and
+the replies came back to the source from the pinged address. A reply alone proves little: an alias
+on the loopback, a translated address or another machine answers too.
+
+Requests that fail when they are sent (no route, a filter on the output) are not waited for.
 
 The kernel sends all its ICMP replies, those of all namespaces, through one socket per processor,
 and that has room for some 340: where more wait (for a neighbour that does not answer, in a queue),
@@ -21,7 +25,6 @@ while the kernel answers nobody (``Pulse``).
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 import select
 import socket
@@ -52,10 +55,14 @@ _STAMP_WORDS = 256 if sys.byteorder == "little" else 1
 _SMALL = range(2, 64)
 #: in each round others from these, for a new conversation
 _STEP = 0x9E37
-#: rounds in a row, at least, of which no two pings have the same time
-_TOLD_APART = 8
+#: pings of a measurement in their order: the conversation, and whether it is the second ping of it
+PINGS = ((0, False), (0, True), (1, False), (1, True), (2, False))
+#: conversations with each pair
+CONVERSATIONS = 3
+#: measurements in a row, at least, of which no two pings have the same time
+_TOLD_APART = 3
 #: others that each machine asks a second time: all, in networks of up to one more
-_AGAIN = 64
+_AGAIN = 32
 _DONT_FRAGMENT, _PROBE = 10, 3  # IP_MTU_DISCOVER: whatever was learnt of the way
 _FREEBIND = 15  # to an address that the machine has not yet
 _SOURCE = slice(12, 16)  # of an IPv4 header
@@ -68,8 +75,11 @@ _THERE_AND_BACK = 3
 #: a datagram that is away for so long was dropped; one that is dropped for so long: starved, s
 _LOST_S, _STARVED_S = 0.5, 20.0
 _FOLLOW_S = 0.05
-#: a round is over when nothing has come for so long, and while a packet waits in a queue on the way
+#: a measurement is over when nothing has come for so long, and while a packet waits in a queue on
+#: the way
 PATIENCE_S, QUEUES_S = 0.05, 0.25
+#: the next ping is sent when nothing has come for so long and the kernel has done what it was given
+_SHORT_S = 0.004
 #: pings without a reply, after which it is looked whether replies wait: several networks may have
 #: so many at once
 _MOST_WAITING = 64
@@ -80,7 +90,7 @@ _PINGS = 3
 
 
 class Round(NamedTuple):
-    """What one round showed.
+    """What one measurement showed.
 
     ``rows`` is a text of ``1`` and ``0`` per source, the diagonal ``1``; ``waited_s`` is how much
     of the time went into waiting for what never came.
@@ -217,9 +227,14 @@ class Prober:
         *,
         payload_bytes: int = PAYLOAD_BYTES,
         fresh: bool = False,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> None:
-        """``fresh`` identifiers come again by chance alone: connection trackers, whose word counts
-        in some networks, keep them for 30 s."""
+        """``meanwhile`` is called again and again while requests are sent.
+
+        ``fresh`` identifiers repeat only by chance: connection trackers, which matter in some
+        networks, keep them for 30 s.
+        """
+        self._meanwhile = meanwhile
         self._payload_bytes = payload_bytes
         self._fresh = fresh
         self._echo = echo
@@ -249,15 +264,21 @@ class Prober:
         self._looks += 1
         self._drawn = _draw(len(self._sockets))
 
-    def measure(self, queues: Callable[[], Sequence[Queue]] = tuple) -> Round:
-        """Ping all pairs once; ``queues`` tells of those in which packets may wait on the way.
+    def measure(
+        self,
+        queues: Callable[[], Sequence[Queue]] = tuple,
+        ready: Callable[[], object] = lambda: None,
+        conversations: int = CONVERSATIONS,
+    ) -> Round:
+        """Ping all pairs; ``queues`` lists those in which packets may wait on the way.
 
-        Give up when nothing has come for ``PATIENCE_S`` and no queue holds a packet, or for
-        ``QUEUES_S``. A round in which the kernel answered nobody is made again. Raises
+        ``ready`` is called before each conversation. Requests and their order are always the same.
+        The measurement ends when nothing has come for ``PATIENCE_S`` and no queue holds a packet,
+        or for ``QUEUES_S``. If the kernel answered nobody it is made again. Raises
         EnvironmentFailed when that does not end.
         """
         deadline = time.monotonic() + _STARVED_S
-        while (found := self._measure(queues)) is None:
+        while (found := self._measure(queues, ready, conversations)) is None:
             while self._pulse.stands():
                 self._release(True)
                 if time.monotonic() > deadline:
@@ -267,8 +288,13 @@ class Prober:
                 time.sleep(_LOOK_S)  # of a kernel that others keep from it
         return found
 
-    def _measure(self, queues: Callable[[], Sequence[Queue]]) -> Round | None:
-        """One round; none if the kernel could not answer."""
+    def _measure(
+        self,
+        queues: Callable[[], Sequence[Queue]],
+        ready: Callable[[], object],
+        conversations: int,
+    ) -> Round | None:
+        """One measurement; none if the kernel could not answer."""
         sight = _Sight(
             len(self._sockets),
             self._packed,
@@ -279,16 +305,21 @@ class Prober:
             fresh=self._fresh,
         )
         self._rounds += 1
-        self._drain_all(sight)  # what is left of the past, by the look of its time
+        self._drain_all(sight)  # packets of earlier measurements, by the look of their time
         waited_s, lost = 0.0, False
-        for again in (False, True):
-            sight.begin(again)
+        for ping, (conversation, again) in enumerate(PINGS):
+            if conversation == conversations:
+                break
+            if not again:
+                ready()
+            sight.begin(ping)
             sent = self._send_all(sight, queues)
             if sent is None:
                 return None
-            waited_s += self._collect(sight, sent, queues, PATIENCE_S)
+            waited_s += self._collect(sight, sent, queues, _SHORT_S)
             lost |= sight.working < sent
         if lost:
+            waited_s += self._collect(sight, sys.maxsize, queues, PATIENCE_S)
             self._release(False)
             if self._pulse.stands(patient=True):
                 return None
@@ -306,6 +337,7 @@ class Prober:
         was waited in vain."""
         began = time.monotonic()
         pause_s = patience_s
+        queues_s = max(patience_s, 0.0 if sight.stuck else QUEUES_S)
         while sight.working < sent:
             seen, on_the_way = sight.seen, False
             for descriptor, _ in self._poll.poll(pause_s):
@@ -317,7 +349,8 @@ class Prober:
             waited_s = time.monotonic() - began
             if sight.seen > seen:
                 began, pause_s = time.monotonic(), patience_s
-            elif waited_s >= (QUEUES_S if on_the_way else patience_s):
+            elif waited_s >= (queues_s if on_the_way else patience_s):
+                sight.stuck |= on_the_way and waited_s >= QUEUES_S
                 return waited_s
             elif on_the_way:
                 pause_s = _LOOK_S
@@ -352,6 +385,7 @@ class Prober:
                 if target % _BURST == _BURST - 1:
                     self._drain(source, sight)
             self._drain(source, sight)
+            self._meanwhile()
             if source % _BURST == _BURST - 1:
                 self._drain_all(sight)
             if sent - lost - sight.replied >= _MOST_WAITING:
@@ -376,10 +410,11 @@ class Prober:
 
 
 class _Sight:
-    """What has been seen of one round, the ``number``-th of its network, in its ``look``-th look.
+    """What has been seen of one measurement, the ``number``-th of its network, in its ``look``-th
+    look.
 
-    Each pair may be asked twice. A ping is told by its place: twice the pair's number, and one
-    more when it is asked again. What is ``drawn`` for each pair says how it is asked.
+    A ping is identified by its place: its index in ``PINGS`` times the number of pairs, plus the
+    pair's number. ``drawn`` has random bits for each pair, which say how it is asked.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -400,50 +435,50 @@ class _Sight:
         words = struct.unpack(f"!{len(self._filling) // 2}H", self._filling)
         self._sum = (_ECHO_REQUEST << 8) + sum(words)
         self._addresses = addresses
-        self._again = False
-        #: packets of this round that were new
+        self._number = number
+        #: packets of this measurement that were new
         self.seen = 0
-        pings = 2 * size * size
+        #: whether a queue has held packets for ``QUEUES_S`` in which nothing came
+        self.stuck = False
+        self._pairs = size * size
+        pings = len(PINGS) * self._pairs
         self._asked = bytearray(pings)
         self._arrived = bytearray(pings)
         self._replied = bytearray(pings)
         self._astray = bytearray(pings)
         for marks in (self._arrived, self._replied):  # of machines to themselves
-            marks[:: 2 * (size + 1)] = b"\1" * size
-        # an identifier of its own each round: a connection tracker takes it for a new conversation
-        self._small = _SMALL[number % len(_SMALL)]
-        self._step = number * _STEP
+            for start in range(0, pings, max(1, self._pairs)):
+                marks[start : start + self._pairs : size + 1] = b"\1" * size
         self._noise = _draw(size) if drawn is None else drawn
         # each look others are asked again: in so many looks that all were, no pair was left out
         self._nearest = 1 + look * _AGAIN
-        # the times of some rounds all differ within so many seconds. Those of sooner and later
-        # differ from these by whole numbers of them: what is left tells round and place
+        # the times of some measurements all differ within so many seconds. Those of sooner and
+        # later differ from these by whole numbers of them: what is left tells number and place
         self._turn_s = 1 + _TOLD_APART * pings // _SECOND_US
         self._turn_us = self._turn_s * _SECOND_US
         self._turn_began_us = time.time_ns() // 1000 // self._turn_us * self._turn_us
         self._first = number % (self._turn_us // pings) * pings if size else 0
         self._unpaced = pow(_PACE_US, -1, self._turn_us)
         self._packet = bytearray(_HEADER.size + _STAMP.size) + self._filling
-        self.begin(False)
+        self.begin(0)
 
-    def begin(self, again: bool) -> None:  # noqa: FBT001 -- one after the other
-        """Ask, and then ask again."""
-        self._again = again
+    def begin(self, ping: int) -> None:
+        """Ask by a ping of ``PINGS``."""
+        self._ping = ping
+        self._again = PINGS[ping][1]
         #: of what is asked now, pings whose request has come, whose reply has, and both
         self.arrived = self.replied = self.working = 0
 
     def asks(self, source: int, target: int) -> bool:
-        """Whether the pair is asked now."""
+        """Whether the pair is asked now: each, and in large networks some a second time."""
         if not self._again or source == target:
             return source != target
-        place = 2 * (source * self.size + target)
         # as in a ring, of which the machine itself is no part
-        near = ((target - source) % self.size - self._nearest) % (self.size - 1) < _AGAIN
-        return near and bool(self._arrived[place] & self._replied[place])
+        return ((target - source) % self.size - self._nearest) % (self.size - 1) < _AGAIN
 
     def request(self, source: int, target: int) -> bytearray:
         """The ICMP message (RFC 792)."""
-        place = 2 * (source * self.size + target) + self._again
+        place = self._ping * self._pairs + source * self.size + target
         self._asked[place] = 1
         identifier, sequence, seconds, microseconds = self._fields(place)
         # the complement of the words' sum, in ones' complement: 65,535 is 0
@@ -458,10 +493,14 @@ class _Sight:
         As of any ping, the first has the number 1; the other has that of one soon after or much
         later. The time of one of them is now, that of the other seconds to days earlier or later.
         """
-        noise = self._noise[place >> 1]
+        ping, pair = divmod(place, self._pairs)
+        conversation, again = PINGS[ping]
+        # one of its own for each conversation, which a connection tracker takes for a new one
+        turn = self._number * CONVERSATIONS + conversation
+        noise = self._noise[pair]
         large = self._fresh or noise >> 16 & 1
-        identifier = noise + self._step & 0xFFFF if large else self._small
-        if not place & 1:
+        identifier = noise + turn * _STEP & 0xFFFF if large else _SMALL[turn % len(_SMALL)]
+        if not again:
             sequence = 1
         elif noise >> 17 & 1:
             sequence = 2 + (noise >> 18 & 3)
@@ -469,7 +508,7 @@ class _Sight:
             sequence = max(2, (noise >> 32 & 0xFFFF) >> (noise >> 20 & 0xF))
         now_us = self._turn_began_us + (self._first + place) * _PACE_US % self._turn_us
         seconds, microseconds = divmod(now_us, _SECOND_US)
-        if (noise >> 24 ^ place) & 1:
+        if (noise >> 24 & 1) ^ again:
             away = (1 + (noise >> 48 >> (noise >> 28 & 0xF))) * self._turn_s
             seconds += away if noise >> 25 & 1 else -away
         return identifier, sequence, seconds, microseconds
@@ -490,7 +529,7 @@ class _Sight:
         asked = self._fields(place)[1:] == (sequence, seconds, microseconds)
         if code or not asked or packet[payload + _STAMP.size :] != self._filling:
             return
-        source, target = divmod(place >> 1, self.size)
+        source, target = divmod(place % self._pairs, self.size)
         if kind == _ECHO_REQUEST:
             if index != target:
                 self._astray[place] = 1
@@ -503,19 +542,24 @@ class _Sight:
         if not marks[place]:
             marks[place] = 1
             self.seen += 1
-            if place & 1 == self._again:
+            if place // self._pairs == self._ping:
                 self.arrived += marks is self._arrived
                 self.replied += marks is self._replied
                 self.working += others[place]
 
     def rows(self) -> tuple[str, ...]:
-        """See ``Round``."""
-        works = [
-            a & b & ~c & 1
-            for a, b, c in zip(self._arrived, self._replied, self._astray, strict=True)
-        ]
-        again = (a | 1 - b for a, b in zip(works[1::2], self._asked[1::2], strict=True))
-        text = bytes(map(operator.and_, works[::2], again)).translate(_DIGITS)
+        """See ``Round``. A pair works if most of the conversations with it that began do."""
+        conversations = [_ONE] * (1 + PINGS[self._ping][0])
+        for ping, (conversation, again) in enumerate(PINGS[: self._ping + 1]):
+            part = slice(ping * self._pairs, (ping + 1) * self._pairs)
+            marks = (self._asked, self._arrived, self._replied, self._astray)
+            # a byte of 0 or 1 for each pair, all pairs at once
+            asked, arrived, replied, astray = (int.from_bytes(one[part]) for one in marks)
+            works = arrived & replied & ~astray
+            # a pair that is not asked again need not work again
+            conversations[conversation] &= works | ~asked if again else works
+        counts = sum(conversations).to_bytes(self._pairs)
+        text = counts.translate(_FEW[len(conversations)])
         return tuple(
             text[start : start + self.size].decode("ascii")
             for start in range(0, len(text), self.size)
@@ -528,7 +572,13 @@ def _draw(size: int) -> memoryview:
 
 
 _LOOPBACK = socket.inet_aton("127.0.0.1")
-_DIGITS = b"01" + bytes(range(2, 256))
+#: by the number of conversations, a digit for how many of them work: whether these are most
+_FEW = {
+    one: bytes(ord("1" if works > one // 2 else "0") for works in range(256))
+    for one in range(1, CONVERSATIONS + 1)
+}
+#: of an endless row of pairs, all bits: what each works with at first
+_ONE = -1
 
 
 def open_socket(address: str = "", *, whole: bool = False) -> socket.socket:

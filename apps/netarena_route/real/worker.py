@@ -47,7 +47,9 @@ from netarena_route.real.netlink import (
     unsent,
     unsettled,
 )
-from netarena_route.real.prober import Echo, Prober, Pulse, Round, open_socket
+from netarena_route.real.pace import observation_s, padded
+from netarena_route.real.prober import CONVERSATIONS, Echo, Prober, Pulse, Round, open_socket
+from netarena_route.real.record import Records
 from netarena_route.real.snapshot import Entry, Held, Snapshot, hold
 from netarena_route.real.tool import hide_consoles, room
 from netarena_route.real.trace import Trace, state
@@ -62,11 +64,9 @@ EMULATORS: Mapping[str, Callable[[World], Mapping[str, int]]] = {
 
 #: links are waited for so long before a round: one may be told to never come up
 READY_S = 1.5
-#: rounds are compared for so long at most, beyond the time of one, and so many at least; then what
-#: worked in the last two of them is what works
-SETTLE_S, _LEAST_ROUNDS = 6.0, 3
-#: a network that is new must be healthy after so long, beyond the time of one round
-HEALTHY_S = 15.0
+#: a network that is new must be healthy after so long, beyond the time of one round, and after so
+#: many rounds at least
+HEALTHY_S, _LEAST_ROUNDS = 15.0, 3
 #: a round is made again for so long, and so often at least, where the kernel had no room for its
 #: neighbours; rounds are for so long in all where a queue had none
 ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 15.0, 3
@@ -103,6 +103,8 @@ class Worker:
         self._netlinks: dict[str, Netlink] = {}
         self._flushers: list[int] = []
         self._counters: list[int] = []
+        self._records = Records()
+        self._stack.callback(self._records.close)
         #: process 1 of namespaces of its own: what it mounts is seen by its commands alone
         self._alone = os.getpid() == 1
         #: of the machines in which commands of agents ran
@@ -215,7 +217,8 @@ class Worker:
                     for name in commands
                 },
             )
-        waited_s = self._verify(tuple(wanted) or self._world.intended)
+        with self._records.kept():
+            waited_s = self._verify(tuple(wanted) or self._world.intended)
         return {
             "built_s": built - began,
             "cpu_s": cpu_s,
@@ -285,19 +288,25 @@ class Worker:
         return room(network)
 
     def observe(self) -> dict[str, Any]:
-        """The settled state (see ``state``), and ``waited_s`` as ``build`` has it."""
-        rows, waited_s = self._rounds()
-        stolen, collateral, switches = self._snapshot.compare()
-        return {
-            "state": {
-                "matrix": rows,
+        """The settled state (see ``state``), and ``waited_s`` as ``build`` has it.
+
+        Packets and time are the same whatever is found.
+        """
+        began = time.monotonic()
+        size = len(self._names)
+        with padded(observation_s(size * (size - 1))):
+            found = self._rounds()
+            measured_s = time.monotonic() - began
+            stolen, collateral, switches = self._snapshot.compare()
+            state: dict[str, Any] = {
+                "matrix": found.rows,
                 "stolen": stolen,
                 "switches": switches,
                 "collateral": collateral,
                 **({} if self._trace is None else {"leftover": self._trace.left()}),
-            },
-            "waited_s": waited_s,
-        }
+            }
+        padding_s = max(0.0, time.monotonic() - began - measured_s)
+        return {"state": state, "waited_s": found.waited_s + padding_s}
 
     def _listen(self) -> None:
         """Open what rounds need in each namespace, and keep it."""
@@ -313,9 +322,17 @@ class Worker:
             self._counters.append(counters)
             self._stack.callback(os.close, flusher)
             self._stack.callback(os.close, counters)
+            self._records.add(self._spaces[name], self._netlinks[name])
         echo = Echo()
         self._pulse = Pulse(echo)
-        self._prober = Prober(sockets, self._world.addresses, echo, self._pulse, self._release)
+        self._prober = Prober(
+            sockets,
+            self._world.addresses,
+            echo,
+            self._pulse,
+            self._release,
+            meanwhile=self._records.hear,
+        )
         self._stack.callback(self._prober.close)
 
     def _release(self, queued: bool) -> bool:  # noqa: FBT001 -- called by the prober
@@ -353,6 +370,10 @@ class Worker:
         switches.send([forward(link.ifindex) for link in links(switches) if blocked(link)])
         for name in self._names:
             forget_neighbours(self._netlinks[name])
+        self._forget_paths()
+
+    def _forget_paths(self) -> None:
+        """Flush what the kernels have learnt of paths to others: redirects and smaller MTUs."""
         for descriptor in self._flushers:
             os.write(descriptor, b"1")
 
@@ -383,7 +404,7 @@ class Worker:
         number = 0
         while True:
             number += 1
-            found = self._measure(crowd_until=-math.inf)
+            found = self._measure(crowd_until=-math.inf, conversations=1)
             waited_s += found.waited_s
             seen = _combine(max, seen, found.rows)
             if seen == wanted:
@@ -397,55 +418,41 @@ class Worker:
             time.sleep(pause_s)  # of a kernel that others keep busy
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _rounds(self) -> tuple[tuple[str, ...], float]:
-        """Measure until it is settled: a first round as intended, or two that are equal. Returns
-        the rows, and how long pings that never came were waited for."""
+    def _rounds(self) -> Round:
+        """Measure what works, and leave nothing of it on any machine."""
         self._prober.look()
-        waited_s = 0.0
-        before: tuple[str, ...] | None = None
-        deadline = None
-        crowd_until = time.monotonic() + CROWD_S
-        number = 0
-        while True:
-            number += 1
-            rows, lost_s = self._measure(crowd_until)
-            waited_s += lost_s
-            if deadline is None:
-                deadline = time.monotonic() + SETTLE_S
-            if rows == (before or self._world.intended):
-                return rows, waited_s
-            if number >= _LEAST_ROUNDS and time.monotonic() > deadline:
-                return _combine(min, rows, before or rows), waited_s
-            before = rows
+        with self._records.kept():
+            found = self._measure(time.monotonic() + CROWD_S)
+        self._forget_paths()
+        return found
 
-    def _measure(self, crowd_until: float) -> Round:
-        """One round that lost nothing for want of room in what the kernel has once for all its
-        namespaces: the table of neighbours, each processor's queue, the buffer of its replies.
+    def _measure(self, crowd_until: float, conversations: int = CONVERSATIONS) -> Round:
+        """Measure once while nothing is lost for want of room in what the kernel has once for all
+        its namespaces: the table of neighbours, each processor's queue, the buffer of its replies.
         Others may fill these at any time, and what is lost then says nothing about this network;
-        so the round is made again.
+        so the measurement is made again, whatever it found.
 
         One that loses for want of room in queues after ``crowd_until`` (monotonic, s) counts: these
-        may be its own packets. Raises EnvironmentFailed when the table stays full. It is proven
-        ours if others were seen to fill it while this network was silent.
+        may be its own packets. Raises EnvironmentFailed when the table stays full and packets are
+        lost. It is proven ours if others were seen to fill it while this network was silent.
         """
         deadline = time.monotonic() + ROOM_S
         pause_s, tries, others = _FIRST_PAUSE_S, 0, False
         while True:
             with self._turns.take(self._places):
-                self._make_ready()
                 table, crowded = neighbours_refused(), self._crowd()
-                found = self._prober.measure(self._queues())
+                found = self._prober.measure(self._queues(), self._make_ready, conversations)
                 for netlink in self._netlinks.values():
                     set_neighbours_aside(netlink)
             tries += 1
-            if not any("0" in row for row in found.rows):
-                return found
             full = neighbours_refused() != table
             if not full and not crowded():
                 return found
             if not full and time.monotonic() > crowd_until:
                 return found
             if full and tries >= _ROOM_TRIES and time.monotonic() > deadline:
+                if not any("0" in row for row in found.rows):
+                    return found
                 raise EnvironmentFailed(
                     f"the kernel's neighbour table was full for {ROOM_S:g} s",
                     proven_ours=others,
