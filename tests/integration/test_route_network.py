@@ -625,7 +625,7 @@ nft add table netdev security
 nft add chain netdev security c "{ type filter hook ingress device $port priority 0 ; }"
 nft add rule netdev security c counter
 iptables -w -A FORWARD -m recent --set --name r
-iptables -w -A FORWARD -m hashlimit --hashlimit-above 1/hour --hashlimit-mode srcip --hashlimit-name h
+iptables -w -A FORWARD -m hashlimit --hashlimit-above 1/hour --hashlimit-name h
 iptables -w -A FORWARD -m quota --quota 100000
 iptables -w -A FORWARD -m limit --limit 1/hour
 iptables -w -A FORWARD -m statistic --mode nth --every 3 --packet 1
@@ -636,7 +636,8 @@ iptables -w -t mangle -A FORWARD -p icmp -j MARK --set-mark 7
 """
 #: all that commands can read of it; expiry times and what counts seconds go on
 READ = (
-    "nft -a list ruleset 2>/dev/null | sed 's/ expires [0-9a-z]*//'; iptables-save -c | grep -v '^#';"
+    "nft -a list ruleset 2>/dev/null | sed 's/ expires [0-9a-z]*//';"
+    " iptables-save -c | grep -v '^#';"
     " cat /proc/net/xt_recent/*; cut -d' ' -f2 /proc/net/ipt_hashlimit/*;"
     " conntrack -L 2>/dev/null | sed 's/icmp *1 [0-9]* //' | sort; ip -4 neigh | sort"
 )
@@ -678,8 +679,8 @@ def test_an_observation_sends_and_takes_the_same_whatever_it_finds(apart):
         )
         return int(dict(zip(names.split(), values.split(), strict=True))["OutType8"])
 
-    for command in ("true", "sysctl -w net.ipv4.ip_forward=0", "sysctl -w net.ipv4.ip_forward=1"):
-        net.do("r0", command)
+    for forwards in (1, 0, 1):
+        net.do("r0", f"sysctl -w net.ipv4.ip_forward={forwards}")
         before, began = (echoes() if sent else 0), time.monotonic()
         if not sent:  # else there is no such line yet
             net.observe()

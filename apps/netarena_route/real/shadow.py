@@ -222,7 +222,8 @@ def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
     checked against: the kernel does not list it, but a rule states it before them."""
     text, protocol, inverted = b"", 0, False
     asked = foreign = False
-    for _, one in each_attribute(expressions):
+    for _, listed in each_attribute(expressions):
+        one = listed
         found = attributes(one)
         name = found[_EXPRESSION_NAME].rstrip(b"\0")
         data = attributes(found.get(_EXPRESSION_DATA, b""))
