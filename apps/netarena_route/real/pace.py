@@ -17,6 +17,9 @@ from itertools import pairwise
 #: (netns, two processors, nothing else running), and some 20 % of room. Sizes (2,1), (3,2), (4,4)
 #: and (8,8). Without padding, observations of these sizes took 0.12, 0.15, 0.26 and 1.5 s.
 WORST = ((6, 0.15), (42, 0.18), (272, 0.32), (4160, 1.75))
+#: of a backbone, s, without what more pairs take: estimated from the table above, and not yet
+#: measured on a quiet machine
+BACKBONE_S = 0.4
 #: an observation that takes longer, on a busy machine, is padded to the next multiple of this part
 _STEP = 0.5
 
@@ -34,6 +37,12 @@ def observation_s(pairs: int) -> float:
             break
     slope = (last[1] - first[1]) / (last[0] - first[0])
     return max(WORST[0][1], first[1] + slope * (pairs - first[0]))
+
+
+def backbone_s(pairs: int) -> float:
+    """Return the padded duration of an observation of a backbone with so many pairs of endpoints,
+    in s, after its daemons have converged: two sizes of pings, services, paths and tables."""
+    return BACKBONE_S + 2 * max(0.0, observation_s(pairs) - WORST[0][1])
 
 
 @contextmanager

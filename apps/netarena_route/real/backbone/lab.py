@@ -37,6 +37,7 @@ from netarena_route.real.netlink import (
     neighbours_refused,
     permanent_neighbour,
 )
+from netarena_route.real.pace import backbone_s, padded
 from netarena_route.real.prober import Echo, Prober, Pulse, open_socket
 from netarena_route.real.tool import hide_consoles, room
 from netarena_route.real.turn import Turns
@@ -57,7 +58,8 @@ _ADDRESS_BYTES, _IFA_LOCAL = 8, 2
 _ALL = tuple((f"224.0.0.{number}", b"\x01\x00\x5e\x00\x00" + bytes([number])) for number in (5, 6))
 _NAMES = re.compile(r"^hosts:.*$", re.MULTILINE)
 _OWN = "0.0.0.0"  # noqa: S104 -- the next hop of what a router announces itself
-#: how often a look is made again that differs from the one before
+#: how often services and paths are asked for: what most show counts, so that one lost packet
+#: changes nothing
 _LOOKS = 3
 _VTYSH = {
     "/etc/pam.d/frr": "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n",
@@ -83,7 +85,6 @@ class Lab(Worker):
         self._first: dict[str, str] = {}
         #: what the setup's edits set; found out when the network is first observed
         self._traces: list[leftover.Trace] = []
-        self._seen: Observation | None = None
 
     @property
     def _names(self) -> Sequence[str]:
@@ -284,6 +285,7 @@ class Lab(Worker):
             self._counters.append(counters)
             self._stack.callback(os.close, flusher)
             self._stack.callback(os.close, counters)
+            self._records.add(self._spaces[name], self._netlinks[name])
         self._echo = Echo()
         self._pulse = Pulse(self._echo)
         addresses = [address for _, address in self._setup.endpoints]
@@ -302,6 +304,7 @@ class Lab(Worker):
                     self._release,
                     payload_bytes=payload_bytes,
                     fresh=True,
+                    meanwhile=self._records.hear,
                 )
             )
             self._pingers = sockets
@@ -387,22 +390,18 @@ class Lab(Worker):
             self._traces = [one.shown_in(self._settings.of(one.machine)) for one in traces]
         settled = self._settling.wait(changed=self._changed, neighbours=known)
         self._changed = False
-        # what is as it was before was seen twice; else a second look tells what is lost for good.
-        # Who knows which neighbours there are knows what is to be seen, too
-        found = self._look(settled=settled)
-        for _ in range(_LOOKS if known is None else 0):
-            if found == self._seen:
-                break
-            self._seen, found = found, self._look(settled=settled)
-        self._seen = found
+        size = len(self._setup.endpoints)
+        # what daemons do until they have converged is not padded
+        with padded(backbone_s(size * (size - 1))):
+            found = self._look(settled=settled)
         return {"state": found.model_dump(mode="json"), "waited_s": 0.0}
 
     def _look(self, *, settled: bool) -> Observation:
-        small, full = (self._ping(prober) for prober in self._probers)
-        services = self._ask()
-        ways = self._taps.ways(
-            self._setup.ways, self._setup.endpoints, self._pingers, self._echo.wait
-        )
+        with self._records.kept():
+            small, full = (self._ping(prober) for prober in self._probers)
+            services = self._ask()
+            ways = self._ways()
+        self._forget_paths()
         watched = {*self._first, *(one.machine for one in self._traces)}
         now = {name: self._settings.of(name) for name in watched}
         return Observation(
@@ -437,26 +436,31 @@ class Lab(Worker):
         return serve.address(serve.read(_HOME / name / _SERVE / "resolver").strip())
 
     def _ask(self) -> str:
-        """Ask all services. What failed while a queue of the kernel or its table of neighbours had
-        no room is asked again."""
+        """Ask all services ``_LOOKS`` times; one works if it does most times. All are asked again
+        if a queue of the kernel or its table of neighbours had no room meanwhile: others fill
+        these, whatever was found."""
         asks = self._setup.asks
         resolvers = {name: self._resolver(name) for name in self._names}
-        works = [False] * len(asks)
+        works = [0] * len(asks)
         for _ in range(_LOOKS):
-            left = [place for place, one in enumerate(works) if not one]
             refused, crowded = neighbours_refused(), self._crowd()
-            told = serve.ask(
-                [asks[place] for place in left],
-                resolvers,
-                self._spaces,
-                self._servers,
-                self._echo.wait,
-            )
-            for place, digit in zip(left, told, strict=True):
-                works[place] = digit == "1"
+            works = [0] * len(asks)
+            for _ in range(_LOOKS):
+                told = serve.ask(asks, resolvers, self._spaces, self._servers, self._echo.wait)
+                works = [count + (digit == "1") for count, digit in zip(works, told, strict=True)]
+                self._records.hear()
             if neighbours_refused() == refused and not crowded():
                 break
-        return "".join(str(int(one)) for one in works)
+        return "".join(str(int(count > _LOOKS // 2)) for count in works)
+
+    def _ways(self) -> tuple[tuple[str, ...], ...]:
+        """The path of each pair that most of ``_LOOKS`` pings took, and if there is none, the
+        last's."""
+        looks = [
+            self._taps.ways(self._setup.ways, self._setup.endpoints, self._pingers, self._echo.wait)
+            for _ in range(_LOOKS)
+        ]
+        return tuple(max(reversed(one), key=one.count) for one in zip(*looks, strict=True))
 
     def _ping(self, prober: Prober) -> tuple[str, ...]:
         self._prober = prober  # which rounds are measured by
