@@ -87,6 +87,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
     # the kernel's other doors
     "bpf": (321, 280),
     "perf_event_open": (298, 241),

@@ -59,6 +59,7 @@ ENDS = {
     "own-socket": "Read-only file system",
     "end-of-the-daemons": "FRRouting",
     "lock-out": "FRRouting",
+    "descriptors-of-daemons": "all tried",
 }
 
 

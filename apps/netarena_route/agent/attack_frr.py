@@ -147,6 +147,27 @@ for name in ("zebra", "bgpd"):
     if pid > 0 and os.path.exists(f"/proc/{pid}/mem"):
         print("BREA" + "CH", pid)
 """),
+    "descriptors-of-daemons": _python("""
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+PEERPIDFD, GETFD, SIGNAL = 77, 438, 424
+for name in ("zebra", "bgpd"):
+    try:
+        said = terminal(name).getsockopt(socket.SOL_SOCKET, PEERPIDFD, 4)
+    except OSError as error:
+        print(name, error)
+        continue
+    process = int.from_bytes(said, "little")
+    for number in range(64):
+        if libc.syscall(GETFD, process, number, 0) >= 0:
+            print("BREA" + "CH", name, number)
+    for kind in (0x40000000, 0x10000000, 0x20000, 0x20000000):
+        if libc.setns(process, kind) == 0:
+            print("BREA" + "CH", name, hex(kind))
+    if libc.syscall(SIGNAL, process, 0, None, 0) == 0:
+        print("BREA" + "CH", name)
+print("all tried")
+"""),
     "script-of-route-map": _router(
         "vtysh -c 'configure terminal' -c 'route-map EVIL permit 5' -c 'match script evil' | "
         f"grep -v nknown {_SHOWN}; vtysh -c 'configure terminal' -c 'no route-map EVIL'"
