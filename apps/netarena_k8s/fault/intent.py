@@ -10,17 +10,19 @@ For any other policy it is drawn by a method that takes something away or adds s
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from netarena_k8s.fault.mask import about_any, doubts
-from netarena_k8s.fault.subtle import methods_of
+from netarena_k8s.fault.subtle import LOOKUPS, methods_of
 from netarena_k8s.fault.table import Fault, Scene, draw_one, make_fault
 from netarena_k8s.source.alter import with_policies
 from netarena_k8s.world.model import Net, Pair, Policy, Spec, World
-from netarena_k8s.world.policy import text_of
+from netarena_k8s.world.plan import Use
+from netarena_k8s.world.policy import EGRESS, INGRESS, policy_types, text_of
 
 #: of the draws of several faults, in how many one is to hide another, and of these in how many the
 #: order matters
@@ -330,7 +332,61 @@ class _Source:
                 one = Draft(policy.name, *_INVERSE[kind, found.method], found.spec)
                 if self._shows((), [one]):
                     return one
+        # a policy that allows nothing is as likely to be wrong as any other
+        for _ in range(_CHANCES):
+            completed = self._completed(policy)
+            if completed is not None and self._shows((), [completed]):
+                return completed
         return None
+
+    def _completed(self, policy: Policy) -> Draft | None:
+        """A policy with a rule more, in force for an application."""
+        spec: dict[str, Any] = copy.deepcopy(dict(policy.spec))
+        world, rng = self._shown, self._rng
+        labels = (spec["podSelector"] or {}).get("matchLabels") or {}
+        about = [app for app in world.apps if labels.items() <= app.labels.items()]
+        kind, method = "remove_ingress", "rule"
+        if not about:
+            about = [world.by_name[name] for name in labels.values() if name in world.by_name]
+            if not about:
+                return None
+            spec["podSelector"] = {"matchLabels": dict(about[0].labels)}
+            kind, method = "pod_selector", "mark" if world.plan else "typo"
+        app = rng.choice(about)
+        inward = bool(app.service)
+        direction, key, peers = (INGRESS, "ingress", "from") if inward else (EGRESS, "egress", "to")
+        if direction not in policy_types(spec):
+            kind, method = "policy_types", "egress" if inward else "ingress"
+        elif not inward and kind == "remove_ingress":
+            kind, method = "add_egress", "fewer" if world.plan else "only_to"
+        spec["policyTypes"] = sorted({*policy_types(spec), direction}, reverse=True)
+        use = self._one_more_use(app.name, inward=inward)
+        if use is None:
+            return None
+        other = world.by_name[use.source if inward else use.target]
+        rules: list[dict[str, Any]] = [
+            {
+                peers: [{"podSelector": {"matchLabels": dict(other.labels)}}],
+                "ports": [{"port": use.port, "protocol": use.protocol}],
+            }
+        ]
+        if not inward and not world.healthy.resolves(app.name):
+            rules.append(copy.deepcopy(dict(LOOKUPS)))
+        spec[key] = [*(spec.get(key) or ()), *rules]
+        return Draft(policy.name, kind, method, spec)
+
+    def _one_more_use(self, name: str, *, inward: bool) -> Use | None:
+        """A connection of an application that only its own end blocks."""
+        now = self._shown.healthy
+        found = [
+            use
+            for use in self._shown.needs
+            if use is not None
+            and (use.target if inward else use.source) == name
+            and (now.leaves(use) and not now.enters(use) if inward else now.enters(use))
+            and not now.allows(use)
+        ]
+        return self._rng.choice(found) if found else None
 
 
 def put(policies: Iterable[Policy], specs: Mapping[str, Spec]) -> tuple[Policy, ...]:
