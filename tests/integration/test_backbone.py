@@ -220,6 +220,43 @@ def course() -> Course:
     return asyncio.run(run())
 
 
+def test_an_observation_of_a_backbone_leaves_no_connection_and_no_count() -> None:
+    """Its own pings and services; what daemons and commands make stays."""
+    listed = (
+        "conntrack -L 2>/dev/null | grep -v ospf | sed 's/icmp *1 [0-9]* /icmp /' | sort;"
+        " nft list table ip t | grep icmp; nft list set ip t seen"
+    )
+    recorded = (
+        "nft add table ip t"
+        " && nft add set ip t seen '{ type ipv4_addr ; size 99 ; flags dynamic ; }'"
+        " && nft add chain ip t c '{ type filter hook prerouting priority 0 ; }'"
+        " && nft add rule ip t c ct state new ip protocol icmp counter"
+        " && nft add rule ip t c ip protocol icmp add @seen '{ ip saddr }'"
+        " && ping -q -c 2 -i 0.1 10.0.0.2"
+    )
+
+    async def run() -> None:
+        async with Warm() as warm:
+            net = await warm.begin_backbone(setup(), "netns")
+            try:
+                await net.build()
+                await look(net)
+                assert not (await net.run("r0", recorded, COMMAND_S)).exit
+                before = (await net.run("r0", listed, COMMAND_S)).output
+                assert "icmp" in before
+                assert await look(net) == HEALTHY.model_copy(update={"touched": ("r0",)})
+                after = (await net.run("r0", listed, COMMAND_S)).output
+                assert [line for line in after.splitlines() if "icmp" in line] == [
+                    line for line in before.splitlines() if "icmp" in line
+                ]
+                assert "dport=80" not in after
+                assert "elements = { 10.0.0.2 }" in after
+            finally:
+                await net.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.slow
 def test_a_new_backbone_is_at_rest_and_whole() -> None:
     assert course().seen[""] == HEALTHY
