@@ -17,6 +17,7 @@ from itertools import combinations, count, permutations
 from types import MappingProxyType
 from typing import NamedTuple
 
+from netarena_route.backbone import odd
 from netarena_route.backbone.follow import SMALL_BYTES, Follower
 from netarena_route.backbone.intent import expected
 from netarena_route.backbone.model import (
@@ -56,7 +57,7 @@ _INNER_HOSTS = 4
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 -- as a service says it
 _MOST_OF_ZONE = 6
 
-_ZONES = ("office", "lab", "servers", "guests", "storage", "cameras", "build", "voice", "desks")
+_ZONES = odd.WORDS
 _SERVICES: tuple[tuple[str, Protocol, tuple[int, ...]], ...] = (
     ("web", "tcp", (80, 8080, 443)),
     ("shell", "tcp", (22, 2222)),
@@ -356,7 +357,7 @@ class _Draft:
         pairs += [(*pair, BACKBONE_AREA) for pair in chords if rng.random() < _SOME / 2]
         self.core = core
         if len(rest) >= 2 and rng.random() < _MOST:
-            area = str(rng.choice((1, 2, 5, 10, 20)))
+            area = str(rng.choice([*map(int, odd.AREAS)]))
             one, other = rest[:2]
             left, right = rng.sample(core, 2)
             pairs += [(one, other, area), (one, left, area), (other, right, area)]
@@ -374,7 +375,7 @@ class _Draft:
                 area=edge.area,
                 cost=edge.cost,
                 key=key,
-                key_id=rng.randrange(1, 20) if key else 1,
+                key_id=rng.randrange(odd.KEY_IDS.start, odd.KEY_IDS.stop) if key else 1,
                 network="broadcast" if rng.random() < _SOME / 3 else "point-to-point",
                 mtu_ignore=rng.random() < _SOME / 3,
             )

@@ -32,6 +32,7 @@ from netarena_route.backbone.model import (
     Router,
     World,
 )
+from netarena_route.backbone.odd import password_of
 
 
 def _session(router: Router, peer: Peer, words: str, **update: object) -> Change:
@@ -149,7 +150,7 @@ def _needless_ttl_security(world: World) -> Iterator[Change]:
 def _wrong_password(world: World) -> Iterator[Change]:
     for router, peer in outer_peers(world):
         if peer.password:
-            wrong = peer.password[::-1]
+            wrong = password_of(crc32(peer.password.encode()))
             yield _session(
                 router,
                 peer,
@@ -161,7 +162,7 @@ def _wrong_password(world: World) -> Iterator[Change]:
 def _needless_password(world: World) -> Iterator[Change]:
     for router, peer in (*inner_peers(world), *outer_peers(world)):
         if not peer.password:
-            wrong = f"w{crc32(peer.address.encode()) % 10**7}"
+            wrong = password_of(crc32(f"{router.name} {peer.address}".encode()))
             yield _session(
                 router,
                 peer,
@@ -348,10 +349,11 @@ def _leak(world: World) -> Iterator[Change]:
         if kinds.get(peer.description, "customer") == "customer":
             continue
         for list_name in ("PEER-ROUTES", "UPSTREAM-ROUTES"):
-            new = MapEntry(seq=50, community_list=list_name)
+            seq = 10 + max(entry.seq for entry in found.entries)
+            new = MapEntry(seq=seq, community_list=list_name)
             yield simple(
                 router.name,
-                f"tells {_name(peer)} the routes of {list_name}, by {found.name} 50",
+                f"tells {_name(peer)} the routes of {list_name}, by {found.name} {seq}",
                 on_map(router.name, found.name, added(new)),
                 f"map {found.name}",
                 key=f"{router.name} {found.name} {list_name}",
@@ -363,7 +365,7 @@ def _tells_all(world: World) -> Iterator[Change]:
     for router in world.routers:
         for found in router.prefix_lists:
             if found.name == "OURS":
-                new = PrefixEntry(seq=90, verdict="permit", prefix="0.0.0.0/0", le=24)
+                new = PrefixEntry(seq=10, verdict="permit", prefix="0.0.0.0/0", le=24)
                 yield simple(
                     router.name,
                     f"has {new.prefix} le {new.le} in the prefix list {found.name}",

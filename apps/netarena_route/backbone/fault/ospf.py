@@ -22,8 +22,8 @@ from netarena_route.backbone.fault.change import (
     transit_ports,
 )
 from netarena_route.backbone.model import BACKBONE_AREA, LOOPBACK, Range, Router, World
+from netarena_route.backbone.odd import AREAS, KEY_IDS, key_of
 
-_WRONG_AREAS = ("3", "4", "7", "11")
 _LESS_MTU = (1400, 1420, 1280)
 
 
@@ -33,10 +33,12 @@ def _pick(key: str, *options: int) -> int:
 
 
 def _wrong_area(world: World) -> Iterator[Change]:
+    areas = {one.ospf.area for router in world.routers for one in router.ports if one.ospf}
+    spare = [area for area in AREAS if area not in areas]
     for router, port, _, _ in transit_ports(world):
         assert port.ospf is not None
         right = port.ospf.area
-        wrong = _WRONG_AREAS[crc32(port.name.encode()) % len(_WRONG_AREAS)]
+        wrong = spare[crc32(port.name.encode()) % len(spare)]
         yield simple(
             router.name,
             f"has {port.name} in area {wrong} of OSPF instead of {right}",
@@ -76,11 +78,11 @@ def _wrong_key(world: World) -> Iterator[Change]:
     for router, port, _, _ in transit_ports(world):
         assert port.ospf is not None
         if port.ospf.key:
-            wrong = port.ospf.model_copy(update={"key": port.ospf.key[::-1]})
+            wrong = key_of(crc32(f"{port.name} {port.ospf.key}".encode()))
             yield simple(
                 router.name,
                 f"has another key of OSPF at {port.name} than its neighbour",
-                on_ospf_port(router.name, port.name, key=wrong.key),
+                on_ospf_port(router.name, port.name, key=wrong),
                 f"ospf {port.name}",
             )
 
@@ -89,12 +91,12 @@ def _wrong_key_id(world: World) -> Iterator[Change]:
     for router, port, _, _ in transit_ports(world):
         assert port.ospf is not None
         if port.ospf.key:
-            wrong = port.ospf.model_copy(update={"key_id": port.ospf.key_id + 30})
+            wrong = _pick(port.name, *(one for one in KEY_IDS if one != port.ospf.key_id))
             yield simple(
                 router.name,
-                f"has number {wrong.key_id} for the key of OSPF at {port.name} instead of "
+                f"has number {wrong} for the key of OSPF at {port.name} instead of "
                 f"{port.ospf.key_id}",
-                on_ospf_port(router.name, port.name, key_id=wrong.key_id),
+                on_ospf_port(router.name, port.name, key_id=wrong),
                 f"ospf {port.name}",
             )
 
@@ -115,11 +117,11 @@ def _needless_authentication(world: World) -> Iterator[Change]:
     for router, port, _, _ in transit_ports(world):
         assert port.ospf is not None
         if not port.ospf.key:
-            new = port.ospf.model_copy(update={"key": f"k{crc32(port.name.encode()) % 10**6}"})
+            key = key_of(crc32(port.name.encode()))
             yield simple(
                 router.name,
                 f"authenticates OSPF at {port.name}, which its neighbour does not",
-                on_ospf_port(router.name, port.name, key=new.key),
+                on_ospf_port(router.name, port.name, key=key, key_id=_pick(port.name, *KEY_IDS)),
                 f"ospf {port.name}",
             )
 
