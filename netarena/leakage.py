@@ -346,7 +346,7 @@ def _learners(table: _Table, seed: int) -> dict[str, Learner]:
         "best single feature": _single,
     }
     for place, name in enumerate(table.names):
-        if name.startswith(RULE) and not name.endswith("~rank"):
+        if name.startswith(RULE) and "~" not in name:
             learners[name] = lambda train, _, test, place=place: (  # type: ignore[misc] # mypy: default
                 np.nan_to_num(test[:, place], nan=-1e15),
                 np.zeros(train.shape[1]),
