@@ -19,8 +19,6 @@ class TestRoute(ApplicationContract):
         "max_iterations": 2,
     }
     live: ClassVar = 2
-    # of observations
-    residues: ClassVar = frozenset({"rule.rounds", "rule.unreplied"})
     # the second of each has parts of which one waits for another
     ticket: ClassVar = {
         "error_types": ["faults_0", "faults_2"],
