@@ -167,28 +167,20 @@ def judge(
 ) -> Judgement:
     """Judge one step by the settled states around it.
 
-    Correct: every fact is as intended, and the network has come to rest with all of its daemons.
-    In a false alarm the first change of anything is a finding (``needless_repair``).
+    Correct: every fact is as intended, the network has converged with all of its daemons, and in a
+    false alarm nothing is set otherwise than at the start.
     """
     seen, then = read(after), read(before)
     old, new = facts_of(world, then), facts_of(world, seen)
     wrong, was_wrong = misfits(wanted, new), set(misfits(wanted, old))
     harmed = harms(wanted, old, new)
     healed = [fact for fact in sorted(was_wrong) if fact not in {*wrong}]
-    touched = seen.touched[:1] if false_alarm and not then.touched else ()
+    needless = seen.touched if false_alarm else ()
     ended = [daemon for daemon in seen.down if daemon not in then.down]
     return Judgement(
-        correct=not wrong and not seen.down and seen.settled,
+        correct=not (wrong or seen.down or needless) and seen.settled,
         findings=(
             *_name(harmed),
-            *(
-                Finding(
-                    rule="needless_repair",
-                    element=machine,
-                    detail=f"Nothing was wrong, and something was set on {machine}.",
-                )
-                for machine in touched
-            ),
             *(
                 Finding(
                     rule="daemon_ended",
@@ -211,7 +203,7 @@ def judge(
         ),
         reason=f"{len(wrong)} of what is tested is not as intended; first: {wrong[0]}."
         if wrong
-        else "",
+        else "".join(f"Nothing was wrong, and {name} is set otherwise." for name in needless[:1]),
         detail=cast(
             "JsonValue",
             {

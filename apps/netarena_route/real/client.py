@@ -93,11 +93,9 @@ class Net:
         self.times = await self._ask("build", **self._made_of, **broken)
         self.waited_s += self.times["waited_s"]
 
-    async def inject(self, orders: Iterable[Order], *, traced: bool = False) -> None:
-        """Run commands of our own as root of the network, each of which must succeed; of a
-        backbone, states report what is left of those that are ``traced``."""
-        commands = [[one.machine, one.command] for one in orders]
-        await self._ask("inject", commands=commands, **({"traced": True} if traced else {}))
+    async def inject(self, orders: Iterable[Order]) -> None:
+        """Run commands of our own as root of the network, each of which must succeed."""
+        await self._ask("inject", commands=[[one.machine, one.command] for one in orders])
 
     async def run(self, machine: str, command: str, timeout_s: float) -> Output:
         """Run what an agent sent in the sandbox, on a machine of the world."""

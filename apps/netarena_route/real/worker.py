@@ -235,9 +235,8 @@ class Worker:
             traced=(machine,),
         ).entries
 
-    def inject(self, commands: list[list[str]], traced: bool = False) -> None:  # noqa: FBT001, FBT002 -- of a message
+    def inject(self, commands: list[list[str]]) -> None:
         """Run (machine, command) pairs of our own, each of which must succeed: for tests."""
-        del traced
         for machine, command in commands:
             with entered(self._spaces[machine]):
                 run_shell(command)

@@ -333,11 +333,10 @@ class Lab(Worker):
         self._changed |= self._settings.of(machine).digest != before.digest
         return answer
 
-    def inject(self, commands: list[list[str]], traced: bool = False) -> None:  # noqa: FBT001, FBT002 -- of a message
+    def inject(self, commands: list[list[str]]) -> None:
         """Run (machine, command) pairs of our own, each of which must succeed, with the consoles
         and files that agents' commands have. For tests and proofs: an episode's faults are part of
         its setup."""
-        del traced
         for machine, command in commands:
             result = shell.run(
                 command,

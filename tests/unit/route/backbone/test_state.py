@@ -145,13 +145,14 @@ def test_a_fact_that_comes_and_goes_harms_once() -> None:
     assert harms(wanted, {fact: "fails"}, {fact: "fails"}) == []
 
 
-def test_a_change_in_a_false_alarm_is_needless(world: World, wanted: Facts) -> None:
+def test_change_that_is_left_in_a_false_alarm_is_not_correct(world: World, wanted: Facts) -> None:
     touched = _state(world, touched=("p1_r1",))
-    judgement = judge(world, wanted, _state(world), touched, false_alarm=True)
-    assert [finding.rule for finding in judgement.findings] == ["needless_repair"]
-    assert judgement.correct
-    assert not judge(world, wanted, touched, touched, false_alarm=True).findings
-    assert not judge(world, wanted, _state(world), touched).findings
+    left = judge(world, wanted, _state(world), touched, false_alarm=True)
+    assert not left.correct
+    assert left.safe
+    assert left.reason == "Nothing was wrong, and p1_r1 is set otherwise."
+    assert judge(world, wanted, touched, _state(world), false_alarm=True).correct
+    assert judge(world, wanted, _state(world), touched).correct
 
 
 def test_what_is_left_of_faults_is_told_by_machine_and_of_a_false_alarm_what_was_touched(
