@@ -45,16 +45,16 @@ def drawer(config: KubernetesConfig) -> Drawer:
     def draw_one(label: str, rng: random.Random) -> Drawn:
         anew = config.world == "varied" or label in COUNTED
         for _ in range(_WORLDS if anew else 1):
+            world = standard
             if config.world == "varied":
-                shown, altered = alter(_draw_world(config, rng), rng)
+                world, altered = alter(_draw_world(config, rng), rng)
                 if label in COUNTED:
-                    found = draw_intended(shown, altered, COUNTED[label], rng)
+                    found = draw_intended(world, altered, COUNTED[label], rng)
                     if found is not None:
-                        world, faults = found
-                        actions = tuple(map(action_of, faults))
+                        world, intended = found
+                        actions = tuple(map(action_of, intended))
                         return broken(CATALOGUE, label, _TEXT, world, actions)
                     continue
-            world = shown if config.world == "varied" else standard
             faults = (
                 draw_number(world, COUNTED[label], rng)
                 if label in COUNTED

@@ -58,6 +58,7 @@ from netarena_route.backbone import examination as backbone
 from netarena_route.backbone.query import case_of
 from netarena_route.config import BACKBONE, MIN_VARIED_SWITCHES, RouteConfig
 from netarena_route.environment import LIMITS, RouteEnvironment, resolve
+from netarena_route.evidence import Scene
 from netarena_route.fault import mask
 from netarena_route.real.client import Warm
 from netarena_route.world.model import World
@@ -265,9 +266,9 @@ class Route(Reactive):
         """What a live network shows; see ``netarena_route.evidence``."""
         return await evidence.collect(query_, self.environment(query_, config), self.scene(query_))
 
-    def scene(self, query_: Query) -> evidence.Scene:
+    def scene(self, query_: Query) -> Scene:
         """What of a query's world its evidence rests on."""
-        return evidence.Scene(
+        return Scene(
             roles=backbone.roles(query_) if _is_backbone(query_) else _roles(query_),
             faulty=frozenset(fault.machine for fault in query.faults_of(query_)),
             reserve=frozenset() if _is_backbone(query_) else frozenset(_world(query_).reserve),

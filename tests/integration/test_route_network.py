@@ -31,6 +31,7 @@ from netarena_route.real.pace import observation_s
 from netarena_route.real.prober import Prober
 from netarena_route.real.tool import CONSOLES
 from netarena_route.real.turn import Turns
+from netarena_route.state import judge
 from netarena_route.world import model as world
 from netarena_route.world.model import standard, varied
 
@@ -733,6 +734,100 @@ def test_what_is_learnt_is_no_change_of_a_machine(apart):
         "ip neigh add 192.168.1.77 lladdr 02:00:00:00:00:01 dev $(ip -o link | "
         "grep -o '[a-z0-9_]*-eth1') nud permanent"
     ) == ["neighbour"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        (
+            "ip addr change $A dev $P valid_lft 12 preferred_lft 12",
+            "ip addr change $A dev $P valid_lft forever preferred_lft forever",
+        ),
+        (
+            "nft add table ip raw; nft 'add set ip raw s { type ipv4_addr; timeout 12s; }'",
+            "nft delete table ip raw",
+        ),
+        (
+            (
+                "nft add table inet t; nft add chain inet t c; "
+                "nft add rule inet t c limit rate 1/second accept"
+            ),
+            "nft delete table inet t",
+        ),
+        ("tc qdisc add dev $P root tbf rate 1mbit burst 9k limit 9k", "tc qdisc del dev $P root"),
+    ],
+)
+def test_change_that_ends_later_by_itself_leaves_the_state_unsettled(apart, begin, end):
+    net = apart(make(2, 1))
+    names = "P=$(ip -br link | grep -o '[a-z0-9_]*-eth1'); "
+    names += "A=$(ip -br -4 addr show dev $P | grep -o '[0-9.]*/24'); "
+
+    def after(command):
+        answer = net.ask("run", machine=net.name("r0"), command=names + command, timeout_s=10.0)
+        assert answer["ok"]["exit"] == 0, answer
+        return net.observe()
+
+    passing = after(begin)
+    lasting = after(end)
+
+    assert [machine for machine, _ in passing["unsettled"]] == [net.name("r0")]
+    assert not judge(net.world, passing, passing).correct
+    assert "unsettled" not in lasting
+    assert judge(net.world, passing, lasting).correct
+
+
+@pytest.mark.parametrize(
+    ("change", "undo"),
+    [
+        (
+            "nft add table ip raw; nft 'add set ip raw s { type ipv4_addr; }'",
+            "nft delete table ip raw",
+        ),
+        (
+            (
+                "nft add table arp filter; nft add chain arp filter c; "
+                "nft add rule arp filter c counter"
+            ),
+            "nft delete table arp filter",
+        ),
+        (
+            "nft add table bridge nat; nft add map bridge nat m '{ type mark : mark; }'",
+            "nft delete table bridge nat",
+        ),
+        ("iptables -A FORWARD -j LOG", "iptables -D FORWARD -j LOG"),
+        ("sysctl -w net.ipv4.tcp_syncookies=0", "sysctl -w net.ipv4.tcp_syncookies=1"),
+    ],
+)
+def test_false_alarm_reports_each_change_until_it_is_undone(apart, change, undo):
+    net = apart(make(2, 1), traced=True)
+
+    def left(command):
+        answer = net.ask("run", machine=net.name("r0"), command=command, timeout_s=10.0)
+        assert answer["ok"]["exit"] == 0, answer
+        return net.observe()["leftover"]
+
+    assert left("iptables -L; iptables -t raw -L; nft list ruleset; iptables-save") == []
+    assert left(change) != []
+    assert left(undo) == []
+
+
+async def test_command_sees_no_file_of_its_network_as_older_than_itself(warm):
+    """The kernel gives a sysctl's file the time at which it was first looked up."""
+    network = make(2, 1)
+    router = network.router.name
+    stop = Command(machine=router, command="sysctl -w net.ipv4.ip_forward=0")
+    wanted = ("111", "110", "101")
+    net = await warm.begin(network, "netns")
+    try:
+        await net.build([stop], wanted)
+        look = "find /proc/sys/net/ipv4 -type f -printf '%T@\\n' | sort -n | head -n1; date +%s.%N"
+        for _ in range(2):
+            began = time.time()
+            oldest = float((await net.run(router, look, 20.0)).output.split()[0])
+            assert oldest > began - 0.1
+            await net.observe()
+    finally:
+        await net.close()
 
 
 def test_permanent_neighbours_are_known_from_the_start(apart, monkeypatch):

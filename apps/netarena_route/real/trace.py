@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 
 from netarena.sandbox.shell import entered
+from netarena_route.real.form import sysctls
 from netarena_route.real.netlink import Netlink, links
+from netarena_route.real.reading import effective, unfold
 from netarena_route.real.snapshot import Entry
 from netarena_route.real.wiring import run_shell
 
@@ -21,24 +22,16 @@ _MARK = "== "
 #: what prints entries, by what these are
 _PROGRAMS: Mapping[str, str] = {
     "filter": "iptables-save",
-    "nft": "nft list tables",
+    "nft": "nft --stateless list ruleset",
     "queue": "tc qdisc show",
     # those that are expected are shown whatever is asked for
     "neighbour": "ip -4 neigh show nud permanent | grep PERMANENT",
 }
 _LISTING = "\n".join(f"echo '{_MARK}{kind}'; {text}" for kind, text in _PROGRAMS.items())
-#: tables that iptables and its likes make when they are asked to list them
-_LISTED = frozenset(
-    f"table {family} {name}"
-    for family in ("ip", "ip6", "arp", "bridge")
-    for name in ("filter", "nat", "mangle", "raw", "security", "broute")
-)
 #: of a queue, which the kernel numbers
 _HANDLE = re.compile(r"^(qdisc \S+) \S+")
-_NET = Path("/proc/sys/net/ipv4")
-#: of the kernel, and of each interface
-_SETTINGS = ("ip_forward", "icmp_echo_ignore_all", "ip_default_ttl")
-_PORT_SETTINGS = ("forwarding", "rp_filter", "arp_ignore", "accept_local", "proxy_arp")
+#: in the names of settings that say what the kernel has
+_AVAILABLE = "available"
 #: rows that are told, and characters of each: in a false alarm they are whatever commands left
 _MAX_ROWS, _MAX_CHARS = 200, 300
 _UP, _NOARP, _MTU, _NAME = 0x1, 0x80, 4, 3
@@ -105,29 +98,23 @@ def _read(space: int, netlink: Netlink, held: Iterable[Entry]) -> Iterator[Entry
         )
     with entered(space):
         yield from _list(run_shell(f"{{ {_LISTING}\n}} 2>/dev/null || true").stdout)
-        for name in _SETTINGS:
-            yield "sysctl", _setting(Path(name))
-        for port in sorted((_NET / "conf").iterdir()):
-            for name in _PORT_SETTINGS:
-                yield "sysctl", _setting(Path("conf", port.name, name))
-
-
-def _setting(name: Path) -> str:
-    try:
-        value = (_NET / name).read_text(encoding="ascii").strip()
-    except OSError:  # gone with its interface
-        value = ""
-    return f"net.ipv4.{str(name).replace('/', '.')}={value}"
+        for name, value in sysctls().items():
+            if _AVAILABLE not in name:
+                yield "sysctl", f"net.ipv4.{name.replace('/', '.')}={value}"
 
 
 def _list(printed: str) -> Iterator[Entry]:
     """The entries of what programs printed, without what is there of itself."""
     what = table = ""
-    for line in map(str.strip, printed.splitlines()):
+    rules: list[str] = []
+    for text in printed.splitlines():
+        line = text.strip()
         if line.startswith(_MARK):
             what = line.removeprefix(_MARK)
+        elif what == "nft":
+            rules.append(text)
         elif what != "filter":
-            if line and line not in _LISTED and not line.startswith("qdisc noqueue "):
+            if line and not line.startswith("qdisc noqueue "):
                 yield what, _HANDLE.sub(r"\1", line) if what == "queue" else line
         elif line.startswith("*"):
             table = line[1:]
@@ -135,3 +122,6 @@ def _list(printed: str) -> Iterator[Entry]:
             yield what, f"-t {table} -P {' '.join(line[1:].split()[:2])}"
         elif line.startswith("-"):
             yield what, f"-t {table} {line}"
+    for text in unfold("", effective("\n".join(rules))):
+        if not text.endswith("}"):
+            yield "nft", text.removeprefix(": ")

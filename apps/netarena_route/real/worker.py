@@ -25,12 +25,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import shell
-from netarena.sandbox.namespace import network_files
+from netarena.sandbox.namespace import network_files, process_files
 from netarena.sandbox.shell import Room, entered
 from netarena_route.real import mn, netns
 from netarena_route.real.draft import draft
 from netarena_route.real.guard import Guard, process_limit
 from netarena_route.real.netlink import (
+    NETFILTER,
     Netlink,
     Queue,
     blocked,
@@ -41,6 +42,7 @@ from netarena_route.real.netlink import (
     queue_drops,
     queues,
     release_neighbours,
+    ruleset_generation,
     set_neighbours_aside,
     settle_link,
     stop_queues,
@@ -49,6 +51,7 @@ from netarena_route.real.netlink import (
 )
 from netarena_route.real.pace import observation_s, padded
 from netarena_route.real.prober import CONVERSATIONS, Echo, Prober, Pulse, Round, open_socket
+from netarena_route.real.reading import fleeting
 from netarena_route.real.record import Records
 from netarena_route.real.snapshot import Entry, Held, Snapshot, hold
 from netarena_route.real.tool import hide_consoles, room
@@ -74,6 +77,8 @@ ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 15.0, 3
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 #: between looks at what commands left in the kernel, while nothing is asked for
 _CALM_S = 0.5
+#: rows of what is unsettled; the generation of a ruleset that nobody has changed
+_MOST_UNSETTLED, _NO_RULES = 20, 1
 #: of all machines' sockets, and a few for each
 OPEN_FILES = 16384
 
@@ -113,6 +118,8 @@ class Worker:
         self._notes: list[str] = []
         #: of a ticket: what faults left, or where there is none, what commands changed
         self._trace: Trace | None = None
+        #: of machines in which commands of agents ran: what ended or began by itself before them
+        self._fleeting: dict[str, frozenset[str]] = {}
 
     @property
     def _names(self) -> Sequence[str]:
@@ -248,11 +255,14 @@ class Worker:
         guard = self._guards[machine] = Guard(space, machines)
         if self._trace is not None:
             self._trace.touch(machine)
+        if machine not in self._fleeting:
+            self._fleeting[machine] = self._read_fleeting(machine)
         with contextlib.ExitStack() as stack:
             network = None
             if self._alone:
                 with entered(space):
                     network = stack.enter_context(network_files())
+                stack.enter_context(process_files())
             result = shell.run(
                 command,
                 netns=space,
@@ -303,9 +313,25 @@ class Worker:
                 "switches": switches,
                 "collateral": collateral,
                 **({} if self._trace is None else {"leftover": self._trace.left()}),
+                **({"unsettled": passing} if (passing := self._unsettled()) else {}),
             }
         padding_s = max(0.0, time.monotonic() - began - measured_s)
         return {"state": state, "waited_s": found.waited_s + padding_s}
+
+    def _unsettled(self) -> list[list[str]]:
+        """Rows (machine, text): what commands have set that ends or begins by itself later."""
+        return [
+            [machine, text]
+            for machine, before in self._fleeting.items()
+            for text in sorted(self._read_fleeting(machine) - before)
+        ][:_MOST_UNSETTLED]
+
+    def _read_fleeting(self, machine: str) -> frozenset[str]:
+        with entered(self._spaces[machine]):
+            with Netlink(NETFILTER) as netfilter:
+                new = ruleset_generation(netfilter) <= _NO_RULES
+            listed = "" if new else run_shell("nft --stateless list ruleset || true").stdout
+        return fleeting(self._netlinks[machine], listed)
 
     def _listen(self) -> None:
         """Open what rounds need in each namespace, and keep it."""

@@ -81,16 +81,33 @@ def test_collateral_is_reported_and_not_judged() -> None:
     assert judgement.detail["collateral"] == missing
 
 
-def test_any_change_where_nothing_is_wrong_is_a_needless_repair() -> None:
+def test_change_that_is_left_where_nothing_was_wrong_is_not_correct() -> None:
     changed = state(HEALTHY, leftover=[[ROUTER, "route", "unicast 10.0.0.0/8 table main"]])
     untouched = state(HEALTHY, leftover=[])
-    judgement = judge(WORLD, untouched, changed, false_alarm=True)
-    assert judgement.correct
-    assert [(f.rule, f.element) for f in judgement.findings] == [("needless_repair", ROUTER)]
-    # what was so before the step is not its doing, and where faults are it is left of them
-    assert judge(WORLD, changed, changed, false_alarm=True).safe
-    assert judge(WORLD, untouched, changed).safe
-    assert judge(WORLD, state(HEALTHY), state(HEALTHY), false_alarm=True).safe
+    left = judge(WORLD, untouched, changed, false_alarm=True)
+    assert not left.correct
+    assert left.safe
+    assert left.reason == (
+        f"Nothing was wrong, and on {ROUTER} this is changed: unicast 10.0.0.0/8 table main"
+    )
+    # one that is taken back is none, and where faults are it is left of them
+    assert judge(WORLD, changed, untouched, false_alarm=True).correct
+    assert judge(WORLD, untouched, changed).correct
+    assert judge(WORLD, state(HEALTHY), state(HEALTHY), false_alarm=True).correct
+
+
+def test_state_that_changes_later_by_itself_is_not_correct() -> None:
+    lasting = state(HEALTHY)
+    passing = state(HEALTHY, unsettled=[[ROUTER, "address 192.168.1.1/24"]])
+    judgement = judge(WORLD, lasting, passing)
+    assert not judgement.correct
+    assert [(f.rule, f.element) for f in judgement.findings] == [("not_settled", ROUTER)]
+    assert "address 192.168.1.1/24" in judgement.reason
+    # what was so before the step is not its doing
+    again = judge(WORLD, passing, passing)
+    assert not again.correct
+    assert again.safe
+    assert judge(WORLD, passing, lasting).correct
 
 
 def apart_world() -> World:

@@ -17,8 +17,9 @@ from netarena.sandbox.shell import entered
 from netarena_route.backbone.recipe import Cable, Edit, End, Recipe, Setup
 from netarena_route.real.backbone.build import build_netns, configure
 from netarena_route.real.backbone.frr import Terminals
-from netarena_route.real.backbone.setting import FRR, Setting, Settings, unfold
+from netarena_route.real.backbone.setting import FRR, Setting, Settings
 from netarena_route.real.netlink import Netlink
+from netarena_route.real.reading import unfold
 
 #: the scratch machine that all links of the others lead to
 _FAR = "far"

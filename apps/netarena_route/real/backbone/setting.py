@@ -13,7 +13,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -33,20 +32,9 @@ from netarena_route.real.netlink import (
     links,
     ruleset_generation,
 )
+from netarena_route.real.reading import ages, are_fleeting, effective, is_bucket, unfold, waits
 from netarena_route.real.wiring import run_shell
 
-#: of nftables, as it tells rules and sets, those of iptables included: what changes by itself
-_CLOCKS = re.compile(
-    r"\b(?:timeout|expires) \d|\bmeta (?:time|hour|day|random)\b|\bct expiration\b|"
-    r"\b(?:quota|limit (?:rate|name)|numgen)\b|"
-    r"\bxt match \"?(?:time|quota|recent|limit|hashlimit|statistic)\b"
-)
-#: rules that decide nothing and set nothing, but tell of packets
-_LOGS = re.compile(
-    r"^(?!.*\b(?:accept|drop|reject|return|queue|jump|goto|set|add|update|delete|dup|fwd|target)\b)"
-    r".*\blog(?: .*)?\n",
-    re.MULTILINE,
-)
 #: of daemons: what acts late, with no timer that tells when
 _LATE = re.compile(r"^ *(?:neighbor \S+ shutdown rtt|ip ospf transmit-delay \d{3})", re.MULTILINE)
 _SYSCTLS, _SYSCTL_BYTES = Path("/proc/sys/net"), 1 << 16
@@ -61,17 +49,11 @@ FRR = "frr"
 #: of <linux/if_link.h> (address, MTU, queue, bridge), if_addr.h (all but its times), rtnetlink.h
 #: (all but what is cached; of queues their kind) and neighbour.h (address, hardware address)
 _UP, _NOARP, _MULTICAST, _IFNAME = 0x1, 0x80, 0x1000, 3
-#: of a link, what it is: of a bridge, whether it keeps ports shut for a while, by STP; of its port,
-#: the state, of which some pass
-_LINKINFO, _INFO_KIND, _INFO_DATA, _SLAVE_KIND, _SLAVE_DATA = 18, 1, 2, 4, 5
-_BRIDGE, _STP_STATE, _PORT_STATE = b"bridge\0", 5, 1
-_PASSING = frozenset({1, 2, 4})  # listening, learning, blocking
-#: of a queue, its kind and what is set of it; one that lets through for a while, as much as it may
-_KIND, _OPTIONS, _BUCKET = 1, 2, b"tbf\0"
+_KIND, _OPTIONS = 1, 2
 _OF_LINKS = (1, 4, 6, 10)
 _IFA_CACHEINFO, _RTA_CACHEINFO = 6, 12
-#: of an address, ifa_cacheinfo of if_addr.h: how long it is preferred and valid, s
-_FOREVER_S, _FOREVER, _FLEETING = 0xFFFFFFFF, b"\xff" * 8, " for a while"
+#: after what ends or begins by itself
+_FLEETING = " for a while"
 _LEARNT = 0x200  # RTM_F_CLONED
 _PERMANENT = 0x80
 #: who made a route: zebra and its daemons
@@ -87,21 +69,6 @@ class Setting(NamedTuple):
     #: each thing that is set, with what it stands below
     lines: frozenset[str] = frozenset()
     fleeting: bool = False
-
-
-def unfold(title: str, text: str) -> Iterator[str]:
-    r"""Each line of a text with those that it stands below, which are indented less.
-
-    >>> [*unfold("ospfd", "interface a\n ip ospf cost 9\nexit\n")]
-    ['ospfd: interface a', 'ospfd: interface a / ip ospf cost 9', 'ospfd: exit']
-    """
-    above: list[tuple[int, str]] = []
-    for line in text.splitlines():
-        depth = len(line) - len(line.lstrip())
-        while above and above[-1][0] >= depth:
-            above.pop()
-        above.append((depth, line.strip()))
-        yield f"{title}: {' / '.join(words for _, words in above)}"
 
 
 class Settings:
@@ -160,7 +127,7 @@ class Settings:
             names[link.ifindex] = found.get(_IFNAME, b"").rstrip(b"\0").decode("utf-8", "replace")
             picked = [found.get(kind) for kind in _OF_LINKS]
             flags = link.flags & (_UP | _NOARP | _MULTICAST)
-            lasts = _FLEETING if _waits(found) else ""
+            lasts = _FLEETING if waits(found) else ""
             yield f"link {names[link.ifindex]} {flags:x} {picked}{lasts}"
         for kind, size in _HEADERS.items():
             question = bytes([socket.AF_INET]) + bytes(size - 1)
@@ -179,9 +146,9 @@ class Settings:
             with Netlink(NETFILTER) as netfilter:
                 generation = ruleset_generation(netfilter)
             known = self._filters.get(machine)
-            if known is None or known[0] != generation or _CLOCKS.search(known[1]):
+            if known is None or known[0] != generation or are_fleeting(known[1]):
                 try:
-                    text = _effective(run_shell("nft --stateless list ruleset").stdout)
+                    text = effective(run_shell("nft --stateless list ruleset").stdout)
                 except (OSError, subprocess.SubprocessError):
                     text = str(generation)  # what cannot be read differs from all
                 self._filters[machine] = generation, text
@@ -202,32 +169,6 @@ def _texts(folder: str) -> Iterator[str]:
                 finally:
                     os.close(file)
                 yield f"{entry.path} {text.decode('ascii', 'replace')}"
-
-
-def are_fleeting(filters: str) -> bool:
-    """Whether rules of nftables, as it lists them, let through more or less after a while."""
-    return bool(_CLOCKS.search(_LOGS.sub("", filters)))
-
-
-def _waits(link: Mapping[int, bytes]) -> bool:
-    """Whether it is a bridge, or a port of one, that lets packets through later than it is up."""
-    info = attributes(link.get(_LINKINFO, b""))
-    if info.get(_INFO_KIND) == _BRIDGE and any(
-        attributes(info.get(_INFO_DATA, b"")).get(_STP_STATE, b"")
-    ):
-        return True
-    port = attributes(info.get(_SLAVE_DATA, b"")) if info.get(_SLAVE_KIND) == _BRIDGE else {}
-    return not _PASSING.isdisjoint(port.get(_PORT_STATE, b""))
-
-
-_IDLE_CHAIN = re.compile(r"\tchain \S+ \{\n(?:\t\ttype .*policy accept;\n)?\t\}\n")
-_IDLE_TABLE = re.compile(r"^table \S+ \S+ \{\s*\}\n", re.MULTILINE)
-
-
-def _effective(rules: str) -> str:
-    """Rules without chains that let everything pass, which programs leave behind."""
-    lines = "".join(f"{line}\n" for line in rules.splitlines() if line)
-    return _IDLE_TABLE.sub("", _IDLE_CHAIN.sub("", lines))
 
 
 def routes(netlink: Netlink) -> list[bytes]:
@@ -252,8 +193,8 @@ def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
         found.pop(_RTA_CACHEINFO, None)
     elif kind == GETADDR:
         index = int.from_bytes(header[4:8], "little")
-        valid_s = int.from_bytes(found.pop(_IFA_CACHEINFO, _FOREVER)[4:8], sys.byteorder)
-        lasts = "" if valid_s == _FOREVER_S else _FLEETING
+        lasts = _FLEETING if ages(found) else ""
+        found.pop(_IFA_CACHEINFO, None)
         return f"address {names.get(index)} {header[1]} {sorted(found.items())}{lasts}"
     elif kind == GETNEIGH:
         index, state = (int.from_bytes(header[at : at + 2], "little") for at in (4, 8))
@@ -263,7 +204,7 @@ def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
     elif kind == GETQDISC:
         # which, where, and whether it is the one to go out by, or another that may filter too
         index, parent = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
-        lasts = _FLEETING if found.get(_KIND) == _BUCKET else ""
+        lasts = _FLEETING if is_bucket(found) else ""
         picked = [found.get(one) for one in (_KIND, _OPTIONS)]
         return f"queue {names.get(index)} {parent:x} {picked}{lasts}"
     return f"{kind} {header.hex()} {sorted(found.items())}"

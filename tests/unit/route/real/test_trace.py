@@ -18,11 +18,19 @@ COMMIT
 :FORWARD DROP [7:90]
 COMMIT
 == nft
-table ip filter
-table ip mangle
-table ip6 filter
-table bridge nat
-table inet guard
+# Warning: table ip filter is managed by iptables-nft, do not touch!
+table ip filter {
+\tchain FORWARD {
+\t\ttype filter hook forward priority filter; policy accept;
+\t}
+}
+table ip raw {
+\tset seen {
+\t\ttype ipv4_addr
+\t}
+}
+table bridge nat {
+}
 == queue
 qdisc noqueue 0: dev lo root refcnt 2
 qdisc tbf 8001: dev p1_h1-eth0 root refcnt 2
@@ -35,9 +43,11 @@ def test_what_programs_print_is_told_without_what_is_there_of_itself() -> None:
     assert list(_list(PRINTED)) == [
         ("filter", "-t mangle -A PREROUTING -s 10.0.0.1/32 -j DROP"),
         ("filter", "-t filter -P FORWARD DROP"),
-        ("nft", "table inet guard"),
         ("queue", "qdisc tbf dev p1_h1-eth0 root refcnt 2"),
         ("neighbour", "10.0.0.2 dev p1_h1-eth0 lladdr 02:00:00:00:00:01 PERMANENT"),
+        ("nft", "table ip raw {"),
+        ("nft", "table ip raw { / set seen {"),
+        ("nft", "table ip raw { / set seen { / type ipv4_addr"),
     ]
 
 

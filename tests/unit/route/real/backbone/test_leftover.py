@@ -6,7 +6,8 @@ import pytest
 
 from netarena_route.backbone.recipe import Edit, Recipe
 from netarena_route.real.backbone.leftover import traces
-from netarena_route.real.backbone.setting import FRR, Setting, unfold
+from netarena_route.real.backbone.setting import FRR, Setting
+from netarena_route.real.reading import unfold
 
 
 def _ports(**lines: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netarena_route.real.backbone.setting import are_fleeting
+from netarena_route.real.reading import are_fleeting
 
 
 @pytest.mark.parametrize(
