@@ -306,23 +306,21 @@ class Prober:
         )
         self._rounds += 1
         self._drain_all(sight)  # packets of earlier measurements, by the look of their time
-        waited_s, lost = 0.0, False
+        waited_s = 0.0
+        # waited for as long when all was answered: else the time would tell, on a busy machine too
         for ping, (conversation, again) in enumerate(PINGS):
             if conversation == conversations:
                 break
             if not again:
                 ready()
             sight.begin(ping)
-            sent = self._send_all(sight, queues)
-            if sent is None:
+            if self._send_all(sight, queues) is None:
                 return None
-            waited_s += self._collect(sight, sent, queues, _SHORT_S)
-            lost |= sight.working < sent
-        if lost:
-            waited_s += self._collect(sight, sys.maxsize, queues, PATIENCE_S)
-            self._release(False)
-            if self._pulse.stands(patient=True):
-                return None
+            waited_s += self._collect(sight, sys.maxsize, queues, _SHORT_S)
+        waited_s += self._collect(sight, sys.maxsize, queues, PATIENCE_S)
+        self._release(False)
+        if self._pulse.stands(patient=True):
+            return None
         self._drain_all(sight)  # a request that arrived where it should not, before its reply
         return Round(sight.rows(), waited_s)
 
