@@ -23,13 +23,16 @@ _ICMP, _ECHO_REQUEST = 1, 8
 _HEADER = struct.Struct("!BBHHH")
 _TTL, _PROTOCOL = 8, 9  # of an IPv4 header
 _MARK_BYTES = 16
+#: a prime, from one ping's microseconds to the next one's
+_PACE_US = 618_029
 #: as ``ping`` sends: 56 bytes
 _FILLING = bytes(range(0x10, 0x10 + 56 - _MARK_BYTES))
 _MOST_S = 5.0
 _OUTGOING = 4
 _SO_ATTACH_FILTER = 26
-#: what all marks of a network begin with, so that its taps hold nothing else
-_COMMON_BYTES = 4
+#: a mark is the time of a ping, as ``ping`` sends it: seconds and microseconds. All marks of a
+#: network have the second in common, of the last day, so that its taps hold nothing else
+_STAMP, _DAY_S, _SECOND_US = struct.Struct("=QQ"), 86_400, 1_000_000
 
 
 class Taps:
@@ -39,8 +42,9 @@ class Taps:
     """
 
     def __init__(self, spaces: Mapping[str, int]) -> None:
-        self._common = os.urandom(_COMMON_BYTES)
-        self._sockets = {name: _tap(space, self._common) for name, space in spaces.items()}
+        self._second = int(time.time()) - int.from_bytes(os.urandom(4)) % _DAY_S
+        common = _STAMP.pack(self._second, 0)[:4]
+        self._sockets = {name: _tap(space, common) for name, space in spaces.items()}
         self._names = {one.fileno(): name for name, one in self._sockets.items()}
         self._poll = select.poll()
         for descriptor in self._names:
@@ -62,7 +66,11 @@ class Taps:
         ``sockets`` are those of the endpoints that ping. ``wait`` returns when the kernel has done
         what it was given.
         """
-        marks = [self._common + os.urandom(_MARK_BYTES - _COMMON_BYTES) for _ in pairs]
+        first = int.from_bytes(os.urandom(4))
+        marks = [
+            _STAMP.pack(self._second, (first + place * _PACE_US) % _SECOND_US)
+            for place in range(len(pairs))
+        ]
         for mark, (source, target) in zip(marks, pairs, strict=True):
             with contextlib.suppress(OSError):  # no route
                 sockets[source].sendto(_request(mark), (endpoints[target][1], 0))
@@ -126,7 +134,7 @@ def _tap(space: int, common: bytes) -> socket.socket:
 
 def _request(mark: bytes) -> bytes:
     body = mark + _FILLING
-    identifier = int.from_bytes(mark[-2:])  # one that no connection tracker knows
+    identifier = int.from_bytes(os.urandom(2))  # one that no connection tracker knows
     words = struct.unpack(f"!{len(body) // 2}H", body)
     total = (_ECHO_REQUEST << 8) + identifier + 1 + sum(words)
     return _HEADER.pack(_ECHO_REQUEST, 0, -total % 0xFFFF, identifier, 1) + body
