@@ -43,7 +43,6 @@ from netarena_route import (
     action,
     claim,
     diagnosis,
-    evidence,
     picture,
     prompt,
     query,
@@ -58,7 +57,7 @@ from netarena_route.backbone import examination as backbone
 from netarena_route.backbone.query import case_of
 from netarena_route.config import BACKBONE, MIN_VARIED_SWITCHES, RouteConfig
 from netarena_route.environment import LIMITS, RouteEnvironment, resolve
-from netarena_route.evidence import Scene
+from netarena_route.evidence import Scene, collect
 from netarena_route.fault import mask
 from netarena_route.real.client import Warm
 from netarena_route.world.model import World
@@ -263,8 +262,8 @@ class Route(Reactive):
         return kind(query, cast("RouteConfig", config), self._warm)
 
     async def evidence(self, query_: Query, config: Config) -> Evidence | None:
-        """What a live network shows; see ``netarena_route.evidence``."""
-        return await evidence.collect(query_, self.environment(query_, config), self.scene(query_))
+        """Return what the live network of a query shows; see ``netarena_route.evidence``."""
+        return await collect(query_, self.environment(query_, config), self.scene(query_))
 
     def scene(self, query_: Query) -> Scene:
         """What of a query's world its evidence rests on."""

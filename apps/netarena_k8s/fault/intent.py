@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from netarena_k8s.fault.mask import about_any, doubts
 from netarena_k8s.fault.subtle import LOOKUPS, methods_of
 from netarena_k8s.fault.table import Fault, Scene, draw_one, make_fault
-from netarena_k8s.source.alter import with_policies
-from netarena_k8s.world.model import Net, Pair, Policy, Spec, World
+from netarena_k8s.world.model import Net, Pair, Policy, Spec, World, with_policies
 from netarena_k8s.world.plan import Use
 from netarena_k8s.world.policy import EGRESS, INGRESS, policy_types, text_of
 

@@ -8,11 +8,11 @@ a wide peer does not show that a policy is wrong. Only the documentation decides
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from netarena_k8s.fault.subtle import methods_of
 from netarena_k8s.fault.table import Fault, draw_one
-from netarena_k8s.world.model import Policy, World
+from netarena_k8s.world.model import World, with_policies
 
 #: policies that are altered, and how often an alteration of many pairs is accepted
 _SHARE, _WIDE_SHARE = 0.65, 0.3
@@ -51,17 +51,3 @@ def alter(world: World, rng: random.Random) -> tuple[World, Mapping[str, Fault]]
 
 def _is_small(fault: Fault) -> bool:
     return len(fault.broken) + len(fault.opened) + len(fault.stopped) <= _FEW
-
-
-def with_policies(world: World, policies: Sequence[Policy]) -> World:
-    """The same shop with other policies; what they allow is intended."""
-    plain = World(
-        apps=world.apps,
-        policies=tuple(policies),
-        services=world.services,
-        labels=world.labels,
-        plan=world.plan,
-    )
-    pairs = zip(plain.pairs, plain.intended, strict=True)
-    calls = tuple((pair.source, pair.target) for pair, wanted in pairs if wanted)
-    return plain.model_copy(update={"calls": calls})

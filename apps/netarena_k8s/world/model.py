@@ -458,6 +458,20 @@ def net_of(world: World, policies: tuple[Policy, ...], namespace: str = "shop") 
     return nets.get(policies, lambda: Net(world, policies, namespace=namespace))
 
 
+def with_policies(world: World, policies: Sequence[Policy]) -> World:
+    """Return ``world`` with other policies, whose allowed pairs are the intended ones."""
+    plain = World(
+        apps=world.apps,
+        policies=tuple(policies),
+        services=world.services,
+        labels=world.labels,
+        plan=world.plan,
+    )
+    pairs = zip(plain.pairs, plain.intended, strict=True)
+    calls = tuple((pair.source, pair.target) for pair, wanted in pairs if wanted)
+    return plain.model_copy(update={"calls": calls})
+
+
 class _Place(NamedTuple):
     """Where a world stands, and the last policies there, by identity."""
 
