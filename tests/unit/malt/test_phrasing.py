@@ -35,7 +35,7 @@ from tests.fake.deal import deal
 
 #: of three varied and three held-out texts of each label. A change of this value changes what every
 #: seed draws: raise ``query.WORDED_VERSION`` with it
-GOLDEN = "5f59ca54821c0fbc"
+GOLDEN = "1438705ffc7c27a6"
 ALL_LEVELS = ("level1", "level2", "level3", "level4")
 
 
@@ -89,8 +89,9 @@ def make_writer(seed: int = 0, *, held_out: bool = False) -> Writer:
 def test_the_phrasing_changes_the_text_and_nothing_else() -> None:
     canonical, varied, held_out = (list(draw(how)) for how in ("canonical", "varied", "held_out"))
     for one, two, three in zip(canonical, varied, held_out, strict=True):
-        assert one.actions == two.actions == three.actions
-        assert one.initial == two.initial == three.initial
+        # canonical text names its place, whose network alone may be edited near it
+        assert two.actions == three.actions
+        assert two.initial == three.initial != one.initial
         assert len({one.text, two.text, three.text}) == 3
         for query in (two, three):
             assert "\0" not in query.text
