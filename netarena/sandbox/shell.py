@@ -501,6 +501,16 @@ def kernel_limits(limits: Limits) -> list[tuple[str, int, int]]:
     return found
 
 
+def _without(descriptor: int | None) -> list[str]:
+    """Return the start of a command line that runs the rest without ``descriptor``.
+
+    bubblewrap passes the descriptor of ``--userns`` on to the command.
+    """
+    if descriptor is None:
+        return []
+    return ["bash", "-c", f'exec {descriptor}<&- "$@"', "bash"]
+
+
 def _limited(limits: Limits) -> list[str]:
     """What a command's line begins with: limits of the kernel, and a second clock within, should
     the one without not look after it."""
@@ -568,7 +578,7 @@ class _Sandbox:
             line += ["--perms", "0444", "--ro-bind-data", str(content), f"{_SCRATCH}/{name}"]
         line += ["--info-fd", str(told), "--block-fd", str(self._gate)]
         line += ["--seccomp", str(program), "--"]
-        line += [*_limited(self._limits), *syntax.arguments(command)]
+        line += [*_without(self._user), *_limited(self._limits), *syntax.arguments(command)]
         user = {} if self._networked else _harmless_user()
         inherited = [told, self._gate, program, *contents, *texts.values(), *masks.values()]
         inherited += [] if self._user is None else [self._user]
