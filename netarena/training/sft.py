@@ -103,7 +103,7 @@ async def demonstrate(application: Application, config: Config, query: Query) ->
         for reply in replies:
             told.append((prompt, reply))
             prompt, _, done, info = await session.act(reply)
-            if info["harm"]:
+            if info.get("harm"):  # tickets do not show it before the end
                 lost = "not safe"
                 break
             if done:

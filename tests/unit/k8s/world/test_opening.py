@@ -64,7 +64,7 @@ def form(rules: Any) -> str:
 
 def test_a_rule_for_lookups_is_judged_alike_whatever_the_healthy_policy_allows() -> None:
     met = set()
-    for query in draw("varied", 14):
+    for query in draw("varied", 25):
         safe, healthy = repair(query, NAMED)
         if not safe.correct:  # its policy was to allow no call at all
             continue
