@@ -32,7 +32,8 @@ from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import Policy, World, reach, render_policy
 from netarena_k8s.world.policy import Rules
 
-pytestmark = pytest.mark.requires("dataplane")
+#: floods of other tests fill the kernel's ARP table, which all networks of a machine share
+pytestmark = [pytest.mark.requires("dataplane"), pytest.mark.xdist_group("kernel")]
 
 T = TypeVar("T")
 SPACE = "shop"

@@ -35,8 +35,9 @@ def test_each_machine_of_a_network_is_a_candidate():
     assert [one.name for one in machines if one.target] == [faulty]
     assert all(one.trace["addr.created most"] > 0 for one in machines)
     assert found.trace["rule.rounds"] >= 1
-    # settings that we read or write on some machines only are numbered as on all others
-    assert len({one.trace["sysctl.inode falls"] for one in machines if one.role == "host"}) == 1
+    # settings that we read or write before a command leave no trace: then this was 0.017 to 0.023;
+    # a command that the kernel moves to another processor has one or two falls more
+    assert all(one.trace["sysctl.inode falls"] < 0.008 for one in machines)
     assert any(one.form for one in found.candidates)
 
 
