@@ -23,6 +23,7 @@ more suspicious, and the audit uses it as a learner of its own, without training
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from statistics import median
@@ -108,6 +109,6 @@ def relative(features: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str,
 
 def _rank(values: Sequence[float], value: float) -> float:
     """The mid-rank of ``value`` among sorted ``values``, from 0 to 1."""
-    below = sum(one < value for one in values)
-    equal = sum(one == value for one in values)
+    below = bisect_left(values, value)
+    equal = bisect_right(values, value) - below
     return (below + (equal - 1) / 2) / max(1, len(values) - 1)

@@ -21,8 +21,10 @@ from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.embedded.apiserver.store import Store
 from netarena_k8s.fault.table import faulty
 from netarena_k8s.query import faults_of, world_of
-from netarena_k8s.world.model import App, Net, Policy, World
-from netarena_k8s.world.policy import EGRESS, INGRESS, matches, policy_types, selects
+from netarena_k8s.world.matrix import numbers
+from netarena_k8s.world.model import App, Net, Policy, World, with_policies
+from netarena_k8s.world.plan import Use
+from netarena_k8s.world.policy import EGRESS, INGRESS, Labels, policy_types, selects
 
 Features: TypeAlias = dict[str, float]
 _Json: TypeAlias = Mapping[str, Any]
@@ -35,7 +37,7 @@ _NOW = datetime(2024, 1, 1, tzinfo=UTC)
 def evidence(query: Query) -> Evidence:
     """Return the candidates of a query with their features, and what can be read of all."""
     world, faults = world_of(query), faults_of(query)
-    shown = world.model_copy(update={"policies": faulty(world, faults)})
+    shown = with_policies(world, faulty(world, faults))
     wrong = {fault.policy for fault in faults}
     reader = _Reader(shown)
     forms = relative({policy.name: reader.form(policy) for policy in shown.policies})
@@ -111,6 +113,7 @@ class _Reader:
     def __init__(self, shown: World) -> None:
         self._world = shown
         self._net = Net(shown, shown.policies)
+        self._sides = shown.matrix.sides(shown.effects)
         self._labels = {app.name: shown.marks.pods[app.name] for app in shown.apps}
         self._about = {
             policy.name: [
@@ -140,6 +143,14 @@ class _Reader:
         for app in shown.apps:
             self._groups.setdefault(self._group(app), []).append(app)
         self._sizes: dict[str, int] = {}
+        #: namespace -> the labels of its pods
+        self._ends: dict[str, list[Labels]] = {}
+        net = self._net
+        for end in (*net.pods.values(), *net.strangers.values(), *net.dns):
+            self._ends.setdefault(end.namespace, []).append(end.labels)
+        self._names = {
+            name: frozenset(app.name for app in about) for name, about in self._about.items()
+        }
 
     def _group(self, app: App) -> tuple[str, ...]:
         plan = self._world.plan
@@ -172,8 +183,8 @@ class _Reader:
             ),
             "others_about": float(
                 sum(
-                    bool({app.name for app in about} & {app.name for app in other})
-                    for name, other in self._about.items()
+                    not other.isdisjoint(self._names[policy.name])
+                    for name, other in self._names.items()
                     if name != policy.name and len(other) < len(self._world.apps)
                 )
             ),
@@ -181,7 +192,7 @@ class _Reader:
         }
         found |= self._peer_form(policy)
         found |= self._port_form(policy, about)
-        found |= self._pair_form(policy, about, types)
+        found |= self._pair_form(policy)
         found |= {
             f"{RULE}selects_nothing": float(not about),
             f"{RULE}port_without_pod": found["ports_without_pod"],
@@ -228,9 +239,17 @@ class _Reader:
         text = json.dumps(peer, sort_keys=True)
         if text not in self._sizes:
             net = self._net
-            ends = [*net.pods.values(), *net.strangers.values(), *net.dns]
-            spaces = net.ground.book.namespaces
-            self._sizes[text] = sum(matches(peer, net.namespace, end, spaces) for end in ends)
+            labels = net.ground.book.namespaces
+            where = peer.get("namespaceSelector")
+            spaces = (
+                [net.namespace]
+                if where is None
+                else [name for name in self._ends if selects(where, labels[name])]
+            )
+            pods = peer.get("podSelector") or {}
+            self._sizes[text] = sum(
+                selects(pods, one) for name in spaces for one in self._ends[name]
+            )
         return self._sizes[text]
 
     def _port_form(self, policy: Policy, about: Sequence[App]) -> Features:
@@ -268,32 +287,17 @@ class _Reader:
             "egress_without_lookup": float(bool(egress) and not lookups and {} not in egress),
         }
 
-    def _pair_form(self, policy: Policy, about: Sequence[App], types: Sequence[str]) -> Features:
+    def _pair_form(self, policy: Policy) -> Features:
         """How a policy fits those at the other end, and the groups of applications."""
-        alone = Net(self._world, [policy])
-        names = {app.name for app in about}
-        entering = leaving = half_in = half_out = 0
+        matrix, pairs = self._world.matrix, len(self._world.pairs)
+        own = self._world.effect(policy)
+        entering, leaving = ([*_first(bits, pairs)] for bits in (own.lets_in, own.lets_out))
         callers: dict[str, set[str]] = {}
-        for use in self._world.needs:
-            if use is None:
-                continue
-            if INGRESS in types and use.target in names and alone.enters(use):
-                entering += 1
-                half_in += not self._net.leaves(use)
-                callers.setdefault(use.target, set()).add(use.source)
-            if (
-                EGRESS in types
-                and use.source in names
-                and alone.rules.passes(
-                    EGRESS,
-                    self._net.pods[use.source],
-                    self._net.pods[use.target],
-                    use.port,
-                    use.protocol,
-                )
-            ):
-                leaving += 1
-                half_out += not self._net.enters(use)
+        for place in entering:
+            use = cast("Use", matrix.uses[place])
+            callers.setdefault(use.target, set()).add(use.source)
+        half_in = sum(not self._sides.out >> place & 1 for place in entering)
+        half_out = sum(not self._sides.into >> place & 1 for place in leaving)
         nearly = few = 0
         for target, sources in callers.items():
             for members in self._groups.values():
@@ -302,13 +306,18 @@ class _Reader:
                 nearly += len(among) > 2 and let == len(among) - 1
                 few += len(among) > 2 and let == 1
         return {
-            "lets_in": float(entering),
-            "lets_out": float(leaving),
+            "lets_in": float(len(entering)),
+            "lets_out": float(len(leaving)),
             "let_in_by_this_end_only": float(half_in),
             "let_out_by_this_end_only": float(half_out),
             "groups_but_one": float(nearly),
             "groups_one_only": float(few),
         }
+
+
+def _first(bits: int, most: int) -> Iterator[int]:
+    """The places of bits below ``most``."""
+    return numbers(bits & (1 << most) - 1)
 
 
 def _selected(spec: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

@@ -4,34 +4,40 @@ The shown policies do not depend on the number of faults, nor on their place: ea
 same chance to be chosen, and then its intended spec is drawn. So without the documentation nothing
 in the policies shows which ones are wrong, or whether any is.
 
+Chosen policies stay chosen: where an intended spec does not do, another one is drawn for the same
+policy. Trying another policy instead would favour those for which many specs do, the large ones.
+Two policies of which one fault may hide the other are chosen as a pair of a matching: each policy
+has one partner, so that a policy with many possible partners is not chosen more often.
+
 For an altered policy (``source.alter``) the intended spec is the one from before the alteration.
-For any other policy it is drawn by a method that takes something away or adds something.
+For any other policy it is drawn by a method that takes something away or adds something. Where no
+method does, the policy lacks a rule.
 """
 
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from netarena_k8s.fault.mask import about_any, doubts
+from netarena_k8s.fault.mask import doubts
 from netarena_k8s.fault.subtle import LOOKUPS, methods_of
-from netarena_k8s.fault.table import Fault, Scene, draw_one, make_fault
-from netarena_k8s.world.model import Net, Pair, Policy, Spec, World, with_policies
+from netarena_k8s.fault.table import Fault, Scene, draw_one, harms, make_fault
+from netarena_k8s.world.matrix import Sides, copied, numbers
+from netarena_k8s.world.model import App, Policy, Spec, World, with_policies
 from netarena_k8s.world.plan import Use
-from netarena_k8s.world.policy import EGRESS, INGRESS, policy_types, text_of
+from netarena_k8s.world.policy import EGRESS, INGRESS, policy_types, selects
 
 #: of the draws of several faults, in how many one is to hide another, and of these in how many the
 #: order matters
-_SHARE, _ORDERED = 0.45, 0.6
-#: draws of a place, of what one policy should be, of a fault that another one hides, and of all
-_PLACES, _TRIES, _HIDDEN, _STARTS = 60, 16, 3, 6
-#: connections that a fault blocks, and policies at the other end of each, of which one may be wrong
-_PAIRS, _FAR = 3, 3
-#: drafts that are tried for one policy, and policies that are tried for the first of a couple
-_CHANCES, _COUPLES = 3, 16
+_SHARE, _ORDERED = 0.7, 0.9
+#: choices of policies, draws of what they should be, and drafts that are tried for one policy
+_CHOICES, _DRAWS, _CHANCES = 8, 24, 6
+#: draws of a method for one policy, and of a fault that another one hides
+_TRIES, _HIDDEN = 16, 8
+#: of the drafts of an altered policy, in how many it should be as before
+_ALTERED = 0.85
 #: methods that give what an unaltered policy should be -> the fault that the shown policy then has
 _INVERSE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
@@ -84,10 +90,18 @@ _WEIGHTS: Mapping[str, int] = MappingProxyType(
 class Draft(NamedTuple):
     """A policy that is wrong, as it should be."""
 
-    policy: str
     kind: str
     method: str
-    meant: Spec
+    meant: Policy
+
+    @property
+    def policy(self) -> str:
+        """Its name."""
+        return self.meant.name
+
+
+def _draft(policy: Policy, kind: str, method: str, spec: Spec) -> Draft:
+    return Draft(kind, method, Policy(name=policy.name, spec=spec))
 
 
 def draw_intended(
@@ -102,28 +116,35 @@ def draw_intended(
     masked = number > 1 and rng.random() < _SHARE
     ordered = masked and rng.random() < _ORDERED
     source = _Source(shown, altered, rng)
-    for _ in range(_STARTS):
-        drafts = source.couple(ordered=ordered) if masked else []
-        if ordered and not drafts:
-            drafts = source.couple(ordered=False)
-        for _ in range(_PLACES):
-            if len(drafts) >= number:
-                break
-            drafts = source.one_more(drafts)
-        if len(drafts) < number:
-            continue
-        rng.shuffle(drafts)
-        world = meant(shown, drafts)
-        faults = source.faults(world, drafts)
-        if faults is not None and not doubts(world, faults):
-            return world, faults
+    for _ in range(_CHOICES):
+        chosen = source.choose(number, masked=masked, ordered=ordered)
+        for _ in range(_DRAWS):
+            drafts = source.draw(chosen, masked=masked, ordered=ordered)
+            if drafts is None:
+                continue
+            rng.shuffle(drafts)
+            world = meant(shown, drafts)
+            faults = source.faults(world, drafts)
+            if faults is not None and not doubts(world, faults):
+                return world, faults
     return None
 
 
 def meant(shown: World, drafts: Iterable[Draft]) -> World:
     """The world whose intended policies are the shown ones, but for the drafts."""
-    specs = {one.policy: one.meant for one in drafts}
+    specs = {one.policy: one.meant.spec for one in drafts}
     return with_policies(shown, put(shown.policies, specs))
+
+
+class _Reach(NamedTuple):
+    """What a policy has to do with connections, as bits: those that it could let through and that
+    its end blocks; and those that it lets through by a rule or a peer, without which nothing that
+    works would stop. Each by the source's end and by the target's."""
+
+    blocked_out: int
+    blocked_in: int
+    lets_out: int
+    lets_in: int
 
 
 class _Source:
@@ -141,99 +162,267 @@ class _Source:
         self._weights = [_WEIGHTS[kind] for kind in self._kinds]
         # the policy that denies everything is the same in every world
         self._places = [policy for policy in shown.policies if policy.spec["podSelector"]]
-        self._uses = [use for uses in shown.named for use in uses]
-        self._seen: dict[frozenset[tuple[str, str]], tuple[bool, ...]] = {}
+        self._pairs = (1 << len(shown.pairs)) - 1
+        self._now = shown.matrix.sides(shown.effects)
+        self._states: dict[frozenset[tuple[str, str]], Sides] = {}
 
-    def one_more(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """The drafts and one more, if this draw finds one that goes with each of them."""
-        policy = self._rng.choice(self._places)
-        if policy.name in {one.policy for one in drafts}:
-            return [*drafts]
-        # each policy gets several chances: none is to be wrong more often because it is large
-        for _ in range(_CHANCES):
-            one = self._draw(policy)
-            if one is not None and self._goes(one, drafts):
-                return [*drafts, one]
-        return [*drafts]
+    # which policies are wrong
 
-    def couple(self, *, ordered: bool) -> list[Draft]:
-        """A draft and one whose fault the first one's hides; none where none are found.
+    def choose(self, number: int, *, masked: bool, ordered: bool) -> list[Policy]:
+        """Policies to be wrong, each with the same chance; with ``masked`` the first two are
+        partners."""
+        places = self._rng.sample(self._places, len(self._places))
+        if not masked:
+            return places[:number]
+        first, *others = places
+        partner = self._partner(first, ordered=ordered)
+        return [first, partner, *(one for one in others if one is not partner)][:number]
+
+    def _partner(self, first: Policy, *, ordered: bool) -> Policy:
+        """The partner of a policy in a matching of all that does not depend on it."""
+        left = self._rng.sample(self._places, len(self._places))
+        reaches = {policy.name: self._reach(policy) for policy in left}
+        for fit in (_fit_in_order, _fit)[0 if ordered else 1 :]:
+            fits = {
+                one.name: [
+                    other
+                    for other in left
+                    if other is not one and fit(reaches[one.name], reaches[other.name])
+                ]
+                for one in left
+            }
+            taken: set[str] = set()
+            # those with the fewest possible partners choose first
+            for one in sorted(left, key=lambda one: len(fits[one.name])):
+                if one.name in taken:
+                    continue
+                free = [other for other in fits[one.name] if other.name not in taken]
+                if not free:
+                    continue
+                other = min(free, key=lambda other: len(fits[other.name]))
+                if first.name in {one.name, other.name}:
+                    return other if first is one else one
+                taken |= {one.name, other.name}
+            left = [one for one in left if one.name not in taken]
+        # those without a partner that fits are partners of each other
+        place = left.index(first)
+        if place ^ 1 < len(left):
+            return left[place ^ 1]
+        return self._rng.choice([one for one in self._places if one is not first])
+
+    def _reach(self, policy: Policy) -> _Reach:
+        """What a policy has to do with pairs."""
+        shown, pairs, now = self._shown, self._pairs, self._now
+        own = shown.effect(policy)
+        lets_out = lets_in = 0
+        for other, effect in zip(shown.policies, shown.effects, strict=True):
+            if other is not policy:
+                lets_out |= effect.lets_out
+                lets_in |= effect.lets_in
+        ends = []
+        for direction, others, far in (
+            (EGRESS, lets_out, now.into),
+            (INGRESS, lets_in, now.out),
+        ):
+            parts = shown.matrix.parts(policy.spec, direction)
+            removed = (bits & ~others & pairs for bits in _alone(parts))
+            ends.append(_union(bits for bits in removed if not bits & far))
+        return _Reach(
+            blocked_out=own.restricts_source & ~now.out & pairs,
+            blocked_in=own.restricts_target & ~now.into & pairs,
+            lets_out=ends[0] & now.out,
+            lets_in=ends[1],
+        )
+
+    # what they should be
+
+    def draw(self, chosen: Sequence[Policy], *, masked: bool, ordered: bool) -> list[Draft] | None:
+        """A draft for each of the policies; None where this draw finds none."""
+        drafts: list[Draft] = []
+        if masked:
+            first, second = chosen[:2]
+            drafts = self._couple(first, second, ordered=ordered) or []
+            if ordered and not drafts:
+                drafts = self._couple(first, second, ordered=False) or []
+        for policy in chosen[len(drafts) :]:
+            for _ in range(_CHANCES):
+                one = self.draft(policy)
+                if one is not None and self._goes(one, drafts):
+                    drafts.append(one)
+                    break
+            else:
+                return None
+        return drafts
+
+    def draft(self, policy: Policy) -> Draft | None:
+        """What a policy should be, so that the shown one is wrong."""
+        if (known := self._altered.get(policy.name)) is not None:
+            one = _draft(policy, known.kind, known.method, _before(known))
+            if self._rng.random() < _ALTERED and self._shows((), [one]):
+                return one
+        for _ in range(_TRIES):
+            (kind,) = self._rng.choices(self._kinds, self._weights)
+            found = draw_one(self._shown, kind, policy, self._rng, self._methods)
+            if found is not None:
+                one = _draft(policy, *_INVERSE[kind, found.method], found.spec)
+                if self._shows((), [one]):
+                    return one
+        # a policy that allows nothing is as likely to be wrong as any other
+        completed = self._completed(policy)
+        return completed if completed is not None and self._shows((), [completed]) else None
+
+    def _completed(self, policy: Policy, uses: int | None = None) -> Draft | None:
+        """A policy that lets through one connection more, or all of ``uses``, which have one end
+        at the pods of the policy."""
+        spec = copied(policy.spec)
+        world, rng = self._shown, self._rng
+        kind, method = "remove_ingress", "rule"
+        selector = spec["podSelector"]
+        about = [app for app in world.apps if selects(selector, world.marks.pods[app.name])]
+        if uses is None:
+            # else it should be about an application like those that it selects, or about another
+            for some in (about, _nearest(world, selector), world.apps):
+                if blocked := self._blocked_once({app.name for app in some}):
+                    break
+            else:
+                return None
+            place, inward = rng.choice(blocked)
+            uses, use = 1 << place, cast("Use", world.matrix.uses[place])
+            if some is not about:
+                about = [world.by_name[use.target if inward else use.source]]
+                spec["podSelector"] = {"matchLabels": dict(about[0].labels)}
+                kind, method = "pod_selector", "mark" if world.plan else "typo"
+        names = {app.name for app in about}
+        wanted = [cast("Use", world.matrix.uses[place]) for place in numbers(uses)]
+        inward = all(use.target in names for use in wanted)
+        if not inward and not all(use.source in names for use in wanted):
+            return None
+        direction, key, peers = (INGRESS, "ingress", "from") if inward else (EGRESS, "egress", "to")
+        types = policy_types(spec)
+        if direction not in types:
+            kind, method = "policy_types", "egress" if inward else "ingress"
+        elif not inward and kind == "remove_ingress":
+            kind, method = "add_egress", "fewer" if world.plan else "only_to"
+        spec["policyTypes"] = sorted({*types, direction}, reverse=True)
+        rules = [*(spec.get(key) or ())]
+        for use in wanted:
+            other = world.by_name[use.source if inward else use.target]
+            rules.insert(
+                rng.randint(0, len(rules)),
+                {
+                    peers: [{"podSelector": {"matchLabels": dict(other.labels)}}],
+                    "ports": [{"port": use.port, "protocol": use.protocol}],
+                },
+            )
+        if not inward and not all(world.healthy.resolves(use.source) for use in wanted):
+            rules.append(copied(LOOKUPS))
+        spec[key] = rules
+        return _draft(policy, kind, method, spec)
+
+    def _blocked_once(self, names: set[str]) -> list[tuple[int, bool]]:
+        """The pairs that are blocked at one end only, which has one of these names; and whether it
+        is the target's end."""
+        out, into = self._now
+        return [
+            (place, inward)
+            for bits, end, inward in ((out & ~into, "target", True), (into & ~out, "source", False))
+            for place in numbers(bits & self._pairs)
+            if getattr(self._shown.matrix.uses[place], end) in names
+        ]
+
+    # faults that hide others
+
+    def _couple(self, first: Policy, second: Policy, *, ordered: bool) -> list[Draft] | None:
+        """A draft and one whose fault the first one's hides.
 
         The first fault blocks connections at one end. The second one, at the other end of one of
         them, lets it through where it should not if ``ordered``, else blocks it too.
         """
-        for place in self._rng.sample(self._places, min(_COUPLES, len(self._places))):
-            for _ in range(_CHANCES):
-                wide = self._draw(place)
-                if wide is not None and (found := self._couple_with(wide, ordered=ordered)):
-                    return found
-        return []
+        for wide, hidden in self._rng.sample(((first, second), (second, first)), 2):
+            near, far = self._reach(wide), self._reach(hidden)
+            if ordered:
+                shared = near.blocked_out & far.lets_in | near.blocked_in & far.lets_out
+            else:
+                shared = near.blocked_out & far.blocked_in | near.blocked_in & far.blocked_out
+            for place in self._some(shared, _CHANCES):
+                use = cast("Use", self._shown.matrix.uses[place])
+                for one in self._wide(wide, near, use, place):
+                    found = self._hidden(one, use, hidden, ordered=ordered)
+                    if found is not None:
+                        return found
+        return None
 
-    def _couple_with(self, wide: Draft, *, ordered: bool) -> list[Draft]:
-        rows = zip(self._shown.pairs, self._see(()), self._see([wide]), strict=False)
-        blocked = [pair for pair, was, now in rows if now and not was]
-        if not blocked:
-            return []
-        if not ordered:
-            blocked = self._half(wide)
-        for pair in self._rng.sample(blocked, min(_PAIRS, len(blocked))):
-            for place in self._far(wide, pair):
-                both = self._hidden(wide, pair, place, ordered=ordered)
-                if both is not None:
-                    return both
-        return []
-
-    def _half(self, wide: Draft) -> list[Pair]:
-        """Pairs that the repair of a draft lets through at its end, and the other end blocks."""
-        healed = Net(self._shown, put(self._shown.policies, {wide.policy: wide.meant}))
-        now = self._shown.healthy
-        return [
-            pair
-            for pair, use in zip(self._shown.pairs, self._shown.needs, strict=True)
-            if use is not None
-            and (
-                (healed.leaves(use) and not now.leaves(use) and not now.enters(use))
-                or (healed.enters(use) and not now.enters(use) and not now.leaves(use))
-            )
+    def _wide(self, policy: Policy, reach: _Reach, use: Use, place: int) -> Iterator[Draft]:
+        """Drafts for a policy whose fault blocks a connection at its end."""
+        one = self.draft(policy)
+        if one is not None:
+            yield one
+        outward = reach.blocked_out >> place & 1
+        now = self._now
+        # another one of the same end, which no other end blocks
+        rest = reach.blocked_out & now.into if outward else reach.blocked_in & now.out
+        end = use.source if outward else use.target
+        more = [
+            other
+            for other in self._some(rest & ~(1 << place), len(self._shown.pairs))
+            if end in cast("Use", self._shown.matrix.uses[other])[:2]
         ]
+        for bits in (*(1 << other for other in more[:1]), 0):
+            if (two := self._completed(policy, bits | 1 << place)) is not None:
+                yield two
 
-    def _far(self, wide: Draft, pair: Pair) -> list[Policy]:
-        """Policies about the end of a pair that a draft's policy is not about, in any order."""
-        (policy,) = (one for one in self._places if one.name == wide.policy)
-        healed = Policy(name=wide.policy, spec=wide.meant)
-        ends = [
-            end
-            for end in pair
-            if not any(about_any(self._shown, one, {end}) for one in (policy, healed))
-        ]
-        found = [
-            one
-            for one in self._places
-            if one.name != wide.policy and about_any(self._shown, one, set(ends))
-        ]
-        self._rng.shuffle(found)
-        return found[:_FAR]
-
-    def _hidden(
-        self, wide: Draft, pair: Pair, place: Policy, *, ordered: bool
-    ) -> list[Draft] | None:
+    def _hidden(self, wide: Draft, use: Use, place: Policy, *, ordered: bool) -> list[Draft] | None:
         """A draft for ``place`` whose fault that of ``wide`` hides."""
+        for other in self._ends_of(use, place, ordered=ordered):
+            both = [wide, other]
+            if not self._is_masked(both, wide, other):
+                continue
+            if bool(self._harms((), [wide], both)) == ordered and not self._harms(
+                (), [other], both
+            ):
+                return both
+        return None
+
+    def _ends_of(self, use: Use, place: Policy, *, ordered: bool) -> Iterator[Draft]:
+        """Drafts for a policy at one end of a connection, which it should not let through if
+        ``ordered``, else should."""
         kinds = ("remove_ingress", "peer_label") if ordered else ("add_ingress",)
         world, rng = self._shown, self._rng
-        near = tuple(world.by_name[end] for end in pair)
+        near = tuple(world.by_name[end] for end in use[:2] if end in world.by_name)
         for _ in range(_HIDDEN):
             kind = rng.choice((*kinds, "add_egress"))
             method = rng.choice(sorted(self._methods[kind]))
             spec = self._methods[kind][method](Scene(world, place, rng, near))
-            if spec is None or spec == place.spec:
+            if spec is not None and spec != place.spec:
+                yield _draft(place, *_INVERSE[kind, method], spec)
+        if ordered:
+            yield from self._narrowed(place, use)
+        elif (one := self._completed(place, 1 << world.matrix.uses.index(use))) is not None:
+            yield one
+
+    def _narrowed(self, policy: Policy, use: Use) -> Iterator[Draft]:
+        """A policy without each of the peers and rules that let a connection through."""
+        place = self._shown.matrix.uses.index(use)
+        for direction, key, peers in (("lets_in", "ingress", "from"), ("lets_out", "egress", "to")):
+            if not getattr(self._shown.effect(policy), direction) >> place & 1:
                 continue
-            other = Draft(place.name, *_INVERSE[kind, method], spec)
-            both = [wide, other]
-            if not self._is_masked(both, wide, other):
-                continue
-            if self._harms((), [wide], both) == ordered and not self._harms((), [other], both):
-                return both
-        return None
+            rules = cast("list[dict[str, Any]]", policy.spec[key])
+            kind, method = ("add_ingress", "peer") if key == "ingress" else ("add_egress", "more")
+            for number, rule in enumerate(rules):
+                # a rule without peers is about all
+                for rest in filter(None, _each_without(rule.get(peers) or ())):
+                    some = [*rules[:number], {**rule, peers: rest}, *rules[number + 1 :]]
+                    yield _draft(policy, kind, method, {**policy.spec, key: copied(some)})
+            method = "rule" if key == "ingress" else method
+            for some in _each_without(rules):
+                yield _draft(policy, kind, method, {**policy.spec, key: copied(some)})
+
+    def _some(self, bits: int, most: int) -> list[int]:
+        """Places of bits, at most so many, in any order."""
+        found = [*numbers(bits)]
+        return self._rng.sample(found, min(most, len(found)))
+
+    # what is proven
 
     def faults(self, world: World, drafts: Sequence[Draft]) -> tuple[Fault, ...] | None:
         """The faults of the shown policies in ``world``; None where one does not show alone."""
@@ -276,116 +465,91 @@ class _Source:
 
     def _shows(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> bool:
         """Whether the faults that are left show."""
-        return self._as_judged(repaired, drafts) != self._see(drafts)
+        return self._judged(repaired, drafts) != self._judged(drafts, drafts)
 
     def _is_masked(self, drafts: Sequence[Draft], one: Draft, other: Draft) -> bool:
         """Whether the fault of ``other`` shows alone, and not while that of ``one`` is there."""
         rest = [draft for draft in drafts if draft not in (one, other)]
-        with_both = self._as_judged(rest, drafts)
         return (
-            with_both == self._as_judged([*rest, other], drafts)
+            self._judged(rest, drafts) == self._judged([*rest, other], drafts)
             and self._shows([*rest, one], drafts)
             and self._shows([*rest, other], drafts)
         )
 
     def _harms(
         self, before: Sequence[Draft], after: Sequence[Draft], drafts: Sequence[Draft]
-    ) -> bool:
-        """Whether something stops being as intended from one state of repair to another."""
-        states = self._as_judged(before, drafts), self._as_judged(after, drafts)
-        rows = zip(*states, self._see(drafts), strict=True)
-        return any(was == right != now for was, now, right in rows)
+    ) -> int:
+        """The connections that stop being as intended from one state of repair to another."""
+        right = self._judged(drafts, drafts)
+        return harms(right, self._judged(before, drafts), self._judged(after, drafts))
 
-    def _as_judged(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> tuple[bool, ...]:
-        """What works where ``repaired`` are in force.
+    def _judged(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> int:
+        """What works where ``repaired`` are in force, as bits.
 
         A named use that the intended policies do not allow is not judged.
         """
-        pairs = len(self._shown.pairs)
-        now, right = self._see(repaired), self._see(drafts)
-        uses = (
-            one if wanted else wanted
-            for one, wanted in zip(now[pairs:], right[pairs:], strict=True)
-        )
-        return (*now[:pairs], *uses)
+        return self._state(repaired).both & (self._pairs | self._state(drafts).both)
 
-    def _see(self, repaired: Sequence[Draft]) -> tuple[bool, ...]:
-        """Whether each pair and each named use works where these drafts are in force."""
-        specs = {one.policy: one.meant for one in repaired}
-        key = frozenset((name, text_of(spec)) for name, spec in specs.items())
-        if key not in self._seen:
-            net = Net(self._shown, put(self._shown.policies, specs))
-            self._seen[key] = (*net.reached, *map(net.allows, self._uses))
-        return self._seen[key]
+    def _state(self, repaired: Sequence[Draft]) -> Sides:
+        """What each end lets through where these drafts are in force."""
+        shown = self._shown
+        meant = {one.policy: one.meant for one in repaired}
+        key = frozenset((name, policy.text) for name, policy in meant.items())
+        if key not in self._states:
+            effects = (
+                shown.effect(meant[policy.name]) if policy.name in meant else effect
+                for policy, effect in zip(shown.policies, shown.effects, strict=True)
+            )
+            self._states[key] = shown.matrix.sides(effects)
+        return self._states[key]
 
-    def _draw(self, policy: Policy) -> Draft | None:
-        """What a policy should be, so that the shown one is wrong."""
-        if (known := self._altered.get(policy.name)) is not None:
-            one = Draft(policy.name, known.kind, known.method, _before(known))
-            if self._shows((), [one]):
-                return one
-        for _ in range(_TRIES):
-            (kind,) = self._rng.choices(self._kinds, self._weights)
-            found = draw_one(self._shown, kind, policy, self._rng, self._methods)
-            if found is not None:
-                one = Draft(policy.name, *_INVERSE[kind, found.method], found.spec)
-                if self._shows((), [one]):
-                    return one
-        # a policy that allows nothing is as likely to be wrong as any other
-        for _ in range(_CHANCES):
-            completed = self._completed(policy)
-            if completed is not None and self._shows((), [completed]):
-                return completed
-        return None
 
-    def _completed(self, policy: Policy) -> Draft | None:
-        """A policy with a rule more, in force for an application."""
-        spec: dict[str, Any] = copy.deepcopy(dict(policy.spec))
-        world, rng = self._shown, self._rng
-        labels = (spec["podSelector"] or {}).get("matchLabels") or {}
-        about = [app for app in world.apps if labels.items() <= app.labels.items()]
-        kind, method = "remove_ingress", "rule"
-        if not about:
-            about = [world.by_name[name] for name in labels.values() if name in world.by_name]
-            if not about:
-                return None
-            spec["podSelector"] = {"matchLabels": dict(about[0].labels)}
-            kind, method = "pod_selector", "mark" if world.plan else "typo"
-        app = rng.choice(about)
-        inward = bool(app.service)
-        direction, key, peers = (INGRESS, "ingress", "from") if inward else (EGRESS, "egress", "to")
-        if direction not in policy_types(spec):
-            kind, method = "policy_types", "egress" if inward else "ingress"
-        elif not inward and kind == "remove_ingress":
-            kind, method = "add_egress", "fewer" if world.plan else "only_to"
-        spec["policyTypes"] = sorted({*policy_types(spec), direction}, reverse=True)
-        use = self._one_more_use(app.name, inward=inward)
-        if use is None:
-            return None
-        other = world.by_name[use.source if inward else use.target]
-        rules: list[dict[str, Any]] = [
-            {
-                peers: [{"podSelector": {"matchLabels": dict(other.labels)}}],
-                "ports": [{"port": use.port, "protocol": use.protocol}],
-            }
-        ]
-        if not inward and not world.healthy.resolves(app.name):
-            rules.append(copy.deepcopy(dict(LOOKUPS)))
-        spec[key] = [*(spec.get(key) or ()), *rules]
-        return Draft(policy.name, kind, method, spec)
+def _alone(parts: Sequence[Sequence[int]]) -> Iterator[int]:
+    """What is no longer let through without each peer, and without each rule."""
+    for number, peers in enumerate(parts):
+        rest = _union(bits for other, some in enumerate(parts) if other != number for bits in some)
+        yield _union(peers) & ~rest
+        for place, bits in enumerate(peers):
+            yield bits & ~rest & ~_union(some for other, some in enumerate(peers) if other != place)
 
-    def _one_more_use(self, name: str, *, inward: bool) -> Use | None:
-        """A connection of an application that only its own end blocks."""
-        now = self._shown.healthy
-        found = [
-            use
-            for use in self._shown.needs
-            if use is not None
-            and (use.target if inward else use.source) == name
-            and (now.leaves(use) and not now.enters(use) if inward else now.enters(use))
-            and not now.allows(use)
-        ]
-        return self._rng.choice(found) if found else None
+
+def _union(some: Iterable[int]) -> int:
+    found = 0
+    for bits in some:
+        found |= bits
+    return found
+
+
+def _each_without(some: Sequence[Any]) -> Iterator[list[Any]]:
+    """The items without one of them."""
+    for place in range(len(some)):
+        yield [*some[:place], *some[place + 1 :]]
+
+
+def _fit(one: _Reach, other: _Reach) -> bool:
+    """Whether a connection is blocked by both at its two ends."""
+    return bool(one.blocked_out & other.blocked_in | one.blocked_in & other.blocked_out)
+
+
+def _fit_in_order(one: _Reach, other: _Reach) -> bool:
+    """Whether one blocks a connection that the other lets through."""
+    return bool(
+        one.blocked_out & other.lets_in
+        | one.blocked_in & other.lets_out
+        | one.lets_in & other.blocked_out
+        | one.lets_out & other.blocked_in
+    )
+
+
+def _nearest(world: World, selector: Any) -> list[App]:
+    """The applications whose labels have most in common with a selector."""
+    wanted = {*(selector.get("matchLabels") or {}).values()}
+    # a name says more than a team and a role
+    shared = {
+        app.name: 2 * (app.name in wanted) + len(wanted.intersection(app.labels.values()))
+        for app in world.apps
+    }
+    return [app for app in world.apps if shared[app.name] == max(shared.values())]
 
 
 def put(policies: Iterable[Policy], specs: Mapping[str, Spec]) -> tuple[Policy, ...]:

@@ -17,7 +17,7 @@ from netarena_k8s.fault.table import (
     Fault,
     draw_one,
     harmful,
-    shows,
+    seen,
     sound,
     waits,
 )
@@ -77,8 +77,8 @@ def hides(world: World, faults: Sequence[Fault]) -> bool:
     """Whether each fault that is masked shows nowhere while that which masks it is there, and does
     when that alone is repaired."""
     masks = places([fault.policy for fault in faults], [fault.masks for fault in faults])
-    shown = unmasked(masks, lambda some: shows(world, [faults[number] for number in some]))
-    return next(shown, None) is None
+    found = unmasked(masks, lambda some: seen(world, [faults[number] for number in some]))
+    return next(found, None) is None
 
 
 def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
@@ -114,7 +114,7 @@ def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
             )
             if other is None or (ordered and bool(other.opened) == opening):
                 continue
-            if shows(world, [wide, other]) != shows(world, [wide]):
+            if seen(world, [wide, other]) != seen(world, [wide]):
                 continue
             after = (other.policy,) if ordered else ()
             both = [wide.model_copy(update={"masks": (other.policy,), "after": after}), other]

@@ -14,15 +14,17 @@ import copy
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from netarena.label import Catalogue
 from netarena.model import Action, JsonValue, Record
 from netarena.order import places
+from netarena_k8s.world.matrix import copied, flags, numbers
 from netarena_k8s.world.model import App, Net, Policy, Spec, World, target_port
 from netarena_k8s.world.opening import opened_by_each, selected_anew
 from netarena_k8s.world.stretch import difference, union
@@ -56,6 +58,11 @@ class Fault(Record):
     #: policies that must be repaired before this one, or its repair breaks or opens something
     after: tuple[str, ...] = ()
 
+    @cached_property
+    def wrong(self) -> Policy:
+        """The policy as it is shown."""
+        return Policy(name=self.policy, spec=self.spec)
+
     @model_serializer(mode="wrap")
     def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found: dict[str, Any] = dump(self)
@@ -78,12 +85,13 @@ class Scene:
     @property
     def spec(self) -> SpecDict:
         """The healthy spec, to be changed."""
-        return copy.deepcopy(dict(self.policy.spec))
+        return cast("SpecDict", copied(self.policy.spec))
 
-    @property
+    @cached_property
     def app(self) -> App | None:
         """The application that the policy is about, if it is about one."""
-        wanted = self.spec["podSelector"].get("matchLabels") or {}
+        selector = cast("Mapping[str, Any]", self.policy.spec["podSelector"])
+        wanted = selector.get("matchLabels") or {}
         for app in self.world.apps:
             if wanted and wanted.items() <= app.labels.items():
                 return app
@@ -91,8 +99,8 @@ class Scene:
 
     def other(self) -> App:
         """An application that the policy is not about."""
-        among = self.near or self.world.apps
-        return self.rng.choice([app for app in among if app is not self.app] or [*among])
+        among, own = self.near or self.world.apps, self.app
+        return self.rng.choice([app for app in among if app is not own] or [*among])
 
 
 Method: TypeAlias = Callable[[Scene], SpecDict | None]
@@ -607,29 +615,18 @@ def faulty(world: World, faults: Sequence[Fault]) -> tuple[Policy, ...]:
 
 
 def reached(world: World, faults: Sequence[Fault]) -> tuple[bool, ...]:
-    """Whether each pair works with ``faults``: what ``reach`` says, looked at where they are."""
-    return shows(world, faults)[: len(world.pairs)]
+    """Whether each pair works with ``faults``."""
+    return flags(seen(world, faults), len(world.pairs))
 
 
-def shows(world: World, faults: Sequence[Fault]) -> tuple[bool, ...]:
-    """Whether each pair works with ``faults``, then each use beside them.
-
-    Where a fault is on neither end, and on the other end of where it is, policies are healthy.
-    """
-    policies = faulty(world, faults)
-    net, healthy = Net(world, policies), world.healthy
-    about = selected_anew(world, world.policies, policies, None)
-    found = [*world.intended, *(True for _ in world.uses)]
-    uses = [
-        *((place, world.needs[place]) for name in about for place in world.places[name]),
-        *enumerate(world.uses, start=len(world.pairs)),
-    ]
-    for place, use in uses:
-        if use is None or not {use.source, use.target} & about:
-            continue
-        leaving, entering = (net if end in about else healthy for end in (use.source, use.target))
-        found[place] = leaving.leaves(use) and entering.enters(use)
-    return tuple(found)
+def seen(world: World, faults: Sequence[Fault]) -> int:
+    """The tested connections that work with ``faults``, as bits of ``world.matrix``."""
+    specs = {fault.policy: fault for fault in faults}
+    effects = (
+        world.effect(specs[policy.name].wrong) if policy.name in specs else effect
+        for policy, effect in zip(world.policies, world.effects, strict=True)
+    )
+    return world.matrix.sides(effects).both & world.wanted
 
 
 def draw(
@@ -692,20 +689,19 @@ def make_fault(world: World, kind: str, method: str, policy: Policy, spec: Spec)
     if spec == policy.spec:
         return None
     fault = Fault(kind=kind, method=method, policy=policy.name, spec=spec)
-    seen = shows(world, [fault])
-    rows = zip(world.pairs, world.intended, seen[: len(world.pairs)], strict=True)
-    wrong = [((pair.source, pair.target), wanted) for pair, wanted, now in rows if wanted != now]
-    works = seen[len(world.pairs) :]
-    stopped = [use for use, now in zip(world.uses, works, strict=True) if not now]
-    if not wrong and not stopped:
+    wrong = seen(world, [fault]) ^ world.works & world.wanted
+    if not wrong:
         return None
+    pairs = len(world.pairs)
+    ends = [(tuple(world.pairs[place]), place) for place in numbers(wrong) if place < pairs]
+    stopped = [str(world.matrix.uses[place]) for place in numbers(wrong >> pairs << pairs)]
     return fault.model_copy(
         update={
             "inject": patch(policy.spec, spec),
             "repair": patch(spec, policy.spec),
-            "broken": tuple(pair for pair, wanted in wrong if wanted),
-            "opened": tuple(pair for pair, wanted in wrong if not wanted),
-            "stopped": tuple(map(str, stopped)),
+            "broken": tuple(pair for pair, place in ends if world.works >> place & 1),
+            "opened": tuple(pair for pair, place in ends if not world.works >> place & 1),
+            "stopped": tuple(stopped),
         }
     )
 
@@ -742,38 +738,32 @@ def sound(world: World, faults: Sequence[Fault]) -> bool:
         if not any(left.intersection(waited[one]) for one in everything - left)
     ]
     some = {left: [faults[number] for number in sorted(left)] for left in lefts}
-    wanted = _wanted(world)
-    if any(shows(world, [one]) == wanted for one in faults):
+    wanted = world.works & world.wanted
+    if any(seen(world, [one]) == wanted for one in faults):
         return False
-    seen = {left: shows(world, left_) for left, left_ in some.items()}
+    states = {left: seen(world, left_) for left, left_ in some.items()}
     for left in lefts:
         for number in left:
             rest = left - {number}
-            if rest in seen and _harms(wanted, seen[left], seen[rest]):
+            if rest in states and harms(wanted, states[left], states[rest]):
                 return False
     between = [faulty(world, some[left]) for left in lefts if 0 < len(left) < len(faults)]
     return not _opens(world, faults, between)
 
 
-def _wanted(world: World) -> tuple[bool, ...]:
-    """What ``shows`` says of no fault."""
-    return (*world.intended, *(True for _ in world.uses))
-
-
-def _harms(wanted: Sequence[bool], before: Sequence[bool], after: Sequence[bool]) -> bool:
-    """Whether a pair or a use stops being as intended."""
-    rows = zip(before, after, wanted, strict=True)
-    return any(was == right != now for was, now, right in rows)
+def harms(wanted: int, before: int, after: int) -> int:
+    """The connections that stop being as ``wanted``; all are bits."""
+    return (after ^ wanted) & ~(before ^ wanted)
 
 
 def harmful(world: World, faults: Sequence[Fault], order: Sequence[int]) -> bool:
     """Whether repairs in this order break a pair, open one, or stop a use."""
-    left, wanted = [*range(len(faults))], _wanted(world)
-    before = shows(world, faults)
+    left, wanted = [*range(len(faults))], world.works & world.wanted
+    before = seen(world, faults)
     for number in order:
         left.remove(number)
-        after = shows(world, [faults[one] for one in left])
-        if _harms(wanted, before, after):
+        after = seen(world, [faults[one] for one in left])
+        if harms(wanted, before, after):
             return True
         before = after
     return False

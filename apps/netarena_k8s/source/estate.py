@@ -23,7 +23,7 @@ from netarena_k8s.source.varied import (
     draw_app,
     key_of,
 )
-from netarena_k8s.world.model import App, ContainerPort, Policy, ServicePort, World
+from netarena_k8s.world.model import App, ContainerPort, ServicePort, World, with_policies
 from netarena_k8s.world.plan import Grant, Group, Guest, Partner, Plan
 
 #: names say nothing of teams and roles
@@ -73,19 +73,16 @@ def estate(rng: random.Random, least: int, most: int) -> World:
     writer = Writer(apps, plan, tenant, _leaving(apps, keys, further, rng), rng)
     written = [deny_all(), *writer.write()]
 
-    def shop(policies: Iterable[Policy]) -> World:
-        return World(
-            apps=tuple(apps),
-            calls=tuple(calls),
-            policies=tuple(policies),
-            labels={SPACE_LABEL: tenant},
-            plan=plan.model_copy(update={"grants": tuple(further)}),
-        )
-
-    bare = shop(written)
+    bare = World(
+        apps=tuple(apps),
+        calls=tuple(calls),
+        policies=tuple(written),
+        labels={SPACE_LABEL: tenant},
+        plan=plan.model_copy(update={"grants": tuple(further)}),
+    )
     quiet = [app for app in apps if app.labels[role] == STORE]
     for _ in range(_TRIES):
-        found = shop(add_lookalikes(bare, quiet, rng))
+        found = with_policies(bare, add_lookalikes(bare, quiet, rng))
         # two decoys upon one application may together allow what neither does
         if found.intended == bare.intended:
             return found
@@ -261,11 +258,17 @@ def _with_ports(app: App, grants: Iterable[Grant]) -> App:
 
 def _calls(grants: Iterable[Grant], apps: Sequence[App]) -> list[tuple[str, str]]:
     """The pairs that are granted, in the order of pairs."""
-    ends = [(cast("Group", grant.source), cast("Group", grant.target)) for grant in grants]
+    granted = {
+        (source.name, target.name)
+        for grant in grants
+        for source in apps
+        if cast("Group", grant.source).has(source.labels)
+        for target in apps
+        if cast("Group", grant.target).has(target.labels)
+    }
     return [
         (source.name, target.name)
         for source in apps
         for target in apps
-        if source is not target
-        and any(one.has(source.labels) and other.has(target.labels) for one, other in ends)
+        if source is not target and (source.name, target.name) in granted
     ]

@@ -278,7 +278,10 @@ def _shares(rules: Sequence[Rule], rng: random.Random) -> Iterator[Any]:
 
 def draw_names(number: int, taken: Iterable[str], rng: random.Random) -> list[str]:
     """Names of policies, by the number of the request that they were made for, in any order."""
-    known = {*taken}
-    return rng.sample(
-        [name for n in range(1000, 9999) if (name := f"req-{n}") not in known], number
-    )
+    known, found = {*taken}, list[str]()
+    while len(found) < number:
+        name = f"req-{rng.randrange(1000, 9999)}"
+        if name not in known:
+            known.add(name)
+            found.append(name)
+    return found

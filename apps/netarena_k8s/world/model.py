@@ -24,6 +24,7 @@ from netarena.model import JsonValue, Record
 from netarena_k8s.world.block import network_of
 from netarena_k8s.world.ground import Ground
 from netarena_k8s.world.mark import labels_by
+from netarena_k8s.world.matrix import Effect, Matrix, flags, numbers
 from netarena_k8s.world.plan import Grant, Group, Guest, Plan, Use
 from netarena_k8s.world.policy import (
     EGRESS,
@@ -239,7 +240,32 @@ class World(Record):
     @cached_property
     def intended(self) -> tuple[bool, ...]:
         """Whether each pair is to work: what the healthy policies allow."""
-        return reach(self, self.policies)
+        return flags(self.works, len(self.pairs))
+
+    @cached_property
+    def works(self) -> int:
+        """The connections of ``matrix`` that the healthy policies allow, as bits."""
+        return self.matrix.sides(self.effects).both
+
+    @cached_property
+    def wanted(self) -> int:
+        """The connections of ``matrix`` that are tested, as bits: pairs, and granted uses."""
+        return (1 << len(self.pairs)) - 1 | self.works
+
+    @cached_property
+    def effects(self) -> tuple[Effect, ...]:
+        """The effect of each healthy policy."""
+        return tuple(self.effect(policy) for policy in self.policies)
+
+    def effect(self, policy: Policy) -> Effect:
+        """What a policy does in this world."""
+        return self.matrix.effect(policy.spec, policy.text)
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        """All pairs, then all named uses, on the embedded cluster."""
+        uses = [*self.needs, *(use for uses in self.named for use in uses)]
+        return Matrix(_place(self, "shop", {}, (), None).ground, uses)
 
     @cached_property
     def places(self) -> dict[str, tuple[int, ...]]:
@@ -261,8 +287,12 @@ class World(Record):
     @cached_property
     def granted(self) -> tuple[tuple[Use, ...], ...]:
         """The uses of each grant of the plan that the healthy policies allow."""
-        healthy = self.healthy
-        return tuple(tuple(filter(healthy.allows, uses)) for uses in self.named)
+        number, found = len(self.pairs), []
+        for uses in self.named:
+            places = enumerate(uses, start=number)
+            found.append(tuple(use for place, use in places if self.works >> place & 1))
+            number += len(uses)
+        return tuple(found)
 
     @cached_property
     def named(self) -> tuple[tuple[Use, ...], ...]:
@@ -458,6 +488,10 @@ def net_of(world: World, policies: tuple[Policy, ...], namespace: str = "shop") 
     return nets.get(policies, lambda: Net(world, policies, namespace=namespace))
 
 
+#: what of a world does not depend on its policies
+_LASTING = ("by_name", "pairs", "marks", "places", "named", "needs", "matrix")
+
+
 def with_policies(world: World, policies: Sequence[Policy]) -> World:
     """Return ``world`` with other policies, whose allowed pairs are the intended ones."""
     plain = World(
@@ -467,9 +501,11 @@ def with_policies(world: World, policies: Sequence[Policy]) -> World:
         labels=world.labels,
         plan=world.plan,
     )
-    pairs = zip(plain.pairs, plain.intended, strict=True)
-    calls = tuple((pair.source, pair.target) for pair, wanted in pairs if wanted)
-    return plain.model_copy(update={"calls": calls})
+    vars(plain).update({key: getattr(world, key) for key in _LASTING})
+    calls = (plain.pairs[place] for place in numbers(plain.works) if place < len(plain.pairs))
+    found = plain.model_copy(update={"calls": tuple((one.source, one.target) for one in calls)})
+    vars(found).update({key: getattr(plain, key) for key in (*_LASTING, "effects", "works")})
+    return found
 
 
 class _Place(NamedTuple):

@@ -103,7 +103,7 @@ class _Rule:
         whose = target if self._named else None
         found = self._ports.get(whose)
         if found is None:
-            found = self._ports[whose] = _stretches(self._entries, target)
+            found = self._ports[whose] = stretches_of(self._entries, target)
         return found
 
     def meets(self, other: Endpoint, namespaces: Mapping[str, Labels]) -> bool:
@@ -405,7 +405,7 @@ def _address(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(ip)
 
 
-def _stretches(entries: Sequence[Manifest] | None, target: Endpoint) -> Stretches:
+def stretches_of(entries: Sequence[Manifest] | None, target: Endpoint) -> Stretches:
     """The ports that the ``ports`` of a rule stand for on ``target``."""
     return union(*(_entry(entry, target) for entry in entries)) if entries else ALL
 

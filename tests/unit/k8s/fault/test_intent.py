@@ -7,7 +7,7 @@ import pytest
 from netarena_k8s.fault import intent
 from netarena_k8s.fault.intent import draw_intended
 from netarena_k8s.fault.mask import doubts
-from netarena_k8s.fault.table import faulty, shows
+from netarena_k8s.fault.table import faulty, seen
 from netarena_k8s.source.alter import alter
 from netarena_k8s.source.estate import estate
 
@@ -35,7 +35,7 @@ def test_every_fault_shows_alone_and_the_orders_are_proven(drawn):
     for world, faults in found:
         assert doubts(world, faults) == []
         for fault in faults:
-            assert shows(world, [fault]) != shows(world, ())
+            assert seen(world, [fault]) != seen(world, ())
             assert fault.broken or fault.opened or fault.stopped
 
 
@@ -51,7 +51,7 @@ def test_the_intended_spec_of_an_altered_policy_is_the_one_before_the_alteration
     shown, altered, _ = drawn
     policies = {policy.name: policy for policy in shown.policies}
     source = intent._Source(shown, altered, random.Random(1))
-    found = [source._draw(policies[name]) for name in altered]
+    found = [source.draft(policies[name]) for name in altered]
     before = [
         one
         for one, name in zip(found, altered, strict=True)
@@ -59,19 +59,65 @@ def test_the_intended_spec_of_an_altered_policy_is_the_one_before_the_alteration
     ]
     assert len(before) > len(altered) / 2
     for one in before:
-        assert one.meant != policies[one.policy].spec == altered[one.policy].spec
+        assert one.meant.spec != policies[one.policy].spec == altered[one.policy].spec
+
+
+def test_chosen_policies_are_kept_until_what_they_should_be_is_found(drawn, monkeypatch):
+    shown, altered, _ = drawn
+    chosen = []
+    choose = intent._Source.choose
+
+    def choose_and_note(self, number, **how):
+        chosen.append(choose(self, number, **how))
+        return chosen[-1]
+
+    monkeypatch.setattr(intent._Source, "choose", choose_and_note)
+    for number in range(1, 6):
+        chosen.clear()
+        found = draw_intended(shown, altered, number, random.Random(number))
+        assert found is not None
+        assert {fault.policy for fault in found[1]} == {one.name for one in chosen[0]}
+        assert len(chosen) == 1
+
+
+def test_every_policy_can_be_wrong(drawn):
+    shown, altered, _ = drawn
+    source = intent._Source(shown, altered, random.Random(1))
+    places = [policy for policy in shown.policies if policy.spec["podSelector"]]
+    for policy in places:
+        found = source.draw([policy], masked=False, ordered=False)
+        assert found is not None, policy.spec
+        assert found[0].policy == policy.name
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_partners_are_a_matching_of_all_policies(drawn, ordered):
+    shown, altered, _ = drawn
+    places = [policy for policy in shown.policies if policy.spec["podSelector"]]
+    partner = {}
+    for policy in places:
+        source = intent._Source(shown, altered, random.Random(5))
+        partner[policy.name] = source._partner(policy, ordered=ordered).name
+    # one may be left over where the number is odd
+    single = [name for name, other in partner.items() if partner[other] != name]
+    assert len(single) == len(places) % 2
 
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_couple_is_a_fault_and_one_that_it_hides(drawn, ordered):
     shown, altered, _ = drawn
-    rngs = map(random.Random, range(4))
-    sources = (intent._Source(shown, altered, rng) for rng in rngs)
-    tried = ((one, one.couple(ordered=ordered)) for one in sources)
-    source, drafts = next((source, drafts) for source, drafts in tried if drafts)
-    world = intent.meant(shown, drafts)
-    faults = source.faults(world, drafts)
-    assert faults is not None
-    assert any(fault.masks for fault in faults)
-    assert any(fault.after for fault in faults) == ordered
-    assert doubts(world, faults) == []
+    couples = []
+    for seed in range(8):
+        source = intent._Source(shown, altered, random.Random(seed))
+        first, second, *_ = source.choose(2, masked=True, ordered=ordered)
+        drafts = source._couple(first, second, ordered=ordered)
+        if drafts is not None:
+            couples.append((source, drafts))
+    assert couples
+    for source, drafts in couples:
+        world = intent.meant(shown, drafts)
+        faults = source.faults(world, drafts)
+        assert faults is not None
+        assert any(fault.masks for fault in faults)
+        assert any(fault.after for fault in faults) == ordered
+        assert doubts(world, faults) == []

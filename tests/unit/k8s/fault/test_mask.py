@@ -9,7 +9,7 @@ from netarena.order import hasty_orders, safe_orders
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault.mask import doubts, draw_number
-from netarena_k8s.fault.table import Fault, action_of, harmful, reached, shows, waits
+from netarena_k8s.fault.table import Fault, action_of, harmful, reached, seen, waits
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.source.estate import estate
 from netarena_k8s.world.model import reach
@@ -33,9 +33,9 @@ def test_what_is_masked_shows_as_the_last_one_left_and_in_no_pair_before(pair):
     (wide,) = [fault for fault in faults if fault.masks]
     (other,) = [fault for fault in faults if fault is not wide]
     assert wide.masks == (other.policy,)
-    right = shows(world, ())
-    assert shows(world, faults) == shows(world, [wide]) != right
-    assert shows(world, [other]) != right
+    right = seen(world, ())
+    assert seen(world, faults) == seen(world, [wide]) != right
+    assert seen(world, [other]) != right
 
 
 def test_the_proof_sees_a_mask_that_hides_nothing(pair):
@@ -70,7 +70,7 @@ def test_pairs_are_looked_at_where_faults_are_and_come_to_the_same(pair):
 @pytest.mark.slow
 def test_a_third_of_tickets_of_two_faults_and_more_have_a_mask():
     config = KubernetesConfig.parse(
-        {"briefing": "ticket", "num_apps": 20, "error_types": "faults_2", "num_queries": 2}
+        {"briefing": "ticket", "num_apps": 20, "error_types": "faults_2", "num_queries": 24}
     )
     queries = list(Kubernetes().generate(config, 2))
     masked = [query for query in queries if any("masks" in a.parameters for a in query.actions)]

@@ -1,0 +1,275 @@
+"""Evaluates all connections of a world at once: one bit for each connection.
+
+``policy.Rules`` answers for one connection at a time. Generators compare thousands of states that
+differ in one policy. Here the effect of each policy is computed once, as bits over the
+connections, and a state combines the effects of its policies. Both give the same answers; a test
+compares them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from netarena.kept import Memo
+from netarena_k8s.world.ground import Ground
+from netarena_k8s.world.plan import Use
+from netarena_k8s.world.policy import (
+    EGRESS,
+    INGRESS,
+    Endpoint,
+    Manifest,
+    Port,
+    matches,
+    policy_types,
+    selects,
+    stretches_of,
+)
+from netarena_k8s.world.stretch import contains
+
+#: effects and peers of a world that are cached
+_KEPT_EFFECTS, _KEPT_PEERS = 4096, 4096
+_NOBODY: frozenset[str] = frozenset()
+
+
+class Effect(NamedTuple):
+    """What one policy does, as bits over the connections."""
+
+    #: its egress is in force for the source
+    restricts_source: int
+    #: its egress lets the connection out
+    lets_out: int
+    #: its egress lets the source look up names
+    looks_up: int
+    #: its ingress is in force for the target
+    restricts_target: int
+    #: its ingress lets the connection in
+    lets_in: int
+
+
+class Sides(NamedTuple):
+    """What a state lets through, as bits over the connections."""
+
+    #: by the egress of the source, name lookups included
+    out: int
+    #: by the ingress of the target
+    into: int
+
+    @property
+    def both(self) -> int:
+        """The connections that work."""
+        return self.out & self.into
+
+
+class _Match(NamedTuple):
+    """The connections of which a peer matches the source and the target, and whether it matches
+    the name server."""
+
+    source: int
+    target: int
+    name_server: bool
+
+
+class Matrix:
+    """The connections ``uses`` of the pods of ``ground``; None stands for one that never works.
+
+    The name servers of ``ground`` are looked up together.
+    """
+
+    def __init__(self, ground: Ground, uses: Sequence[Use | None]) -> None:
+        self.uses = uses
+        self._ground = ground
+        #: connections that can work, and those that do not need a name lookup
+        self.every = self._unnamed = 0
+        self._by_source: dict[str, int] = {}
+        self._by_target: dict[str, int] = {}
+        #: port of the target -> the connections to it
+        self._by_port: dict[tuple[str, int, str], int] = {}
+        for number, use in enumerate(uses):
+            if use is None:
+                continue
+            bit = 1 << number
+            self.every |= bit
+            self._by_source[use.source] = self._by_source.get(use.source, 0) | bit
+            self._by_target[use.target] = self._by_target.get(use.target, 0) | bit
+            key = (use.target, use.port, use.protocol)
+            self._by_port[key] = self._by_port.get(key, 0) | bit
+            if use.source not in ground.pods or use.target not in ground.pods:
+                self._unnamed |= bit
+        self._ends = {name: ground.end(name) for name in {*self._by_source, *self._by_target}}
+        #: those that are no pods of the world
+        self._beside = sorted(self._ends.keys() - ground.pods.keys())
+        self._by_label: dict[tuple[str, str], set[str]] = {}
+        for name, pod in ground.pods.items():
+            for pair in pod.labels.items():
+                self._by_label.setdefault(pair, set()).add(name)
+        self._server = Endpoint("", ports=(Port(53, "UDP", "dns"),))
+        self._effects: Memo[str, Effect] = Memo(_KEPT_EFFECTS)
+        self._matches: Memo[str, _Match] = Memo(_KEPT_PEERS)
+        self._ports: Memo[str, tuple[int, bool]] = Memo(_KEPT_PEERS)
+        self._selected: Memo[str, tuple[int, int]] = Memo(_KEPT_PEERS)
+
+    def sides(self, effects: Iterable[Effect]) -> Sides:
+        """What a state of policies with these effects lets through."""
+        restricts_source = lets_out = looks_up = restricts_target = lets_in = 0
+        for one in effects:
+            restricts_source |= one.restricts_source
+            lets_out |= one.lets_out
+            looks_up |= one.looks_up
+            restricts_target |= one.restricts_target
+            lets_in |= one.lets_in
+        free = self.every & ~restricts_source
+        return Sides(
+            out=(lets_out | free) & (looks_up | free | self._unnamed),
+            into=lets_in | (self.every & ~restricts_target),
+        )
+
+    def effect(self, spec: Manifest, text: str) -> Effect:
+        """The effect of a policy; ``text`` is ``text_of(spec)``."""
+        return self._effects.get(text) or self._effects.keep(text, self._examine(spec))
+
+    def parts(self, spec: Manifest, direction: str) -> list[list[int]]:
+        """The connections that each peer of each rule lets through in one direction, as bits; a
+        rule without peers is one part."""
+        if direction not in policy_types(spec):
+            return []
+        sources, targets = self._select(spec.get("podSelector") or {})
+        rules, key = (
+            (spec.get("ingress"), "from") if direction == INGRESS else (spec.get("egress"), "to")
+        )
+        found = []
+        for rule in rules or ():
+            ports, _ = self._port(rule.get("ports") or ())
+            peers = [self._peer(peer) for peer in rule.get(key) or ()]
+            ends = [one.source if direction == INGRESS else one.target for one in peers]
+            mine = ports & (targets if direction == INGRESS else sources)
+            found.append([mine & end for end in ends] or [mine])
+        return found
+
+    def _examine(self, spec: Manifest) -> Effect:
+        types = policy_types(spec)
+        sources, targets = self._select(spec.get("podSelector") or {})
+        lets_out = lets_in = 0
+        looks_up = False
+        if EGRESS in types:
+            for rule in spec.get("egress") or ():
+                match, ports, lookup = self._rule(rule, "to")
+                lets_out |= match.target & ports
+                looks_up |= match.name_server and lookup
+        else:
+            sources = 0
+        if INGRESS in types:
+            for rule in spec.get("ingress") or ():
+                match, ports, _ = self._rule(rule, "from")
+                lets_in |= match.source & ports
+        else:
+            targets = 0
+        return Effect(
+            sources, sources & lets_out, sources if looks_up else 0, targets, targets & lets_in
+        )
+
+    def _select(self, selector: Manifest) -> tuple[int, int]:
+        """The connections of which a selector matches the source, and the target."""
+        text = json.dumps(selector)
+        found = self._selected.get(text)
+        if found is None:
+            source = target = 0
+            for name in self._pods(selector):
+                source |= self._by_source.get(name, 0)
+                target |= self._by_target.get(name, 0)
+            found = self._selected.keep(text, (source, target))
+        return found
+
+    def _rule(self, rule: Manifest, key: str) -> tuple[_Match, int, bool]:
+        """What the peers match, the connections to its ports, and whether lookups are one."""
+        peers: Sequence[Manifest] = rule.get(key) or ()
+        match = _Match(self.every, self.every, name_server=True)
+        if peers:
+            found = [self._peer(peer) for peer in peers]
+            source = target = 0
+            for one in found:
+                source |= one.source
+                target |= one.target
+            match = _Match(source, target, any(one.name_server for one in found))
+        return match, *self._port(rule.get("ports") or ())
+
+    def _peer(self, peer: Manifest) -> _Match:
+        text = json.dumps(peer)
+        found = self._matches.get(text)
+        if found is None:
+            ground, source, target = self._ground, 0, 0
+            spaces = ground.book.namespaces
+            for name in self._matching(peer):
+                source |= self._by_source.get(name, 0)
+                target |= self._by_target.get(name, 0)
+            server = all(matches(peer, ground.namespace, one, spaces) for one in ground.dns)
+            found = self._matches.keep(text, _Match(source, target, server))
+        return found
+
+    def _matching(self, peer: Manifest) -> Iterator[str]:
+        """The ends that a peer matches."""
+        ground = self._ground
+        spaces = ground.book.namespaces
+        for name in self._beside:
+            if matches(peer, ground.namespace, self._ends[name], spaces):
+                yield name
+        if "ipBlock" in peer:
+            for name, pod in ground.pods.items():
+                if matches(peer, ground.namespace, pod, spaces):
+                    yield name
+            return
+        space = peer.get("namespaceSelector")
+        if space is None or selects(space, spaces[ground.namespace]):
+            yield from self._pods(peer.get("podSelector") or {})
+
+    def _pods(self, selector: Manifest) -> set[str]:
+        """The pods that a selector matches."""
+        found = set(self._ground.pods)
+        for pair in (selector.get("matchLabels") or {}).items():
+            found &= self._by_label.get(pair, _NOBODY)
+        if expressions := selector.get("matchExpressions"):
+            rest: Manifest = {"matchExpressions": expressions}
+            found = {name for name in found if selects(rest, self._ground.pods[name].labels)}
+        return found
+
+    def _port(self, entries: Sequence[Manifest]) -> tuple[int, bool]:
+        """The connections to the ports that entries name, and whether they include lookups."""
+        if not entries:
+            return self.every, True
+        text = json.dumps(entries)
+        found = self._ports.get(text)
+        if found is None:
+            bits = 0
+            named = any(isinstance(entry.get("port"), str) for entry in entries)
+            plain = None if named else stretches_of(entries, self._server)
+            for (name, port, protocol), mine in self._by_port.items():
+                ports = stretches_of(entries, self._ends[name]) if plain is None else plain
+                if contains(ports, protocol, port):
+                    bits |= mine
+            lookup = contains(stretches_of(entries, self._server), "UDP", 53)
+            found = self._ports.keep(text, (bits, lookup))
+        return found
+
+
+def numbers(bits: int) -> Iterator[int]:
+    """The places of the bits that are set, rising."""
+    while bits:
+        last = bits & -bits
+        yield last.bit_length() - 1
+        bits ^= last
+
+
+def flags(bits: int, number: int) -> tuple[bool, ...]:
+    """The first ``number`` bits."""
+    text = f"{bits & ((1 << number) - 1):0{number or 1}b}"
+    return tuple(bit == "1" for bit in reversed(text))[:number]
+
+
+def copied(value: Any) -> Any:
+    """A copy of JSON that shares no list and no object with it."""
+    if isinstance(value, Mapping):
+        return {key: copied(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [copied(one) for one in value]
+    return value
