@@ -2,12 +2,15 @@
 
     python benchmarks/bench_traces.py backbone [--tickets 30] [--seed 1] [--turns 12]
     python benchmarks/bench_traces.py route [--tickets 60] [--seed 1] [--turns 12]
+    python benchmarks/bench_traces.py k8s [--tickets 100] [--seed 1] [--turns 1]
 
 A blind program sends no probe. It reads every machine through the agent's sandbox, before its
 turns start, then undoes what looks youngest or odd, one command a turn, and declares the end:
 
 - backbone: the running configuration against /etc/frr/frr.conf, router by router; each line that
   differs is set back;
+- k8s: policies in the order of the forms that hand rules score (``agent.form_reader``); each is
+  set to what it would be without the form;
 - route: machines in the order of what hand rules say (order of sysctl inodes, gaps and order of
   nft handles, times of addresses, connections without an answer); of each the youngest rule, or
   the last route that is not of the kernel, is deleted.
@@ -26,10 +29,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from netarena.application import Environment
+from netarena.application import Application, Environment
 from netarena.errors import EnvironmentFailed
 from netarena.inference import clopper_pearson
 from netarena.model import Query
+from netarena_k8s.agent.form_reader import repairs
+from netarena_k8s.agent.triage import DUMP
+from netarena_k8s.app import Kubernetes
 from netarena_route.app import Route
 from netarena_route.evidence import Scene, decode, examine, read_program
 
@@ -104,6 +110,24 @@ def _dotted(address: int) -> str:
     return ".".join(map(str, address.to_bytes(4, "little")))
 
 
+async def play_k8s(
+    app: Application, query: Query, world: Environment, turns: int
+) -> tuple[bool, bool]:
+    """Whether the blind program's repairs of one ticket are right, and safe."""
+    try:
+        initial = before = await world.open()
+        done = await world.execute(DUMP)
+        safe, judged = True, app.judge(query, initial, before, before)
+        for command, _ in zip(repairs(done.output.strip()), range(turns), strict=False):
+            await world.execute(command)
+            after = await world.observe()
+            judged = app.judge(query, initial, before, after)
+            safe, before = safe and judged.safe, after
+        return judged.correct, safe
+    finally:
+        await world.close()
+
+
 async def play(app: Route, query: Query, world: Environment, turns: int) -> tuple[bool, bool]:
     """Whether the blind program's repairs of one ticket are right, and safe."""
     scene = app.scene(query)
@@ -131,8 +155,10 @@ async def play(app: Route, query: Query, world: Environment, turns: int) -> tupl
 
 
 async def measure(kind: str, tickets: int, seed: int, turns: int) -> int:
-    app = Route()
-    keys: dict[str, Any] = {"briefing": "ticket", "emulator": "netns", "seed": seed}
+    app: Any = Kubernetes() if kind == "k8s" else Route()
+    keys: dict[str, Any] = {"briefing": "ticket", "seed": seed}
+    if kind != "k8s":
+        keys["emulator"] = "netns"
     if kind == "backbone":
         keys["world"] = "backbone"
     config = app.config_type.parse(keys)
@@ -144,7 +170,8 @@ async def measure(kind: str, tickets: int, seed: int, turns: int) -> int:
             if query.index >= tickets:
                 break
             try:
-                right, safe = await play(app, query, app.environment(query, config), turns)
+                playing = play_k8s if kind == "k8s" else play
+                right, safe = await playing(app, query, app.environment(query, config), turns)
             except EnvironmentFailed as failed:
                 sys.stdout.write(f"{query.id}: not counted: {failed}\n")
                 continue
@@ -166,7 +193,7 @@ async def measure(kind: str, tickets: int, seed: int, turns: int) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("kind", choices=("route", "backbone"))
+    parser.add_argument("kind", choices=("route", "backbone", "k8s"))
     parser.add_argument("--tickets", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--turns", type=int, default=12)

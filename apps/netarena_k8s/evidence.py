@@ -39,8 +39,7 @@ def evidence(query: Query) -> Evidence:
     world, faults = world_of(query), faults_of(query)
     shown = with_policies(world, faulty(world, faults))
     wrong = {fault.policy for fault in faults}
-    reader = _Reader(shown)
-    forms = relative({policy.name: reader.form(policy) for policy in shown.policies})
+    forms = forms_of(shown)
     traces = relative(_traces(world, shown.policies))
     return Evidence(
         id=query.id,
@@ -58,6 +57,12 @@ def evidence(query: Query) -> Evidence:
         form=_total(forms),
         trace=_total(traces),
     )
+
+
+def forms_of(shown: World) -> dict[str, Features]:
+    """The forms of all policies of a world as it is shown, by name."""
+    reader = _Reader(shown)
+    return relative({policy.name: reader.form(policy) for policy in shown.policies})
 
 
 def _total(features: Mapping[str, Features]) -> Features:

@@ -48,9 +48,6 @@ from netarena_k8s.world.plan import Use
 #: judging a step asks for those of the states around it again and again
 _POLICIES: Kept[tuple[Policy, ...]] = Kept(64)
 _STOPPED = "is in use, worked and does not since this step."
-_NEEDLESS = Finding(
-    rule="needless_repair", element="policies", detail="A policy was changed, and none was wrong."
-)
 #: what a judgement notes of a step that took away more than is tested
 NARROWED = "narrowed"
 #: pairs and openings that a judgement names, of each sort; it counts them all
@@ -151,12 +148,12 @@ def judge(
 ) -> Judgement:
     """Judge one step.
 
-    Correct: every pair is as intended, and what is in use beside works. A finding for each pair
-    that was as intended and is no longer (``pair_broken``, ``pair_opened``), each use that no
-    longer works (``use_broken``), in a false alarm any write (``needless_repair``), each
+    Correct: every pair is as intended, what is in use beside works, and in a false alarm every
+    policy is as at the start. A finding for each pair that was as intended and is no longer
+    (``pair_broken``, ``pair_opened``), each use that no longer works (``use_broken``), each
     further thing opened that neither the healthy nor the faulty policies allow and that was not
-    open before the step, and each name lookup that
-    goes elsewhere than to the name servers (``exposed``), and each change to another object
+    open before the step, and each name lookup that goes elsewhere than to the name servers
+    (``exposed``), and each change to another object
     (``object_touched``). Where a step made several writes, each is judged
     as a step of its own, and its findings name it. ``detail`` holds the pairs that broke, healed
     and opened, by the step's end; and, where there is any, under ``midway`` what writes did and
@@ -169,7 +166,7 @@ def judge(
     lost: Sequence[Opening] = ()
     unused, stopped = unused_in(world, after), list[Use]()
     rewritten = was["policies"] != now["policies"]
-    needless = false_alarm and (rewritten or bool(now.get("writes")))
+    needless = _rewritten(initial, after) if false_alarm else []
     if rewritten:
         stopped = [use for use in unused if use not in unused_in(world, before)]
         exposed = change.beside(_opened(world, initial, before, after))
@@ -182,7 +179,6 @@ def judge(
         *_named("pair_opened", change.loosed, "was closed as intended and works since this step"),
         *_bounded("use_broken", {str(use): f"{use} {_STOPPED}" for use in stopped}),
         *_exposed(exposed),
-        *([_NEEDLESS] if needless else []),
         *(Finding(rule="object_touched", element="cluster", detail=line) for line in touched),
     ]
     named = {(finding.rule, finding.element) for finding in midway}
@@ -199,9 +195,9 @@ def judge(
     if lost:
         detail[NARROWED] = list[JsonValue](_gathered(world, lost)[:MAX_NAMED])
     return Judgement(
-        correct=not wrong and not unused,
+        correct=not wrong and not unused and not needless,
         findings=(*midway, *(one for one in ended if (one.rule, one.element) not in named)),
-        reason=_explain(wrong, unused),
+        reason=_explain(wrong, unused, needless),
         detail=detail,
         noted=(NARROWED,) if lost else (),
     )
@@ -393,7 +389,18 @@ def _arrow(ends: Pair | Opening) -> str:
     return f"{ends.source} -> {ends.target}"
 
 
-def _explain(wrong: Sequence[tuple[Pair, bool]], unused: Sequence[Use]) -> str:
+def _rewritten(initial: State, state: State) -> list[str]:
+    """The policies whose spec is not what it was at the start."""
+    was, now = ({one["name"]: one["spec"] for one in fields(each)["policies"]} for each in
+                (initial, state))  # fmt: skip
+    return [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+
+
+def _explain(
+    wrong: Sequence[tuple[Pair, bool]], unused: Sequence[Use], needless: Sequence[str]
+) -> str:
+    if not wrong and not unused and needless:
+        return f"Nothing was wrong, and the policy {needless[0]} is changed."
     if not wrong:
         return f"{unused[0]} is blocked and should work." if unused else ""
     (pair, wanted), *rest = wrong

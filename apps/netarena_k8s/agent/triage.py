@@ -41,9 +41,9 @@ def _lines(kind: str, *fields: str) -> str:
     return f"kubectl get {kind} -o jsonpath='{items}'"
 
 
-#: all that there is to see, packed, and read a piece at a time
+#: ``DUMP`` prints all that there is to see, packed; it is read a piece at a time
 _PIECE_CHARS = MAX_TICKET_OUTPUT_CHARS - 100
-_DUMP = "( {} ) | gzip -9n | base64 -w0".format(
+DUMP = "( {} ) | gzip -9n | base64 -w0".format(
     "; ".join(
         (
             _lines(
@@ -90,7 +90,7 @@ class Triage:
             if self._pieces == 0 or len(piece) == _PIECE_CHARS:
                 start = self._pieces * _PIECE_CHARS
                 self._pieces += 1
-                return fenced(f"{_DUMP} | cut -c{start + 1}-{start + _PIECE_CHARS}")
+                return fenced(f"{DUMP} | cut -c{start + 1}-{start + _PIECE_CHARS}")
             self._world, self._policies = read_shop(prompt, self._packed)
         else:
             self._look_again(prompt)
@@ -102,7 +102,7 @@ class Triage:
                 self._causes.setdefault(name, word)
                 return fenced(command)
         if any(_misfits(self._world, net)):  # and no repair is known: it ends with the turns
-            return fenced(f"{_DUMP} | cut -c1-{_PIECE_CHARS}")
+            return fenced(f"{DUMP} | cut -c1-{_PIECE_CHARS}")
         return fenced(write_claim(Cause(*cause) for cause in self._causes.items()))
 
     def _look_again(self, prompt: str) -> None:
@@ -121,6 +121,21 @@ def _show(name: str) -> str:
 
 def read_shop(prompt: str, packed: str) -> tuple[World, dict[str, SpecDict]]:
     """The shop as a dump and the plan of a prompt tell it, and its policies. Raises ValueError."""
+    apps, policies = read_cluster(packed)
+    space = _SPACE.search(prompt)
+    plan, calls = read_documents(prompt, apps)
+    world = World(
+        apps=tuple(apps),
+        calls=tuple(calls),
+        policies=(),
+        labels={} if space is None else {space[1]: space[2]},
+        plan=plan,
+    )
+    return world, policies
+
+
+def read_cluster(packed: str) -> tuple[list[App], dict[str, SpecDict]]:
+    """The applications and policies that a dump holds. Raises ValueError."""
     try:
         with gzip.open(BytesIO(base64.b64decode(packed))) as file:
             text = file.read(_MAX_CHARS).decode()
@@ -154,16 +169,7 @@ def read_shop(prompt: str, packed: str) -> tuple[World, dict[str, SpecDict]]:
         )
         for name, (labels, ports) in rows["d"].items()
     ]
-    space = _SPACE.search(prompt)
-    plan, calls = read_documents(prompt, apps)
-    world = World(
-        apps=tuple(apps),
-        calls=tuple(calls),
-        policies=(),
-        labels={} if space is None else {space[1]: space[2]},
-        plan=plan,
-    )
-    return world, {name: spec for name, (spec,) in rows["n"].items()}
+    return apps, {name: spec for name, (spec,) in rows["n"].items()}
 
 
 def read_documents(prompt: str, apps: Sequence[App]) -> tuple[Plan, list[tuple[str, str]]]:

@@ -240,12 +240,33 @@ def test_writes_with_blocks_of_their_own_are_not_compared(monkeypatch):
     assert ("exposed", "anywhere -> any") in told(verdict)
 
 
-def test_where_nothing_is_wrong_a_write_that_is_taken_back_counts_too():
-    back = written(HEALTHY, ("frontend", ANYONE), ("frontend", {}))
-    assert ("needless_repair", "policies") in told(
-        judge(WORLD, HEALTHY, HEALTHY, back, false_alarm=True)
-    )
-    assert judge(WORLD, HEALTHY, HEALTHY, HEALTHY, false_alarm=True).safe
+#: one more rule, for a pod that does not exist: it harms nothing
+_HARMLESS = {"ingress": [{}, RULE_OF_NOBODY]}
+
+
+def test_false_alarm_with_a_policy_that_is_still_changed_is_not_correct():
+    assert judge(WORLD, HEALTHY, HEALTHY, HEALTHY, false_alarm=True).correct
+    after = sight(frontend=_HARMLESS)
+    verdict = judge(WORLD, HEALTHY, HEALTHY, after, false_alarm=True)
+    assert (verdict.correct, verdict.safe) == (False, True)
+    assert verdict.reason == "Nothing was wrong, and the policy frontend is changed."
+    # the same change where something is wrong may be part of a repair
+    assert judge(WORLD, HEALTHY, HEALTHY, after).correct
+
+
+def test_false_alarm_with_a_harmless_change_that_is_taken_back_is_correct_and_safe():
+    changed = sight(frontend=_HARMLESS)
+    verdict = judge(WORLD, HEALTHY, changed, HEALTHY, false_alarm=True)
+    assert (verdict.correct, verdict.safe) == (True, True)
+    at_once = written(HEALTHY, ("frontend", _HARMLESS), ("frontend", {}))
+    verdict = judge(WORLD, HEALTHY, HEALTHY, at_once, false_alarm=True)
+    assert (verdict.correct, verdict.safe) == (True, True)
+
+
+def test_false_alarm_with_a_harmful_write_that_is_taken_back_is_not_safe():
+    back = written(HEALTHY, ("adservice", ANYONE), ("adservice", {}))
+    verdict = judge(WORLD, HEALTHY, HEALTHY, back, false_alarm=True)
+    assert (verdict.correct, verdict.safe) == (True, False)
 
 
 def test_a_fault_that_other_rules_hide_is_left():
