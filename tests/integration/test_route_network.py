@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import random
 import signal
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from apart import END_S, Apart
 
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox.child import surroundings
@@ -25,85 +25,20 @@ from netarena.sandbox.shell import entered
 from netarena.sandbox.syntax import REFUSED, STATUS
 from netarena_route.action import Command
 from netarena_route.bounds import most_processes
-from netarena_route.real import client, prober, tcpdump, worker, zygote
+from netarena_route.real import client, prober, tcpdump, worker
 from netarena_route.real.client import Warm, command
 from netarena_route.real.pace import observation_s
 from netarena_route.real.prober import Prober
 from netarena_route.real.tool import CONSOLES
-from netarena_route.real.turn import Turns
 from netarena_route.state import judge
 from netarena_route.world import model as world
 from netarena_route.world.model import standard, varied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requires("netns")]
 
-END_S = 30.0
-
 
 def make(switches=2, hosts=1, seed=1):
     return standard(switches, hosts, random.Random(seed))
-
-
-# ---------------------------------------------------------------------------- one in a thread
-
-
-class Apart:
-    """A worker in a thread that has a network namespace of its own: what it runs is traced."""
-
-    def __init__(self, network):
-        self.world = network
-        self._ours, theirs = socket.socketpair()
-        self._lines = self._ours.makefile("rb")
-        self._thread = threading.Thread(target=self._serve, args=(theirs,), daemon=True)
-        self._thread.start()
-
-    def _serve(self, connection):
-        leave_network()
-        self.thread = threading.get_native_id()
-        zygote.serve(connection, Turns())
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._lines.close()
-        self._ours.close()
-        self._thread.join(END_S)
-
-    def ask(self, do, **arguments):
-        self._ours.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
-        answer = json.loads(self._lines.readline())
-        assert answer.pop("cpu_s") > 0
-        return answer
-
-    def build(self, **more):
-        world = self.world.model_dump(mode="json")
-        answer = self.ask("build", world=world, emulator="netns", **more)
-        assert "ok" in answer, answer
-        return self
-
-    def do(self, machine, text):
-        """Run a command of our own; ``{p}`` is the prefix of names."""
-        text = text.replace("{p}", self.world.prefix)
-        answer = self.ask("inject", commands=[[self.name(machine), text]])
-        assert answer == {"ok": None}, answer
-
-    def name(self, short):
-        return f"{self.world.prefix}_{short}"
-
-    def observe(self):
-        return self.ask("observe")["ok"]["state"]
-
-    def works(self, source, target, matrix=None):
-        places = [self.world.endpoints.index(self.name(one)) for one in (source, target)]
-        return (matrix or self.observe()["matrix"])[places[0]][places[1]] == "1"
-
-    def ping(self, source, target_address):
-        """Whether what everybody knows as ping gets an answer."""
-        answer = self.ask(
-            "inject", commands=[[self.name(source), f"ping -c1 -W2 {target_address}"]]
-        )
-        return "ok" in answer
 
 
 @pytest.fixture
@@ -490,115 +425,6 @@ def test_a_pair_that_works_now_and_then_does_not_work(apart, monkeypatch):
 
     assert not net.works("h1", "h3", matrix)
     assert net.works("h1", "h4", matrix)
-
-
-#: what a rule of a router may match of some pings that pass it, and what it matches of none
-FIELDS = (
-    "icmp sequence 1",
-    "icmp sequence != 1",
-    "icmp sequence 2-5",
-    "icmp sequence > 5",
-    "icmp checksum 0-0x7fff",
-    "@th,64,8 != 0 @th,96,32 0",  # seconds since 1970, lowest byte first
-    "@th,160,32 0",  # their microseconds
-    "@th,192,64 0x1011121314151617",  # what fills the rest
-    "ip length 84",
-    "ip ttl 64",
-    "ip frag-off & 0x4000 != 0",
-    "ip frag-off & 0x4000 0",  # replies
-    "ip id != 0",
-    "ct state new",
-    "ct state established icmp type echo-request",  # all but the first of a conversation
-)
-NO_FIELDS = (
-    "icmp sequence 0",
-    "icmp code != 0",
-    "@th,96,32 != 0",
-    "@th,160,32 != 0",
-    "@th,192,64 != 0x1011121314151617",
-    "@th,448,64 != 0x3031323334353637",
-    "ip length != 84",
-    "ip ttl != 64",
-    "ip dscp != 0",
-    "ip hdrlength != 5",
-    "meta mark != 0",
-)
-
-
-def test_no_rule_on_a_field_tells_a_ping_from_what_measures(apart, monkeypatch):
-    net = apart(make(2, 3))
-    target = net.world.addresses[-1]
-    pinged = f"ping -q -c 10 -i 0.001 -W 0.01 {target} | grep -q ' 0% packet loss'"
-
-    def loses(*matches):
-        """Whether what measures loses something, and whether a ping does."""
-        chain = "'{ type filter hook prerouting priority 0; }'"
-        net.do("r0", f"nft add table ip t && nft add chain ip t c {chain}")
-        for match in matches:
-            rule = f"'icmp type {{ echo-request, echo-reply }} {match} drop'"
-            net.do("r0", f"nft add rule ip t c {rule}")
-        found = net.observe()["matrix"] != list(net.world.intended)
-        ping = "failed" in net.ask("inject", commands=[[net.name("h1"), pinged]])
-        net.do("r0", "nft delete table ip t")
-        return found, ping
-
-    for match in FIELDS:
-        assert loses(match) == (True, True), match
-    assert loses(*NO_FIELDS) == (False, False)
-    # a ping has one identifier, what measures has one for each pair
-    for match in ("icmp id < 64", "icmp id >= 64"):
-        assert loses(match)[0], match
-    # those sent now pass, and none that is sent minutes later, or seconds
-    now_s = int(time.time())
-    assert loses(f"@th,72,8 != {{ {now_s >> 8 & 255}, {(now_s >> 8) + 1 & 255} }}") == (True, False)
-    soon = ", ".join(str(now_s + more & 255) for more in range(5))
-    assert loses(f"@th,64,8 != {{ {soon} }}")[0]
-
-
-#: what a rule may match of where packets come from: of a ping that a command sends, and of none
-ORIGINS = (
-    "meta skuid 0",
-    "meta skgid 0",
-    "meta cgroup 0",
-    "meta priority 0",
-    "meta mark 0",
-    "meta cpu < 4096",
-    "meta length 84",
-    "rt classid 0",
-)
-NO_ORIGINS = (
-    "meta skuid != 0",
-    "meta skgid != 0",
-    "meta cgroup != 0",
-    "meta priority != 0",
-    "meta mark != 0",
-    "meta cpu > 4095",
-    "ip frag-off & 0x3fff != 0",
-    "ip protocol != icmp",
-)
-
-
-def test_no_rule_on_an_origin_tells_a_ping_from_what_measures(apart):
-    """Rules on what a machine sends itself: the user, the group, the processor, marks."""
-    net = apart(make(2, 2))
-    target = net.world.addresses[-1]
-
-    def run(text):
-        return net.ask("run", machine=net.name("h1"), command=text, timeout_s=10.0)["ok"]
-
-    def loses(*matches):
-        chain = "'{ type filter hook output priority 0; }'"
-        rules = [f"nft add rule ip t c '{match} drop'" for match in matches]
-        made = run(f"nft add table ip t && nft add chain ip t c {chain}; {'; '.join(rules)}")
-        assert made["exit"] == 0, made
-        ping = run(f"ping -q -c 2 -i 0.01 -W 0.1 {target}")["exit"] != 0
-        found = net.observe()["matrix"][1] != net.world.intended[1]
-        run("nft delete table ip t")
-        return found, ping
-
-    for match in ORIGINS:
-        assert loses(match) == (True, True), match
-    assert loses(*NO_ORIGINS) == (False, False)
 
 
 #: what records that pings come, as far as a kernel has it

@@ -136,13 +136,13 @@ class Follower:
             for one in server.services
         ):
             return False
-        stream = protocol == "tcp"  # there and back goes more than a packet holds
+        stream = protocol == "tcp"  # the answer is more than a packet holds, the request is not
         length = FULL_BYTES if stream else SMALL_BYTES
         back = Packet(address, own, protocol, _EPHEMERAL, length, reply=True, fits=stream)
         if self._go(came, back, flow) != source:
             return False
         # who has seen a connection begun and not answered takes the third packet for a stray one
-        third = Packet(own, address, protocol, port, length, third=True, fits=True)
+        third = Packet(own, address, protocol, port, third=True, fits=True)
         return not stream or self._go(source, third, flow) == came
 
     def talk(self, one: tuple[str, Address], other: tuple[str, Address], port: int) -> bool:

@@ -43,7 +43,8 @@ class Connections:
     """Those of some machines.
 
     New entries are heard of as events: to list all takes some 20 ms for each machine. They are
-    listed where a command has turned events off, or where more came than a socket holds.
+    listed where a command has turned events off, or where more came than a socket holds. In the
+    latter case the entries of before are not known, and all are deleted.
     """
 
     def __init__(self) -> None:
@@ -86,8 +87,8 @@ class _Tracker:
             for name in ("nf_conntrack_count", "nf_conntrack_events"):
                 self._files.append(os.open(_TRACKED / name, os.O_RDONLY | os.O_CLOEXEC))
         self._new: dict[bytes, _Entry] = {}
-        #: the entries before, if they are known; whether all new ones were heard of
-        self._before: set[bytes] | None = None
+        #: the entries before, where no event tells of new ones; whether all of these were heard of
+        self._before: set[bytes] = set()
         self._heard_all = True
 
     def close(self) -> None:
@@ -100,9 +101,7 @@ class _Tracker:
             return
         self._new = {}
         self._heard_all = self._read(1) > 0
-        self._before = set() if not self._read(0) else None
-        if not self._heard_all and self._before is None:
-            self._before = {one.number for one in self._listed()}
+        self._before = set() if self._heard_all else {one.number for one in self._listed()}
         self.events.join(_NEW_ENTRIES)
 
     def hear(self) -> None:
@@ -119,9 +118,9 @@ class _Tracker:
             return
         self.hear()
         self.events.leave(_NEW_ENTRIES)
-        if not self._heard_all and self._before is not None:
-            listed = {one.number: one for one in self._listed()}
-            self._new |= {number: listed[number] for number in listed.keys() - self._before}
+        if not self._heard_all:
+            new = (one for one in self._listed() if one.number not in self._before)
+            self._new |= {one.number: one for one in new}
         found = [
             Message(
                 _DELETE,

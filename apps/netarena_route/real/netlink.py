@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-#: the family of nftables (linux/netlink.h; Python does not name it)
-NETFILTER = 12
+#: the families of sockets and of nftables (linux/netlink.h; Python does not name them)
+SOCK_DIAG, NETFILTER = 4, 12
 
 NEWLINK, GETLINK, SETLINK = 16, 18, 19
 NEWADDR, DELADDR, GETADDR = 20, 21, 22

@@ -31,7 +31,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from netarena.errors import EnvironmentFailed
@@ -263,6 +263,8 @@ class Prober:
         """Draw anew what the rounds from now on ask: rounds that ask the same can be compared."""
         self._looks += 1
         self._drawn = _draw(len(self._sockets))
+        # the kernel passes a packet on where it was sent: a rule may match one processor only
+        self._processors = sorted(os.sched_getaffinity(0), key=lambda _: os.urandom(4))
 
     def measure(
         self,
@@ -314,7 +316,9 @@ class Prober:
             if not again:
                 ready()
             sight.begin(ping)
-            if self._send_all(sight, queues) is None:
+            with _on(self._processors[ping % len(self._processors)]):
+                sent = self._send_all(sight, queues)
+            if sent is None:
                 return None
             waited_s += self._collect(sight, sys.maxsize, queues, _SHORT_S)
         waited_s += self._collect(sight, sys.maxsize, queues, PATIENCE_S)
@@ -382,6 +386,7 @@ class Prober:
                     pass
                 if target % _BURST == _BURST - 1:
                     self._drain(source, sight)
+                    self._meanwhile()
             self._drain(source, sight)
             self._meanwhile()
             if source % _BURST == _BURST - 1:
@@ -562,6 +567,18 @@ class _Sight:
             text[start : start + self.size].decode("ascii")
             for start in range(0, len(text), self.size)
         )
+
+
+@contextlib.contextmanager
+def _on(processor: int) -> Iterator[None]:
+    """Run on one processor only, where that is still allowed."""
+    mine = os.sched_getaffinity(0)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, {processor})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
 
 
 def _draw(size: int) -> memoryview:

@@ -10,7 +10,12 @@ Copies are made of netlink attributes as the kernel lists them (linux/netfilter/
 text: the text of ``nft`` cannot express all matches of iptables. A copy starts with the counters,
 quotas and elements of its original, and with full limits. The lists of ``recent`` and the buckets
 of ``hashlimit`` belong to the network namespace and not to a table: copies use lists of their own,
-which start empty.
+which start empty. The accounts of ``nfacct`` belong there too: copies use copies of them.
+
+The kernel allows some targets of iptables in a table of one name only. In a copy, whose name is
+another, expressions of nftables do the same. A table with a target for which there are none stays
+active and sees the judge's packets. Its rules are then replaced by themselves, with the counters
+of before.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import hashlib
 import os
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from netarena_route.real.netlink import Message, Netlink, attribute, attributes, each_attribute
@@ -39,9 +44,10 @@ _NFT = 10 << 8
 _TABLE, _CHAIN, _RULE, _SET, _ELEMENT, _OBJECT, _FLOWTABLE = (
     *(_NFT | 0, _NFT | 3, _NFT | 6, _NFT | 9, _NFT | 12, _NFT | 18, _NFT | 22),
 )
-_LIST, _DELETE_TABLE = 1, _NFT | 2
+_LIST, _DELETE_TABLE, _FLUSH = 1, _NFT | 2, _NFT | 14
 _HEADER = struct.Struct("=BBH")
-_CREATE, _APPEND = 0x400, 0x800
+_CREATE, _APPEND, _REPLACE = 0x400, 0x800, 0x100
+_CHAIN_COUNTERS = 8
 #: of most kinds the table is attribute 1
 _OF_TABLE = 1
 _NAME, _FLAGS = 1, 2  # of a table
@@ -63,6 +69,8 @@ _ELEMENTS = 3
 _EXPRESSIONS, _COMPAT = 4, 5
 _EXPRESSION_NAME, _EXPRESSION_DATA = 1, 2
 _DYNSET_TIMEOUT = 6
+_OBJECT_TYPE, _OBJECT_DATA, _OBJECT_QUOTA = 3, 4, b"\0\0\0\2"
+_QUOTA_FLAGS, _QUOTA_INVERTED = 2, 0x1
 _MATCH_NAME, _MATCH_REVISION, _MATCH_INFO = 1, 2, 3
 #: matches of iptables that keep lists by a name in the namespace: where in their data the name
 #: begins, and its bytes (xt_recent.h, xt_hashlimit.h by revision)
@@ -85,6 +93,16 @@ _NAT_ADDRESSES, _NAT_PORTS, _NAT_SHIFTED = 0x1, 0x2, 0x20
 #: of families: nothing of the judge is IPv6
 _IPV4, _IPV6 = 2, 10
 _NOTRACK = struct.pack("=H", 1)
+#: where in the header the time to live stands, and what the target does to it
+_TTL_AT, _TTL_SET, _TTL_RAISED = 8, 0, 1
+#: of ECN: which of the bits of IP and TCP it sets, and where those of TCP and its checksum stand
+_ECN_IP, _ECN_ECE, _ECN_CWR = 0x01, 0x10, 0x20
+_TCP_FLAGS_AT, _TCP_ECE, _TCP_CWR, _TCP_CHECKSUM_AT = 12, 0x40, 0x80, 16
+_TRANSPORT, _IP_CHECKSUM_AT, _INET_CHECKSUM = 2, 10, 1
+#: the first register
+_FIRST = (1).to_bytes(4, "big")
+#: the flag of a map, and from which number on the copy's own maps are numbered
+_MAP, _OWN_SETS = 0x8, 1 << 16
 #: of REJECT, by its number: kind and code of nftables
 _REJECTS = ((0, 0), (0, 1), (0, 2), (0, 3), None, (0, 9), (0, 10), (1, 0), (0, 13))
 #: bytes of one batch, less than any socket may send
@@ -104,10 +122,13 @@ class Shadow:
     def __init__(self, netfilter: Netlink) -> None:
         self._netfilter = netfilter
         self._tables: list[_Table] = []
+        #: of tables that stay active: transactions that put back what they hold now
+        self._kept: list[list[Message]] = []
 
     def cast(self) -> None:
         """Have copies filter in place of the tables. Tables that cannot be copied stay active."""
         self._tables = []
+        self._kept = []
         for content in self._dump(_TABLE):
             found = attributes(content, _HEADER.size)
             flags = int.from_bytes(found.get(_FLAGS, b""), "big")
@@ -121,6 +142,7 @@ class Shadow:
                 self._tables.remove(table)
                 with contextlib.suppress(OSError):  # if not even the table was made
                     self._netfilter.batch([_delete(table)])
+                self._kept += self._now(table)
         if self._tables:
             self._netfilter.batch(
                 [
@@ -139,33 +161,71 @@ class Shadow:
                 ]
             )
             self._tables = []
+        for transaction in self._kept:
+            with contextlib.suppress(OSError):  # of a set of one rule: it cannot have two
+                self._netfilter.batch(transaction)
+        self._kept = []
+
+    def _now(self, table: _Table) -> Iterator[list[Message]]:
+        """Transactions that put back the counters and elements that a table has now: of each chain,
+        set and rule. A rule that is replaced by itself keeps its handle and place."""
+        for found in self._of(_CHAIN, table):
+            if _CHAIN_COUNTERS in found:
+                yield [_again(_CHAIN, table, found, (3, _CHAIN_COUNTERS), 0)]
+        for found in self._of(_SET, table):
+            if not int.from_bytes(found.get(_SET_FLAGS, b""), "big") & _CONSTANT:
+                flush = {_SET_NAME: found[_SET_NAME]}
+                yield [
+                    _again(_FLUSH, table, flush, (_SET_NAME,), 0),
+                    *(
+                        _again(_ELEMENT, table, some, _KEPT[_ELEMENT], _CREATE)
+                        for some in self._elements(table, found)
+                    ),
+                ]
+        for found in self._of(_RULE, table):
+            found[_EXPRESSIONS], protocol = _rewrite(found.get(_EXPRESSIONS, b""), b"")
+            found[_COMPAT | _NESTED] = attributes(protocol).get(_COMPAT, b"")
+            yield [
+                _again(_RULE, table, found, (2, 3, _EXPRESSIONS, _COMPAT | _NESTED, 7), _REPLACE)
+            ]
+
+    def _elements(self, table: _Table, found: Mapping[int, bytes]) -> Iterator[Mapping[int, bytes]]:
+        """What a message has that makes the elements of a set, several such."""
+        flags = int.from_bytes(found.get(_SET_FLAGS, b""), "big")
+        ranges = flags & _INTERVAL and not flags & _CONCATENATED
+        name = found[_SET_NAME]
+        named = attribute(_OF_TABLE, table.name) + attribute(_SET_NAME, name)
+        parts = [
+            one
+            for content in self._dump(_ELEMENT, table.family, named)
+            for _, one in each_attribute(attributes(content, _HEADER.size).get(_ELEMENTS, b""))
+        ]
+        # the kernel lists the end of a range first, and expects its begin first
+        for some in _some(parts[::-1] if ranges else parts):
+            elements = b"".join(attribute(1 | _NESTED, one) for one in some)
+            yield {_SET_NAME: name, _ELEMENTS: elements}
 
     def _copies(self, table: _Table) -> Iterator[Message]:
         """What makes the copy of a table, dormant, in an order in which all names are known."""
         yield _table(table.family, table.copy, _DORMANT)
-        intervals = set()
         for kind in (_CHAIN, _OBJECT, _FLOWTABLE, _SET):
             for number, found in enumerate(self._of(kind, table)):
                 if kind == _SET:
                     flags = int.from_bytes(found.get(_SET_FLAGS, b""), "big")
-                    if flags & _INTERVAL and not flags & _CONCATENATED:
-                        intervals.add(found[_SET_NAME])
                     flags &= ~(_ANONYMOUS | _CONSTANT)
                     found[_SET_FLAGS] = flags.to_bytes(4, "big")
+                if kind == _OBJECT and found.get(_OBJECT_TYPE) == _OBJECT_QUOTA:
+                    found[_OBJECT_DATA] = _limited(attributes(found[_OBJECT_DATA]))
                 yield _copy(kind, table, found, _numbered(number) if kind == _SET else b"")
         for found in [*self._of(_SET, table)]:
-            name = found[_SET_NAME]
-            named = attribute(_OF_TABLE, table.name) + attribute(_SET_NAME, name)
-            parts = [
-                one
-                for content in self._dump(_ELEMENT, table.family, named)
-                for _, one in each_attribute(attributes(content, _HEADER.size).get(_ELEMENTS, b""))
-            ]
-            # the kernel lists the end of a range first, and expects its begin first
-            for some in _some(parts[::-1] if name in intervals else parts):
-                elements = b"".join(attribute(1 | _NESTED, one) for one in some)
-                yield _copy(_ELEMENT, table, {_SET_NAME: name, _ELEMENTS: elements})
+            for some in self._elements(table, found):
+                yield _copy(_ELEMENT, table, some)
+        maps: dict[bytes, bytes] = {}
         for found in self._of(_RULE, table):
+            for name, ttl in _maps(found.get(_EXPRESSIONS, b"")).items():
+                if name not in maps:
+                    maps[name] = ttl
+                    yield from _map(table, name, ttl, _numbered(_OWN_SETS + len(maps)))
             expressions, protocol = _rewrite(found.get(_EXPRESSIONS, b""), table.copy)
             found[_EXPRESSIONS] = expressions
             yield _copy(_RULE, table, found, protocol)
@@ -199,8 +259,47 @@ def _copy(kind: int, table: _Table, found: Mapping[int, bytes], more: bytes = b"
     return Message(kind, _HEADER.pack(table.family, 0, 0) + body + more, _CREATE | _APPEND)
 
 
+def _again(
+    kind: int, table: _Table, found: Mapping[int, bytes], kept: Sequence[int], flags: int
+) -> Message:
+    """What puts an object of the table itself back; ``kept`` are its attributes that are sent."""
+    body = attribute(_OF_TABLE, table.name)
+    body += b"".join(attribute(one, found[one]) for one in kept if found.get(one))
+    return Message(kind, _HEADER.pack(table.family, 0, 0) + body, flags)
+
+
 def _numbered(number: int) -> bytes:
     return attribute(_SET_ID, (number + 1).to_bytes(4, "big"))
+
+
+def _maps(expressions: bytes) -> dict[bytes, bytes]:
+    """The maps of times to live that a rule's copy needs, by name: the data of the target TTL."""
+    found = {}
+    for _, one in each_attribute(expressions):
+        parts = attributes(one)
+        data = attributes(parts.get(_EXPRESSION_DATA, b""))
+        if parts[_EXPRESSION_NAME] == b"target\0" and data[_MATCH_NAME] == b"TTL\0":
+            ttl = data[_MATCH_INFO][:2]
+            if ttl[0] != _TTL_SET:
+                found[_lives(ttl)] = ttl
+    return found
+
+
+def _map(table: _Table, name: bytes, ttl: bytes, number: bytes) -> Iterator[Message]:
+    """What makes a map from times to live to those that the target TTL makes of them."""
+    byte, change = _FIRST, ttl[1] if ttl[0] == _TTL_RAISED else -ttl[1]
+    found = {_SET_NAME: name, _SET_FLAGS: _MAP.to_bytes(4, "big")}
+    found |= {4: bytes(4), 5: byte, 6: bytes(4), 7: byte}  # types and lengths of key and data
+    yield _copy(_SET, table, found, number)
+    elements = b"".join(
+        attribute(
+            1 | _NESTED,
+            attribute(1 | _NESTED, attribute(1, bytes([one])))
+            + attribute(2 | _NESTED, attribute(1, bytes([min(255, max(0, one + change))]))),
+        )
+        for one in range(256)
+    )
+    yield _copy(_ELEMENT, table, {_SET_NAME: name, _ELEMENTS: elements})
 
 
 def _some(parts: Sequence[bytes]) -> Iterator[list[bytes]]:
@@ -219,7 +318,8 @@ def _some(parts: Sequence[bytes]) -> Iterator[list[bytes]]:
 
 def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
     """The expressions of a rule for a copy, and the protocol that its matches of iptables are
-    checked against: the kernel does not list it, but a rule states it before them."""
+    checked against: the kernel does not list it, but a rule states it before them. Without a copy,
+    the expressions are those that make the rule itself again."""
     text, protocol, inverted = b"", 0, False
     asked = foreign = False
     for _, listed in each_attribute(expressions):
@@ -227,12 +327,14 @@ def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
         found = attributes(one)
         name = found[_EXPRESSION_NAME].rstrip(b"\0")
         data = attributes(found.get(_EXPRESSION_DATA, b""))
-        if name == b"match":
+        if name == b"match" and copy:
             one = _part(name, {**data, _MATCH_INFO: _renamed(data, copy)})
         elif name == b"dynset" and not any(data.get(_DYNSET_TIMEOUT, b"")):
             # the kernel lists it for sets that refuse it, too
             one = _part(name, {kind: data[kind] for kind in data if kind != _DYNSET_TIMEOUT})
-        if name == b"target" and (native := _native(data)):
+        elif name == b"quota":
+            one = _expression(name, _limited(data))[4:]
+        if name == b"target" and copy and (native := _native(data)):
             text += native
             continue
         if asked and name == b"cmp":
@@ -248,6 +350,13 @@ def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
     flags = _COMPAT_INVERTED if inverted else 0
     compat += attribute(_COMPAT_FLAGS, flags.to_bytes(4, "big"))
     return text, attribute(_COMPAT | _NESTED, compat)
+
+
+def _limited(quota: Mapping[int, bytes]) -> bytes:
+    """What makes a quota: the kernel lists a flag of what is used up, and refuses it."""
+    flags = int.from_bytes(quota.get(_QUOTA_FLAGS, b""), "big") & _QUOTA_INVERTED
+    found = {**quota, _QUOTA_FLAGS: flags.to_bytes(4, "big")}
+    return b"".join(attribute(kind, value) for kind, value in found.items())
 
 
 def _asks_protocol(name: bytes, data: Mapping[int, bytes]) -> bool:
@@ -279,18 +388,44 @@ def _native(target: Mapping[int, bytes]) -> bytes:
     """Expressions of nftables that do what a target of iptables does, for those that the kernel
     allows in one table by its name only; empty for others."""
     name = target[_MATCH_NAME].rstrip(b"\0")
-    info = target[_MATCH_INFO]
-    if name == b"CT":
-        return _expression(b"notrack") if info[:2] == _NOTRACK else b""
-    if name == b"REJECT":
-        number = int.from_bytes(info[:4], sys.byteorder)
-        how = _REJECTS[number] if number < len(_REJECTS) else None
-        if how is None:
-            return b""
-        data = attribute(1, how[0].to_bytes(4, "big")) + attribute(2, bytes([how[1]]))
-        return _expression(b"reject", data)
-    if name not in _NATS:
+    if name in _NATS:
+        return _translated(name, target)
+    return _NATIVE[name](target[_MATCH_INFO]) if name in _NATIVE else b""
+
+
+def _untracked(info: bytes) -> bytes:
+    """CT, which copies may have for other purposes than not to track."""
+    return _expression(b"notrack") if info[:2] == _NOTRACK else b""
+
+
+def _rejected(info: bytes) -> bytes:
+    number = int.from_bytes(info[:4], sys.byteorder)
+    how = _REJECTS[number] if number < len(_REJECTS) else None
+    if how is None:
         return b""
+    data = attribute(1, how[0].to_bytes(4, "big")) + attribute(2, bytes([how[1]]))
+    return _expression(b"reject", data)
+
+
+def _lived(info: bytes) -> bytes:
+    """TTL."""
+    if info[0] == _TTL_SET:
+        return _changed(_NETWORK, _TTL_AT, (0, 0xFF), (info[1], 0), _IP_CHECKSUM_AT)
+    looked_up = attribute(1, _lives(info)) + attribute(2, _FIRST) + attribute(3, _FIRST)
+    return (
+        _payload(_NETWORK, _TTL_AT, 1)
+        + _expression(b"lookup", looked_up)
+        + _written(_NETWORK, _TTL_AT, 1, _IP_CHECKSUM_AT)
+    )
+
+
+def _served(keep: int, value: int) -> bytes:
+    """DSCP and TOS: bits that are kept of the byte, and others that are inverted."""
+    return _changed(_NETWORK, 0, (0xFF, keep), (0, value), _IP_CHECKSUM_AT)
+
+
+def _translated(name: bytes, target: Mapping[int, bytes]) -> bytes:
+    info = target[_MATCH_INFO]
     if int.from_bytes(target[_MATCH_REVISION], "big"):
         flags, first, last = struct.unpack_from("=I4s12x4s12x", info)
         ports = info[36:40]
@@ -315,6 +450,50 @@ def _native(target: Mapping[int, bytes]) -> bytes:
     return text + _expression(_NATS[name].expression, data)
 
 
+def _notified(ecn: bytes) -> bytes:
+    """What the target ECN does: to IP's bits, and to those of TCP."""
+    operation, value = ecn[0], ecn[1]
+    text = b""
+    if operation & _ECN_IP:
+        text += _changed(_NETWORK, 0, (0xFF, 0xFC), (0, value & 3), _IP_CHECKSUM_AT)
+    bits = (_TCP_ECE if operation & _ECN_ECE else 0) | (_TCP_CWR if operation & _ECN_CWR else 0)
+    if bits:
+        wanted = bits & ((ecn[2] & 1) * _TCP_ECE | (ecn[2] >> 1 & 1) * _TCP_CWR)
+        keep = (0xFF, 0xFF & ~bits)
+        text += _changed(_TRANSPORT, _TCP_FLAGS_AT, keep, (0, wanted), _TCP_CHECKSUM_AT)
+    return text
+
+
+def _changed(
+    base: int, at: int, keep: tuple[int, int], value: tuple[int, int], checksum: int
+) -> bytes:
+    """Two bytes of a header, of which bits are kept and others inverted."""
+    parts = {1: 1, 2: 1, 3: 2}  # from and to a register, bytes
+    data = b"".join(attribute(kind, number.to_bytes(4, "big")) for kind, number in parts.items())
+    data += attribute(4 | _NESTED, attribute(1, bytes(keep)))
+    data += attribute(5 | _NESTED, attribute(1, bytes(value)))
+    return _payload(base, at, 2) + _expression(b"bitwise", data) + _written(base, at, 2, checksum)
+
+
+def _payload(base: int, at: int, size: int) -> bytes:
+    """Load bytes of a header into a register."""
+    numbers = enumerate((1, base, at, size), 1)
+    data = b"".join(attribute(kind, number.to_bytes(4, "big")) for kind, number in numbers)
+    return _expression(b"payload", data)
+
+
+def _written(base: int, at: int, size: int, checksum: int) -> bytes:
+    """Write the register back to a header, and correct its checksum."""
+    numbers = enumerate((base, at, size, 1, _INET_CHECKSUM, checksum), 2)
+    data = b"".join(attribute(kind, number.to_bytes(4, "big")) for kind, number in numbers)
+    return _expression(b"payload", data)
+
+
+def _lives(ttl: bytes) -> bytes:
+    """The name of a map from times to live to those that the target TTL makes of them."""
+    return b"ttl%b%d\0" % (b"+" if ttl[0] == _TTL_RAISED else b"-", ttl[1])
+
+
 def _load(register: int, value: bytes) -> bytes:
     data = attribute(1, register.to_bytes(4, "big"))
     return _expression(b"immediate", data + attribute(2 | _NESTED, attribute(1, value)))
@@ -331,3 +510,15 @@ def _part(name: bytes, data: Mapping[int, bytes]) -> bytes:
     """An expression without the head of its attribute."""
     parts = b"".join(attribute(kind, value) for kind, value in data.items())
     return _expression(name, parts)[4:]
+
+
+#: by the name of a target; those of the last row change nothing that a measurement shows
+_NATIVE: Mapping[bytes, Callable[[bytes], bytes]] = {
+    b"CT": _untracked,
+    b"REJECT": _rejected,
+    b"TTL": _lived,
+    b"DSCP": lambda info: _served(0x03, info[0] << 2),
+    b"TOS": lambda info: _served(0xFF & ~info[1], info[0]),
+    b"ECN": _notified,
+    **dict.fromkeys((b"TRACE", b"CHECKSUM"), lambda _: _expression(b"counter")),
+}

@@ -2,45 +2,72 @@
 
 Servers live in the lab's process, each socket in its machine's namespace. Which there are stands in
 a file of the machine (``SERVICES``, lines of ``name protocol address port``) that an agent may
-write: it is read anew before each look and while a command runs. A server says back what it was
-sent; one that is asked as by HTTP says its name. The one named ``dns`` answers from the file
-``ZONE``.
+write: it is read anew before each look and while a command runs. A server answers an HTTP request
+with its name and echoes everything else. The one named ``dns`` answers from the file ``ZONE``.
+
+The judge asks as ordinary programs do, byte for byte, so that no filter separates its requests from
+theirs: TCP as ``curl``, names as ``dig`` and as the resolver of the C library, UDP as ``logger``,
+an NTP client or a SIP client. Identifiers, cookies and ports are random, as those programs draw
+them. A header of each HTTP response is unique (``ETag``); it shows the judge which server answered.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import ipaddress
 import os
 import select
+import shutil
 import socket
 import stat
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 from netarena.sandbox.shell import entered
 from netarena_route.backbone.recipe import Ask
+from netarena_route.real.netlink import SOCK_DIAG, Message, Netlink
 
 #: of a machine's files: hostile, so little of them is read
 _MOST_BYTES, _MOST_LINES = 1 << 14, 64
 _BACKLOG = 64
-#: of one conversation; more than two packets of full size each way
+#: most bytes of one read
 ECHO_BYTES = 4000
+#: length of an HTTP response: more than two packets of full size
+RESPONSE_BYTES = 4000
 _MOST_CONVERSATIONS = 1024
-#: by how much of its beginning a conversation is told from others, and how many are remembered
-_MARK_BYTES, _MOST_HEARD = 16, 4096
+#: requests and responses that are remembered until ``Servers.heard`` is called
+_MOST_HEARD = 4096
 #: nothing that is asked comes later, unless the kernel has not come to it
 _PATIENCE_S = 0.02
 _MOST_S = 5.0
 _PORTS = range(1, 65536)
 _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 _RESET = struct.pack("ii", 1, 0)
+#: of datagrams without the flag "don't fragment"
+_MTU_DISCOVER, _OMIT = 10, 5
 _DNS = "dns"
-_DNS_PORT = 53
+_DNS_PORT, _HTTP_PORT, _NTP_PORT, _SIP_PORT = 53, 80, 123, 5060
+#: record types of names: an IPv4 and an IPv6 address
+_A, _AAAA = 1, 28
+#: flags of questions: recursion desired; and authenticated data, as ``dig`` asks for it
+_RECURSION, _AUTHENTICATED = 0x0100, 0x0020
+#: the OPT record of ``dig`` (RFC 6891): 1,232 bytes at most, and a cookie of 8 bytes (RFC 7873)
+_OPTIONS, _COOKIE_BYTES = struct.pack("!xHHIHHH", 41, 1232, 0, 12, 10, 8), 8
+#: seconds from 1900, the epoch of NTP, to 1970
+_NTP_EPOCH_S = 2_208_988_800
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
+#: of linux/inet_diag.h: the message that ends a socket, its request up to the ports, and a cookie
+#: that fits any socket
+_SOCK_DESTROY = 21
+_DIAG, _NO_COOKIE = struct.Struct("=BBxxI2s2s4s12x4s12xI"), bytes([255] * 8)
 _NAME_CHARS, _LABEL_CHARS = 253, 63
 
 #: name, protocol, address, port
@@ -107,13 +134,61 @@ def read(path: Path) -> str:
 # ------------------------------------------------------------------------------- names (RFC 1035)
 
 
-def question(number: int, name: str) -> bytes:
-    """A question for the address of a name. Raises ValueError for what is no name."""
+def question(number: int, name: str, kind: int = _A, cookie: bytes = b"") -> bytes:
+    """Return a query for a name: that of ``dig`` if it has a cookie, else that of the C library.
+
+    Raises ValueError if the name is invalid.
+    """
     labels = name.encode("idna").split(b".")
     if not all(0 < len(one) <= _LABEL_CHARS for one in labels):
         raise ValueError(name)
+    flags = _RECURSION | (_AUTHENTICATED if cookie else 0)
     asked = b"".join(bytes([len(one)]) + one for one in labels) + b"\0"
-    return struct.pack("!6H", number, 0x0100, 1, 0, 0, 0) + asked + struct.pack("!2H", 1, 1)
+    head = struct.pack("!6H", number, flags, 1, 0, 0, int(bool(cookie)))
+    return head + asked + struct.pack("!2H", kind, 1) + (_OPTIONS + cookie if cookie else b"")
+
+
+# ------------------------------------------------------------------------------------- requests
+
+
+@cache
+def _curl() -> str:
+    """Return the name of ``curl`` as it sends it itself, with the version of this machine."""
+    program = shutil.which("curl") or ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        told = subprocess.run([program, "-V"], capture_output=True, timeout=_MOST_S, check=True)
+        return "/".join(told.stdout.decode("ascii", "replace").split()[:2])
+    return "curl/7.88.1"
+
+
+def web_request(target: str, port: int) -> bytes:
+    """Return what ``curl http://target:port/`` sends."""
+    host = target if port == _HTTP_PORT else f"{target}:{port}"
+    return (
+        f"GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {_curl()}\r\nAccept: */*\r\n\r\n".encode()
+    )
+
+
+def datagram(source: str, target: str, port: int, local: str) -> bytes:
+    """Return what an ordinary client sends by UDP, with random contents: an NTP request, a SIP
+    request from address ``local``, or a line of ``logger`` on machine ``source``."""
+    if port == _NTP_PORT:
+        now_s = int(time.time()) + _NTP_EPOCH_S
+        return struct.pack("!B39xI", 0x23, now_s & 0xFFFFFFFF) + os.urandom(4)
+    if port == _SIP_PORT:
+        return (
+            f"OPTIONS sip:{target} SIP/2.0\r\n"
+            f"Via: SIP/2.0/UDP {local};branch=z9hG4bK.{_word(8)}\r\n"
+            f"From: <sip:{source}@{local}>;tag={_word(8)}\r\nTo: <sip:{target}>\r\n"
+            f"Call-ID: {_word(12)}@{local}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n"
+        ).encode()
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    known = '[timeQuality tzKnown="1" isSynced="0"]'
+    return f"<13>1 {now} {source} root - - {known} {_word(8)}".encode()
+
+
+def _word(letters: int) -> str:
+    return bytes(_LETTERS[one % len(_LETTERS)] for one in os.urandom(letters)).decode("ascii")
 
 
 def _asked(packet: bytes) -> tuple[str, int, int]:
@@ -147,6 +222,14 @@ def reply(packet: bytes, zone: Mapping[str, str]) -> bytes:
     return head + struct.pack("!3HIH", 0xC00C, 1, 1, 60, 4) + socket.inet_aton(known or "")
 
 
+def answers(packet: bytes, number: int, kind: int) -> bool:
+    """Whether a packet is an answer without an error to a query for such records."""
+    with contextlib.suppress(ValueError, IndexError, struct.error):
+        told, flags = struct.unpack_from("!2H", packet)
+        return told == number and flags & 0x800F == 0x8000 and _asked(packet)[1] == kind
+    return False
+
+
 def answer(packet: bytes, number: int) -> str:
     """The address that an answer tells; empty where it tells none."""
     with contextlib.suppress(ValueError, IndexError, struct.error):
@@ -162,6 +245,17 @@ def answer(packet: bytes, number: int) -> str:
 # --------------------------------------------------------------------------------------- servers
 
 
+def response(body: bytes, tag: bytes) -> bytes:
+    """Return an HTTP response of ``RESPONSE_BYTES``: a short body, and a header that fills it."""
+    start = b'HTTP/1.0 200 OK\r\nContent-Length: %d\r\nETag: "%b"\r\nX-Filling: ' % (len(body), tag)
+    end = b"\r\n\r\n" + body
+    return start + b"x" * (RESPONSE_BYTES - len(start) - len(end)) + end
+
+
+def _digest(packet: bytes) -> bytes:
+    return hashlib.blake2b(packet, digest_size=16).digest()
+
+
 @dataclass
 class _Talk:
     """A conversation by TCP, as its server sees it."""
@@ -170,7 +264,6 @@ class _Talk:
     machine: str
     name: str
     left: bytearray = field(default_factory=bytearray)
-    begun: bool = False
 
 
 class Servers:
@@ -188,8 +281,9 @@ class Servers:
         self._talks: dict[int, _Talk] = {}
         self._texts: dict[str, str] = {}
         self._zones: dict[str, dict[str, str]] = {}
-        #: how what was said began -> who heard it, since ``heard`` was last asked
+        #: digest of a datagram -> who received it; ``ETag`` of a response -> who sent it
         self._heard: dict[bytes, set[str]] = {}
+        _curl()  # not while an observation runs
 
     def close(self) -> None:
         for one in (*self._open.values(), *(talk.connection for talk in self._talks.values())):
@@ -232,13 +326,14 @@ class Servers:
         self._poll.register(one, select.EPOLLIN)
 
     def heard(self) -> dict[bytes, set[str]]:
-        """The machines that heard what began so, since this was asked last."""
+        """Return the machines that received a datagram, by its digest, or that sent a response, by
+        its ``ETag``, since the last call."""
         told, self._heard = self._heard, {}
         return told
 
-    def _hear(self, said: bytes, machine: str) -> None:
+    def _hear(self, mark: bytes, machine: str) -> None:
         if len(self._heard) < _MOST_HEARD:
-            self._heard.setdefault(said[:_MARK_BYTES], set()).add(machine)
+            self._heard.setdefault(mark, set()).add(machine)
 
     def serve(self) -> bool:
         """Answer what has come; whether anything had."""
@@ -265,7 +360,7 @@ class Servers:
         if protocol == "udp":
             with contextlib.suppress(OSError):
                 packet, peer = one.recvfrom(ECHO_BYTES)
-                self._hear(packet, machine)
+                self._hear(_digest(packet), machine)
                 said = reply(packet, self._zones[machine]) if name == _DNS else packet
                 if said:
                     one.sendto(said, peer)
@@ -286,12 +381,10 @@ class Servers:
             elif not (said := talk.connection.recv(ECHO_BYTES)):
                 self._end(descriptor)
                 return
-            if said and not talk.begun:
-                talk.begun = True
-                self._hear(said, talk.machine)
             if said.startswith((b"GET ", b"HEAD ")):
-                body = f"{talk.name}\n".encode()
-                said = b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+                tag = os.urandom(8).hex().encode()
+                self._hear(tag, talk.machine)
+                said = response(f"{talk.name}\n".encode(), tag)
             talk.left += said
             del talk.left[: talk.connection.send(talk.left)]
         except BlockingIOError:
@@ -315,21 +408,24 @@ class _Client:
 
     def __init__(self, ask: Ask, resolver: str, space: int) -> None:
         self._ask = ask
+        self.source = ask.source
         self._space = space
-        self._sent = os.urandom(ECHO_BYTES if ask.protocol == "tcp" else 64)
-        self._unsent = self._sent
-        self._got = b""
-        self._number = int.from_bytes(os.urandom(2))
+        self._unsent = self._got = b""
+        #: what shows that the server that was meant answered
+        self._mark = b""
+        #: queries that are still to be answered, in their order, and the addresses found so far
+        self._names: list[_Names] = []
+        self._found: set[str] = set()
         self.socket: socket.socket | None = None
-        self.done = self.works = False
-        target = address(ask.target)
-        if target:
+        self.works = False
+        #: (own, other) address and port of a connection that was closed in order
+        self.ended: tuple[tuple[str, int], tuple[str, int]] | None = None
+        self._resolver = resolver
+        if target := address(ask.target):
             self._connect(target, ask.port, ask.protocol)
-            self._resolving = False
         else:
-            self._resolving = True
-            if self._connect(resolver, _DNS_PORT, "udp"):
-                self._send(question(self._number, ask.target))
+            self._names = [_Names(ask.target, careful=careful) for careful in (True, False)]
+            self._connect(resolver, _DNS_PORT, "udp")
 
     def _connect(self, address: str, port: int, protocol: str) -> bool:
         """Whether a connection is under way."""
@@ -337,65 +433,68 @@ class _Client:
             kind = _KINDS[protocol] | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
             self.socket = socket.socket(socket.AF_INET, kind)
         try:
-            if protocol == "tcp":
-                # leave nothing behind that waits for its end
-                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            if self._names and self._names[0].careful:  # as dig, whose queries may be fragmented
+                self.socket.setsockopt(socket.IPPROTO_IP, _MTU_DISCOVER, _OMIT)
             with contextlib.suppress(BlockingIOError):
                 self.socket.connect((address, port))
         except OSError:
             self.fail()
             return False
+        if protocol == "tcp":
+            self._unsent = web_request(self._ask.target, port)
         return True
 
     def begin(self) -> None:
         """Send what by UDP need not wait for a connection."""
-        if self.socket is not None and not self._resolving and self._ask.protocol == "udp":
-            self._send(self._sent)
+        assert self.socket is not None
+        if self._names:
+            for text in self._names[0].questions:
+                self._send(text)
+        elif self._ask.protocol == "udp":
+            local = self.socket.getsockname()[0]
+            text = datagram(self._ask.source, self._ask.target, self._ask.port, local)
+            self._mark = _digest(text)
+            self._send(text)
 
     def _send(self, text: bytes) -> None:
-        assert self.socket is not None
         try:
-            self.socket.send(text)
+            if self.socket is not None:
+                self.socket.send(text)
         except OSError:
             self.fail()
 
     def fail(self) -> None:
-        self.done = True
+        """Give up what is not done: leave nothing behind that waits for its end."""
         if self.socket is not None:
+            if self.socket.type == socket.SOCK_STREAM:
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.socket.close()
             self.socket = None
 
     @property
     def events(self) -> int:
-        tcp = self._ask.protocol == "tcp" and not self._resolving
-        return select.POLLIN | (select.POLLOUT if tcp and self._unsent else 0)
+        return select.POLLIN | (select.POLLOUT if self._unsent else 0)
 
     def go_on(self) -> None:
         """Something has come, or can be sent."""
         assert self.socket is not None
         try:
-            if self._resolving:
-                address = answer(self.socket.recv(512), self._number)
-                self.socket.close()
-                self._resolving = False
-                if not address:
-                    self.fail()
-                    return
-                self._connect(address, self._ask.port, self._ask.protocol)
-                self.begin()
-                return
-            if self._ask.protocol == "udp":
-                self._finish(self.socket.recv(ECHO_BYTES))
-                return
-            if self._unsent:
+            if self._names:
+                if self._names[0].take(self.socket.recv(512)):
+                    self._found.add(self._names.pop(0).address)
+                    self._resolved()
+            elif self._ask.protocol == "udp":
+                self.works = _digest(self.socket.recv(ECHO_BYTES)) == self._mark
+                self.fail()
+            elif self._unsent:
                 if self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                     self.fail()
                     return
                 self._unsent = self._unsent[self.socket.send(self._unsent) :]
-            if said := self.socket.recv(ECHO_BYTES):
+            elif said := self.socket.recv(ECHO_BYTES):
                 self._got += said
-                if len(self._got) >= len(self._sent):
-                    self._finish(self._got)
+                if len(self._got) >= RESPONSE_BYTES:
+                    self._finish()
             else:
                 self.fail()
         except BlockingIOError:
@@ -403,13 +502,79 @@ class _Client:
         except OSError:
             self.fail()
 
-    def _finish(self, said: bytes) -> None:
-        self.works = said == self._sent
+    def _resolved(self) -> None:
+        """Go on: with the next query, or, if all have shown the same address, with the service."""
         self.fail()
+        address = next(iter(self._found))
+        ask = self._ask
+        to = (
+            (self._resolver, _DNS_PORT, "udp") if self._names else (address, ask.port, ask.protocol)
+        )
+        if address and len(self._found) == 1 and self._connect(*to):
+            self.begin()
+
+    def _finish(self) -> None:
+        """Close a connection as ``curl`` does."""
+        assert self.socket is not None
+        tag = self._got.partition(b'ETag: "')[2].partition(b'"')[0]
+        self._mark = tag
+        self.works = self._got == response(self._got.partition(b"\r\n\r\n")[2], tag)
+        self.ended = self.socket.getsockname(), self.socket.getpeername()
+        self.socket.close()
+        self.socket = None
 
     def came_to(self, heard: Mapping[bytes, set[str]], server: str) -> bool:
         """Whether it works, and that one alone was spoken to."""
-        return self.works and heard.get(self._sent[:_MARK_BYTES]) == {server}
+        return self.works and heard.get(self._mark) == {server}
+
+
+class _Names:
+    """Queries for a name, and their answers: of ``dig``, or of the C library if not ``careful``."""
+
+    def __init__(self, name: str, *, careful: bool) -> None:
+        number = int.from_bytes(os.urandom(2))
+        #: (number, record type) of the queries without an answer
+        self._open = [(number, _A)]
+        if not careful:  # the numbers of both differ
+            self._open.append((number ^ (1 + int.from_bytes(os.urandom(1))), _AAAA))
+        self.careful = careful
+        cookie = os.urandom(_COOKIE_BYTES) if careful else b""
+        self.questions = [question(number, name, kind, cookie) for number, kind in self._open]
+        self.address = ""
+
+    def take(self, packet: bytes) -> bool:
+        """Note an answer; whether all have come."""
+        for query in self._open:
+            if answers(packet, *query):
+                self._open.remove(query)
+                if query[1] == _A:
+                    self.address = answer(packet, query[0])
+                break
+        return not self._open
+
+
+def _end_waiting(clients: Sequence[_Client], spaces: Mapping[str, int]) -> None:
+    """End the sockets that wait after a connection was closed (TIME_WAIT), which ``ss`` lists."""
+    found: dict[str, list[Message]] = {}
+    for client in clients:
+        if client.ended is not None:
+            (own, port), (other, far_port) = client.ended
+            body = _DIAG.pack(
+                socket.AF_INET,
+                socket.IPPROTO_TCP,
+                0xFFFFFFFF,
+                port.to_bytes(2),
+                far_port.to_bytes(2),
+                socket.inet_aton(own),
+                socket.inet_aton(other),
+                0,
+            )
+            found.setdefault(client.source, []).append(Message(_SOCK_DESTROY, body + _NO_COOKIE))
+    for source, messages in found.items():
+        with entered(spaces[source]):
+            netlink = Netlink(SOCK_DIAG)
+        with netlink:
+            netlink.send(messages)  # one may have ended by now
 
 
 def ask(
@@ -452,6 +617,10 @@ def ask(
             quiet = True
     for client in clients:
         client.fail()
+    for _ in range(2):  # servers close what clients have closed
+        wait()
+        servers.serve()
+    _end_waiting(clients, spaces)
     heard = servers.heard()
     return "".join(
         str(int(client.came_to(heard, one.server)))

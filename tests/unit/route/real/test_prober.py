@@ -142,6 +142,25 @@ def test_rounds_of_one_look_ask_the_same_in_new_conversations(monkeypatch):
     ]
 
 
+def test_pings_of_a_conversation_are_sent_from_different_processors(monkeypatch):
+    allowed, sent = [{3, 5}], []
+    monkeypatch.setattr(prober.os, "sched_getaffinity", lambda _: allowed[-1])
+    monkeypatch.setattr(prober.os, "sched_setaffinity", lambda _, mine: allowed.append(mine))
+    quick = Quick()
+    one = prober.Prober(socket.socketpair(), ["10.0.0.1"] * 2, quick, quick, lambda _: None)
+    monkeypatch.setattr(one, "_drain_all", lambda _: None)
+    monkeypatch.setattr(one, "_collect", lambda *_: 0.0)
+    monkeypatch.setattr(one, "_send_all", lambda *_: sent.append(allowed[-1]) or 0)
+    quick.stands = lambda **_: False
+
+    one.measure()
+    one.close()
+
+    first, second = sent[:2]
+    assert sent == [first, second, first, second, first]
+    assert {*first, *second} == {3, 5} == allowed[-1]
+
+
 def test_a_pair_works_when_its_request_arrived_and_its_reply_came_back():
     sight = _Sight(3, ADDRESSES)
     request, reply = exchange(sight, 0, 2)

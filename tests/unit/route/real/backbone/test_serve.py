@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import socket
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -114,3 +117,124 @@ def test_a_browser_is_told_the_name(
             except TimeoutError:
                 continue
     assert said.startswith(b"HTTP/1.0 200 OK\r\n")
+
+
+def received(kind: socket.SocketKind, *command: str) -> tuple[bytes, int]:
+    """What an ordinary program sends to a port of this machine, and the port."""
+    with socket.socket(type=kind) as one:
+        one.bind(("127.0.0.1", 0))
+        one.settimeout(60)
+        port = one.getsockname()[1]
+        if kind == socket.SOCK_STREAM:
+            one.listen()
+        line = [word.format(port=port) for word in command]
+        with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+            if kind == socket.SOCK_DGRAM:
+                said = one.recv(4096)
+            else:
+                connection, _ = one.accept()
+                with connection:
+                    connection.settimeout(60)
+                    said = connection.recv(4096)
+            run.kill()
+    return said, port
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_web_request_is_that_of_curl() -> None:
+    said, port = received(socket.SOCK_STREAM, "curl", "-s", "http://127.0.0.1:{port}/")
+
+    assert said == serve.web_request("127.0.0.1", port)
+    assert b"\r\nHost: web.example\r\n" in serve.web_request("web.example", 80)
+
+
+@pytest.mark.skipif(not shutil.which("dig"), reason="dig is not installed")
+def test_query_with_a_cookie_is_that_of_dig() -> None:
+    said, _ = received(
+        socket.SOCK_DGRAM, "dig", "@127.0.0.1", "-p", "{port}", "+tries=1", "Web.example"
+    )
+
+    asked = serve.question(int.from_bytes(said[:2]), "Web.example", 1, said[-8:])
+    assert said == asked
+
+
+def test_query_without_a_cookie_is_that_of_the_c_library() -> None:
+    for kind in (1, 28):
+        asked = serve.question(7, "web.example", kind)
+        # one question, recursion desired, no other record (resolv.conf without options)
+        assert asked[:12] == bytes([0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+        assert asked[-4:] == bytes([0, kind, 0, 1])
+        assert serve.answers(serve.reply(asked, {"web.example": "10.0.0.1"}), 7, kind)
+        assert not serve.answers(serve.reply(asked, {"web.example": "10.0.0.1"}), 8, kind)
+        assert not serve.answers(serve.reply(asked, {"web.example": "10.0.0.1"}), 7, 29 - kind)
+        assert not serve.answers(serve.reply(asked, {}), 7, kind)
+
+
+@pytest.mark.parametrize(("port", "start", "most"), [(123, b"\x23", 48), (5060, b"OPTIONS ", 400)])
+def test_datagram_is_a_request_of_its_protocol(port: int, start: bytes, most: int) -> None:
+    first, second = (serve.datagram("h1", "10.0.0.1", port, "10.0.0.2") for _ in range(2))
+
+    assert first.startswith(start)
+    assert len(first) == len(second) <= most
+    assert first != second
+
+
+@pytest.mark.skipif(not shutil.which("logger"), reason="logger is not installed")
+def test_datagram_to_another_port_is_a_line_of_logger() -> None:
+    said, port = received(
+        socket.SOCK_DGRAM, "logger", "-d", "-n", "127.0.0.1", "-P", "{port}", "abcdefgh"
+    )
+
+    def form(text: bytes) -> bytes:
+        name = socket.gethostname().encode()
+        text = re.sub(rb"[0-9-]{10}T[0-9:.]{15}[+-]..:..", b"NOW", text.replace(name, b"NAME"))
+        # whether the clock is synchronised, and the text
+        return re.sub(rb"isSynced=.*", b"", text)
+
+    host = socket.gethostname()
+    assert form(said) == form(serve.datagram(host, "127.0.0.1", port, "127.0.0.1"))
+
+
+@pytest.mark.requires("root")
+def test_conversation_leaves_no_socket_that_waits(
+    here: tuple[dict[str, int], serve.Servers, dict[str, int]],
+) -> None:
+    spaces, servers, ports = here
+    asked = Ask(source="h2", server="h1", target="127.0.0.1", protocol="tcp", port=ports["tcp"])
+
+    assert serve.ask([asked] * 3, {}, spaces, servers, lambda: None) == "111"
+
+    end = f":{ports['tcp']:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
+    found = [row[3] for row in rows if row[1].endswith(end) or row[2].endswith(end)]
+    assert found == ["0A"]  # what listens
+
+
+@pytest.mark.requires("root")
+@pytest.mark.parametrize("dropped", [None, 0, 1, 2])
+def test_name_is_resolved_where_each_of_its_queries_is_answered(
+    dropped: int | None,
+    here: tuple[dict[str, int], serve.Servers, dict[str, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spaces, servers, ports = here
+    services, zone = (tmp_path / "h1" / name for name in ("services", "zone"))
+    services.write_text(f"dns udp 127.0.0.1 {ports['udp']}\nweb tcp 127.0.0.1 {ports['tcp']}\n")
+    zone.write_text("web.example 127.0.0.1\n")
+    asked = Ask(source="h2", server="h1", target="web.example", protocol="tcp", port=ports["tcp"])
+    heard: list[bytes] = []
+    reply = serve.reply
+
+    def answer(packet: bytes, names: Mapping[str, str]) -> bytes:
+        heard.append(packet)
+        return b"" if len(heard) - 1 == dropped else reply(packet, names)
+
+    monkeypatch.setattr(serve, "_DNS_PORT", ports["udp"])
+    monkeypatch.setattr(serve, "reply", answer)
+
+    works = serve.ask([asked], {"h2": "127.0.0.1"}, spaces, servers, lambda: None)
+    assert works == ("1" if dropped is None else "0")
+    # who asks as the C library begins when dig has its answer
+    assert [len(one) for one in heard] == [29 + 23, 29, 29][: 1 if dropped == 0 else 3]
+    assert len({one[:2] for one in heard}) == len(heard)
