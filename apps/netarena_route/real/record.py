@@ -1,7 +1,8 @@
 """Put back what a measurement leaves on machines.
 
 Whatever an agent can read on a machine after a measurement must show no more than before it:
-filters (``shadow``), connections (``connection``) and learnt ARP entries are as they were. Counters
+filters (``shadow``), sets (``ipset``), connections (``connection``) and learnt ARP entries are as
+they were. Counters
 of interfaces, of the kernel (SNMP), of queue disciplines and of connection trackers cannot be put
 back; each measurement adds the same packets to them, whatever it finds.
 """
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 
 from netarena.sandbox.shell import entered
 from netarena_route.real.connection import Connections
+from netarena_route.real.ipset import Sets
 from netarena_route.real.netlink import (
     NETFILTER,
     Netlink,
@@ -27,7 +29,7 @@ class Records:
 
     def __init__(self) -> None:
         self._netlinks: list[Netlink] = []
-        self._shadows: list[Shadow] = []
+        self._shadows: list[Shadow | Sets] = []
         self._connections = Connections()
         self._stack = contextlib.ExitStack()
         self._stack.callback(self._connections.close)
@@ -37,7 +39,8 @@ class Records:
         with entered(space):
             netfilter = self._stack.enter_context(Netlink(NETFILTER))
             self._connections.add(netfilter)
-        self._shadows.append(Shadow(netfilter))
+        # rules that use a set are copied while it is the machine's
+        self._shadows += [Shadow(netfilter), Sets(netfilter)]
         self._netlinks.append(netlink)
 
     def close(self) -> None:

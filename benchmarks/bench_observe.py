@@ -1,0 +1,157 @@
+"""Opening and observing networks, compared with another checkout: medians, and their ratio.
+
+    python benchmarks/bench_observe.py [--before CHECKOUT] [--rounds 10] [--sizes 2x1,3x2,4x4,8x8]
+    python benchmarks/bench_observe.py [--before CHECKOUT] --backbone [--rounds 5]
+
+The clock shows the busy machine too, so run it on a quiet one. The two checkouts take turns, size
+by size. Each state of a network is observed: as intended, broken between two subnets, and without
+any forwarding. The row "ticket" is the median of the observations of a ticket as most are played:
+the fault is observed at opening and after each of three commands that look, the repair once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[1]
+#: what breaks a network of the route application: lines for its router
+STATES = {
+    "intended": "",
+    "broken": "iptables -w -A FORWARD -s 192.168.1.0/24 -j DROP",
+    "silent": "sysctl -q -w net.ipv4.ip_forward=0",
+}
+#: how often each state is observed in a ticket
+TICKET = {"broken": 4, "intended": 1}
+
+
+def measure(switches: int, hosts: int, rounds: int) -> dict[str, list[float]]:
+    """Times of one checkout, in s; it is the one that is imported."""
+    import asyncio
+
+    from netarena_route.action import Command
+    from netarena_route.real.client import Warm
+    from netarena_route.world.model import standard
+
+    async def run() -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {"open": []}
+        async with Warm() as warm:
+            for state, line in STATES.items():
+                times = found[state] = []
+                world = standard(switches, hosts, random.Random(1))
+                began = time.perf_counter()
+                net = await warm.begin(world, "netns")
+                try:
+                    await net.build()
+                    found["open"].append(time.perf_counter() - began)
+                    if line:
+                        await net.inject([Command(machine=world.router.name, command=line)])
+                    await net.observe()  # the first one imports and caches
+                    for _ in range(rounds):
+                        began = time.perf_counter()
+                        await net.observe()
+                        times.append(time.perf_counter() - began)
+                finally:
+                    await net.close()
+        return found
+
+    return asyncio.run(run())
+
+
+def measure_backbone(rounds: int) -> dict[str, list[float]]:
+    import asyncio
+
+    from netarena_route.app import Route
+
+    async def run() -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {"open": [], "look": [], "change": []}
+        keys = {"world": "backbone", "emulator": "netns", "briefing": "ticket"}
+        async with Route() as app:
+            config = app.config_type.parse({**keys, "num_queries": rounds})
+            for query, _ in zip(app.generate(config, 1), range(rounds), strict=False):
+                environment = app.environment(query, config)
+                try:
+                    began = time.perf_counter()
+                    await environment.open()
+                    found["open"].append(time.perf_counter() - began)
+                    for name, replies in (
+                        ("look", [app.look(query)]),
+                        ("change", app.solve(query)),
+                    ):
+                        for reply in replies:
+                            began = time.perf_counter()
+                            await environment.execute(app.parse(reply))
+                            await environment.observe()
+                            found[name].append(time.perf_counter() - began)
+                finally:
+                    await environment.close()
+        return found
+
+    return asyncio.run(run())
+
+
+def of(checkout: Path, *arguments: str) -> dict[str, list[float]]:
+    """Times of a checkout, by a process of its own."""
+    paths = os.pathsep.join(str(checkout / one) for one in (".", "apps"))
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", *arguments],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    return {name: list(map(float, times)) for name, times in found.items()}
+
+
+def rows(name: str, before: dict[str, list[float]], now: dict[str, list[float]]) -> list[str]:
+    for found in (before, now):
+        if set(TICKET) <= set(found):
+            medians = [
+                statistics.median(found[state])
+                for state, often in TICKET.items()
+                for _ in range(often)
+            ]
+            found["ticket"] = medians
+    lines = []
+    for what, times in now.items():
+        median = statistics.median(times)
+        line = f"{name:<9} {what:<9} {median:8.3f} {max(times):8.3f}"
+        if what in before:
+            other = statistics.median(before[what])
+            line += f" {other:8.3f} {max(before[what]):8.3f} {median / other:6.2f}"
+        lines.append(line)
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--sizes", default="2x1,3x2,4x4,8x8")
+    parser.add_argument("--backbone", action="store_true")
+    parser.add_argument("--child", nargs="*", default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child is not None:
+        numbers = [int(one) for one in options.child]
+        found = measure(*numbers) if len(numbers) == 3 else measure_backbone(*numbers)
+        sys.stdout.write(json.dumps(found))
+        return
+    sys.stdout.write(f"{'':<19} {'now':>8} {'longest':>8} {'before':>8} {'longest':>8}  ratio\n")
+    sizes = ["backbone"] if options.backbone else options.sizes.split(",")
+    for size in sizes:
+        numbers = [] if options.backbone else size.split("x")
+        arguments = [*numbers, str(options.rounds)]
+        before = of(options.before.resolve(), *arguments) if options.before else {}
+        sys.stdout.write("\n".join(rows(size, before, of(HERE, *arguments))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
