@@ -248,11 +248,17 @@ def _demanded() -> list[str]:
     return [name.strip() for name in os.environ.get("NETARENA_REQUIRE", "").split(",") if name]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "of each module, only the first of every N tests: a look at another interpreter"
+    parser.addoption("--every", type=int, default=1, metavar="N", help=text)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    del config
     if unknown := [name for name in _demanded() if name not in REQUIREMENTS]:
         message = f"NETARENA_REQUIRE: {unknown[0]!r} is not one of {', '.join(REQUIREMENTS)}"
         raise pytest.UsageError(message)
+    if config.getoption("every") < 1:
+        raise pytest.UsageError("--every: a whole number from 1 on")
 
 
 #: in this order: what waits most begins first, and many quick ones fill the end of a run
@@ -261,13 +267,20 @@ _NARROW_SCOPES = ("function", "session")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads groups here too
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is traced, and what runs where in a run of several processes (``--dist loadgroup``).
 
     Tracing makes Python three times as slow: it is for the tests that are fast without. What tests
     of one module share (a fixture, queries drawn once) is made once where they stay in one process.
     What shares more (the kernel's neighbour table, the processor's time) has a group by its name.
     """
+    if (every := config.getoption("every")) > 1:
+        modules: dict[Path, list[pytest.Item]] = {}
+        for item in items:
+            modules.setdefault(item.path, []).append(item)
+        kept = {item for those in modules.values() for item in those[::every]}
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     items.sort(key=_place)
     for item in filter(_folder, items):
         fast = _folder(item) in {"unit", "contract"}

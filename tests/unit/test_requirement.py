@@ -34,14 +34,26 @@ def test_other():
 """
 
 
-def run(folder: Path, demanded: str, body: str = BODY) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, demanded: str, body: str = BODY, *arguments: str
+) -> subprocess.CompletedProcess[str]:
     tests = folder / "project" / "tests"
     tests.mkdir(parents=True)
     (tests.parent / "pyproject.toml").write_text(INI)
     (tests / "conftest.py").write_text(CONFTEST.read_text())
     (tests / "test_it.py").write_text(body)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "ignore", "tests"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "ignore",
+            "tests",
+            *arguments,
+        ],
         cwd=tests.parent,
         env={
             **os.environ,
@@ -82,3 +94,15 @@ def test_a_misspelt_requirement_fails(tmp_path):
     done = run(tmp_path, "", "def test_it(requirement):\n    requirement('sharde')\n")
     assert "'sharde' is not one of landlock, " in done.stdout
     assert done.returncode == 1
+
+
+def test_every_nth_test_of_a_module_is_kept(tmp_path):
+    body = "".join(f"def test_{number}():\n    pass\n" for number in range(7))
+    done = run(tmp_path, "", body, "--every", "3", "-v")
+    assert [f"test_{number} PASSED" in done.stdout for number in range(7)] == [
+        number % 3 == 0 for number in range(7)
+    ]
+    assert "3 passed, 4 deselected" in done.stdout
+    assert (
+        run(tmp_path / "none", "", body, "--every", "0").returncode == pytest.ExitCode.USAGE_ERROR
+    )
