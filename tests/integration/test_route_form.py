@@ -6,6 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import pytest
 
@@ -25,7 +26,7 @@ from netarena_route.world.path import Plan
 pytestmark = pytest.mark.requires("netns", "root")
 
 #: of the test of all methods
-_SHARES = 14
+_SHARES = 6
 #: as programs print it, without carriers, counters, handles and the kernel's own queues
 _LOOK = r"""
 ip -d -4 addr | grep inet | sed -E 's/ brd [0-9.]+//'
@@ -91,6 +92,7 @@ def _found(world: World, faults: Sequence[Fault]) -> list[object]:
     return [[each.words for each in faults], *found] if found else []
 
 
+@cache
 def _methods() -> list[tuple[World, Fault]]:
     """A fault by each method, in the first world that has a place for it."""
     drawn = [varied(3, 1, random.Random(seed)) for seed in range(60)]
