@@ -191,6 +191,9 @@ def _marked(mark: str) -> list[int]:
     return sorted(found)
 
 
+#: queries, by class of tests, application and config: queries do not change
+_DRAWN: dict[tuple[type, type, str], tuple[Query, ...]] = {}
+
 #: episodes of the live samples, by class of tests, application, agent and keys
 _PLAYED: dict[tuple[type, type, Callable[..., str], str], list[Episode]] = {}
 
@@ -215,7 +218,10 @@ class ApplicationContract:
         """The application, its config with ``more`` keys, and the queries of ``seed``."""
         application = load(self.application)
         config = application.config_type.parse({**self.config, **more, "seed": self.seed})
-        return application, config, list(application.generate(config, self.seed))
+        known = (type(self), type(application), config.model_dump_json())
+        if known not in _DRAWN:
+            _DRAWN[known] = tuple(application.generate(config, self.seed))
+        return application, config, list(_DRAWN[known])
 
     def play(
         self,
