@@ -26,7 +26,7 @@ from netarena_route.backbone.state import read
 from netarena_route.config import RouteConfig
 
 #: the first test of a family plays up to fifteen attacks, of 4 s each
-pytestmark = [pytest.mark.requires("episodes", "backbone"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.requires("episodes", "backbone")
 
 PLAYED = {
     family: [name for name in table if name not in WRECKS]

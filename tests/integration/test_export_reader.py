@@ -21,7 +21,7 @@ from netarena.cli.program import free_port
 from netarena.model import Reply
 from netarena.report.export import export
 
-PATIENCE_S = 60.0
+PATIENCE_S = 200
 READ_LOG = """
 import json, sys
 from inspect_ai.analysis import evals_df, messages_df, samples_df

@@ -39,7 +39,7 @@ for module in pkgutil.walk_packages(package.__path__, f"{sys.argv[1]}."):
     importlib.import_module(module.name)
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def call(*command: str | Path, cwd: Path | None = None, status: int = 0) -> str:

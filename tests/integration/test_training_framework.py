@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "benchmarks" / "recipes").glob("*.toml"))
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def play(framework: str, *arguments: str) -> str:
