@@ -16,10 +16,11 @@ def deal(
     seed: int,
     rng_for: Callable[[int], random.Random] = random.Random,
     make_id: Callable[[int], str] = str,
+    start: int = 0,
 ) -> Iterator[Query]:
-    """Query ``i`` from ``rng_for(i)`` and with the id ``make_id(i)``."""
+    """Query ``i`` from ``rng_for(i)`` and with the id ``make_id(i)``; the first is ``start``."""
     vars(application).update(
         rng=lambda _config, _seed, index: rng_for(index),
         query_id=lambda _config, _seed, index: make_id(index),
     )
-    return application.generate(config, seed)
+    return application.generate_from(config, seed, start)

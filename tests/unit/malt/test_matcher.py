@@ -15,7 +15,7 @@ from tests.malt_reader.meaning import Do, Select, meaning
 pytestmark = pytest.mark.slow
 MALT = load("malt")
 #: benchmarks/bench_malt_language.py fits 5,000 and tests 2,100 of each phrasing
-LESSONS, TESTS = 30, 6
+LESSONS, TESTS = 30, 3
 
 
 @cache

@@ -65,7 +65,7 @@ def test_another_text_is_another_program(told: str, told_otherwise: str) -> None
 def test_other_texts_mean_their_programs_and_nothing_else(phrasing: str) -> None:
     """Every reference is looked up; a text that could mean two programs would be found."""
     reader = Reader()
-    queries = draw(13, 6, phrasing=phrasing)
+    queries = draw(13, 3, phrasing=phrasing)
     assert {query.label for query in queries} == set(LABELS)
     for query in queries:
         found = reader.read(query.text, initial_graph(query))
@@ -76,7 +76,7 @@ def test_texts_of_a_private_pack_are_read_by_its_productions_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NETARENA_PHRASING_PACK", str(PACK))
-    queries = draw(14, 3, phrasing="held_out")
+    queries = draw(14, 2, phrasing="held_out")
     informed, uninformed = Reader(PACK), Reader()
     unread = 0
     for query in queries:
