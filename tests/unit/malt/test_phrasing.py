@@ -118,7 +118,7 @@ def test_of_several_nodes_only_the_last_is_described() -> None:
 def test_held_out_productions_are_in_held_out_text_alone_and_several_in_each() -> None:
     varied: Counter[str] = Counter()
     held = {one.id for one, held in shipped().productions() if held}
-    for query in draw("varied", 8):
+    for query in draw("varied", 3):
         _phrase_again(query, varied)
         used: Counter[str] = Counter()
         _phrase_again(query, used, held_out=True)
@@ -155,7 +155,7 @@ def test_a_pack_shows_in_held_out_text_and_counts_among_what_shapes_the_queries(
 @pytest.mark.slow
 def test_every_production_has_its_use() -> None:
     used: Counter[str] = Counter()
-    for query in draw("canonical", 30):
+    for query in draw("canonical", 16):
         for seed in range(4):
             _phrase_again(query, used, seed, held_out=True)
     unused = {one.id for one, _ in shipped().productions()} - set(used)
