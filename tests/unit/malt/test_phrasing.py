@@ -191,7 +191,7 @@ def test_there_are_ten_thousand_shapes_of_the_twelve_operations() -> None:
 @pytest.mark.slow
 def test_a_place_is_seldom_named() -> None:
     named = total = 0
-    for query in draw("varied", 20):
+    for query in draw("varied", 8):
         for action in query.actions:
             if action.kind in {"count", "list", "rank"}:
                 total += 1
