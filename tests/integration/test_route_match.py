@@ -236,6 +236,8 @@ TRAFFIC = (
     "protocol all cgroup",
     "protocol ip handle 1 fw",
 )
+#: what one second may have and another not
+_SECOND = "@th,64,8"
 _SIDES = ("ingress", "egress")
 _COUNTED = "action mirred egress mirror dev t0 continue"
 
@@ -249,9 +251,10 @@ class Counters:
         hook = "output" if sends else "prerouting"
         run("nft add table ip m; ip link add t0 type veth peer name t1")
         run(f"nft add chain ip m c '{{ type filter hook {hook} priority -160 ; }}'")
+        fields = [one for one in (*FIELDS, *NO_FIELDS) if _SECOND not in one]
         self._nft = self._added(
             "nft add rule ip m c {} counter",
-            [f"icmp type {{ echo-request, echo-reply }} {one}" for one in (*FIELDS, *NO_FIELDS)]
+            [f"icmp type {{ echo-request, echo-reply }} {one}" for one in fields]
             + ([*ORIGINS, *NO_ORIGINS] if sends else []),
             quoted=True,
         )
