@@ -225,7 +225,7 @@ _ROOT = 0xFFFFFFFF
 _RULE_BYTES = 12
 _NEXTHOP_BYTES = 8
 _FORWARDING = 3
-_NDA_DST, _NDA_LLADDR = 1, 2
+_NDA_DST, _NDA_LLADDR, _NDA_PROTOCOL = 1, 2, 12
 _NDTA_NAME, _NDTA_STATS = 1, 7
 #: of struct ndt_stats (linux/neighbour.h)
 _NDTS_TABLE_FULLS_AT = 80
@@ -417,6 +417,23 @@ def learnt_neighbours(netlink: Netlink) -> list[Message]:
                 body += attribute(_NDA_LLADDR, told[_NDA_LLADDR])
             found.append(Message(NEWNEIGH, body, CREATE))
     return found
+
+
+def renew_neighbours(netlink: Netlink) -> None:
+    """Make the permanent neighbours anew: their age tells when each was last used."""
+    found = []
+    for index, state, flags, told in _neighbours(netlink):
+        if state & _PERMANENT:
+            body = _NEIGHBOUR.pack(socket.AF_INET, index, state, flags, 0)
+            named = attribute(_NDA_DST, told[_NDA_DST])
+            kept = (
+                attribute(one, told[one]) for one in (_NDA_LLADDR, _NDA_PROTOCOL) if one in told
+            )
+            found += [
+                Message(DELNEIGH, body + named),
+                Message(NEWNEIGH, body + named + b"".join(kept), CREATE),
+            ]
+    netlink.send(found)
 
 
 def set_neighbours_aside(netlink: Netlink) -> None:

@@ -2,9 +2,9 @@
 
 Whatever an agent can read on a machine after a measurement must show no more than before it:
 filters (``shadow``), sets (``ipset``), connections (``connection``) and learnt ARP entries are as
-they were. Counters
-of interfaces, of the kernel (SNMP), of queue disciplines and of connection trackers cannot be put
-back; each measurement adds the same packets to them, whatever it finds.
+they were. All ARP entries have one age then, that of the measurement. Counters of interfaces, of
+the kernel (SNMP), of queue disciplines and of connection trackers cannot be put back; each
+measurement adds the same packets to them, whatever it finds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from netarena_route.real.netlink import (
     Netlink,
     forget_neighbours,
     learnt_neighbours,
+    renew_neighbours,
 )
 from netarena_route.real.shadow import Shadow
 
@@ -64,3 +65,4 @@ class Records:
         for netlink, before in zip(self._netlinks, neighbours, strict=True):
             forget_neighbours(netlink)
             netlink.send(before)
+            renew_neighbours(netlink)

@@ -72,6 +72,7 @@ _DYNSET_TIMEOUT = 6
 _OBJECT_TYPE, _OBJECT_DATA, _OBJECT_QUOTA = 3, 4, b"\0\0\0\2"
 _QUOTA_FLAGS, _QUOTA_INVERTED = 2, 0x1
 _MATCH_NAME, _MATCH_REVISION, _MATCH_INFO = 1, 2, 3
+_COMMENT_BYTES = 256
 #: matches of iptables that keep lists by a name in the namespace: where in their data the name
 #: begins, and its bytes (xt_recent.h, xt_hashlimit.h by revision)
 _RECENT, _RECENT_AT, _RECENT_BYTES = b"recent", 10, 200
@@ -122,6 +123,8 @@ class Shadow:
     def __init__(self, netfilter: Netlink) -> None:
         self._netfilter = netfilter
         self._tables: list[_Table] = []
+        #: whether copies have lists of their own
+        self._lists = False
         #: of tables that stay active: transactions that put back what they hold now
         self._kept: list[list[Message]] = []
 
@@ -129,6 +132,7 @@ class Shadow:
         """Have copies filter in place of the tables. Tables that cannot be copied stay active."""
         self._tables = []
         self._kept = []
+        self._lists = False
         for content in self._dump(_TABLE):
             found = attributes(content, _HEADER.size)
             flags = int.from_bytes(found.get(_FLAGS, b""), "big")
@@ -161,10 +165,32 @@ class Shadow:
                 ]
             )
             self._tables = []
+            if self._lists:
+                self._await_end()
         for transaction in self._kept:
             with contextlib.suppress(OSError):  # of a set of one rule: it cannot have two
                 self._netfilter.batch(transaction)
         self._kept = []
+
+    def _await_end(self) -> None:
+        """Return when the lists of the copies are gone, which the kernel deletes in its own time:
+        it waits for that before it makes a match of iptables (nft_compat.c)."""
+        table = _Table(_IPV4, b"", 0, b"s" + os.urandom(8).hex().encode() + b"\0")
+        chain = attribute(_OF_TABLE, table.copy) + attribute(3, b"c\0")
+        match = attribute(_MATCH_NAME, b"comment\0") + attribute(_MATCH_REVISION, bytes(4))
+        match += attribute(_MATCH_INFO, bytes(_COMMENT_BYTES))
+        rule = attribute(_OF_TABLE, table.copy) + attribute(2, b"c\0")
+        rule += attribute(_EXPRESSIONS | _NESTED, _expression(b"match", match))
+        header = _HEADER.pack(_IPV4, 0, 0)
+        with contextlib.suppress(OSError):  # of a kernel without matches of iptables
+            self._netfilter.batch(
+                [
+                    _table(_IPV4, table.copy, _DORMANT),
+                    Message(_CHAIN, header + chain, _CREATE),
+                    Message(_RULE, header + rule, _CREATE | _APPEND),
+                    _delete(table),
+                ]
+            )
 
     def _now(self, table: _Table) -> Iterator[list[Message]]:
         """Transactions that put back the counters and elements that a table has now: of each chain,
@@ -222,6 +248,9 @@ class Shadow:
                 yield _copy(_ELEMENT, table, some)
         maps: dict[bytes, bytes] = {}
         for found in self._of(_RULE, table):
+            self._lists |= any(
+                one + b"\0" in found.get(_EXPRESSIONS, b"") for one in (_RECENT, _HASHLIMIT)
+            )
             for name, ttl in _maps(found.get(_EXPRESSIONS, b"")).items():
                 if name not in maps:
                     maps[name] = ttl

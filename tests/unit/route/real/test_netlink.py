@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netarena.sandbox.namespace import leave_network
+from netarena.sandbox.shell import entered
 from netarena_route.real.netlink import (
     Link,
+    Netlink,
     Queue,
     Unsent,
     attribute,
@@ -19,6 +27,7 @@ from netarena_route.real.netlink import (
     nest,
     queue_drops,
     queues,
+    renew_neighbours,
     unsent,
     unsettled,
 )
@@ -109,3 +118,46 @@ def test_queues_are_told_with_what_they_hold_and_what_they_have_sent():
     )
 
     assert queues(told) == [Queue(2, 3, 9), Queue(4, 0, 0)]
+
+
+@pytest.mark.requires("root")
+def test_permanent_neighbours_that_are_renewed_have_one_age_and_are_the_same():
+    found = []
+
+    def run(text):
+        line = ["bash", "-ec", text]
+        with entered(found[0]):
+            return subprocess.run(line, capture_output=True, text=True, check=True).stdout
+
+    def make():
+        leave_network()
+        found.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    run("ip link add v0 type veth peer name v1; ip addr add 10.0.0.1/24 dev v0")
+    run("ip link set v0 up; ip link set v1 up")
+    for number in range(2, 60):  # more than one batch of messages
+        run(f"ip neigh add 10.0.0.{number} lladdr 02:00:00:00:00:{number} dev v0 nud permanent")
+    run("ip neigh add 10.0.0.60 lladdr 02:00:00:00:00:60 dev v0 nud stale protocol static")
+    before = run("ip -d neigh | sort")
+    with entered(found[0]), Netlink() as netlink:
+
+        def ages():
+            return {
+                attributes(content, 12)[3][4:8]
+                for content in netlink.dump(30, struct.pack("=BxxxiHBB", 2, 0, 0, 0, 0))
+                if content[8] & 0x80
+            }
+
+        deadline = time.monotonic() + 10
+        while {int.from_bytes(age, sys.byteorder) for age in ages()} == {0}:
+            assert time.monotonic() < deadline
+        run("ping -c 1 -W 0.01 10.0.0.2 || true")
+        assert len(ages()) > 1
+        renew_neighbours(netlink)
+        assert len(ages()) <= 2  # of a moment each
+        assert max(int.from_bytes(age, sys.byteorder) for age in ages()) < 100
+    assert run("ip -d neigh | sort") == before
+    os.close(found[0])
