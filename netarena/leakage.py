@@ -386,6 +386,8 @@ def _logistic(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Ma
 
 def _boosted(train: Matrix, is_target: Flags, test: Matrix, seed: int) -> tuple[Matrix, Matrix]:
     chosen = _columns(train, is_target)
+    # a column that is missing in all training rows cannot be binned
+    chosen = chosen[~np.isnan(train[:, chosen]).all(axis=0)]
     model = HistGradientBoostingClassifier(
         max_iter=60,
         learning_rate=0.15,

@@ -11,7 +11,7 @@ from netarena.label import COUNTED, kinds_of
 from netarena.model import Query
 from netarena.reactive import broken, world_reader
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.fault.intent import draw_intended
+from netarena_k8s.fault.intent import draw_intended, draw_named
 from netarena_k8s.fault.mask import draw_number
 from netarena_k8s.fault.subtle import methods_of
 from netarena_k8s.fault.table import CATALOGUE, Fault, action_of, draw, fault_of
@@ -25,7 +25,7 @@ from netarena_k8s.world.model import World
 #: raised whenever a seed would draw something else
 VERSION = "3"
 #: drawn shops of which one has room for a combination
-_WORLDS = 8
+_WORLDS = 24
 
 _TEXT = (
     "Network policies of this namespace are wrong: repair them until every connection is as it "
@@ -42,26 +42,30 @@ def drawer(config: KubernetesConfig) -> Drawer:
     folder = config.microservice_dir
     standard = boutique() if folder is None else read_checkout(folder)
 
+    labels = CATALOGUE.choose(config.error_types, config.complexity_level)
+    among = [kind for kinds in labels.values() for kind in kinds if kind not in COUNTED]
+
     def draw_one(label: str, rng: random.Random) -> Drawn:
-        anew = config.world == "varied" or label in COUNTED
-        for _ in range(_WORLDS if anew else 1):
-            world = standard
-            if config.world == "varied":
-                world, altered = alter(_draw_world(config, rng), rng)
-                if label in COUNTED:
-                    found = draw_intended(world, altered, COUNTED[label], rng)
-                    if found is not None:
-                        world, intended = found
-                        actions = tuple(map(action_of, intended))
-                        return broken(CATALOGUE, label, _TEXT, world, actions)
-                    continue
-            faults = (
-                draw_number(world, COUNTED[label], rng)
-                if label in COUNTED
-                else draw(world, kinds_of(label), rng, methods_of(world))
+        kinds, number = kinds_of(label), COUNTED.get(label)
+        for _ in range(_WORLDS if config.world == "varied" else 0):
+            world, altered = alter(_draw_world(config, rng), rng, among if number is None else None)
+            found = (
+                draw_named(world, altered, kinds, among, rng)
+                if number is None
+                else draw_intended(world, altered, number, rng)
             )
-            if faults is not None:
+            if found is not None:
+                world, faults = found
                 return broken(CATALOGUE, label, _TEXT, world, tuple(map(action_of, faults)))
+        for _ in range(_WORLDS if number is not None else 1):
+            world = _draw_world(config, rng) if config.world == "varied" else standard
+            faults_ = (
+                draw(world, kinds, rng, methods_of(world))
+                if number is None
+                else draw_number(world, number, rng)
+            )
+            if faults_ is not None:
+                return broken(CATALOGUE, label, _TEXT, world, tuple(map(action_of, faults_)))
         raise ConfigError(
             "config.error_types", f"{label} does not show in the policies of this world"
         )

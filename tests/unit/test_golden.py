@@ -78,7 +78,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
         ("malt", "85ae8b9ca002bccb", "94623200cceaf3c0"),
         ("malt, worded", "1d9fe26803394480", "0c00bb00496f96a7"),
         ("route", "8134f572c99698e5", "0af900c4b2526337"),
-        ("k8s", "0cfebede08805dce", "802e4fc03a06125d"),
+        ("k8s", "7c6b1c64c468821c", "faec8a7ac35ca9ad"),
     ],
 )
 def test_queries_and_prompts_are_those_of_yesterday(

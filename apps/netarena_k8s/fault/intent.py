@@ -69,6 +69,29 @@ _INVERSE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
 )
 
 
+#: kinds of fault that are their own opposite: a port is another one
+_MUTUAL: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
+    {
+        "change_port": [
+            ("change_port", "number", "number"),
+            ("change_port", "of_another", "of_another"),
+        ],
+        "change_protocol": [
+            ("change_protocol", "udp", "tcp"),
+            ("change_protocol", "tcp", "udp"),
+        ],
+    }
+)
+#: kind -> methods that give what an unaltered policy should be, and the method of the fault
+_INVERTED: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
+    {
+        kind: [
+            *((*given, method) for given, (own, method) in _INVERSE.items() if own == kind),
+            *_MUTUAL.get(kind, ()),
+        ]
+        for kind in {*(own for own, _ in _INVERSE.values()), *_MUTUAL}
+    }
+)
 #: kinds of method that give what an unaltered policy should be -> how often each is tried; those
 #: that apply to nearly every policy seldom
 _WEIGHTS: Mapping[str, int] = MappingProxyType(
@@ -126,6 +149,38 @@ def draw_intended(
             world = meant(shown, drafts)
             faults = source.faults(world, drafts)
             if faults is not None and not doubts(world, faults):
+                return world, faults
+    return None
+
+
+def draw_named(
+    shown: World,
+    altered: Mapping[str, Fault],
+    kinds: Sequence[str],
+    among: Sequence[str],
+    rng: random.Random,
+) -> tuple[World, tuple[Fault, ...]] | None:
+    """Return the world in which policies of ``shown`` have a fault of each of ``kinds``, and these
+    faults; None where none are found.
+
+    ``among`` are the kinds of all queries of the config, of which ``altered`` are alterations. As
+    many faults are on altered policies as policies are altered. Each fault shows when it is the
+    only one left, and every order of repairing them is safe.
+    """
+    source = _Source(shown, altered, rng)
+    for _ in range(_DRAWS):
+        drafts: list[Draft] = []
+        for kind in kinds:
+            one = source.named(kind, among, drafts)
+            if one is None:
+                break
+            drafts.append(one)
+        else:
+            world = meant(shown, drafts)
+            faults = source.faults(world, drafts)
+            if faults is None or any(fault.after for fault in faults):
+                continue
+            if not doubts(world, faults):
                 return world, faults
     return None
 
@@ -270,6 +325,45 @@ class _Source:
         # a policy that allows nothing is as likely to be wrong as any other
         completed = self._completed(policy)
         return completed if completed is not None and self._shows((), [completed]) else None
+
+    def named(self, kind: str, among: Sequence[str], drafts: Sequence[Draft]) -> Draft | None:
+        """A draft whose fault is of one kind, and goes with ``drafts``."""
+        taken = {one.policy for one in drafts}
+        free = [policy for policy in self._places if policy.name not in taken]
+        free = self._rng.sample(free, len(free))
+        turned = [one for one in free if one.name not in self._altered]
+        ready = [one for one in free if one not in turned and self._altered[one.name].kind == kind]
+        # kinds that only altered policies have leave the others more faults of unaltered ones
+        both = sum(bool(_INVERTED.get(one)) for one in among) / len(among)
+        share = 1 - len(turned) / max(1, len(free))
+        if kind in _INVERTED and self._rng.random() >= (share - 1 + both) / both:
+            ready = turned
+        for policy in ready:
+            for _ in range(_CHANCES):
+                one = self._of_kind(policy, kind)
+                if one is not None and self._goes(one, drafts):
+                    return one
+        return None
+
+    def _of_kind(self, policy: Policy, kind: str) -> Draft | None:
+        """A draft whose fault is of one kind, and shows."""
+        if (known := self._altered.get(policy.name)) is not None:
+            one = _draft(policy, kind, known.method, _before(known))
+            return one if self._shows((), [one]) else None
+        methods = methods_of(self._shown)
+        inverse = [
+            (other, name, method)
+            for other, name, method in _INVERTED[kind]
+            if name in methods.get(other, {})
+        ]
+        if not inverse:
+            return None
+        other, name, method = self._rng.choice(inverse)
+        spec = methods[other][name](Scene(self._shown, policy, self._rng))
+        if spec is None or spec == policy.spec:
+            return None
+        one = _draft(policy, kind, method, spec)
+        return one if self._shows((), [one]) else None
 
     def _completed(self, policy: Policy, uses: int | None = None) -> Draft | None:
         """A policy that lets through one connection more, or all of ``uses``, which have one end

@@ -8,7 +8,7 @@ a wide peer does not show that a policy is wrong. Only the documentation decides
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from netarena_k8s.fault.subtle import methods_of
 from netarena_k8s.fault.table import Fault, draw_one
@@ -20,14 +20,31 @@ _SHARE, _WIDE_SHARE = 0.65, 0.3
 _FEW = 6
 #: kinds that are tried on one policy
 _TRIES = 12
+#: how often a kind is tried on each policy in its turn
+_PASSES = 3
 
 
-def alter(world: World, rng: random.Random) -> tuple[World, Mapping[str, Fault]]:
+def alter(
+    world: World, rng: random.Random, kinds: Sequence[str] | None = None
+) -> tuple[World, Mapping[str, Fault]]:
     """Alter some policies of ``world`` and take the result as intended.
 
     Return the world, and for each altered policy the alteration. Its ``repair`` leads back to the
-    policy as it was.
+    policy as it was. With ``kinds`` alterations are of these kinds only, of each as many.
     """
+    found = _of_any_kind(world, rng) if kinds is None else _of_kinds(world, rng, kinds)
+    return with_policies(
+        world,
+        [
+            policy.model_copy(update={"spec": found[policy.name].spec})
+            if policy.name in found
+            else policy
+            for policy in world.policies
+        ],
+    ), found
+
+
+def _of_any_kind(world: World, rng: random.Random) -> dict[str, Fault]:
     methods = methods_of(world)
     found: dict[str, Fault] = {}
     for policy in world.policies:
@@ -38,15 +55,29 @@ def alter(world: World, rng: random.Random) -> tuple[World, Mapping[str, Fault]]
             if one is not None and (_is_small(one) or rng.random() < _WIDE_SHARE):
                 found[policy.name] = one
                 break
-    return with_policies(
-        world,
-        [
-            policy.model_copy(update={"spec": found[policy.name].spec})
-            if policy.name in found
-            else policy
-            for policy in world.policies
-        ],
-    ), found
+    return found
+
+
+def _of_kinds(world: World, rng: random.Random, kinds: Sequence[str]) -> dict[str, Fault]:
+    """Each kind in turn takes a policy to which it applies, until a share is altered."""
+    methods = methods_of(world)
+    places = [policy for policy in world.policies if policy.spec["podSelector"]]
+    left = rng.sample(places, len(places))
+    found: dict[str, Fault] = {}
+    applying = True
+    while applying:
+        applying = False
+        for kind in rng.sample(kinds, len(kinds)):
+            if len(found) >= _SHARE * len(places):
+                return found
+            drawn = (
+                (policy, draw_one(world, kind, policy, rng, methods)) for policy in left * _PASSES
+            )
+            policy, one = next(((p, one) for p, one in drawn if one is not None), (None, None))
+            if policy is not None and one is not None:
+                found[policy.name], applying = one, True
+                left.remove(policy)
+    return found
 
 
 def _is_small(fault: Fault) -> bool:

@@ -5,11 +5,12 @@ import random
 import pytest
 
 from netarena_k8s.fault import intent
-from netarena_k8s.fault.intent import draw_intended
+from netarena_k8s.fault.intent import draw_intended, draw_named
 from netarena_k8s.fault.mask import doubts
 from netarena_k8s.fault.table import faulty, seen
 from netarena_k8s.source.alter import alter
 from netarena_k8s.source.estate import estate
+from netarena_k8s.source.varied import varied
 
 
 @pytest.fixture(scope="module", params=[3])
@@ -121,3 +122,25 @@ def test_a_couple_is_a_fault_and_one_that_it_hides(drawn, ordered):
         assert any(fault.masks for fault in faults)
         assert any(fault.after for fault in faults) == ordered
         assert doubts(world, faults) == []
+
+
+PAPER = ["remove_ingress", "add_ingress", "change_port", "change_protocol", "add_egress"]
+
+
+@pytest.mark.parametrize("kinds", [("change_port",), ("add_ingress", "add_egress")])
+def test_faults_of_given_kinds_are_on_altered_and_on_other_policies(kinds):
+    on_altered = []
+    for seed in range(12):
+        rng = random.Random(seed)
+        shown, altered = alter(varied(rng), rng, PAPER)
+        found = draw_named(shown, altered, kinds, PAPER, rng)
+        if found is None:
+            continue
+        world, faults = found
+        assert tuple(fault.kind for fault in faults) == kinds
+        assert faulty(world, faults) == shown.policies
+        assert doubts(world, faults) == []
+        assert not any(fault.after for fault in faults)
+        on_altered += [fault.policy in altered for fault in faults]
+    assert len(on_altered) >= 8 * len(kinds)
+    assert 0.3 < sum(on_altered) / len(on_altered) < 0.95
