@@ -26,13 +26,13 @@ import asyncio
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from netarena.application import Application, Environment
 from netarena.errors import EnvironmentFailed
 from netarena.inference import clopper_pearson
-from netarena.model import Query
+from netarena.model import Query, State
 from netarena_k8s.agent.form_reader import repairs
 from netarena_k8s.agent.triage import DUMP
 from netarena_k8s.app import Kubernetes
@@ -110,15 +110,47 @@ def _dotted(address: int) -> str:
     return ".".join(map(str, address.to_bytes(4, "little")))
 
 
-async def play_k8s(
-    app: Application, query: Query, world: Environment, turns: int
+async def plan_k8s(
+    app: Kubernetes, query: Query, world: Environment, initial: State
+) -> Iterator[Any]:
+    """The commands of the blind program for one ticket of Kubernetes."""
+    del app, query, initial
+    return repairs((await world.execute(DUMP)).output.strip())
+
+
+async def plan_route(app: Route, query: Query, world: Environment, initial: State) -> Iterator[Any]:
+    """The commands of the blind program for one ticket of routing."""
+    scene = app.scene(query)
+    command = f"python3 -c {shlex.quote(read_program())}"
+    readings = {}
+    for name in scene.roles:
+        done = await world.execute({"machine": name, "command": command})
+        readings[name] = decode(name, done.output)
+    found = (
+        undo_youngest(query, scene, readings, initial)
+        if scene.endpoints
+        else undo_configuration(readings)
+    )
+    return ({"machine": machine, "command": repair} for machine, repair in found)
+
+
+#: kind of ticket -> application, its keys, and what plans the commands
+KINDS: Mapping[str, tuple[type[Application], Mapping[str, str], Callable[..., Any]]] = {
+    "route": (Route, {"emulator": "netns"}, plan_route),
+    "backbone": (Route, {"emulator": "netns", "world": "backbone"}, plan_route),
+    "k8s": (Kubernetes, {}, plan_k8s),
+}
+
+
+async def play(
+    app: Application, query: Query, world: Environment, plan: Callable[..., Any], turns: int
 ) -> tuple[bool, bool]:
-    """Whether the blind program's repairs of one ticket are right, and safe."""
+    """Return whether the repairs of the blind program are correct, and whether they are safe."""
     try:
         initial = before = await world.open()
-        done = await world.execute(DUMP)
+        commands = await plan(app, query, world, initial)
         safe, judged = True, app.judge(query, initial, before, before)
-        for command, _ in zip(repairs(done.output.strip()), range(turns), strict=False):
+        for command, _ in zip(commands, range(turns), strict=False):
             await world.execute(command)
             after = await world.observe()
             judged = app.judge(query, initial, before, after)
@@ -128,40 +160,10 @@ async def play_k8s(
         await world.close()
 
 
-async def play(app: Route, query: Query, world: Environment, turns: int) -> tuple[bool, bool]:
-    """Whether the blind program's repairs of one ticket are right, and safe."""
-    scene = app.scene(query)
-    command = f"python3 -c {shlex.quote(read_program())}"
-    try:
-        initial = before = await world.open()
-        readings = {}
-        for name in scene.roles:
-            done = await world.execute({"machine": name, "command": command})
-            readings[name] = decode(name, done.output)
-        repairs = (
-            undo_youngest(query, scene, readings, initial)
-            if scene.endpoints
-            else undo_configuration(readings)
-        )
-        safe, judged = True, app.judge(query, initial, before, before)
-        for (machine, repair), _ in zip(repairs, range(turns), strict=False):
-            await world.execute({"machine": machine, "command": repair})
-            after = await world.observe()
-            judged = app.judge(query, initial, before, after)
-            safe, before = safe and judged.safe, after
-        return judged.correct, safe
-    finally:
-        await world.close()
-
-
 async def measure(kind: str, tickets: int, seed: int, turns: int) -> int:
-    app: Any = Kubernetes() if kind == "k8s" else Route()
-    keys: dict[str, Any] = {"briefing": "ticket", "seed": seed}
-    if kind != "k8s":
-        keys["emulator"] = "netns"
-    if kind == "backbone":
-        keys["world"] = "backbone"
-    config = app.config_type.parse(keys)
+    application, keys, plan = KINDS[kind]
+    app = application()
+    config = app.config_type.parse({"briefing": "ticket", "seed": seed, **keys})
     labels = len(app.labels(config))
     config = config.model_copy(update={"num_queries": -(-tickets // labels)})
     solved, faulty, alarms, harmless = 0, 0, 0, 0
@@ -170,8 +172,7 @@ async def measure(kind: str, tickets: int, seed: int, turns: int) -> int:
             if query.index >= tickets:
                 break
             try:
-                playing = play_k8s if kind == "k8s" else play
-                right, safe = await playing(app, query, app.environment(query, config), turns)
+                right, safe = await play(app, query, app.environment(query, config), plan, turns)
             except EnvironmentFailed as failed:
                 sys.stdout.write(f"{query.id}: not counted: {failed}\n")
                 continue
@@ -193,7 +194,7 @@ async def measure(kind: str, tickets: int, seed: int, turns: int) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("kind", choices=("route", "backbone", "k8s"))
+    parser.add_argument("kind", choices=[*KINDS])
     parser.add_argument("--tickets", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--turns", type=int, default=12)

@@ -173,6 +173,19 @@ def _lacks_mininet() -> str:
     return f"there is no {missing[0]} (apt-get install mininet)" if missing else ""
 
 
+def _lacks_clients() -> str:
+    """Of routing: what asks services as agents do."""
+    missing = [name for name in ("curl", "dig", "logger") if shutil.which(name) is None]
+    packages = "curl bind9-dnsutils bsdutils"
+    return f"there is no {missing[0]} (apt-get install {packages})" if missing else ""
+
+
+def _lacks_ipset() -> str:
+    from netarena_route.real.ipset import lacking
+
+    return lacking()
+
+
 def _lacks_chromium() -> str:
     return "" if shutil.which("chromium") else "there is no chromium (apt-get install chromium)"
 
@@ -220,11 +233,13 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "bwrap": _lacks_bwrap,
     "cell": _lacks_cell,
     "chromium": _lacks_chromium,
+    "clients": _lacks_clients,
     "cluster": _lacks_cluster,
     "namespaces": _lacks_namespaces,
     "confinement": _lacks_confinement,
     "dataplane": _lacks_dataplane,
     "episodes": _lacks_episodes,
+    "ipset": _lacks_ipset,
 }
 
 

@@ -41,20 +41,6 @@ def make(switches=2, hosts=1, seed=1):
     return standard(switches, hosts, random.Random(seed))
 
 
-@pytest.fixture
-def apart(requirement):
-    requirement("root")
-    started = []
-
-    def start(network, **more):
-        started.append(Apart(network).__enter__())
-        return started[-1].build(**more)
-
-    yield start
-    for one in started:
-        one.__exit__()
-
-
 def test_a_new_network_is_healthy_and_has_nothing_to_report(apart):
     net = apart(make(2, 2))
 

@@ -1,9 +1,9 @@
-"""A blind program: repairs what looks wrong, and reads neither documentation nor ticket.
+"""A blind program, which repairs policies by their form alone.
 
-It reads applications and policies, sends no probe, and takes the forms that the audit of traces
-scores (``evidence``) for faults: a selector that matches no pod, a port that no pod serves, rules
-that are not in force. It repairs the most suspicious policies as if they had been right before.
-Where forms do not tell what is wrong, it solves nothing.
+It reads applications and policies, but neither documentation nor ticket, and sends no probe. It
+takes each form that the audit of traces scores (``evidence``) for a fault: a selector that matches
+no pod, a port that no pod serves, rules that are not in force. It repairs the policies with most
+of these forms first. If forms do not show what is wrong, it solves nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _suspicion(form: Mapping[str, float]) -> float:
 
 
 def _selecting(world: World, spec: SpecDict) -> SpecDict:
-    """The selector of the application that it has most in common with."""
+    """Select the application whose labels are most similar to the selector."""
     wanted = {*(spec["podSelector"].get("matchLabels") or {}).values()}
     near = max(world.apps, key=lambda app: len(wanted.intersection(app.labels.values())))
     return {**spec, "podSelector": {"matchLabels": dict(near.labels)}}
@@ -59,7 +59,8 @@ def _in_force(world: World, spec: SpecDict) -> SpecDict:
 
 
 def _served_port(world: World, spec: SpecDict) -> SpecDict | None:
-    """The tested port of the first application that it is about, in all rules of ingress."""
+    """Replace unknown ports in ingress rules by the service port of the first selected
+    application."""
     about = [app for app in _about(world, spec) if app.service]
     port = target_port(about[0], about[0].service[0]) if about else None
     if port is None:
@@ -79,7 +80,7 @@ def _with_lookups(world: World, spec: SpecDict) -> SpecDict:
 
 
 def _known_peers(world: World, spec: SpecDict) -> SpecDict:
-    """Peers that match nobody become the application that they have most in common with."""
+    """Replace peers that match no pod by the application with the most similar labels."""
     for peer in _peers(spec):
         labels = peer.get("podSelector", {}).get("matchLabels") or {}
         if "ipBlock" in peer or any(
@@ -93,7 +94,7 @@ def _known_peers(world: World, spec: SpecDict) -> SpecDict:
 
 
 def _narrow(world: World, spec: SpecDict) -> SpecDict:
-    """Without the rule that lets most in."""
+    """Remove the ingress rule that matches most applications."""
     rules: Sequence[SpecDict] = spec.get("ingress") or ()
 
     def size(rule: SpecDict) -> int:

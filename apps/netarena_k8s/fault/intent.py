@@ -111,7 +111,7 @@ _WEIGHTS: Mapping[str, int] = MappingProxyType(
 
 
 class Draft(NamedTuple):
-    """A policy that is wrong, as it should be."""
+    """The intended spec of a policy whose shown spec is wrong, and the kind of this fault."""
 
     kind: str
     method: str
@@ -192,13 +192,15 @@ def meant(shown: World, drafts: Iterable[Draft]) -> World:
 
 
 class _Reach(NamedTuple):
-    """What a policy has to do with connections, as bits: those that it could let through and that
-    its end blocks; and those that it lets through by a rule or a peer, without which nothing that
-    works would stop. Each by the source's end and by the target's."""
+    """Pairs whose result a fault of one policy may hide or change; one bit for each pair."""
 
+    #: the policy selects the source, and the egress policies of the source block the pair
     blocked_out: int
+    #: the policy selects the target, and the ingress policies of the target block the pair
     blocked_in: int
+    #: allowed by one egress rule or peer of the policy alone, which no working pair needs
     lets_out: int
+    #: allowed by one ingress rule or peer of the policy alone, which no working pair needs
     lets_in: int
 
 
@@ -266,7 +268,7 @@ class _Source:
         return self._rng.choice([one for one in self._places if one is not first])
 
     def _reach(self, policy: Policy) -> _Reach:
-        """What a policy has to do with pairs."""
+        """Return the pairs whose result a fault of ``policy`` may hide or change."""
         shown, pairs, now = self._shown, self._pairs, self._now
         own = shown.effect(policy)
         lets_out = lets_in = 0
@@ -310,7 +312,8 @@ class _Source:
         return drafts
 
     def draft(self, policy: Policy) -> Draft | None:
-        """What a policy should be, so that the shown one is wrong."""
+        """Draw an intended spec for ``policy`` that makes the shown one wrong; None if none is
+        found."""
         if (known := self._altered.get(policy.name)) is not None:
             one = _draft(policy, known.kind, known.method, _before(known))
             if self._rng.random() < _ALTERED and self._shows((), [one]):
@@ -322,12 +325,12 @@ class _Source:
                 one = _draft(policy, *_INVERSE[kind, found.method], found.spec)
                 if self._shows((), [one]):
                     return one
-        # a policy that allows nothing is as likely to be wrong as any other
+        # a policy without rules must be chosen as often as any other
         completed = self._completed(policy)
         return completed if completed is not None and self._shows((), [completed]) else None
 
     def named(self, kind: str, among: Sequence[str], drafts: Sequence[Draft]) -> Draft | None:
-        """A draft whose fault is of one kind, and goes with ``drafts``."""
+        """Return a draft whose fault has the kind ``kind`` and can be combined with ``drafts``."""
         taken = {one.policy for one in drafts}
         free = [policy for policy in self._places if policy.name not in taken]
         free = self._rng.sample(free, len(free))
@@ -578,14 +581,15 @@ class _Source:
         return harms(right, self._judged(before, drafts), self._judged(after, drafts))
 
     def _judged(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> int:
-        """What works where ``repaired`` are in force, as bits.
+        """Return the connections that work after ``repaired`` have been repaired, as bits.
 
-        A named use that the intended policies do not allow is not judged.
+        Uses of the plan's grants that the intended policies do not allow are left out, because
+        they are not judged.
         """
         return self._state(repaired).both & (self._pairs | self._state(drafts).both)
 
     def _state(self, repaired: Sequence[Draft]) -> Sides:
-        """What each end lets through where these drafts are in force."""
+        """Return what egress and ingress policies allow after ``repaired`` have been repaired."""
         shown = self._shown
         meant = {one.policy: one.meant for one in repaired}
         key = frozenset((name, policy.text) for name, policy in meant.items())
@@ -599,7 +603,7 @@ class _Source:
 
 
 def _alone(parts: Sequence[Sequence[int]]) -> Iterator[int]:
-    """What is no longer let through without each peer, and without each rule."""
+    """Yield the connections that only one rule or only one peer allows, for each of them."""
     for number, peers in enumerate(parts):
         rest = _union(bits for other, some in enumerate(parts) if other != number for bits in some)
         yield _union(peers) & ~rest
@@ -621,12 +625,12 @@ def _each_without(some: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _fit(one: _Reach, other: _Reach) -> bool:
-    """Whether a connection is blocked by both at its two ends."""
+    """Return whether the two policies select the two ends of a pair that both ends block."""
     return bool(one.blocked_out & other.blocked_in | one.blocked_in & other.blocked_out)
 
 
 def _fit_in_order(one: _Reach, other: _Reach) -> bool:
-    """Whether one blocks a connection that the other lets through."""
+    """Return whether one end blocks a pair that a rule of the other policy allows."""
     return bool(
         one.blocked_out & other.lets_in
         | one.blocked_in & other.lets_out

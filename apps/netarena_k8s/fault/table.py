@@ -615,7 +615,7 @@ def faulty(world: World, faults: Sequence[Fault]) -> tuple[Policy, ...]:
 
 
 def reached(world: World, faults: Sequence[Fault]) -> tuple[bool, ...]:
-    """Whether each pair works with ``faults``."""
+    """Return for each pair of ``world`` whether it works while ``faults`` are in force."""
     return flags(seen(world, faults), len(world.pairs))
 
 

@@ -34,26 +34,26 @@ _NOBODY: frozenset[str] = frozenset()
 
 
 class Effect(NamedTuple):
-    """What one policy does, as bits over the connections."""
+    """The connections that one policy restricts and allows; one bit for each connection."""
 
-    #: its egress is in force for the source
+    #: the policy selects the source and has the policy type Egress
     restricts_source: int
-    #: its egress lets the connection out
+    #: an egress rule of the policy allows the connection
     lets_out: int
-    #: its egress lets the source look up names
+    #: an egress rule of the policy allows the source to look up names
     looks_up: int
-    #: its ingress is in force for the target
+    #: the policy selects the target and has the policy type Ingress
     restricts_target: int
-    #: its ingress lets the connection in
+    #: an ingress rule of the policy allows the connection
     lets_in: int
 
 
 class Sides(NamedTuple):
-    """What a state lets through, as bits over the connections."""
+    """The connections that a set of policies allows; one bit for each connection."""
 
-    #: by the egress of the source, name lookups included
+    #: allowed by the egress policies of the source, which must also allow the name lookup
     out: int
-    #: by the ingress of the target
+    #: allowed by the ingress policies of the target
     into: int
 
     @property
@@ -63,18 +63,20 @@ class Sides(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """The connections of which a peer matches the source and the target, and whether it matches
-    the name server."""
+    """What a peer matches."""
 
+    #: bits of the connections whose source it matches
     source: int
+    #: bits of the connections whose target it matches
     target: int
     name_server: bool
 
 
 class Matrix:
-    """The connections ``uses`` of the pods of ``ground``; None stands for one that never works.
+    """Evaluates policies for the connections ``uses`` between the ends in ``ground``.
 
-    The name servers of ``ground`` are looked up together.
+    None in ``uses`` stands for a connection that never works. A policy allows name lookups if it
+    allows them to all name servers of ``ground``.
     """
 
     def __init__(self, ground: Ground, uses: Sequence[Use | None]) -> None:
@@ -98,7 +100,7 @@ class Matrix:
             if use.source not in ground.pods or use.target not in ground.pods:
                 self._unnamed |= bit
         self._ends = {name: ground.end(name) for name in {*self._by_source, *self._by_target}}
-        #: those that are no pods of the world
+        #: ends that are not pods of the world
         self._beside = sorted(self._ends.keys() - ground.pods.keys())
         self._by_label: dict[tuple[str, str], set[str]] = {}
         for name, pod in ground.pods.items():
@@ -111,7 +113,7 @@ class Matrix:
         self._selected: Memo[str, tuple[int, int]] = Memo(_KEPT_PEERS)
 
     def sides(self, effects: Iterable[Effect]) -> Sides:
-        """What a state of policies with these effects lets through."""
+        """Return the connections that policies with these effects allow together."""
         restricts_source = lets_out = looks_up = restricts_target = lets_in = 0
         for one in effects:
             restricts_source |= one.restricts_source
@@ -170,7 +172,7 @@ class Matrix:
         )
 
     def _select(self, selector: Manifest) -> tuple[int, int]:
-        """The connections of which a selector matches the source, and the target."""
+        """Return the connections whose source a selector matches, and those whose target."""
         text = json.dumps(selector)
         found = self._selected.get(text)
         if found is None:
@@ -182,7 +184,8 @@ class Matrix:
         return found
 
     def _rule(self, rule: Manifest, key: str) -> tuple[_Match, int, bool]:
-        """What the peers match, the connections to its ports, and whether lookups are one."""
+        """Return what the peers of a rule match, the connections to its ports, and whether its
+        ports include name lookups."""
         peers: Sequence[Manifest] = rule.get(key) or ()
         match = _Match(self.every, self.every, name_server=True)
         if peers:
@@ -208,7 +211,7 @@ class Matrix:
         return found
 
     def _matching(self, peer: Manifest) -> Iterator[str]:
-        """The ends that a peer matches."""
+        """Yield the names of the ends that a peer matches."""
         ground = self._ground
         spaces = ground.book.namespaces
         for name in self._beside:

@@ -258,7 +258,7 @@ class World(Record):
         return tuple(self.effect(policy) for policy in self.policies)
 
     def effect(self, policy: Policy) -> Effect:
-        """What a policy does in this world."""
+        """Return the connections of this world that ``policy`` restricts and allows."""
         return self.matrix.effect(policy.spec, policy.text)
 
     @cached_property

@@ -15,7 +15,14 @@ import struct
 from collections.abc import Container, Iterator
 from typing import NamedTuple
 
-from netarena_route.real.netlink import Message, Netlink, attribute, attributes, each_attribute
+from netarena_route.real.netlink import (
+    NETFILTER,
+    Message,
+    Netlink,
+    attribute,
+    attributes,
+    each_attribute,
+)
 
 _SETS = 6 << 8
 _CREATE, _DESTROY, _SWAP, _LIST, _ADD = (_SETS | one for one in (2, 3, 6, 7, 9))
@@ -23,7 +30,7 @@ _HEADER = bytes([2, 0, 0, 0])  # of IPv4, whatever the set's family is
 _PROTOCOL = attribute(1, bytes([7]))
 _NAME, _OTHER_NAME, _TYPE, _REVISION, _FAMILY, _DATA, _ELEMENTS, _LINE = 2, 3, 3, 4, 5, 7, 8, 9
 _NESTED, _ORDER, _KIND = 0x8000, 0x4000, 0x3FFF
-#: of what is created: how many references, bytes and elements it has is no property of a set
+#: numbers of references, bytes and elements, which are listed and cannot be set
 _COUNTS = (24, 25, 26)
 _NAME_BYTES = 31
 
@@ -33,8 +40,18 @@ class _Copy(NamedTuple):
     copy: bytes
 
 
+def lacking() -> str:
+    """Why this kernel has no ipsets; empty where it has."""
+    try:
+        with Netlink(NETFILTER) as netfilter:
+            list(netfilter.dump(_LIST, _HEADER + _PROTOCOL))
+    except OSError as error:
+        return f"the kernel lists no ipsets: {error.strerror or error}"
+    return ""
+
+
 class Sets:
-    """Those of one machine; ``netfilter`` is a socket of its namespace."""
+    """The ipsets of one machine; ``netfilter`` is a netlink socket of its namespace."""
 
     def __init__(self, netfilter: Netlink) -> None:
         self._netfilter = netfilter
@@ -72,7 +89,7 @@ class Sets:
         if not self._absent:
             try:
                 return [*self._netfilter.dump(_LIST, _HEADER + _PROTOCOL)]
-            except OSError:  # of a kernel without sets, which looks for a module each time
+            except OSError:  # a kernel without ipsets would look for a module each time
                 self._absent = True
         return []
 
@@ -83,8 +100,10 @@ class _Made(NamedTuple):
 
 
 def _copied(listed: list[bytes]) -> Iterator[tuple[_Made, list[Message]]]:
-    """What makes the copy of each set, and what adds its elements. A set may be listed in several
-    parts, of which the first has its properties."""
+    """Yield for each set the message that creates its copy, and those that add its elements.
+
+    A set may be listed in several parts, of which the first has its properties.
+    """
     made: dict[bytes, tuple[_Made, list[Message]]] = {}
     for content in listed:
         found = attributes(content, len(_HEADER))
@@ -106,8 +125,11 @@ def _copied(listed: list[bytes]) -> Iterator[tuple[_Made, list[Message]]]:
 
 
 def _whole(body: bytes, but: Container[int] = ()) -> Iterator[bytes]:
-    """Attributes with their heads, whose flags say that numbers are in the network's order: the
-    kernel expects that of addresses too, and lists these without."""
+    """Yield attributes with their heads, without those of kind ``but``.
+
+    A flag in the head says that a number is in network byte order. The kernel lists addresses
+    without this flag and accepts them with it only, so it is added.
+    """
     at = 0
     while at + 4 <= len(body):
         length, kind = struct.unpack_from("=HH", body, at)

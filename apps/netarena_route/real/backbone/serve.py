@@ -223,7 +223,8 @@ def reply(packet: bytes, zone: Mapping[str, str]) -> bytes:
 
 
 def answers(packet: bytes, number: int, kind: int) -> bool:
-    """Whether a packet is an answer without an error to a query for such records."""
+    """Return whether ``packet`` is a DNS response without an error to the query ``number`` for
+    records of type ``kind``."""
     with contextlib.suppress(ValueError, IndexError, struct.error):
         told, flags = struct.unpack_from("!2H", packet)
         return told == number and flags & 0x800F == 0x8000 and _asked(packet)[1] == kind

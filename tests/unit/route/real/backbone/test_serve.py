@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -140,7 +139,7 @@ def received(kind: socket.SocketKind, *command: str) -> tuple[bytes, int]:
     return said, port
 
 
-@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+@pytest.mark.requires("clients")
 def test_web_request_is_that_of_curl() -> None:
     said, port = received(socket.SOCK_STREAM, "curl", "-s", "http://127.0.0.1:{port}/")
 
@@ -148,7 +147,7 @@ def test_web_request_is_that_of_curl() -> None:
     assert b"\r\nHost: web.example\r\n" in serve.web_request("web.example", 80)
 
 
-@pytest.mark.skipif(not shutil.which("dig"), reason="dig is not installed")
+@pytest.mark.requires("clients")
 def test_query_with_a_cookie_is_that_of_dig() -> None:
     said, _ = received(
         socket.SOCK_DGRAM, "dig", "@127.0.0.1", "-p", "{port}", "+tries=1", "Web.example"
@@ -179,7 +178,7 @@ def test_datagram_is_a_request_of_its_protocol(port: int, start: bytes, most: in
     assert first != second
 
 
-@pytest.mark.skipif(not shutil.which("logger"), reason="logger is not installed")
+@pytest.mark.requires("clients")
 def test_datagram_to_another_port_is_a_line_of_logger() -> None:
     said, port = received(
         socket.SOCK_DGRAM, "logger", "-d", "-n", "127.0.0.1", "-P", "{port}", "abcdefgh"

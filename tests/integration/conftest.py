@@ -1,0 +1,21 @@
+"""What tests with real networks share."""
+
+from __future__ import annotations
+
+import pytest
+from apart import Apart
+
+
+@pytest.fixture
+def apart(requirement):
+    """Builds networks, each served by a thread of the test process, and takes them down."""
+    requirement("root")
+    started = []
+
+    def start(network, **more):
+        started.append(Apart(network).__enter__())
+        return started[-1].build(**more)
+
+    yield start
+    for one in started:
+        one.__exit__()
