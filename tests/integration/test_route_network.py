@@ -477,6 +477,16 @@ def test_an_observation_leaves_nothing_in_filters_connections_and_neighbours(apa
     assert run(READ) != before
 
 
+def test_switches_report_no_multicast_groups(apart):
+    """Filters of a machine would count the reports, which a bridge sends at random times."""
+    net = apart(make(2, 2))
+    space = os.open(f"/proc/self/task/{net.thread}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    with entered(space):
+        reports = Path("/proc/sys/net/ipv4/igmp_link_local_mcast_reports").read_text()
+    os.close(space)
+    assert reports == "0\n"
+
+
 def test_an_observation_sends_and_takes_the_same_whatever_it_finds(apart):
     """A world that is as intended, one that is not, and one that works again."""
     net = apart(make(2, 2))
