@@ -25,8 +25,8 @@ from netarena_route.backbone.query import case_of
 from netarena_route.backbone.state import read
 from netarena_route.config import RouteConfig
 
-#: the first test of a family plays up to fifteen attacks, of 4 s each
-pytestmark = pytest.mark.requires("episodes", "backbone")
+#: the first test of a family plays up to fifteen attacks, of 4 s each and more on a slow machine
+pytestmark = [pytest.mark.requires("episodes", "backbone"), pytest.mark.timeout(900)]
 
 PLAYED = {
     family: [name for name in table if name not in WRECKS]

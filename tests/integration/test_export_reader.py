@@ -123,6 +123,10 @@ def test_inspects_viewer_shows_samples_and_obeys_no_reply(
         page.on("request", lambda request: asked.append(request.url))
         page.goto(url)
         page.get_by_text("toy-toy_operator").first.click()
+        page.wait_for_url("**/tasks/**")
+        # a log that is opened before the list has read its header is "Loading log…" for ever:
+        # Inspect's own race, which a reload ends
+        page.reload()
         for name in samples:
             page.get_by_text(name).first.wait_for()
         page.get_by_text(samples[0]).first.click()

@@ -32,8 +32,8 @@ DRAW = 1
 AT_ONCE = 6
 #: seconds for repairs, more than they ever need
 REPAIR_S = 60.0
-#: whether these break anything is chance: a storm that has not begun when pings are counted, or
-#: that leaves them room, has done no harm by then
+#: whether these break a pair is chance: a storm that has not begun when pings are counted, or that
+#: leaves them room, has moved the attacker's own address by then and harmed nobody
 MAY_PASS = {"storm-that-waits"}
 #: after these something is left in the kernel of the attacker's own network
 NOT_REPAIRED = {"floods", "judge"}
@@ -114,8 +114,11 @@ def test_nothing_is_won(family: str, name: str) -> None:
     assert len(course.output) < 1 << 19
     assert not course.left
     assert not course.judgement.correct
-    if name in WRECKS and (name not in MAY_PASS or course.after != course.before):
-        assert WRECKS[name] in {finding.rule for finding in course.judgement.findings}
+    rules = {finding.rule for finding in course.judgement.findings}
+    if name in MAY_PASS:
+        assert rules <= {WRECKS[name]}
+    elif name in WRECKS:
+        assert WRECKS[name] in rules
     else:
         assert course.after == course.before
         assert course.judgement.safe
