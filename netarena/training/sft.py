@@ -135,7 +135,10 @@ def _lines(query: Query, told: Sequence[tuple[str, str]]) -> Iterator[Line]:
 async def _play(
     application: Application, config: Config, queries: Iterator[Query]
 ) -> AsyncIterator[Dialogue]:
-    """In the order of ``queries``, ``config.concurrency`` at a time."""
+    """In the order of ``queries``, ``config.concurrency`` at a time.
+
+    When one raises, the others are cancelled and their worlds closed before it is raised here.
+    """
     places = asyncio.Semaphore(config.concurrency)
 
     async def one(query: Query) -> Dialogue:
@@ -143,8 +146,13 @@ async def _play(
             return await demonstrate(application, config, query)
 
     while ahead := list(islice(queries, config.concurrency * _AHEAD)):
-        for dialogue in await asyncio.gather(*map(one, ahead)):
-            yield dialogue
+        try:
+            async with asyncio.TaskGroup() as group:
+                playing = [group.create_task(one(query)) for query in ahead]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        for dialogue in playing:
+            yield dialogue.result()
 
 
 async def write_sets(

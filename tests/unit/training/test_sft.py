@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from itertools import chain
@@ -10,6 +11,7 @@ import pytest
 
 from netarena.application import load
 from netarena.cli import main
+from netarena.training import sft
 from netarena.training.sft import draw_level
 
 
@@ -50,6 +52,31 @@ def test_sets_by_level_and_mixed(tmp_path, capsys):
     again = tmp_path / "again"
     main(["sft", "toy", *keys, "--out", str(again)])
     assert (again / "mixed.jsonl").read_bytes() == (tmp_path / "mixed.jsonl").read_bytes()
+
+
+def test_a_demonstration_that_raises_ends_the_others_first(tmp_path, monkeypatch):
+    begun, ended = [], []
+
+    async def demonstrate(application, config, query):
+        begun.append(query.id)
+        if len(begun) == 3:
+            raise RuntimeError("no reference solution")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(query.id)
+
+    monkeypatch.setattr(sft, "demonstrate", demonstrate)
+    toy = load("toy")
+    toy.training = True
+    config = toy.config_type(concurrency=3)
+
+    async def write():
+        with pytest.raises(RuntimeError, match="no reference solution"):
+            await sft.write_sets(toy, config, 5, {"level1": 4}, tmp_path)
+        assert sorted(ended) == sorted(begun[:2] + begun[3:])
+
+    asyncio.run(write())
 
 
 def test_a_ticket_ends_by_a_declaration_of_all_that_was_wrong(tmp_path):
