@@ -816,10 +816,9 @@ class Run:
         )
 
     def _never_answered(self) -> AgentSilent:
-        times, reason, words = self._losses.commonest()
         return AgentSilent(
             f"the agent {self.agent.info.name} answered in none of {self._losses.episodes} "
-            f"episodes; {times} ended so: {reason}: {words}"
+            f"episodes; {self._losses.commonest()}"
         )
 
     async def _commit(self, query: Query, episode: Episode) -> None:

@@ -64,29 +64,34 @@ def why(episode: Episode) -> str:
 
 
 class Losses:
-    """Why episodes were lost, and what was said most often of the commonest reason."""
+    """Failed episodes counted by reason, with the words that each reason came with."""
 
     def __init__(self) -> None:
         self.episodes = 0
         self._words: dict[str, Counter[str]] = {}
 
     def add(self, reason: str, detail: str) -> None:
-        """One more was lost for this reason, with these words, which are foreign text."""
+        """Count one failed episode; ``detail`` is text of an agent or a world."""
         self.episodes += 1
         words = self._words.setdefault(reason, Counter())
         short = one_line(detail, _MOST_CHARS)
-        # what comes after so many is counted with the first: it says as much
+        # beyond the bound, further words are counted with the first ones
         words[short if short in words or len(words) < _MOST_WORDS else next(iter(words))] += 1
 
-    def commonest(self) -> tuple[int, str, str]:
-        """How many episodes the commonest reason cost, the reason, and its commonest words.
+    def commonest(self) -> str:
+        """Return what the episodes of the most frequent reason share; the first of equals counts.
 
-        The first of equals counts. Without any loss 0 and no words.
+        Words that only some of them have are marked as an example. Empty without any failure.
         """
         if not self._words:
-            return 0, "", ""
+            return ""
         reason, words = max(self._words.items(), key=lambda item: item[1].total())
-        return words.total(), reason, words.most_common(1)[0][0]
+        # the words of an agent that failed begin with the reason
+        most = words.most_common(1)[0][0].removeprefix(f"{reason}: ")
+        shared = f"{words.total()} of them: {reason}"
+        if most in {"", reason}:
+            return shared
+        return f"{shared}: {most}" if len(words) == 1 else f"{shared}, for example: {most}"
 
 
 def classify_turns(

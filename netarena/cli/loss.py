@@ -1,4 +1,4 @@
-"""Why episodes were lost, in a line on standard error, whatever else a run shows."""
+"""Why episodes failed: one line on standard error at the end of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netarena.report.markdown import plain
 
 
 def tell_losses(report: Mapping[str, Any], folder: Path) -> None:
-    """Of each participant of a report (``report.document``) of the run in ``folder``."""
+    """Print the line of each participant of a report (``report.document``) on ``folder``."""
     several = len(report["participants"]) > 1
     for participant in report["participants"]:
         _tell(
@@ -26,7 +26,7 @@ def tell_losses(report: Mapping[str, Any], folder: Path) -> None:
 
 
 def tell_lost_records(documents: Iterable[Mapping[str, Any]]) -> None:
-    """Of each participant of result files, by their records."""
+    """Print the line of each participant of result files, from their records."""
     for document in documents:
         *records, summary = document["results"]
         lost = [
@@ -37,20 +37,21 @@ def tell_lost_records(documents: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _is_lost(record: object) -> bool:
-    """Whether a record, which may be another green agent's, says that it was not solved."""
+    """Return whether a record, maybe of another green agent, says that it was not solved."""
     told = {Outcome.AGENT_FAILED.value, Outcome.UNSOLVED.value}
     return isinstance(record, dict) and record.get("outcome") in told
 
 
 def _tell(whose: str, lost: Iterable[Mapping[str, Any]], graded: int, hint: str = "") -> None:
-    """Tell the commonest reason of lost episodes, which have ``outcome``, ``rule``, ``why``."""
+    """Print the most frequent reason of failed episodes, which have ``outcome``, ``rule``, ``why``.
+
+    An agent's failure counts by the reason before the colon in ``why``, others by their rule.
+    """
     losses = Losses()
     for one in lost:
         why = str(one.get("why") or "")
         failed = one["outcome"] == Outcome.AGENT_FAILED and why
-        # what an agent failed by stands before its words
         losses.add(why.partition(":")[0] if failed else str(one["rule"] or one["outcome"]), why)
-    times, reason, words = losses.commonest()
-    if times:
-        line = f"{losses.episodes} of {graded} episodes were lost, {times} of them so"
-        click.echo(plain(f"netarena: {whose}{line}: {words or reason}{hint}"), err=True)
+    if losses.episodes:
+        line = f"{losses.episodes} of {graded} episodes failed; {losses.commonest()}"
+        click.echo(plain(f"netarena: {whose}{line}{hint}"), err=True)

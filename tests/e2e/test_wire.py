@@ -302,7 +302,7 @@ async def test_an_agent_whose_every_call_fails_makes_no_row(tmp_path):
                 json.dumps({"participants": {"able": able, "broken": broken}, "config": {}}),
             )
         ]
-    said = "answered in none of 3 episodes; 3 ended so: task_failed: "
+    said = "answered in none of 3 episodes; 3 of them: task_failed: "
     for task in (alone, beside):
         assert said in task.status.message.parts[0].text
         assert "no MODEL_NAME" in task.status.message.parts[0].text

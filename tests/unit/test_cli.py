@@ -436,7 +436,7 @@ def test_an_agent_that_never_worked_has_status_1_and_its_words(fake, capsys, mon
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines()[-1] == (
-        "netarena: error: the agent scripted answered in none of 2 episodes; 2 ended so: "
+        "netarena: error: the agent scripted answered in none of 2 episodes; 2 of them: "
         "task_failed: no\\x1b[31m key"
     )
     assert not (fake / "run" / "results.json").exists()
@@ -449,9 +449,9 @@ def test_an_agent_that_never_worked_has_status_1_and_its_words(fake, capsys, mon
     [
         (
             ["hm", "hm", "hm", NO_KEY],
-            "2 of 2 episodes were lost, 2 of them so: task_failed: no\\x1b[31m key",
+            "2 of 2 episodes failed; 2 of them: task_failed: no\\x1b[31m key",
         ),
-        (["hm"], "no_usable_reply: every reply of the episode was refused; the last: "),
+        (["hm"], "2 of them: no_usable_reply: every reply of the episode was refused; the last: "),
     ],
     ids=["a failed task", "refused replies"],
 )
@@ -479,14 +479,14 @@ def test_result_files_say_why_most_of_their_episodes_were_lost(capsys):
         ]
     )
     assert capsys.readouterr().err.splitlines() == [
-        "netarena: a: 5 of 6 episodes were lost, 3 of them so: timeout: 0 s",
-        "netarena: b: 2 of 3 episodes were lost, 2 of them so: not_repaired",
+        "netarena: a: 5 of 6 episodes failed; 3 of them: timeout, for example: 0 s",
+        "netarena: b: 2 of 3 episodes failed; 2 of them: not_repaired",
     ]
 
 
-def test_a_run_without_losses_says_nothing_of_them(fake, capsys):
+def test_a_run_without_failed_episodes_prints_no_line_about_them(fake, capsys):
     assert run_lamp() == 0
-    assert "lost" not in capsys.readouterr().err
+    assert "failed" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

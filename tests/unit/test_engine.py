@@ -97,7 +97,7 @@ def test_silence_crash_and_rubbish_count_against_the_agent(
 def test_an_agent_that_never_answered_makes_no_row_and_is_asked_anew(
     answer: object, why: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(AgentSilent, match=f"answered in none of 3 episodes; 3 ended so: {why}"):
+    with pytest.raises(AgentSilent, match=f"answered in none of 3 episodes; 3 of them: {why}"):
         assess(Toy(), Scripted(answer), tmp_path, agent_timeout_s=0.2)
     assert not (tmp_path / "results.json").exists()
     # what it said can be looked up until it is asked anew, and counts no more then
