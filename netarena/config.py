@@ -46,6 +46,11 @@ def shapes(*, added: bool = False, **kwargs: Any) -> Any:
     return Field(json_schema_extra={"shapes": True, "added": added}, **kwargs)
 
 
+def limits(**kwargs: Any) -> Any:
+    """Return a pydantic field that limits an episode: the same queries are harder below it."""
+    return Field(json_schema_extra={"limits": True}, **kwargs)
+
+
 class Config(Record):
     """Keys of every application; all optional. Limits are refused, never silently clipped."""
 
@@ -68,11 +73,13 @@ class Config(Record):
     )
     briefing: Briefing = Briefing.FULL
     repeats: StrictInt = Field(default=1, ge=1, le=100, description="times each query is asked")
-    max_iterations: StrictInt = Field(default=10, ge=1, le=1000)
+    max_iterations: StrictInt = limits(default=10, ge=1, le=1000)
     seed: StrictInt | None = Field(default=None, ge=0, lt=2**SEED_BITS)
     complexity_level: tuple[str, ...] = shapes(default=("level1", "level2", "level3"))
     concurrency: StrictInt = Field(default=1, ge=1, le=256)
-    agent_timeout_s: StrictFloat = Field(default=280.0, gt=0, le=86_400, description="per reply, s")
+    agent_timeout_s: StrictFloat = limits(
+        default=280.0, gt=0, le=86_400, description="per reply, s"
+    )
     time_budget_s: StrictFloat | None = Field(
         default=None, gt=0, le=864_000, description="whole assessment, s"
     )
@@ -179,6 +186,17 @@ class Config(Record):
             if isinstance(extra := field.json_schema_extra, dict)
             and extra.get("shapes")
             and not (extra.get("added") and getattr(self, key) == field.default)
+        }
+
+    def limits(self) -> dict[str, JsonValue]:
+        """Return the keys that limit an episode and differ from their defaults, sorted by key."""
+        defaults = self.IN_TICKETS if self.briefing is Briefing.TICKET else {}
+        return {
+            key: value
+            for key, field in sorted(type(self).model_fields.items())
+            if isinstance(extra := field.json_schema_extra, dict)
+            and extra.get("limits")
+            and (value := getattr(self, key)) != defaults.get(key, field.default)
         }
 
     def shape_hash(self) -> str:

@@ -41,8 +41,14 @@ def _show(board: Board) -> None:
         groups.setdefault(entry.terms, []).append(entry)
     for terms, entries in groups.items():
         about = f" ({terms})" if len(groups) > 1 else ""
+        # a column only where some run has limits of its own
+        limited = any(entry.limits for entry in entries)
         show_table(
-            ("#", "agent", "solved safely", "correct", "safe", board.measure, "graded", "file"),
+            (
+                *("#", "agent", "solved safely", "correct", "safe", board.measure, "graded"),
+                *(["limits"] if limited else []),
+                "file",
+            ),
             [
                 (
                     entry.rank,
@@ -52,6 +58,7 @@ def _show(board: Board) -> None:
                     percent(entry.safety),
                     number(entry.measure),
                     f"{entry.queries}{', incomplete' if entry.complete is False else ''}",
+                    *([entry.limits or "default"] if limited else []),
                     entry.file,
                 )
                 for entry in entries
@@ -76,8 +83,9 @@ def _show_overall(rows: tuple[Overall, ...]) -> None:
     for terms, group in groups.items():
         about = f" ({'; '.join(terms)})" if len(groups) > 1 else ""
         roles = tuple(group[0].by_role)
+        limited = any(any(row.limits) for row in group)
         show_table(
-            ("#", "agent", "solved safely", *roles, "graded"),
+            ("#", "agent", "solved safely", *roles, "graded", *(["limits"] if limited else [])),
             [
                 (
                     row.rank,
@@ -85,6 +93,7 @@ def _show_overall(rows: tuple[Overall, ...]) -> None:
                     bounded(row.solved_safely, row.interval),
                     *(percent(row.by_role[role]) for role in roles),
                     f"{row.queries}{', incomplete' if row.complete is False else ''}",
+                    *(["; ".join(one or "default" for one in row.limits)] if limited else []),
                 )
                 for row in group
             ],

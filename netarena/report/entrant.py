@@ -4,8 +4,9 @@ A folder has the journal, and with it every step. A result file (of ``run --json
 stock client, the public leaderboard) has records and a summary: rates and failure types, but no
 transcript.
 
-Runs are ranked together only where they asked alike: ``terms`` are the application, the version of
-its generator, and the keys that shape queries, but for how many there are.
+Runs are ranked together only under the same ``terms``: the application, the version of its
+generator, the keys that shape queries except their number, the briefing, and the limits of an
+episode (turns, seconds per reply).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pydantic import ValidationError
 from netarena.application import Application, application_names, load
 from netarena.archive import Stored, read_run
 from netarena.assessment import RESULTS_NAME
+from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.inference import wilson
 from netarena.journal import JOURNAL_NAME
@@ -77,7 +79,7 @@ class Entrant:
     application: str
     title: str
     agents: tuple[tuple[str, str], ...]
-    #: what must be the same to be ranked together
+    #: must be equal for two runs to be ranked together
     terms: Mapping[str, JsonValue]
     queries: int
     outlines: Sequence[Outline]
@@ -138,7 +140,8 @@ def _from_stored(stored: Stored) -> Entrant:
         agents=tuple(sorted({(one.agent.name, one.agent.base_url) for one in episodes})),
         terms=_terms(
             header.application, header.version, stored.config.shape(), stored.config.briefing
-        ),
+        )
+        | _limits(stored.application, stored.config, complete=not not_run),
         queries=len(stored.queries),
         outlines=outlines,
         unasked=not_run if agent_used_time(outlines) else (),
@@ -166,9 +169,44 @@ def _terms(
     return {"application": application, "version": version, **rest}
 
 
+def _limits(
+    application: Application, config: Config, *, complete: bool = True
+) -> dict[str, JsonValue]:
+    """Return the limits of an episode that are not at their defaults.
+
+    The time budget of the assessment is one of them if it may have ended the run.
+    """
+    found = config.limits()
+    if application.one_shot:
+        found.pop("max_iterations", None)
+    if not complete and config.time_budget_s is not None:
+        found["time_budget_s"] = config.time_budget_s
+    return found
+
+
+def limits_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """Return the limits of an episode that a result file states and that are not at their defaults.
+
+    A config that this version cannot read counts as if it stated none.
+    """
+    application = application_of(role)
+    config = summary.get("config")
+    if application is None or not isinstance(config, dict):
+        return {}
+    known = {key: config[key] for key in config.keys() & application.config_type.model_fields}
+    try:
+        read = application.config_type.parse(known)
+    except ConfigError:
+        return {}
+    return _limits(application, read, complete=summary.get("complete") is not False)
+
+
 def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """What a result file says that its queries were drawn by; of the reference's, that it says
-    nothing."""
+    """Return how a result file says that its queries were drawn: application, version, shape and
+    briefing, without limits.
+
+    A file of the reference implementation states none of them.
+    """
     application = application_of(role)
     version = summary.get("version")
     config = summary.get("config")
@@ -267,7 +305,7 @@ def _from_records(
         application=application.name if application else role,
         title=application.title if application else role,
         agents=(agent,),
-        terms=terms_of(role, summary),
+        terms=terms_of(role, summary) | limits_of(role, summary),
         queries=len(queries),
         outlines=outlines,
         unasked=(),
@@ -398,13 +436,14 @@ def _is_taken(key: str, value: Any) -> bool:
 def text_of(terms: Mapping[str, JsonValue]) -> str:
     """Terms in one line: the application and its version first."""
     version = terms.get("version")
-    rest = ", ".join(
-        f"{key} {_value(value)}"
-        for key, value in terms.items()
-        if key not in {"application", "version"} and value is not None
-    )
+    rest = list_terms({key: terms[key] for key in terms if key not in {"application", "version"}})
     first = f"{terms['application']} {version or 'of a version that is not told'}"
     return f"{first}: {rest}" if rest else first
+
+
+def list_terms(terms: Mapping[str, JsonValue]) -> str:
+    """Return keys with their values in one line; null is left out."""
+    return ", ".join(f"{key} {_value(terms[key])}" for key in terms if terms[key] is not None)
 
 
 def _value(value: JsonValue) -> str:

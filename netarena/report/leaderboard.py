@@ -19,7 +19,14 @@ from pydantic import ValidationError
 from netarena.errors import ConfigError
 from netarena.inference import wilson
 from netarena.model import Record
-from netarena.report.entrant import GREEN, application_of, terms_of, text_of
+from netarena.report.entrant import (
+    GREEN,
+    application_of,
+    limits_of,
+    list_terms,
+    terms_of,
+    text_of,
+)
 from netarena.report.file import read_documents, summary_of
 
 if TYPE_CHECKING:
@@ -60,9 +67,11 @@ SELECT row_number() OVER (
            PARTITION BY terms
            ORDER BY solved_safely DESC NULLS LAST, correctness DESC, measure ASC, file
        ) AS rank,
-       terms, id, solved_safely, correctness, safety, measure, queries, complete, file, told
+       terms, id, solved_safely, correctness, safety, measure, queries, complete, file, told,
+       limits
 FROM (SELECT t.file,
              t.terms->>{role} AS terms,
+             t.limits->>{role} AS limits,
              t.participants->>{role} AS id,
              (t.results[-1]->'avg_solved_safely')::DOUBLE AS solved_safely,
              (t.results[-1]->'avg_correctness')::DOUBLE AS correctness,
@@ -90,6 +99,8 @@ class Entry(Record):
     rank: int
     #: what the queries were drawn by, but for seed and number
     terms: str
+    #: limits of an episode that are not at their defaults; runs with others are harder or easier
+    limits: str
     id: str
     solved_safely: float | None
     #: 95 % Wilson interval of ``solved_safely``
@@ -126,6 +137,8 @@ class Overall(Record):
     rank: int
     #: of each board, in their order
     terms: tuple[str, ...]
+    #: of each board, as in its entry
+    limits: tuple[str, ...]
     id: str
     #: the mean of the boards' rates, each with the same weight
     solved_safely: float
@@ -219,6 +232,7 @@ def _rank_overall(boards: Sequence[Board]) -> tuple[Overall, ...]:
             Overall(
                 rank=0,
                 terms=tuple(run.terms for run in runs),
+                limits=tuple(run.limits for run in runs),
                 id=who,
                 solved_safely=rate,
                 interval=(max(0.0, rate - below), min(1.0, rate + above)),
@@ -243,15 +257,22 @@ def _rank(duckdb: Any, groups: Sequence[Documents]) -> tuple[Board, ...]:
     documents = [pair for group in groups for pair in group]
     with duckdb.connect(":memory:") as connection:
         connection.execute(
-            "CREATE TABLE results (file VARCHAR, participants JSON, results JSON[], terms JSON)"
+            "CREATE TABLE results (file VARCHAR, participants JSON, results JSON[], "
+            "terms JSON, limits JSON)"
         )
         for file, document in documents:
             # the queries read the last one, and how many there are
             *others, last = document["results"] or [None]
             results = ["null"] * len(others) + [json.dumps(last)] * bool(document["results"])
             connection.execute(
-                "INSERT INTO results VALUES (?, ?, ?, ?)",
-                [file, json.dumps(document["participants"]), results, json.dumps(_terms(document))],
+                "INSERT INTO results VALUES (?, ?, ?, ?, ?)",
+                [
+                    file,
+                    json.dumps(document["participants"]),
+                    results,
+                    json.dumps(_terms(document)),
+                    json.dumps(_limits(document)),
+                ],
             )
         roles = sorted(
             {role for _, document in documents for role in document["participants"]} - {GREEN}
@@ -288,11 +309,12 @@ def _board(
     ranking = []
     rows_of_ours = connection.execute(RANKING_SQL.format(**names)).fetchall()
     for place, terms, who, solved, *rest in rows_of_ours:
-        correctness, safety, value, queries, complete, file, told = rest
+        correctness, safety, value, queries, complete, file, told, limits = rest
         ranking.append(
             Entry(
                 rank=place,
                 terms=terms,
+                limits=limits,
                 id=who,
                 solved_safely=_plain(solved),
                 interval=_told(told, solved) or _interval(solved, queries),
@@ -316,6 +338,11 @@ def _board(
 def _terms(document: dict[str, Any]) -> dict[str, str]:
     summary = summary_of(document)
     return {role: text_of(terms_of(role, summary)) for role in document["participants"]}
+
+
+def _limits(document: dict[str, Any]) -> dict[str, str]:
+    summary = summary_of(document)
+    return {role: list_terms(limits_of(role, summary)) for role in document["participants"]}
 
 
 def _measure(role: str, summaries: Sequence[dict[str, Any]]) -> str:

@@ -149,6 +149,24 @@ def test_tickets_and_full_runs_of_the_same_queries_are_not_ranked_together(tmp_p
     assert "briefing" not in report["groups"][0]["title"]
 
 
+def test_runs_under_other_limits_are_not_ranked_together(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path / "usual")
+    for name, values in (
+        ("turns", {"max_iterations": 4}),
+        ("reply", {"agent_timeout_s": 30.0}),
+        # a budget that did not end the run limits nothing
+        ("budget", {"time_budget_s": 900.0}),
+    ):
+        assess(Toy(), Scripted(open_all), tmp_path / name, **values)
+        (tmp_path / f"{name}.json").write_bytes((tmp_path / name / "results.json").read_bytes())
+    names = ("usual", "turns", "reply", "budget", "turns.json", "reply.json", "budget.json")
+    report = make_report(read_entrants([tmp_path / name for name in names]))
+    assert [one["group"] for one in report["participants"]] == [0, 1, 2, 0, 1, 2, 0]
+    assert "max_iterations 4" in report["groups"][1]["title"]
+    assert {pair["group"] for pair in report["comparisons"]} == {0, 1, 2}
+    assert len(report["comparisons"]) == 5
+
+
 def test_of_a_config_that_cannot_be_read_the_shaping_keys_count(tmp_path: Path) -> None:
     paths = [
         foreign(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from netarena.cli import main
 from netarena.errors import ConfigError
 from netarena.inference import wilson
 from netarena.report.leaderboard import PUBLIC_SQL, Board, rank
@@ -361,6 +363,29 @@ def test_runs_that_asked_otherwise_have_a_ranking_of_their_own(tmp_path):
     assert len(board.public) == 6, "the public table is one"
     assert any(terms.startswith("route 2:") and "world varied" in terms for terms in groups)
     assert "route of a version that is not told" in groups
+
+
+def test_limits_of_an_episode_are_a_column_and_no_group(tmp_path, capsys):
+    def asked(name, solved, **config):
+        told = {**summary(0.9, 1.0, solved), "version": "2", "config": config}
+        return write(tmp_path, name, told, role="route_operator")
+
+    files = [
+        asked("short", 0.8, max_iterations=5, agent_timeout_s=30.0, time_budget_s=1680.0),
+        asked("usual", 0.5, max_iterations=10),
+    ]
+    board = only(files)
+    assert [(entry.rank, entry.id, entry.limits) for entry in board.ranking] == [
+        (1, "short", "agent_timeout_s 30.0, max_iterations 5"),
+        (2, "usual", ""),
+    ]
+    assert main(["leaderboard", *map(str, files)]) == 0
+    shown = capsys.readouterr().out
+    assert "agent_timeout_s 30.0, max_iterations 5" in shown
+    assert "limits" in shown.splitlines()[1]
+    assert re.search(r"usual .* default ", shown)
+    assert main(["leaderboard", str(files[1])]) == 0
+    assert "limits" not in capsys.readouterr().out.splitlines()[1]
 
 
 def test_a_green_agent_is_no_participant(tmp_path):
