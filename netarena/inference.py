@@ -111,6 +111,37 @@ def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, floa
     return wilson(min(effective, max(0.0, mean * effective)), effective, z)
 
 
+def next_size(queries: int, interval: tuple[float, float], goal: float) -> int:
+    """How many queries to ask in all, so that half the width of ``interval`` becomes ``goal``.
+
+    ``interval`` is that of a rate over ``queries`` queries, and ``queries`` is returned where it
+    is narrow enough. Its width falls as the root of their number (Y. S. Chow, H. Robbins, 1965).
+    The number is at most doubled, because a rate over few queries may be far off. Raises
+    ValueError unless ``goal`` and ``queries`` are positive.
+
+    >>> next_size(100, (0.40, 0.60), 0.08)
+    157
+    """
+    if goal <= 0 or queries <= 0:
+        raise ValueError("goal and queries must be positive")
+    ratio = (interval[1] - interval[0]) / 2 / goal
+    return queries if ratio <= 1 else min(2 * queries, math.ceil(queries * ratio**2))
+
+
+def most_needed(goal: float, z: float = Z_95) -> int:
+    """So many queries make ``goal`` half the width of the Wilson interval of any rate.
+
+    It is widest at a rate of one half: z²/(4·goal²) - z². Raises ValueError unless ``goal`` is in
+    (0, 0.5].
+
+    >>> most_needed(0.03)
+    1064
+    """
+    if not 0 < goal <= 0.5:
+        raise ValueError("goal must be in (0, 0.5]")
+    return max(1, math.ceil(z * z / (4 * goal * goal) - z * z))
+
+
 def robust_error(clusters: Sequence[Cluster]) -> float:
     """The standard error of a mean, robust to clusters (see ``clustered``); 0 for one query."""
     n, groups = sum(cluster.size for cluster in clusters), len(clusters)

@@ -42,7 +42,16 @@ def _orders(_: click.Context, option: click.Parameter, value: str | None) -> flo
     return int(value)
 
 
-@click.command("audit")
+EXAMPLES = """\b
+Examples:
+  netarena audit k8s --num-queries 300 --seed 1
+  netarena audit k8s --traces --num-queries 2000 --seed 1
+  netarena audit route --traces --num-queries 300 --set emulator=netns --out evidence.jsonl
+  netarena audit route --traces --evidence evidence.jsonl --json
+"""
+
+
+@click.command("audit", epilog=EXAMPLES)
 @click.argument("application", metavar="APP")
 @config_options
 @click.option(
@@ -96,7 +105,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     as_json: bool,
     markdown: Path | None,
 ) -> int:
-    r"""Draw queries of APP over all labels, levels and variants of the config that are not set, and
+    """Draw queries of APP over all labels, levels and variants of the config that are not set, and
     prove each valid in its real world.
 
     Its effect shows, doing nothing does not solve it, the reference solution solves it safely,
@@ -104,11 +113,6 @@ def command(  # noqa: PLR0913 -- one argument per option
     what it found until then is told.
 
     With --traces, learners try to find what is wrong without diagnosis. Exit status 1 if one does.
-
-    \b
-    netarena audit k8s --traces --num-queries 2000 --seed 1
-    netarena audit route --traces --num-queries 300 --set emulator=netns --out evidence.jsonl
-    netarena audit route --traces --evidence evidence.jsonl --json
     """
     app = load(application)
     values = read_pairs(pairs, seed=seed)

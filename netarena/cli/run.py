@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,6 +41,7 @@ from netarena.cli.scenario import run_scenario
 from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.cli.text import escape, open_log, tell_more
 from netarena.cli.turn import TurnAgent
+from netarena.cli.until import LEAST, MAX_POINTS, MIN_POINTS, Until
 from netarena.cli.wait import WAIT_S, Awaited, knock
 from netarena.config import Config
 from netarena.errors import ConfigError
@@ -48,8 +51,14 @@ from netarena.report.document import make_report
 from netarena.report.entrant import from_run
 from netarena.slot import Slots
 
+EXAMPLES = """\b
+Examples:
+  netarena run route --agent-cmd "python my_agent.py --port {port}"
+  netarena run k8s --agent heuristic --until-interval 3
+"""
 
-@click.command("run")
+
+@click.command("run", epilog=EXAMPLES)
 @click.argument("application", metavar="APP|SCENARIO.toml")
 @click.option(
     "--agent",
@@ -86,6 +95,14 @@ from netarena.slot import Slots
 )
 @click.option("--concurrency", type=click.IntRange(1), metavar="K", help="Episodes at a time.")
 @click.option("--resume", is_flag=True, help="Continue a run that was stopped or killed.")
+@click.option(
+    "--until-interval",
+    "points",
+    type=click.FloatRange(MIN_POINTS, MAX_POINTS),
+    metavar="W",
+    help="Ask more queries until the 95 % interval of solved safely is at most W points to each "
+    f"side; --num-queries is the least, and at least {LEAST} queries are asked.",
+)
 @click.option("--name", "called", metavar="NAME", help="What the agent is called in the results.")
 @wait_option
 @json_option("the content of results.json")
@@ -104,6 +121,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     out: Path | None,
     concurrency: int | None,
     resume: bool,
+    points: float | None,
     called: str | None,
     wait_s: float | None,
     as_json: bool,
@@ -121,24 +139,51 @@ def command(  # noqa: PLR0913 -- one argument per option
         resume=True if resume else None,
     )
     if application.endswith(".toml"):
-        if agent_name or agent_cmd or agent_exec or over_a2a or query_id or called:
-            raise ConfigError("scenario", "says itself which agents take part: no --agent with it")
+        if agent_name or agent_cmd or agent_exec or over_a2a or query_id or called or points:
+            raise ConfigError(
+                "scenario",
+                "says itself which agents take part: no --agent with it, and no --until-interval",
+            )
         run_scenario(
             Path(application), values, out=out, verbose=verbose, as_json=as_json, wait_s=wait_s
         )
         return
-    app = _load(application)
     if out is not None:
         values |= read_pairs((), output_dir=str(out))
     if values.pop("agent_client_configs", None) is not None:
         click.echo("netarena: warning: agent_client_configs is ignored", err=True)
+    _run(
+        _load(application),
+        values,
+        Choice(agent_name, agent_cmd, over_a2a, agent_exec),
+        query_id=query_id,
+        verbose=verbose,
+        points=points,
+        called=called,
+        wait_s=wait_s,
+        as_json=as_json,
+    )
+
+
+def _run(  # noqa: PLR0913 -- one argument per option
+    app: Application,
+    values: dict[str, Any],
+    choice: Choice,
+    *,
+    query_id: str | None,
+    verbose: bool,
+    points: float | None,
+    called: str | None,
+    wait_s: float | None,
+    as_json: bool,
+) -> None:
+    """Examine the agent of ``choice`` on ``app``, and show how it did."""
     config = app.config_type.parse(values)
     secrecy = Secrecy.OPEN
     if query_id is not None:
         config, secrecy = choose_query(app, config, query_id)
     config, folder = place(app, config)
     assert config.seed is not None
-    choice = Choice(agent_name, agent_cmd, over_a2a, agent_exec)
     earlier = None
     if config.resume:
         choice, earlier = resume_choice(choice, app.role, folder)
@@ -147,6 +192,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     called = earlier if called is None else read_name(called)
     # a resumed run's keys need not be given again
     asked = _asked(app, config, folder)
+    until = None if points is None else Until.of(app, asked, points)
     program = None if choice.command is None else split_command(choice.command, "--agent-cmd")
     each_turn = (
         None if choice.program is None else TurnAgent(split_command(choice.program, "--agent-exec"))
@@ -158,7 +204,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     # whoever gives an agent no longer than that to answer waits no longer for it
     patience_s = min(WAIT_S, asked.agent_timeout_s) if wait_s is None else wait_s
 
-    async def examine() -> None:
+    async def examine(config: Config) -> None:
+        asked = _asked(app, config, folder)
         slots = Slots(max(MAX_EPISODES, 2 * asked.concurrency))
         chosen = (
             nullcontext(each_turn)
@@ -185,7 +232,12 @@ def command(  # noqa: PLR0913 -- one argument per option
                 )
 
     command = shlex.join(["netarena", "run", app.name, "--out", str(folder), "--resume"])
-    run_until_stopped(examine, hint=resumable(folder, command, resumed=config.resume))
+    if until is None:
+        hint = resumable(folder, command, resumed=config.resume)
+        run_until_stopped(partial(examine, config), hint=hint)
+    else:
+        command = f"{command} --until-interval {points:g}"
+        _extend(until, examine, config, until.first(asked.num_queries), folder, command)
     report = make_report(from_run(read_run(folder)))
     tell_losses(report, folder)
     if as_json:
@@ -211,6 +263,28 @@ def _asked(application: Application, config: Config, folder: Path) -> Config:
     given = config.model_dump(mode="json", include=config.model_fields_set)
     asked = application.config_type.parse({**shape, **others, **given})
     return asked.model_copy(update={"seed": config.seed})
+
+
+def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it goes on
+    until: Until,
+    examine: Callable[[Config], Coroutine[Any, Any, None]],
+    config: Config,
+    number: int | None,
+    folder: Path,
+    command: str,
+) -> None:
+    """Examine on ``number`` queries per label, and on more until the interval is narrow.
+
+    Raises Stopped, with the hint that ``command`` continues.
+    """
+    while number is not None:
+        config = config.model_copy(update={"num_queries": number})
+        hint = resumable(folder, command, resumed=config.resume)
+        run_until_stopped(partial(examine, config), hint=hint)
+        (participant,) = make_report(from_run(read_run(folder)))["participants"]
+        number, why = until.more(number, participant["summary"])
+        click.echo(f"netarena: {why}", err=True)
+        config = config.model_copy(update={"resume": True})
 
 
 def _load(name: str) -> Application:

@@ -34,6 +34,7 @@ from netarena.cli.loss import tell_lost_records
 from netarena.cli.option import read_pairs
 from netarena.cli.program import free_port, running
 from netarena.cli.text import PlainFormatter, json_text
+from netarena.cli.until import Until
 from netarena.cli.wait import knock
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.evidence import Candidate, Evidence
@@ -549,6 +550,56 @@ def test_an_agent_that_comes_late_is_waited_for(fake):
 def participants(folder: str) -> dict[str, str]:
     found: dict[str, str] = json.loads(Path(folder, "results.json").read_text())["participants"]
     return found
+
+
+def test_a_run_asks_until_the_interval_is_narrow(fake, capsys):
+    words = ["run", "toy", "--until-interval"]
+    assert main([*words, "1", "--seed", "5", "--set", "concurrency=8", "--out", "run"]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if line.startswith("netarena:")] == [
+        "netarena: solved safely is known to ±1.8 points after 102 queries; going on to 204",
+        "netarena: solved safely is known to ±0.9 points after 204 queries",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["toy", "--until-interval", "3", "--set", "end_index=9"], "not with end_index"),
+        (["toy", "--until-interval", "0.5"], "0.5 is not in the range 1<=x<=25"),
+        (["demo.toml", "--until-interval", "3"], "no --until-interval"),
+    ],
+)
+def test_a_wrong_interval_is_told_in_a_line(words, told, fake, capsys):
+    assert main(["run", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("summary", "number", "why"),
+    [
+        ({}, None, "±2.0 points after 150 queries"),
+        ({"intervals": {"solved_safely": [0.4, 0.6]}}, 20, "going on to 300"),
+        ({"intervals": {"solved_safely": [0.4, 0.6]}, "complete": False}, None, "budget ended"),
+        ({"intervals": {"solved_safely": None}, "graded": 0}, None, "no episode could be graded"),
+    ],
+)
+def test_whether_a_run_goes_on(summary, number, why):
+    known = {
+        "intervals": {"solved_safely": [0.48, 0.52]}, "graded": 150, "complete": True,
+        "invalid": [],
+    }  # fmt: skip
+    until = Until(3.0, 15)
+    assert until.first(1) == 7
+    assert until.first(9) == 9
+    found, told = until.more(10, known | summary)
+    assert found == number
+    assert why in told
+    # where all that any rate needs was asked, invalid ones stand in the way
+    wide = known | {"intervals": {"solved_safely": [0.4, 0.6]}, "invalid": [{}] * 700}
+    found, told = until.more(100, wide)
+    assert found is None
+    assert "700 episodes are invalid" in told
 
 
 def test_a_resumed_run_need_be_told_nothing_again(fake, capsys):

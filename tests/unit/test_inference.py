@@ -25,6 +25,8 @@ from netarena.inference import (
     clustered,
     holm,
     mcnemar,
+    most_needed,
+    next_size,
     overlap,
     paired_interval,
     paired_size,
@@ -41,6 +43,31 @@ counts = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.j
 
 
 # Wilson
+
+
+@given(st.floats(0.005, 0.5), st.floats(0, 1))
+def test_no_rate_needs_more_queries_than_a_half(goal, rate):
+    n = most_needed(goal)
+    low, high = wilson(rate * n, n)
+    assert (high - low) / 2 <= goal * (1 + 1e-9)
+    low, high = wilson((n - 1) / 2, n - 1)
+    assert (high - low) / 2 > goal or n == 1
+
+
+@pytest.mark.parametrize(
+    ("interval", "wanted"),
+    [((0.45, 0.55), 100), ((0.44, 0.56), 144), ((0.0, 1.0), 200), ((0.4, 0.5), 100)],
+)
+def test_the_next_size_follows_the_root_of_n_and_at_most_doubles(interval, wanted):
+    assert next_size(100, interval, 0.05) == pytest.approx(wanted, abs=1)
+
+
+@pytest.mark.parametrize("wrong", [(0, 0.1), (10, 0.0)])
+def test_sizes_need_a_goal_and_queries(wrong):
+    with pytest.raises(ValueError, match="positive"):
+        next_size(wrong[0], (0, 1), wrong[1])
+    with pytest.raises(ValueError, match="goal"):
+        most_needed(0.6)
 
 
 @pytest.mark.parametrize(
