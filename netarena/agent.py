@@ -48,6 +48,28 @@ class Agent(Protocol):
         ...
 
 
+class Named:
+    """An agent under a name that its caller chose: records, traces and reports show that name."""
+
+    def __init__(self, agent: Agent, name: str) -> None:
+        self._agent = agent
+        self._name = name
+
+    @property
+    def info(self) -> AgentInfo:
+        own = self._agent.info
+        return own.model_copy(update={"name": self._name, "itself": own.name})
+
+    async def open(self, *, timeout_s: float) -> None:
+        await self._agent.open(timeout_s=timeout_s)
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        return await self._agent.ask(prompt, context_id=context_id, timeout_s=timeout_s)
+
+    async def aclose(self) -> None:
+        await self._agent.aclose()
+
+
 @dataclass(frozen=True)
 class Brief:
     """What a named agent is started with: enough to draw the same queries again."""

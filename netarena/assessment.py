@@ -140,6 +140,7 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
             "base_url": episode.agent.base_url,
             "name": episode.agent.name,
             "prompt_type": episode.prompt_type,
+            **({"itself": episode.agent.itself} if episode.agent.itself else {}),
         },
         **application.record(query, episode),
         **told,

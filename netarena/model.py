@@ -178,10 +178,14 @@ class Execution(Record):
 
 
 class AgentInfo(Record):
-    """Who answered: ``base_url`` is the URL as given, or ``in-process``."""
+    """The agent that answered: ``base_url`` is the URL as given, or ``in-process``.
+
+    ``itself`` is the agent's own name where the caller gave it another one (``--name``).
+    """
 
     name: str
     base_url: str = "in-process"
+    itself: str = ""
 
 
 class Reply(Record):

@@ -66,7 +66,7 @@ def _show(board: Board) -> None:
             title=f"{board.role}: by solved safely{about}",
             styles=["dim" if entry.floor else None for entry in entries],
         )
-    missing = sorted(set(EXPECTED) - {entry.id for entry in board.ranking})
+    missing = sorted(set(EXPECTED) - {entry.scripted for entry in board.ranking})
     if missing:
         click.echo(f"no floor of {' and '.join(missing)} among the files (netarena run --agent)\n")
     show_table(

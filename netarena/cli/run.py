@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from netarena.agent import Agent, Brief, load_agent
+from netarena.agent import Agent, Brief, Named, load_agent
 from netarena.application import Application, load
 from netarena.archive import read_run
 from netarena.assessment import (
@@ -199,8 +199,9 @@ def _run(  # noqa: PLR0913 -- one argument per option
     )
     title = str(choice.agent) if program is None else shlex.join(program)
     title = title if each_turn is None else each_turn.info.name
-    if program or choice.over_a2a:
-        called = called or title
+    # a resumed run that got no name is called by what it was started with
+    name = None if called == title else called
+    called = called or (title if program or choice.over_a2a else None)
     # whoever gives an agent no longer than that to answer waits no longer for it
     patience_s = min(WAIT_S, asked.agent_timeout_s) if wait_s is None else wait_s
 
@@ -218,7 +219,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
             await knock(choice.url, patience_s)
         async with app, chosen as agent:
             with Meter(f"{app.name}, {called or title}", bar=not verbose) as meter:
-                awaited = Awaited(agent, meter.tell)
+                awaited = Awaited(Named(agent, name) if name else agent, meter.tell)
                 await conduct(
                     app,
                     config,

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: agents that know nothing: what they score is there for free
 FLOORS = ("noop", "random", "eager")
+#: of the names on cards that ``netarena-purple`` serves
+OWN_PREFIX = "netarena-"
 #: those of every application: what they score should stand beside any ranking
 EXPECTED = ("noop", "random")
 
@@ -68,10 +70,11 @@ SELECT row_number() OVER (
            ORDER BY solved_safely DESC NULLS LAST, correctness DESC, measure ASC, file
        ) AS rank,
        terms, id, solved_safely, correctness, safety, measure, queries, complete, file, told,
-       limits
+       limits, scripted
 FROM (SELECT t.file,
              t.terms->>{role} AS terms,
              t.limits->>{role} AS limits,
+             t.scripted->>{role} AS scripted,
              t.participants->>{role} AS id,
              (t.results[-1]->'avg_solved_safely')::DOUBLE AS solved_safely,
              (t.results[-1]->'avg_correctness')::DOUBLE AS correctness,
@@ -93,7 +96,7 @@ Documents: TypeAlias = list[tuple[str, dict[str, Any]]]
 
 
 class Entry(Record):
-    """One result file's row in our ranking; rates are shares of ``queries``, null if unknown."""
+    """The row of a result file in our ranking; rates are shares of ``queries``, null if unknown."""
 
     #: among those of the same ``terms``
     rank: int
@@ -102,6 +105,8 @@ class Entry(Record):
     #: limits of an episode that are not at their defaults; runs with others are harder or easier
     limits: str
     id: str
+    #: the name of the scripted agent that answered, if its records tell one of ``FLOORS``
+    scripted: str
     solved_safely: float | None
     #: 95 % Wilson interval of ``solved_safely``
     interval: tuple[float, float] | None
@@ -114,8 +119,8 @@ class Entry(Record):
 
     @property
     def floor(self) -> bool:
-        """Whether this is what can be had for nothing."""
-        return self.id in FLOORS
+        """Whether the agent knows nothing, whatever it is called."""
+        return bool(self.scripted)
 
 
 class Board(Record):
@@ -140,6 +145,7 @@ class Overall(Record):
     #: of each board, as in its entry
     limits: tuple[str, ...]
     id: str
+    scripted: str
     #: the mean of the boards' rates, each with the same weight
     solved_safely: float
     #: 95 %, of the boards' intervals by the method of variance estimates recovery
@@ -152,8 +158,8 @@ class Overall(Record):
 
     @property
     def floor(self) -> bool:
-        """Whether this is what can be had for nothing."""
-        return self.id in FLOORS
+        """Whether the agent knows nothing, whatever it is called."""
+        return bool(self.scripted)
 
 
 class Leaderboard(Record):
@@ -234,6 +240,7 @@ def _rank_overall(boards: Sequence[Board]) -> tuple[Overall, ...]:
                 terms=tuple(run.terms for run in runs),
                 limits=tuple(run.limits for run in runs),
                 id=who,
+                scripted=runs[0].scripted if len({run.scripted for run in runs}) == 1 else "",
                 solved_safely=rate,
                 interval=(max(0.0, rate - below), min(1.0, rate + above)),
                 by_role={
@@ -258,20 +265,21 @@ def _rank(duckdb: Any, groups: Sequence[Documents]) -> tuple[Board, ...]:
     with duckdb.connect(":memory:") as connection:
         connection.execute(
             "CREATE TABLE results (file VARCHAR, participants JSON, results JSON[], "
-            "terms JSON, limits JSON)"
+            "terms JSON, limits JSON, scripted JSON)"
         )
         for file, document in documents:
             # the queries read the last one, and how many there are
             *others, last = document["results"] or [None]
             results = ["null"] * len(others) + [json.dumps(last)] * bool(document["results"])
             connection.execute(
-                "INSERT INTO results VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)",
                 [
                     file,
                     json.dumps(document["participants"]),
                     results,
                     json.dumps(_terms(document)),
                     json.dumps(_limits(document)),
+                    json.dumps(_scripted(document)),
                 ],
             )
         roles = sorted(
@@ -309,13 +317,14 @@ def _board(
     ranking = []
     rows_of_ours = connection.execute(RANKING_SQL.format(**names)).fetchall()
     for place, terms, who, solved, *rest in rows_of_ours:
-        correctness, safety, value, queries, complete, file, told, limits = rest
+        correctness, safety, value, queries, complete, file, told, limits, scripted = rest
         ranking.append(
             Entry(
                 rank=place,
                 terms=terms,
                 limits=limits,
                 id=who,
+                scripted=scripted,
                 solved_safely=_plain(solved),
                 interval=_told(told, solved) or _interval(solved, queries),
                 correctness=_plain(correctness),
@@ -343,6 +352,20 @@ def _terms(document: dict[str, Any]) -> dict[str, str]:
 def _limits(document: dict[str, Any]) -> dict[str, str]:
     summary = summary_of(document)
     return {role: list_terms(limits_of(role, summary)) for role in document["participants"]}
+
+
+def _scripted(document: dict[str, Any]) -> dict[str, str]:
+    """Return by role which of ``FLOORS`` the agent is: by its id, else by the name that its card
+    gives, which the records have."""
+    names = dict(document["participants"])
+    examined = names.keys() - {GREEN}
+    records = document["results"][:-1]
+    if len(examined) == 1 and records and isinstance(records[0], dict):
+        info = records[0].get("agent_info")
+        own = (info.get("itself") or info.get("name")) if isinstance(info, dict) else None
+        if isinstance(own, str) and own.removeprefix(OWN_PREFIX) in FLOORS:
+            names |= dict.fromkeys(examined, own.removeprefix(OWN_PREFIX))
+    return {role: name if name in FLOORS else "" for role, name in names.items()}
 
 
 def _measure(role: str, summaries: Sequence[dict[str, Any]]) -> str:

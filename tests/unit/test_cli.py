@@ -630,7 +630,10 @@ def test_a_resumed_run_has_its_agent_again_by_name(fake, capsys):
     assert main(["run", "lamp", "--out", "run", "--resume"]) == 0
     document = json.loads((fake / "run" / "results.json").read_text())
     assert document["participants"] == {"lamp_operator": "my agent"}
-    assert document["results"][-1]["avg_solved_safely"] == 1.0
+    *records, summary = document["results"]
+    assert summary["avg_solved_safely"] == 1.0
+    named = {(one["agent_info"]["name"], one["agent_info"]["itself"]) for one in records}
+    assert named == {("my agent", "netarena-oracle")}
     assert serving(seed) == []
     # another agent is another participant, unless it is said to be the same
     capsys.readouterr()

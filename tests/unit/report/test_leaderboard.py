@@ -365,6 +365,19 @@ def test_runs_that_asked_otherwise_have_a_ranking_of_their_own(tmp_path):
     assert "route of a version that is not told" in groups
 
 
+@pytest.mark.parametrize("own", [{"name": "netarena-noop"}, {"name": "x", "itself": "noop"}])
+def test_a_noop_under_any_name_is_the_floor(tmp_path, own, capsys):
+    path = write(tmp_path, "my baseline", summary())
+    document = json.loads(path.read_text())
+    document["results"][0]["agent_info"] = own
+    path.write_text(json.dumps(document))
+    assert [entry.floor for entry in only([path]).ranking] == [True]
+    assert main(["leaderboard", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "my baseline (floor)" in shown
+    assert "no floor of random among" in shown
+
+
 def test_limits_of_an_episode_are_a_column_and_no_group(tmp_path, capsys):
     def asked(name, solved, **config):
         told = {**summary(0.9, 1.0, solved), "version": "2", "config": config}
