@@ -1,11 +1,11 @@
-"""Thoughts in replies: what a model says to itself before it answers, and never means as an answer.
+"""Thoughts in replies: text that a model writes to itself before its answer.
 
-A thought ends at ``</think>``, ``</thinking>`` or ``</reasoning>``. What stands before the last of
-these is not read, whether or not the thought was opened (templates of prompts open it unseen), but
-for those that stand inside of the program or command that counts: they are part of it. So what
-counts must be known to say where the thoughts are, and the other way round: ``read_answer`` looks
-for what counts in more and more of the reply's end until the two fit. A thought that is opened and
-not closed holds nothing that counts.
+A thought ends at a closing marker, such as ``</think>`` (``netarena.marker`` has the table). Text
+before the last closing marker is not read, whether or not the thought was opened: templates of
+prompts open thoughts unseen. Markers inside the program or command that counts are part of it. So
+the program must be known to find the thoughts, and the other way round: ``read_answer`` looks for
+the program in a shorter and shorter end of the reply until the two fit. A thought that is opened
+and not closed holds nothing that counts.
 """
 
 from __future__ import annotations
@@ -17,27 +17,51 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Generic, TypeVar
 
-from netarena import bash
+from netarena import bash, marker
 from netarena.errors import ReplyRefused
 
 T = TypeVar("T")
 
-_NAMES = "think|thinking|reasoning"
-#: characters of the longest marker, and blanks that it may hold
-_MAX_MARKER, _MAX_BLANKS = 64, 48
-_OPENING = re.compile(rf"<(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>", re.IGNORECASE)
-_CLOSING = re.compile(rf"</(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>", re.IGNORECASE)
+_NAMES = "|".join(marker.TAGS)
+#: characters of the longest marker, and blanks that one may hold
+_MAX_MARKER, _MAX_BLANKS = 128, 48
+_TAG = rf"(?i:(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>)"
+_LITERALS = tuple(pair.opening for pair in marker.PAIRS if pair.opens)
+#: markers that count wherever they stand; the others count in pairs
+_OPENING = re.compile("|".join([f"<{_TAG}", *map(re.escape, _LITERALS)]))
+_CLOSING = re.compile(
+    "|".join(
+        [f"</{_TAG}", *(pair.closing for pair in marker.PAIRS if pair.closes), *marker.ANSWERS]
+    )
+)
+_PAIRED = tuple(
+    (pair, re.compile(re.escape(pair.opening)), re.compile(pair.closing))
+    for pair in marker.PAIRS
+    if not (pair.opens and pair.closes)
+)
+#: the beginning of each of these is a word that texts without such markers lack
+_PAIRED_HINT = re.compile("|".join(re.escape(pair.opening) for pair, _, _ in _PAIRED))
 _BLANK = re.compile(r"\s*+")
 #: how often what counts is looked for in one reply: so often at least, so often at most, and in
 #: between as long as no more characters are read
 _LEAST_TRIES, _MOST_TRIES, _MOST_CHARS = 6, 32, 2**19
 #: markers at the end of an answer of unknown form that are looked at
 _MAX_LOOKS = 64
-#: what the beginning of an opening marker looks like while it still grows
+#: the beginning of an opening marker whose end has not arrived yet
 _GROWING = re.compile(
-    rf"<(?:{'|'.join(n[:i] for n in ('thinking', 'reasoning') for i in range(len(n)))}"
-    rf"|(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+)?\Z",
-    re.IGNORECASE,
+    "(?:"
+    + "|".join(
+        [
+            rf"(?i:<(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+)",
+            *(
+                f"(?i:{re.escape(f'<{name}'[:i])})"
+                for name in marker.TAGS
+                for i in range(len(name) + 1)
+            ),
+            *(re.escape(text[:i]) for text in _LITERALS for i in range(1, len(text))),
+        ]
+    )
+    + r")?\Z"
 )
 #: as k8s reads them: behind a word, in a list or a quotation too
 _FENCE = re.compile(r"`{3,}+|^[ \t>]*+(~{3,}+)", re.MULTILINE)
@@ -66,13 +90,13 @@ def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
     ``find(start, end)`` looks at that part of the reply alone; it raises ReplyRefused where
     nothing counts, and so does this.
     """
-    opened = [mark.span() for mark in _OPENING.finditer(reply)]
-    closed = ends_of(reply)
-    start, end = 0, len(reply)
+    opened, closed = _marks(reply)
+    begins = dict(opened)
+    start, end = 0, _end(reply)
     open_end = False
     tries = max(_LEAST_TRIES, min(_MOST_TRIES, _MOST_CHARS // (len(reply) + 1)))
     for left in reversed(range(tries)):
-        start = _skip_leading(reply, start, closed)
+        start = _skip_leading(reply, start, begins, closed)
         found: Found[T] | None = None
         try:
             found = find(start, end)
@@ -105,8 +129,38 @@ def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
 
 
 def ends_of(text: str) -> list[tuple[int, int]]:
-    """Where the markers are that end a thought."""
-    return [mark.span() for mark in _CLOSING.finditer(text)]
+    """Places of the markers that end a thought."""
+    return _marks(text)[1]
+
+
+def _marks(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Places of the markers that open a thought, and of those that end one."""
+    opened = [mark.span() for mark in _OPENING.finditer(text)]
+    closed = [mark.span() for mark in _CLOSING.finditer(text)]
+    if _PAIRED_HINT.search(text) is None:
+        return opened, closed
+    begun, ended = set(opened), set(closed)
+    for pair, opening, closing in _PAIRED:
+        ends = [mark.span() for mark in closing.finditer(text)]
+        for mark in opening.finditer(text):
+            number = bisect_left(ends, mark.span())
+            if number < len(ends):
+                ended.add(ends[number])
+                begun.add(mark.span())
+            elif pair.opens:
+                begun.add(mark.span())
+    return sorted(begun), sorted(ended)
+
+
+def _end(text: str) -> int:
+    """Place where the text ends, without markers that end an answer."""
+    end = len(text)
+    while True:
+        bare = _last_end(text, end)
+        last = next((one for one in marker.ENDS if text.endswith(one, 0, bare)), None)
+        if last is None:
+            return end
+        end = bare - len(last)
 
 
 def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
@@ -147,9 +201,11 @@ def drop_thoughts(answer: str) -> str:
     Those are the ones that it begins with, and what stands before a marker that is neither in a
     closed code block nor in quotes within its line. Empty where it is nothing but a thought.
     """
-    closed = ends_of(answer)
-    start = _skip_leading(answer, 0, closed)
-    if _OPENING.match(answer, _blank_end(answer, start)):
+    answer = answer[: _end(answer)]
+    opened, closed = _marks(answer)
+    begins = dict(opened)
+    start = _skip_leading(answer, 0, begins, closed)
+    if _blank_end(answer, start) in begins:
         return ""
     held = sorted([*_blocks(answer, start), *(m.span() for m in _QUOTED.finditer(answer, start))])
     #: how far they reach that begin so far or before
@@ -215,14 +271,23 @@ class Sieve:
             return "".join([*self._blanks, text[begin:]])
 
 
-def _skip_leading(text: str, start: int, closed: list[tuple[int, int]]) -> int:
-    """Where the text goes on behind thoughts that it begins with and that are closed."""
-    while mark := _OPENING.match(text, _blank_end(text, start)):
-        number = bisect_left(closed, mark.span())
+def _skip_leading(
+    text: str, start: int, begins: dict[int, int], closed: list[tuple[int, int]]
+) -> int:
+    """Place where the text goes on after closed thoughts that it begins with."""
+    while (place := _blank_end(text, start)) in begins:
+        number = bisect_left(closed, (place, begins[place]))
         if number == len(closed):
             break
         start = closed[number][1]
     return start
+
+
+def _last_end(text: str, end: int) -> int:
+    """``end`` without the blanks before it."""
+    while end and text[end - 1].isspace():
+        end -= 1
+    return end
 
 
 def _blank_end(text: str, start: int = 0) -> int:

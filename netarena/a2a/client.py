@@ -5,10 +5,10 @@ card's own URL is often the inside of a container). Only where that URL takes no
 405), and took none before, is the origin that was given asked at the path of the card's interface:
 a line in the log says so, as whoever answers there may be another agent. A reply is the first
 of these that holds text: a message; the task's artifacts; its status message; in the history of a
-completed task, the agent's last message. Data and files are no text, and parts that are marked as
-thoughts are none beside others. An agent that gives no stream, though its card promises one, is
-asked for the whole reply. Whatever the agent does ends within the deadline, as a ``Reply`` or as
-``AgentFailed`` with one of these reasons:
+completed task, the agent's last message. Data and files are no text. Parts, artifacts and messages
+that are marked as thoughts (``netarena.marker``) are text only where there is no other. An agent
+that gives no stream, though its card promises one, is asked for the whole reply. Whatever the
+agent does ends within the deadline, as a ``Reply`` or as ``AgentFailed`` with one of these reasons:
 
 ==============  =============================================================================
 ``endpoint``    not reachable, connection lost, an HTTP error
@@ -28,12 +28,12 @@ import random
 import re
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
@@ -72,6 +72,7 @@ from netarena.a2a.request import check_url
 from netarena.a2a.transport import BoundedTransport, StatusRefused, Unavailable
 from netarena.a2a.transport import deadline as exchange_deadline
 from netarena.errors import AgentFailed, ConfigError, FailureReason
+from netarena.marker import marks_thought, names_thought
 from netarena.model import AgentInfo, JsonValue, Reply
 
 #: bytes of text of one reply, as JSON in UTF-8; some 250,000 tokens
@@ -115,8 +116,8 @@ _PROTOCOL_ERRORS = (
 
 #: JSON-RPC errors that say that there are no streams
 _NO_STREAMS = (MethodNotFoundError, UnsupportedOperationError)
-#: what marks a part as a thought, in its metadata: as Google's Agent Development Kit does
-_THOUGHT = "adk_thought"
+#: characters of a text that does not begin the next one by chance
+_MIN_REPEATED = 4
 
 #: within a line; and at the end of one
 _BLANKS, _LINE_ENDS = " \t", ("\n", "\r")
@@ -490,6 +491,8 @@ async def _exchange(client: Client, message: Message) -> Reply:
             await asyncio.sleep(0)
     if empty:
         raise _NoEvent
+    if collector.has_message and not collector.task_id:
+        return collector.reply()
     await _follow(client, collector)
     return collector.reply()
 
@@ -503,7 +506,7 @@ async def _follow(client: Client, collector: _Collector) -> None:
         try:
             task = await client.get_task(GetTaskRequest(id=collector.task_id))
         except (A2AError, StatusRefused) as error:
-            if collector.artifact_text():
+            if collector.has_message or collector.artifact_text():
                 return
             detail = f"the stream ended before the task did, which cannot be had: {_short(error)}"
             raise AgentFailed(FailureReason.ENDPOINT, detail) from error
@@ -525,6 +528,16 @@ async def _look_back(client: Client, collector: _Collector) -> None:
     collector.take(StreamResponse(task=task))
 
 
+class _Said(NamedTuple):
+    """Text of a message without its thoughts, and these."""
+
+    text: str = ""
+    thoughts: str = ""
+
+
+_NOTHING_SAID = _Said()
+
+
 @dataclass
 class _Collector:
     """Puts a reply together from events."""
@@ -534,12 +547,15 @@ class _Collector:
     #: artifacts by id, apart from their thoughts, in order of first sight: of each part what joins
     #: it to the last, its text
     artifacts: dict[tuple[str, bool], list[tuple[str, str]]] = field(default_factory=dict)
-    #: of those to which chunks were appended
+    #: ids of artifacts to which chunks were appended
     grown: set[str] = field(default_factory=set)
-    message: str | None = None
-    status: str = ""
+    #: ids of artifacts that are thoughts as a whole: a chunk need not repeat their name
+    thoughts: set[str] = field(default_factory=set)
+    has_message: bool = False
+    message: _Said = _NOTHING_SAID
+    status: _Said = _NOTHING_SAID
     #: the agent's last message in the history of a completed task
-    history: str = ""
+    history: _Said = _NOTHING_SAID
     #: the last event was a whole task
     seen_whole: bool = False
     metadata: dict[str, JsonValue] = field(default_factory=dict)
@@ -547,33 +563,49 @@ class _Collector:
     size: int = 0
 
     def artifact_text(self, *, thoughts: bool = False) -> str:
-        """Without the artifacts that are empty."""
-        chosen = (
-            parts for (_, is_thought), parts in self.artifacts.items() if is_thought is thoughts
-        )
-        texts = ("".join(chain.from_iterable(parts)) for parts in chosen)
-        return "\n".join(text for text in texts if text)
+        """Return the text of all artifacts, without those that a later one repeats."""
+        text = ""
+        for (_, is_thought), parts in self.artifacts.items():
+            other = "".join(chain.from_iterable(parts)) if is_thought is thoughts else ""
+            if other:
+                text = other if not text or _repeats(other, text) else f"{text}\n{other}"
+        return text
 
     def text(self) -> str:
-        """The first text that is more than blanks."""
-        artifacts, thoughts = self.artifact_text(), self.artifact_text(thoughts=True)
-        places = (self.message or "", artifacts, self.status, self.history, thoughts)
+        """Return the first text that is more than blanks; thoughts come last."""
+        artifacts, status = self.artifact_text(), self.status.text
+        if artifacts.strip() and _repeats(status, artifacts):
+            # the artifacts were a part of it
+            artifacts = status
+        places = (
+            self.message.text,
+            artifacts,
+            status,
+            self.history.text,
+            self.message.thoughts,
+            self.artifact_text(thoughts=True),
+            self.status.thoughts,
+            self.history.thoughts,
+        )
         return next((text for text in places if text.strip()), "")
 
     def take(self, event: StreamResponse) -> bool:
-        """Take one event in; true when the reply is whole."""
+        """Take one event; return true when the reply is whole."""
         kind = event.WhichOneof("payload")
         self.seen_whole = kind == "task"
         if kind == "message":
-            self.message = _text(event.message.parts)
+            self.has_message = True
+            self.task_id = self.task_id or event.message.task_id
+            self.message = _said(event.message)
             self._note(event.message.metadata)
-            return True
+            # an agent may send a message of thoughts before its answer
+            return bool(self.message.text.strip()) or not self.message.thoughts.strip()
         if kind == "task":
             self._take_task(event.task)
         elif kind == "artifact_update":
             update = event.artifact_update
             self.task_id = self.task_id or update.task_id
-            self._take_artifact(update.artifact, append=update.append)
+            self._take_artifact(update.artifact, append=update.append, last=update.last_chunk)
         elif kind == "status_update":
             self.task_id = self.task_id or event.status_update.task_id
             self._note(event.status_update.metadata)
@@ -591,14 +623,16 @@ class _Collector:
                 name = artifact.artifact_id
                 for thoughts in (False, True):
                     seen = known.get((name, thoughts), []) if name in self.grown else []
-                    texts = _texts(artifact.parts, thoughts=thoughts)
+                    texts = self._artifact_texts(artifact, thoughts=thoughts)
                     self._put((name, thoughts), _stored(texts, seen))
         self._take_status(task.status)
         if self.state == TaskState.TASK_STATE_COMPLETED:
-            said = (_text(one.parts) for one in reversed(task.history) if one.role == _AGENT)
-            self.history = next((text for text in said if text.strip()), "")
+            said = [_said(one) for one in reversed(task.history) if one.role == _AGENT]
+            answers = (one for one in said if one.text.strip())
+            others = (one for one in said if one.thoughts.strip())
+            self.history = next(chain(answers, others), _NOTHING_SAID)
 
-    def _take_artifact(self, artifact: Artifact, *, append: bool) -> None:
+    def _take_artifact(self, artifact: Artifact, *, append: bool, last: bool) -> None:
         self._note(artifact.metadata)
         name = artifact.artifact_id
         if append:
@@ -606,11 +640,18 @@ class _Collector:
         else:
             self.grown.discard(name)
         for thoughts in (False, True):
-            if not append:
-                gone = self.artifacts.get((name, thoughts), [])
-                self.size -= sum(map(_part_size, gone))
-                gone.clear()
-            self._put((name, thoughts), _joined(_texts(artifact.parts, thoughts=thoughts)))
+            chunk = _joined(self._artifact_texts(artifact, thoughts=thoughts))
+            known = self.artifacts.get((name, thoughts), [])
+            if not append or _is_snapshot(chunk, known, last=last):
+                self.size -= sum(map(_part_size, known))
+                known.clear()
+            self._put((name, thoughts), chunk)
+
+    def _artifact_texts(self, artifact: Artifact, *, thoughts: bool) -> list[str]:
+        name = artifact.artifact_id
+        if names_thought(artifact.name) or _is_marked(artifact.metadata):
+            self.thoughts.add(name)
+        return _texts(artifact.parts, thoughts=thoughts, all_thoughts=name in self.thoughts)
 
     def _put(self, name: tuple[str, bool], parts: list[tuple[str, str]]) -> None:
         self.artifacts.setdefault(name, []).extend(parts)
@@ -620,7 +661,7 @@ class _Collector:
     def _take_status(self, status: TaskStatus) -> None:
         self.state = status.state
         if self.state in _ENDED and status.HasField("message"):
-            self.status = _text(status.message.parts)
+            self.status = _said(status.message)
             self._note(status.message.metadata)
 
     def _note(self, metadata: Any) -> None:
@@ -635,9 +676,10 @@ class _Collector:
 
     def reply(self) -> Reply:
         """Raises AgentFailed when the task did not end well, or without a word."""
-        if self.message is None and self.state in _ENDED and self.state not in _ANSWERED:
+        if not self.has_message and self.state in _ENDED and self.state not in _ANSWERED:
             name = TaskState.Name(cast("Any", self.state)).removeprefix("TASK_STATE_").lower()
-            detail = f"the agent's task ended {name}: {_clean(self.status, 300)}".rstrip(": ")
+            why = _clean(self.status.text or self.status.thoughts, 300)
+            detail = f"the agent's task ended {name}: {why}".rstrip(": ")
             raise AgentFailed(FailureReason.TASK_FAILED, detail)
         text = self.text()
         if not text:
@@ -645,14 +687,46 @@ class _Collector:
         return Reply(text=text, metadata=self.metadata)
 
 
-def _texts(parts: Iterable[Part], *, thoughts: bool = False) -> list[str]:
-    """Of parts that are text, and thoughts or none; data and files are no text."""
-    return [part.text for part in parts if part.text and _is_thought(part) is thoughts]
+def _texts(
+    parts: Iterable[Part], *, thoughts: bool = False, all_thoughts: bool = False
+) -> list[str]:
+    """Return the texts of parts that are thoughts, or of the others; data and files are no text."""
+    return [
+        part.text
+        for part in parts
+        if part.text and (all_thoughts or _is_marked(part.metadata)) is thoughts
+    ]
 
 
-def _is_thought(part: Part) -> bool:
-    # asking for a field that is not there would make it
-    return _THOUGHT in part.metadata.fields and part.metadata.fields[_THOUGHT].bool_value
+def _is_marked(metadata: Any) -> bool:
+    """Return whether metadata marks what it belongs to as a thought."""
+    if not metadata.fields:
+        return False
+    try:
+        return marks_thought(MessageToDict(metadata).items())
+    except (ValueError, TypeError, RecursionError):
+        return False
+
+
+def _repeats(text: str, known: str) -> bool:
+    """Return whether ``text`` is ``known``, or begins with it and goes on."""
+    return text == known or (len(known.strip()) >= _MIN_REPEATED and text.startswith(known))
+
+
+def _is_snapshot(chunk: list[tuple[str, str]], known: list[tuple[str, str]], *, last: bool) -> bool:
+    """Return whether an appended chunk repeats the whole text so far.
+
+    Short texts begin a piece by chance: of these it takes two chunks in a row, or the last chunk.
+    """
+    text, before = ("".join(chain.from_iterable(parts)) for parts in (chunk, known))
+    if not text.startswith(before) or not before.strip():
+        first, *others = (text for _, text in known) if len(known) == 2 else ("",)
+        return (
+            first.strip() != ""
+            and all(one.startswith(first) and text.startswith(one) for one in others)
+            and len(first) < len(others[0]) < len(text)
+        )
+    return last or len(before.strip()) >= _MIN_REPEATED
 
 
 def _joined(texts: Iterable[str]) -> list[tuple[str, str]]:
@@ -676,17 +750,28 @@ def _stored(texts: list[str], known: list[tuple[str, str]]) -> list[tuple[str, s
     """
     if known and [text for _, text in known] == texts[: len(known)]:
         return [*known, *(("", text) for text in texts[len(known) :])]
+    if len(known) == 1 and texts and texts[-1] == known[0][1]:
+        # each part repeats the ones before it
+        return known
     if any(one[-1] in _BLANKS or other[0] in _BLANKS for one, other in pairwise(texts)):
         return [("", text) for text in texts]
     return _joined(texts)
 
 
-def _text(parts: Sequence[Part]) -> str:
-    """Without thoughts, unless there is nothing else."""
-    texts = _texts(parts) or _texts(parts, thoughts=True)
-    text = "".join(chain.from_iterable(_joined(texts)))
-    _check_size(_size(text))
-    return text
+def _said(message: Message) -> _Said:
+    marked = _is_marked(message.metadata)
+    said = _Said(
+        *(
+            "".join(
+                chain.from_iterable(
+                    _joined(_texts(message.parts, thoughts=thoughts, all_thoughts=marked))
+                )
+            )
+            for thoughts in (False, True)
+        )
+    )
+    _check_size(sum(map(_size, said)))
+    return said
 
 
 def _size(text: str) -> int:

@@ -82,10 +82,31 @@ def v1(state: str, text: str) -> dict[str, Any]:
     return {"task": task}
 
 
+def lane(
+    name_id: str,
+    text: str,
+    metadata: dict[str, Any] | None = None,
+    *,
+    name: str = "",
+    append: bool = False,
+    last: bool = False,
+) -> dict[str, Any]:
+    """A chunk of an artifact."""
+    artifact = {
+        "artifactId": name_id,
+        "parts": [{"kind": "text", "text": text}],
+        **({"name": name} if name else {}),
+        **({"metadata": metadata} if metadata else {}),
+    }
+    return {**chunk03("", append=append), "artifact": artifact, "lastChunk": last}
+
+
 SAYS = {"any": message03("42")}
 QUIET = card03(capabilities={"streaming": False})
 TEXT = {"kind": "text", "text": "42"}
 THOUGHT = {"kind": "text", "text": "I think", "metadata": {"adk_thought": True}}
+PYDANTIC = {**THOUGHT, "metadata": {"type": "thinking", "thinking_id": None, "signature": "x"}}
+STREAM = {"shared": {"stream": {"block_type": "reasoning", "sequence": 1}}}
 EVENT = json.dumps({"jsonrpc": "2.0", "id": "1", "result": message03("42")}, indent=1)
 NULLS = dict.fromkeys(("skills", "defaultInputModes", "defaultOutputModes", "provider"))
 
@@ -150,6 +171,53 @@ ROWS = (
                     chunk03("42", append=True), status03("completed", final=True)]}, "42"),
     Row("google/adk-python#3819", "an answer that is marked as a thought", QUIET,
         {"send": told({**THOUGHT, "text": "42"})}, "42"),
+    Row("pydantic/pydantic-ai: Agent.to_a2a", "a thought that its type names", QUIET,
+        {"send": {**task03("completed"), "artifacts": [{"artifactId": "a", "parts": [
+            PYDANTIC, TEXT]}]}}, "42"),
+    Row("pydantic/pydantic-ai: Agent.to_a2a", "a message of thoughts before the message", card03(),
+        {"stream": [task03("working"), told(PYDANTIC)], "get": task03("completed", "42")}, "42"),
+    Row("pydantic/pydantic-ai: Agent.to_a2a", "thoughts in the history beside the answer", QUIET,
+        {"send": {**task03("completed"), "history": [told(TEXT), told(PYDANTIC)]}}, "42"),
+    Row("kagent-dev/kagent: a2a metadata", "a thought by the key of another kit", QUIET,
+        {"send": told({**THOUGHT, "metadata": {"kagent_thought": True}}, TEXT)}, "42"),
+    Row("openJiuwen-ai/jiuwenswarm: a2a_connect", "the same of one more", QUIET,
+        {"send": told({**THOUGHT, "metadata": {"jiuwen_thought": True}}, TEXT)}, "42"),
+    Row("Intelligent-Internet/opencode-a2a#448", "an artifact of thoughts, by its metadata",
+        card03(), {"stream": [task03("working"), lane("r", "I think", STREAM), lane("a", "42"),
+                              status03("completed", final=True)]}, "42"),
+    Row("Intelligent-Internet/opencode-a2a#448", "the same, by its name in its first chunk",
+        card03(), {"stream": [task03("working"), lane("r", "I th", name="reasoning"),
+                              lane("r", "ink", append=True), lane("a", "42"),
+                              status03("completed", final=True)]}, "42"),
+    Row("Intelligent-Internet/opencode-a2a#448", "a snapshot at the end that replaces its pieces",
+        card03(), {"stream": [task03("working"), lane("a", "kubectl ge"),
+                              lane("a", "t pods", append=True), lane("a", "kubectl get pods"),
+                              status03("completed", final=True)]}, "kubectl get pods"),
+    Row("BerriAI/litellm#39513", "chunks that repeat the whole text so far", card03(),
+        {"stream": [task03("working"), lane("a", "kubectl get ne"),
+                    lane("a", "kubectl get netpol", append=True),
+                    status03("completed", final=True)]}, "kubectl get netpol"),
+    Row("BerriAI/litellm#39513", "the same, from its first letters on", card03(),
+        {"stream": [task03("working"), lane("a", "ku"), lane("a", "kube", append=True),
+                    lane("a", "kubectl", append=True), lane("a", "kubectl get", append=True),
+                    status03("completed", final=True)]}, "kubectl get"),
+    Row("BerriAI/litellm#39513", "pieces, then all of it as the last one", card03(),
+        {"stream": [task03("working"), lane("a", "4"), lane("a", "2", append=True),
+                    lane("a", "42", append=True, last=True),
+                    status03("completed", final=True)]}, "42"),
+    Row("BerriAI/litellm#39513", "pieces, then all of it as an artifact of its own", card03(),
+        {"stream": [task03("working"), lane("a", "kubectl ge"), lane("a", "t po", append=True),
+                    lane("b", "kubectl get pods"), status03("completed", final=True)]},
+        "kubectl get pods"),
+    Row("BerriAI/litellm#39513", "pieces, then all of it in the last status", card03(),
+        {"stream": [task03("working"), lane("a", "kubectl ge"),
+                    {**status03("completed", final=True), "status": task03(
+                        "completed", status="kubectl get pods")["status"]}]},
+        "kubectl get pods"),
+    Row("BerriAI/litellm#39513", "pieces that begin as the ones before are pieces", card03(),
+        {"stream": [task03("working"), lane("a", "`"), lane("a", "``", append=True),
+                    lane("a", "\nip a\n```", append=True), status03("completed", final=True)]},
+        "```\nip a\n```"),
     Row("prebid/salesagent#2195", "a failed task whose reason is data", QUIET,
         {"send": {**task03("failed"), "artifacts": [{"artifactId": "a", "parts": [
             {"kind": "data", "data": {"code": "X"}}]}]}}, Lost(FAILED, "ended failed")),

@@ -20,6 +20,8 @@ MOVE = {"machine": "r0", "command": "ip route"}
 JSON = json.dumps(MOVE)
 TICKS = {"machine": "h1", "command": "echo '```x```'"}
 CODE = "def process_graph(graph_data):\n    return {'type': 'text', 'data': 1}"
+OTHER = "```python\ndef process_graph(graph_data):\n    return 2\n```"
+WRONG, RIGHT = "```\nkubectl delete ns shop\n```", "```\nkubectl get pods\n```"
 
 
 class Row(NamedTuple):
@@ -56,6 +58,33 @@ ROWS = (
         f"```python\n{CODE}\n```", CODE),
     Row("vectorize-io/hindsight#2542", "a thought in a fence of its own before it", "malt",
         f"```text\nfirst I count\n```\n```python\n{CODE}\n```", CODE),
+    # thoughts in markers of models
+    Row("RooCodeInc/Roo-Code#8522", "a thought in [THINK]", "k8s",
+        f"[THINK]{WRONG}[/THINK]{RIGHT}", "kubectl get pods"),
+    Row("RooCodeInc/Roo-Code#8522", "the same, cut off", "k8s", f"[THINK]{WRONG}", None),
+    Row("NousResearch/hermes-agent#6149", "a thought in <thought>", "route",
+        f'<thought>{{"machine": "r9", "command": "reboot"}}</thought>\n{JSON}', MOVE),
+    Row("NousResearch/hermes-agent#6149", "the same, cut off", "route",
+        f"<thought>maybe {JSON}", None),
+    Row("NousResearch/hermes-agent#67632", "a channel of thought whose markers differ", "k8s",
+        f"<|channel>thought\n{WRONG}<channel|>{RIGHT}", "kubectl get pods"),
+    Row("scouzi1966/maclocal-api#121", "channels of the harmony format", "malt",
+        f"<|channel|>analysis<|message|>{OTHER}<|end|><|start|>assistant<|channel|>final"
+        f"<|message|>```python\n{CODE}\n```<|return|>", CODE),
+    Row("scouzi1966/maclocal-api#121", "the same, cut off before its answer", "malt",
+        f"<|channel|>analysis<|message|>{OTHER}", None),
+    Row("scouzi1966/maclocal-api#121", "a bare command in the last channel", "k8s",
+        f"<|channel|>analysis<|message|>{WRONG}<|end|><|start|>assistant<|channel|>final<|message|>"
+        "kubectl get pods<|return|>", "kubectl get pods"),
+    Row("Augustas11/macprovider#743", "channels without their special tokens", "k8s",
+        f"analysisWe need to act. {WRONG}assistantfinal{RIGHT}", "kubectl get pods"),
+    Row("Augustas11/macprovider#743", "the same with a word behind it", "k8s",
+        f"analysisWe need to act. {WRONG}assistantfinalRun:\n{RIGHT}", "kubectl get pods"),
+    Row("vllm-project/vllm#14202", "a thought between two sentences", "k8s",
+        f"Here is my thought process: {WRONG}\nHere is my response:\n{RIGHT}",
+        "kubectl get pods"),
+    Row("vllm-project/vllm#14202", "one of the sentences as plain English", "k8s",
+        f"Here is my thought process: look at the pods first.\n{RIGHT}", "kubectl get pods"),
 )  # fmt: skip
 
 READERS = {"route": route.read_reply, "k8s": k8s.read_reply, "malt": malt.extract_code}

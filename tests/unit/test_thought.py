@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netarena import marker
 from netarena.errors import ReplyRefused
 from netarena.thought import Found, Sieve, drop_thoughts, read_answer
 
@@ -68,6 +70,58 @@ def test_what_counts_is_found_outside_of_thoughts(reply, value):
 def test_what_stands_in_thoughts_alone_is_refused(reply, why):
     with pytest.raises(ReplyRefused, match=why):
         first_in_brackets(reply)
+
+
+def closing_of(pair):
+    """Text that closes a pair: each pattern of the table fits one."""
+    texts = [r"Here is my response:", re.sub(r"\\(.)", r"\1", pair.closing)]
+    return next(text for text in texts if re.fullmatch(pair.closing, text))
+
+
+MARKED = [(f"<{tag}>", f"</{tag}>") for tag in marker.TAGS]
+MARKED += [(pair.opening, closing_of(pair)) for pair in marker.PAIRS]
+BEGINNINGS = [
+    "<|start|>assistant<|channel|>final<|message|>",
+    "<|channel|>final <|constrain|>json<|message|>",
+    "assistantfinal",
+    "<|begin|>assistant<|content|>",
+    "<|START_RESPONSE|>",
+    "<|begin_of_solution|>",
+]
+
+
+@pytest.mark.parametrize(("opening", "closing"), MARKED)
+def test_every_marker_of_the_table_hides_a_thought(opening, closing):
+    # "[" would be what counts here
+    def find(start, end):
+        begin = reply.find("{", start, end)
+        close = reply.find("}", begin, end)
+        if begin < 0 or close < 0:
+            raise ReplyRefused("no braces")
+        return Found(reply[begin + 1 : close], begin, close + 1)
+
+    reply = f"{opening}{{x}}{closing} {{a}}"
+    assert read_answer(reply, find) == "a"
+    assert drop_thoughts(reply) == " {a}"
+
+
+@pytest.mark.parametrize("pair", marker.PAIRS, ids=lambda pair: pair.opening)
+def test_a_marker_of_the_table_that_is_never_closed_hides_the_rest_or_is_plain_text(pair):
+    assert drop_thoughts(f"{pair.opening} a") == ("" if pair.opens else f"{pair.opening} a")
+    closing = closing_of(pair)
+    assert drop_thoughts(f"a {closing} b") == (" b" if pair.closes else f"a {closing} b")
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_text_before_the_marker_of_an_answer_is_a_thought(beginning):
+    assert len(BEGINNINGS) == len(marker.ANSWERS) + 1
+    assert first_in_brackets(f"analysis[x]{beginning}[a]") == "a"
+
+
+@pytest.mark.parametrize("ending", marker.ENDS)
+def test_a_marker_at_the_end_of_an_answer_is_no_part_of_it(ending):
+    assert drop_thoughts(f"a{ending}\n{ending}\n") == "a"
+    assert drop_thoughts(f"{ending} a\n") == f"{ending} a\n"
 
 
 pieces = st.sampled_from(
