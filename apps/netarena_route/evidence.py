@@ -10,8 +10,10 @@ the agent's sandbox (``reader``), and closes it. What is read there and is no fe
   echo requests and replies only the number for each pair that works is a feature;
 - what the kernel has once for all machines, and what the sandbox makes anew for each command.
 
-Everything else is a trace. Forms are of machines in reserve, which are kept back by intent, and
-of hosts that hold a fault: the shapes of what is set there, without names, addresses and numbers.
+Everything else is a trace. Which entries a machine has, and how many, is a symptom or a form, so
+traces are compared among machines that have the same kinds of entries (``_kind``). Forms are of
+machines in reserve, which are kept back by intent, and of hosts that hold a fault: the shapes of
+what is set there, without names, addresses and numbers.
 """
 
 from __future__ import annotations
@@ -128,21 +130,18 @@ def examine(
     """The evidence of what was read of each machine; pure."""
     traces: dict[str, dict[str, float]] = {}
     echoes = _echoes(scene, readings, state)
-    for role in sorted(set(scene.roles.values())):
-        own = {
-            name: dict(_traces(readings[name])) | echoes.get(name, {})
-            for name in scene.roles
-            if scene.roles[name] == role
-        }
-        traces |= relative(own)
+    found = {name: dict(_traces(readings[name])) | echoes.get(name, {}) for name in scene.roles}
+    kinds = {name: _kind(role, found[name]) for name, role in scene.roles.items()}
+    for kind in sorted(set(kinds.values())):
+        traces |= relative({name: found[name] for name in found if kinds[name] == kind})
     unreplied = _unreplied(readings)
-    for name, found in traces.items():
-        found[f"{RULE}unreplied"] = unreplied.get(name, 0.0)
+    for name, own in traces.items():
+        own[f"{RULE}unreplied"] = unreplied.get(name, 0.0)
     locked = [name for name in scene.roles if name in scene.reserve | scene.faulty]
     forms = {name: dict(_forms(readings[name])) for name in locked} if scene.reserve else {}
     size = len(scene.endpoints or scene.roles)
     whole = {"observe_s": median(spent_s) / size**2} if spent_s else {}
-    rounds = [found["echo.sent_per_peer"] for found in echoes.values() if found]
+    rounds = [own["echo.sent_per_peer"] for own in echoes.values() if own]
     if rounds:
         whole[f"{RULE}rounds"] = max(rounds)
         whole["echo.spread"] = max(rounds) - median(rounds)
@@ -152,8 +151,8 @@ def examine(
         wrong=bool(query.actions),
         candidates=(
             *(
-                Candidate(name=name, target=name in scene.faulty, role=role, trace=traces[name])
-                for name, role in scene.roles.items()
+                Candidate(name=name, target=name in scene.faulty, role=kind, trace=traces[name])
+                for name, kind in kinds.items()
             ),
             *(
                 Candidate(name=name, target=name in scene.faulty, role="kept back", form=form)
@@ -201,6 +200,15 @@ def _traces(read: Reading) -> Iterator[tuple[str, float]]:
         yield f"sockets.{name}", float(read["proc"][name].count("\n"))
     if "frr" in read:
         yield from _routing(read)
+
+
+def _kind(role: str, features: Mapping[str, float]) -> str:
+    """The role of a machine with what its entries are: a digest of the features that it has.
+
+    A file that only some machines have is a trace, so files take no part.
+    """
+    having = sorted(name for name in features if not name.startswith("file."))
+    return f"{role} {zlib.crc32(' '.join(having).encode()):08x}"
 
 
 def _dumped(dump: str, messages: Sequence[Any]) -> Iterator[tuple[str, float]]:

@@ -66,7 +66,8 @@ def look(**changed):
     for name, change in changed.items():
         change(readings[f"p1_{name}"])
     found = examine(QUERY, SCENE, readings, MATRIX, [0.9, 1.8])
-    return {(one.name, one.role): one for one in found.candidates}, found
+    # roles of traces have a digest of the features
+    return {(one.name, "kept back" if one.form else "host"): one for one in found.candidates}, found
 
 
 def test_faulty_machine_is_the_target_and_equal_machines_have_equal_traces():
@@ -122,6 +123,16 @@ def test_forms_are_of_machines_kept_back_and_of_faulty_ones():
     changed, _ = look(h2=lambda read: read.__setitem__("nft", read["nft"].replace("drop", "queue")))
     assert {name for name, role in changed if role == "kept back"} == {"p1_h2", "p1_h3"}
     assert changed["p1_h2", "kept back"].form != changed["p1_h3", "kept back"].form
+
+
+def test_machines_with_other_entries_are_not_compared():
+    """How many rules or neighbours a machine has is a form or a symptom, its files are a trace."""
+    role = look()[0]["p1_h1", "host"].role
+    without = look(h2=lambda read: read.__setitem__("nft", ""))[0]
+    assert without["p1_h1", "host"].role == without["p1_h3", "host"].role == role
+    assert without["p1_h2", "host"].role not in {role, "host"}
+    files = look(h2=lambda read: read.__setitem__("files", {"/etc/x": [1, 1, 2, 0, 420, 0, 1]}))[0]
+    assert files["p1_h2", "host"].role == role
 
 
 def test_running_configuration_is_held_against_the_one_on_disk():
