@@ -34,5 +34,8 @@ def command(*, directory: Path, kind: str, out: Path | None, public: bool, force
     files = export(run, kind, folder, public=public, force=force)
     if not public:
         click.echo("netarena: warning: this holds ground truth; --public leaves it out", err=True)
+    if kind == "atif":  # a file for each episode
+        click.echo(f"{folder}: {len(files):,} trajectories")
+        return
     for path in files:
         click.echo(str(path))

@@ -1,7 +1,10 @@
 """A participant's run as a log of Inspect (version 2, JSON), which its viewer and data frames read.
 
-A sample is a query, an epoch a repeat; our three verdicts are its scores, ``C`` or ``I``. An
-invalid episode is a sample with an error and no score. Inspect itself is not needed.
+A sample is a query, an epoch a repeat; our three verdicts are its scores, ``C`` or ``I``, and
+``solved_safely`` is the first, which Inspect shows as the headline. Each turn is a call of the
+model, the action that was read of the reply as a call of a tool, and the verdict after it as an
+intermediate score. An invalid episode is a sample with an error and no score. Inspect itself is
+not needed.
 """
 
 from __future__ import annotations
@@ -14,12 +17,17 @@ from typing import Any
 
 from netarena.archive import Stored
 from netarena.journal import JOURNAL_NAME
-from netarena.model import Outcome, Usage
+from netarena.model import Judgement, Outcome, Usage
 from netarena.report.story import why
 from netarena.report.table import Told, public_id
+from netarena.report.trajectory import call_of
 from netarena.stats import VERDICTS, summarise
 
 VERSION = 2
+#: the scores, the headline first
+SCORES = ("solved_safely", *(name for name in VERDICTS if name != "solved_safely"))
+#: who is told to have given the verdict after a turn
+STEP_SCORER = "step"
 
 
 def name_log(stored: Stored) -> str:
@@ -112,7 +120,7 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
                     "scored_samples": summary["graded"],
                     "metrics": _metrics(summary[f"avg_{name}"], summary["intervals"][name]),
                 }
-                for name in VERDICTS
+                for name in SCORES
                 if summary[f"avg_{name}"] is not None
             ],
         },
@@ -164,10 +172,10 @@ def _sample(told: Told) -> dict[str, Any]:
         return sample
     sample["scores"] = {
         name: {
-            "value": "C" if right(outline) else "I",
+            "value": "C" if VERDICTS[name](outline) else "I",
             "explanation": None if told.public else reasons or None,
         }
-        for name, right in VERDICTS.items()
+        for name in SCORES
     }
     return sample
 
@@ -184,15 +192,20 @@ def _turns(told: Told) -> Iterator[list[dict[str, Any]]]:
 
 
 def _events(told: Told) -> Iterator[dict[str, Any]]:
-    """Each turn as a call of the model: from these the data frame of messages is made."""
+    """Each turn: the model is called, then the tool, and the verdict is told.
+
+    Inspect makes its data frame of messages from the calls of the model.
+    """
     model = told.episode.agent.name
+    tools = told.stored.application.acts(told.stored.config)
     begin_s = 0.0
     for (prompt, *replies), step in zip(_turns(told), told.episode.steps, strict=True):
+        at = {"timestamp": _created(told.stored)}
         choices = [{"message": reply, "stop_reason": "stop"} for reply in replies]
         yield {
             "event": "model",
             "uuid": prompt["id"],
-            "timestamp": _created(told.stored),
+            **at,
             "working_start": begin_s,
             "working_time": step.agent_s,
             "model": model,
@@ -202,7 +215,46 @@ def _events(told: Told) -> Iterator[dict[str, Any]]:
             "config": {},
             "output": {"model": model, "choices": choices, "time": step.agent_s},
         }
-        begin_s += step.agent_s + step.execution_s
+        begin_s += step.agent_s
+        if step.move is not None:
+            name, arguments = call_of(tools, step.move)
+            refused = None if step.refused is None else {"type": "parsing", "message": step.refused}
+            yield {
+                "event": "tool",
+                "uuid": f"{prompt['id']}-call",
+                **at,
+                "working_start": begin_s,
+                "working_time": step.execution_s,
+                "type": "function",
+                "id": f"{prompt['id']}-call",
+                "function": name,
+                "arguments": dict(arguments),
+                "result": step.output or "",
+                "error": refused,
+            }
+        begin_s += step.execution_s
+        if step.judgement is not None:
+            yield {
+                "event": "score",
+                "uuid": f"{prompt['id']}-verdict",
+                **at,
+                "working_start": begin_s,
+                "score": _verdict(told, step.judgement),
+                "intermediate": True,
+                "scorer": STEP_SCORER,
+            }
+
+
+def _verdict(told: Told, judgement: Judgement) -> dict[str, Any]:
+    """What was judged after a turn."""
+    said = [one.detail for one in judgement.findings]
+    if not judgement.correct and judgement.reason:
+        said.append(judgement.reason)
+    return {
+        "value": {"correct": judgement.correct, "safe": judgement.safe},
+        "explanation": None if told.public else "; ".join(said) or None,
+        "metadata": {"rules": sorted({one.rule for one in judgement.findings})},
+    }
 
 
 def _output(told: Told) -> dict[str, Any]:

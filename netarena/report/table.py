@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -18,6 +19,11 @@ from netarena.model import Episode, Query, Step, Usage
 from netarena.report.story import move_text, why
 
 T = TypeVar("T")
+#: what makes a spreadsheet take a text for a formula, where a cell begins with it
+_FORMULA = ("=", "+", "-", "@", "\t", "\n", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+#: C0 and C1 without tab and line feed
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
 #: a value of a cell
 Cell = str | int | float | bool | None
 
@@ -94,7 +100,11 @@ def rows(
 
 
 def csv_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Iterator[str]:
-    """A table as CSV (RFC 4180) with its head; null is an empty cell, true and false are words."""
+    """A table as CSV (RFC 4180) with its head; null is an empty cell, true and false are words.
+
+    Texts are an agent's or quote one, so what a spreadsheet takes for a formula begins with an
+    apostrophe, and control characters are escaped (OWASP, "CSV Injection").
+    """
     yield _csv_line([one.name for one in columns])
     for cells in table:
         yield _csv_line(cells)
@@ -109,9 +119,18 @@ def json_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Ite
 
 def _csv_line(cells: Iterable[Cell]) -> str:
     line = io.StringIO(newline="")
-    words = [str(cell).lower() if isinstance(cell, bool) else cell for cell in cells]
-    csv.writer(line).writerow(words)
+    csv.writer(line).writerow(map(csv_cell, cells))
     return line.getvalue()
+
+
+def csv_cell(cell: Cell) -> Cell:
+    """A cell as ``csv_lines`` writes it."""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if not isinstance(cell, str):
+        return cell
+    text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], cell)
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _usage(read: Callable[[Usage], Cell]) -> Callable[[Told], Cell]:

@@ -40,6 +40,9 @@ def read(folder):
         "evals": len(evals_df(folder, quiet=True)), "samples": len(samples),
         "correct": samples["score_correctness"].tolist(),
         "messages": len(messages_df(folder, quiet=True)),
+        "headline": log.results.scores[0].name,
+        "calls": sum(event.event == "tool" for one in log.samples for event in one.events),
+        "verdicts": sum(event.event == "score" for one in log.samples for event in one.events),
     }
 
 print(json.dumps([read(folder) for folder in sys.argv[1:]]))
@@ -92,6 +95,10 @@ def test_inspect_reads_logs(readers_python: Path, run: Path, tmp_path: Path) -> 
         "samples": 6,
         "correct": ["C"] * 6,
         "messages": 2 * steps,
+        "headline": "solved_safely",
+        # the first reply of each episode is refused
+        "calls": steps - 6,
+        "verdicts": steps - 6,
     }
     assert told == [own, own | {"targets": 0}]
 

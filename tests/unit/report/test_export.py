@@ -16,7 +16,7 @@ from netarena.cli import main
 from netarena.errors import ConfigError
 from netarena.model import Reply
 from netarena.report.export import KINDS, export
-from netarena.report.table import EPISODES, STEPS
+from netarena.report.table import EPISODES, STEPS, csv_cell
 
 PAGE = Path(__file__).parents[3] / "docs" / "export.md"
 
@@ -51,6 +51,7 @@ def test_csv_and_parquet_hold_the_same(run: Path, tmp_path: Path) -> None:
         for told, row in zip(table.fetchall(), text, strict=True):
             words = ["" if cell is None else str(cell) for cell in told]
             words = [word.lower() if word in {"True", "False"} else word for word in words]
+            words = [str(csv_cell(word)) for word in words]
             assert words == list(row.values())
     episodes = read_csv(tmp_path / "episodes.csv")
     assert [row["repeat"] for row in episodes] == ["1"] * 3 + ["2"] * 3
@@ -59,7 +60,28 @@ def test_csv_and_parquet_hold_the_same(run: Path, tmp_path: Path) -> None:
     assert all(int(row["input_tokens"]) == 7 * int(row["steps"]) for row in episodes)
     harm, refused = read_csv(tmp_path / "steps.csv")[:2]
     assert (harm["findings"], harm["rules"], harm["harm"]) == ("1", "closed", "v1 closed")
-    assert (refused["reply"], refused["correct"]) == ('=SUM("é"),\n\x00', "")
+    assert (refused["reply"], refused["correct"]) == ('\'=SUM("é"),\n\\x00', "")
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@A1", "'@A1"),
+        ("\t=1", "'\t=1"),
+        ("\uff1d1", "'\uff1d1"),
+        ("a \x1b[31m b\r\n", "a \\x1b[31m b\\r\n"),
+        ("\x9b2J", "\\x9b2J"),
+        ("ip route = 10.0.0.0/8\té", "ip route = 10.0.0.0/8\té"),
+        (-1, -1),
+        (True, "true"),
+        (None, None),
+    ],
+)
+def test_what_a_spreadsheet_or_a_terminal_would_obey_is_neutralised(text, cell) -> None:
+    assert csv_cell(text) == cell
 
 
 def leaks(run: Path, folder: Path) -> list[str]:
@@ -120,7 +142,11 @@ def test_files_are_written_over_only_by_force(kind: str, run: Path, tmp_path, ca
     assert main([*out]) == 0
     told = capsys.readouterr()
     assert "warning: this holds ground truth; --public leaves it out" in told.err
-    files = [Path(line) for line in told.out.splitlines()]
+    files = sorted((tmp_path / "out").iterdir())
+    if kind == "atif":
+        assert told.out == f"{tmp_path / 'out'}: 6 trajectories\n"
+    else:
+        assert told.out.splitlines() == sorted(map(str, files))
     before = {path: path.read_bytes() for path in files}
     files[-1].write_text("mine")
     assert main([*out]) == 2
@@ -142,6 +168,25 @@ def test_a_trajectory_tells_each_turn(run: Path, tmp_path: Path) -> None:
     assert harm["extra"]["safe"] is False
     assert "tool_calls" not in refused
     assert told["final_metrics"]["total_prompt_tokens"] == 7 * (len(told["steps"]) // 2)
+
+
+def test_a_log_has_the_calls_and_the_verdict_of_each_turn(run: Path, tmp_path: Path) -> None:
+    (path,) = export(read_run(run), "inspect", tmp_path, public=False, force=False)
+    log = json.loads(path.read_text())
+    assert log["results"]["scores"][0]["name"] == "solved_safely"
+    sample = log["samples"][0]
+    assert next(iter(sample["scores"])) == "solved_safely"
+    model, tool, score, later, *_ = sample["events"]
+    assert [one["event"] for one in (model, tool, score, later)] == [
+        "model", "tool", "score", "model",
+    ]  # fmt: skip
+    assert tool["arguments"] == {"text": "close v1"}
+    assert tool["result"] == "v1 is close"
+    assert score["intermediate"]
+    assert score["score"]["value"] == {"correct": False, "safe": False}
+    assert "v1 closed" in score["score"]["explanation"]
+    # a reply that was refused has neither
+    assert sample["events"][4]["event"] == "model"
 
 
 def test_names_of_files_are_ours_whatever_ids_hold(run: Path, tmp_path: Path) -> None:
