@@ -86,10 +86,14 @@ _METHOD = {
 }
 
 
+#: heading of the section that says how an agent writes its reply
+_FORM = "Form of the reply"
+
+
 def render(style: PromptStyle, parts: PromptParts, *, refused: str | None = None) -> str:
     """Compose one prompt; ``refused`` is why the previous reply was not executed."""
     with_thought = style is PromptStyle.FEWSHOT_COT
-    sections = [("", parts.rules), ("Form of the reply", parts.reply_format)]
+    sections = [("", parts.rules), (_FORM, parts.reply_format)]
     if style.has_examples:
         sections += [
             (f"Example {number}", _render_example(example, with_thought=with_thought))
@@ -105,6 +109,13 @@ def render(style: PromptStyle, parts: PromptParts, *, refused: str | None = None
         for title, body in sections
         if body.strip()
     )
+
+
+def without_form(prompt: str) -> str:
+    """``prompt`` without the section on the form of a reply, for a person who types commands."""
+    before, heading, rest = prompt.partition(f"## {_FORM}\n")
+    _, mark, after = rest.partition("\n\n## ")
+    return f"{before}## {after}" if heading and mark else prompt
 
 
 def news(before: str, now: str) -> Iterator[str]:

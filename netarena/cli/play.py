@@ -26,7 +26,7 @@ from netarena.config import Config
 from netarena.errors import AgentFailed, FailureReason
 from netarena.identity import Secrecy
 from netarena.model import AgentInfo, Outcome, Reply
-from netarena.prompts import news
+from netarena.prompts import news, without_form
 from netarena.report.markdown import plain
 from netarena.report.story import is_lost, why
 from netarena.tool import Tool
@@ -122,6 +122,7 @@ class Person:
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         del context_id, timeout_s
+        prompt = without_form(prompt)
         before = self._prompts[-1] if self._prompts else None
         for line in prompt.splitlines() if before is None else news(before, prompt):
             click.echo(harmless_line(line), err=True)

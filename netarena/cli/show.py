@@ -147,8 +147,9 @@ def _show(out: Console, stored: Stored, story: Story, *, prompt: bool, full: boo
         f"{plain(episode.label)}, {plain(episode.level)}; {plain(episode.agent.name)}: "
         f"{episode.outcome.value}, {safe}, {len(story.turns)} turns"
     )
+    _print(out, f"task: {story.query.text}", full=full)
     for action in story.actions:
-        _print(out, f"given: {action}", full=full)
+        _print(out, f"ground truth: {action}", full=full)
     if story.why:
         out.print(Text(f"lost: {plain(story.why)}", style="red"))
     _pictures(out, story.pictures, (), full=full)

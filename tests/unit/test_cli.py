@@ -552,6 +552,16 @@ def participants(folder: str) -> dict[str, str]:
     return found
 
 
+def test_a_transcript_begins_with_the_task_and_the_ground_truth(fake, capsys):
+    assert main(["run", "lamp", "--seed", "7", "--out", "run"]) == 0
+    capsys.readouterr()
+    assert main(["show", "run", "0"]) == 0
+    task, truth = capsys.readouterr().out.splitlines()[2:4]
+    query = json.loads(Path("run/queries.jsonl").read_text().splitlines()[0])
+    assert task == f"task: {query['text']}"
+    assert truth.startswith("ground truth: ")
+
+
 def test_a_run_asks_until_the_interval_is_narrow(fake, capsys):
     words = ["run", "toy", "--until-interval"]
     assert main([*words, "1", "--seed", "5", "--set", "concurrency=8", "--out", "run"]) == 0

@@ -15,6 +15,7 @@ from netarena.prompts import (
     clip,
     render,
     tell_harm,
+    without_form,
 )
 
 PARTS = PromptParts(
@@ -36,6 +37,16 @@ def test_every_style_is_complete_and_ends_with_the_task(style: PromptStyle) -> N
     assert prompt.endswith("TASK")
     assert ("E-REPLY" in prompt) is style.has_examples
     assert ("E-THOUGHT" in prompt) is (style is PromptStyle.FEWSHOT_COT)
+
+
+def test_a_person_is_not_told_the_form_of_a_reply() -> None:
+    prompt = render(PromptStyle.ZEROSHOT_BASE, PARTS)
+    shorter = without_form(prompt)
+    assert PARTS.reply_format in prompt
+    assert PARTS.reply_format not in shorter
+    assert shorter.startswith(f"{PARTS.rules}\n\n## ")
+    assert shorter.endswith(PARTS.task)
+    assert without_form(shorter) == shorter
 
 
 def test_styles_differ_and_empty_parts_are_left_out() -> None:
