@@ -118,7 +118,6 @@ def _compare(first: Entrant, second: Entrant) -> dict[str, Any]:
 
 def _participant(one: Entrant) -> dict[str, Any]:
     episodes = one.episodes
-    stored = one.stored
     return {
         "name": one.name,
         "application": one.application,
@@ -145,7 +144,7 @@ def _participant(one: Entrant) -> dict[str, Any]:
         ),
         "time": time_spent(one.outlines),
         "interrupted": sum(episode.interrupted for episode in episodes),
-        "retried": sum(stored.past.retries.values()) if stored else 0,
+        "retried": sum(sum(run.past.retries.values()) for run in one.runs),
         "lost": [vars(lost) for lost in _lost(one)],
         "lost_number": len(_lost(one)),
         "means": mean_costs(one.outlines),
@@ -164,7 +163,7 @@ def _participant(one: Entrant) -> dict[str, Any]:
 
 
 def _lost(one: Entrant) -> Sequence[Lost]:
-    if one.stored is None:
+    if not one.runs:
         return one.lost
     return [
         Lost(

@@ -88,21 +88,22 @@ class Entrant:
     summary: Mapping[str, Any]
     #: of a result file alone
     lost: Sequence[Lost] = ()
-    #: of a folder alone
-    stored: Stored | None = None
+    #: of folders alone: one run, or several of other seeds
+    runs: tuple[Stored, ...] = ()
     #: why there is nothing to rank: the agent answered in no episode
     failed: str = ""
 
     @property
     def episodes(self) -> list[Episode]:
-        """Of a folder, without texts and states."""
-        return list(self.stored.past.episodes.values()) if self.stored else []
+        """Of folders, without texts and states."""
+        return [episode for run in self.runs for episode in run.past.episodes.values()]
 
 
 def read_entrants(paths: Sequence[Path]) -> list[Entrant]:
     """All participants of run folders and result files, each under a name of its own.
 
-    Raises ConfigError for what is neither.
+    Runs of one agent under several seeds make one entrant (``_pool``). Raises ConfigError for what
+    is neither.
     """
     found: list[Entrant] = []
     for path in paths:
@@ -112,7 +113,7 @@ def read_entrants(paths: Sequence[Path]) -> list[Entrant]:
             found += [entrant for file in files for entrant in _from_file(file)]
         else:
             found += from_run(read_run(path))
-    return _named(found) if len(paths) > 1 else found
+    return _named(_pool(found)) if len(paths) > 1 else found
 
 
 def _results(folder: Path) -> Iterator[Path]:
@@ -155,8 +156,57 @@ def _from_stored(stored: Stored) -> Entrant:
             replaced=len(stored.past.replaced),
         )
         | {"version": header.version},
-        stored=stored,
+        runs=(stored,),
         failed=stored.past.failed if stored.past.silent else "",
+    )
+
+
+def _pool(entrants: Sequence[Entrant]) -> list[Entrant]:
+    """Runs of one agent that asked alike under different seeds, as one entrant each.
+
+    Only folders are pooled, for a result file need not tell its seed. Two runs of the same seed
+    may be of two versions of an agent: then none of its runs are pooled.
+    """
+    alike: dict[str, list[int]] = {}
+    for place, one in enumerate(entrants):
+        # at a port of its own an agent has another URL in each run
+        names = [name for name, _ in one.agents]
+        same = [one.role, names, one.terms, *(run.config.repeats for run in one.runs)]
+        alone = [] if one.runs and not one.failed else [place]
+        alike.setdefault(json.dumps([same, alone], sort_keys=True), []).append(place)
+    found: dict[int, Entrant] = {}
+    for places in alike.values():
+        members = [entrants[place] for place in places]
+        seeds = {run.seed for one in members for run in one.runs if run.seed is not None}
+        if 1 < len(members) == len(seeds):
+            found[places[0]] = _merge(members)
+        else:
+            found |= dict(zip(places, members, strict=True))
+    return [found[place] for place in sorted(found)]
+
+
+def _merge(members: Sequence[Entrant]) -> Entrant:
+    runs = tuple(run for one in members for run in one.runs)
+    seeds = sorted(run.seed for run in runs if run.seed is not None)
+    outlines = [outline for one in members for outline in one.outlines]
+    not_run = [query for run in runs for query in run.not_run]
+    summary = summarise(
+        runs[0].application,
+        runs[0].config,
+        None,
+        outlines,
+        not_run,
+        replaced=sum(len(run.past.replaced) for run in runs),
+    )
+    return replace(
+        members[0],
+        source=", ".join(one.source for one in members),
+        agents=tuple(sorted({agent for one in members for agent in one.agents})),
+        queries=sum(one.queries for one in members),
+        outlines=outlines,
+        unasked=not_run if agent_used_time(outlines) else (),
+        summary=summary | {"version": runs[0].header.version, "seeds": seeds},
+        runs=runs,
     )
 
 

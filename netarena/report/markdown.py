@@ -52,8 +52,16 @@ def render_markdown(report: Mapping[str, Any]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def _seed_cell(summary: Mapping[str, Any]) -> str:
+    if seeds := summary.get("seeds"):
+        return f"{len(seeds)} seeds"
+    return _NONE if summary["seed"] is None else str(summary["seed"])
+
+
 def seed_text(summary: Mapping[str, Any]) -> str:
     """A summary's seed in words."""
+    if seeds := summary.get("seeds"):
+        return ", ".join(map(str, seeds))
     seed = summary["seed"]
     return "not told while queries are left" if seed is None else str(seed)
 
@@ -113,7 +121,7 @@ def _stand(ranked: Sequence[Mapping[str, Any]], title: str, group: int) -> Compa
             (
                 str(one["name"]),
                 ", ".join(str(agent["name"]) for agent in one["agents"]) or _NONE,
-                _NONE if one["summary"]["seed"] is None else str(one["summary"]["seed"]),
+                _seed_cell(one["summary"]),
                 str(one["summary"]["graded"]),
                 *(percent(one["summary"][f"avg_{name}"]) for name in _RATES),
                 interval(one["summary"]["intervals"]["solved_safely"]),
@@ -200,7 +208,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         "",
         f"- Application: {clean(one['application'])}, version {clean(version)}",
         f"- Role: {clean(one['role'])}",
-        f"- Seed: {seed_text(summary)}",
+        f"- Seed{'s' if 'seeds' in summary else ''}: {seed_text(summary)}",
         f"- Queries: {one['queries']}, graded {summary['graded']}",
         f"- Complete: {'yes' if summary['complete'] else 'no'}",
     ]

@@ -241,7 +241,7 @@ def anchor_of(place: int, query_id: str, repeat: int) -> str:
 def _transcripts(entrants: Iterable[Entrant], places: Mapping[str, int]) -> list[Transcript]:
     """Of each participant in turn one more, until the page is full; together by participant."""
     made: dict[str, list[Transcript]] = {}
-    waiting = [(one, _stories(one)) for one in entrants if one.stored is not None]
+    waiting = [(one, _stories(one)) for one in entrants if one.runs]
     chars = 0
     while waiting:
         for entrant, stories in list(waiting):
@@ -258,12 +258,11 @@ def _transcripts(entrants: Iterable[Entrant], places: Mapping[str, int]) -> list
 
 
 def _stories(entrant: Entrant) -> Iterator[Story]:
-    stored = entrant.stored
-    assert stored is not None
-    queries = {query.id: query for query in stored.queries}
-    for episode in stored.episodes():
-        if is_lost(episode):
-            yield tell(stored.application, queries[episode.query_id], episode)
+    for stored in entrant.runs:
+        queries = {query.id: query for query in stored.queries}
+        for episode in stored.episodes():
+            if is_lost(episode):
+                yield tell(stored.application, queries[episode.query_id], episode)
 
 
 def _chars(story: Story) -> int:

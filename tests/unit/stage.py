@@ -26,6 +26,7 @@ class Scripted:
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
+        self.name = "scripted"
         self.contexts: list[str] = []
         self.prompts: list[str] = []
         self.closed = 0
@@ -34,7 +35,7 @@ class Scripted:
 
     @property
     def info(self) -> AgentInfo:
-        return AgentInfo(name="scripted")
+        return AgentInfo(name=self.name)
 
     async def open(self, *, timeout_s: float) -> None:
         pass

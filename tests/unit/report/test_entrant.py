@@ -63,12 +63,14 @@ def test_a_file_says_of_a_run_what_its_folder_says(tmp_path: Path) -> None:
 
 
 def test_seeds_and_counts_rule_out_pairs_alone(tmp_path: Path) -> None:
-    for name, values in (
-        ("a", {"num_queries": 2}),
-        ("b", {"num_queries": 3, "seed": 8}),
-        ("c", {"complexity_level": ["level1"]}),
+    other = Scripted(open_all)
+    other.name = "other"
+    for name, agent, values in (
+        ("a", Scripted(open_all), {"num_queries": 2}),
+        ("b", other, {"num_queries": 3, "seed": 8}),
+        ("c", Scripted(open_all), {"complexity_level": ["level1"]}),
     ):
-        assess(Toy(), Scripted(open_all), tmp_path / name, **values)
+        assess(Toy(), agent, tmp_path / name, **values)
     report = make_report(read_entrants([tmp_path / name for name in "abc"]))
     assert [one["group"] for one in report["participants"]] == [0, 0, 1]
     (pair,) = report["comparisons"]
@@ -147,6 +149,29 @@ def test_tickets_and_full_runs_of_the_same_queries_are_not_ranked_together(tmp_p
     assert [one["group"] for one in report["participants"]] == [0, 1, 0, 1]
     assert "briefing ticket" in report["groups"][1]["title"]
     assert "briefing" not in report["groups"][0]["title"]
+
+
+def test_runs_of_one_agent_under_several_seeds_are_one_row(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        assess(Toy(), Scripted(open_all), tmp_path / str(seed), seed=seed, max_iterations=4)
+    again = tmp_path / "again"
+    assess(Toy(), Scripted(open_all), again, seed=3, max_iterations=4)
+    folders = [tmp_path / name for name in "123"]
+    entrants = read_entrants(folders)
+    report = make_report(entrants)
+    (row,) = report["participants"]
+    alone = [make_report(read_entrants([folder]))["participants"][0] for folder in folders]
+    assert row["name"] == "scripted"
+    assert row["summary"]["seeds"] == [1, 2, 3]
+    for key in ("queries", "lost_number"):
+        assert row[key] == sum(one[key] for one in alone)
+    assert row["summary"]["graded"] == sum(one["summary"]["graded"] for one in alone)
+    rates = [one["summary"]["avg_solved_safely"] for one in alone]
+    assert row["summary"]["avg_solved_safely"] == pytest.approx(sum(rates) / 3)
+    assert "- Seeds: 1, 2, 3" in render_markdown(report)
+    assert "seeds 1, 2, 3" in render_html(report, entrants)
+    # two runs of one seed may be of two versions of the agent
+    assert len(make_report(read_entrants([*folders, again]))["participants"]) == 4
 
 
 def test_runs_under_other_limits_are_not_ranked_together(tmp_path: Path) -> None:
