@@ -20,7 +20,9 @@ no choices, no text outside of thoughts, a     without streaming once ``MAX_CUT`
 tool call)                                     cut off
 refuses the way of asking (``Way``)            is asked in another way at once, and so from then on
                                                if that brought an answer
-refuses (key, model, quota, policy, context)   AgentFailed at once, with its words
+refuses (key, model, quota, policy, context,   AgentFailed at once, with its words
+a request above the limit per minute)
+stops at ``max_tokens``                        AgentFailed at once: half an answer is none
 =============================================  ====================================================
 """
 
@@ -74,6 +76,11 @@ _SPENT = re.compile(
     r"insufficient[ _](?:quota|balance|credits?|funds)|exceeded your current quota|billing"
     r"|\brecharge\b|spending limit|\b(?:all available|out of|no more) credits|余额不足|欠费",
     re.IGNORECASE,
+)
+#: words for a request that is larger than the limit of a minute, and its numbers
+_TOO_LARGE = re.compile(r"\brequest (?:is )?too large\b", re.IGNORECASE)
+_LIMIT = re.compile(
+    r"\blimit:? ?(?P<limit>\d[\d,]*)[^\n]{0,60}?\brequested:? ?(?P<asked>\d[\d,]*)", re.IGNORECASE
 )
 #: statuses of a gateway, and of a provider with too much to do
 _AWAY = frozenset({408, 425, 502, 503, 504, 529})
@@ -305,9 +312,9 @@ class Provider:
         ]
         self._litellm = _import_litellm()
         self._call: dict[str, Any] = {**self._choose_access(api_base), **given}
-        known = self._litellm.get_supported_openai_params(model) or ()
-        #: how it is asked by now: as it was answered
-        self._way = Way(streaming=streaming, usage="stream_options" in known)
+        #: how it is asked by now: as it was answered. LiteLLM passes on the usage of all streams
+        #: if it is asked for it, and the option itself only to providers that know it
+        self._way = Way(streaming=streaming, usage=True)
 
     def _choose_access(self, api_base: str | None) -> dict[str, str]:
         litellm = self._litellm
@@ -445,6 +452,8 @@ class Provider:
         headers = headers or getattr(error, "litellm_response_headers", None) or {}
         wait_s = asked_wait_s(headers, said)
         if status == 429:
+            if _exceeds_limit(said):
+                return self._final(words)
             # a quota that comes back in time is a rate
             spent = _SPENT.search(said) and not (wait_s is not None and wait_s < left_s)
             return self._final(words) if spent else _Limited(words, wait_s=wait_s)
@@ -463,8 +472,11 @@ class Provider:
         return AgentFailed(FailureReason.TASK_FAILED, f"the provider refused: {words}")
 
     def _check(self, stream: _Stream) -> None:
-        """Refuse an answer that says nothing. Raises _Trouble and AgentFailed."""
+        """Refuse an answer that says nothing, or not all. Raises _Trouble and AgentFailed."""
         if stream.answer.strip():
+            if stream.finish == "length":
+                detail = "the answer was cut off: max_tokens, or the model's context, is too small"
+                raise AgentFailed(FailureReason.TASK_FAILED, detail)
             if not stream.whole:
                 raise _CutOff("the answer was cut off")
             return
@@ -494,6 +506,14 @@ class Provider:
         for secret in self._secrets:
             text = text.replace(secret, "…")
         return one_line(" ".join(text.split()), 300)
+
+
+def _exceeds_limit(refusal: str) -> bool:
+    """Return whether a request is refused because it alone is above the limit."""
+    if numbers := _LIMIT.search(refusal):
+        limit, asked = (int(numbers[name].replace(",", "")) for name in ("limit", "asked"))
+        return asked > limit
+    return _TOO_LARGE.search(refusal) is not None
 
 
 def _import_litellm() -> Any:

@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.body = body
         texts = [str(message.get("content")) for message in body["messages"]]
-        found = re.search(r"case: (\S+)", "\n".join(texts))
+        found = re.search(r"case: ([\w-]+)", "\n".join(texts))
         with self.stub.lock:
             self.stub.asked.append(body)
             step: Step = say(self.stub.answer(body["messages"]))
@@ -115,6 +115,37 @@ def refuse(status: int, code: str, message: str, **headers: str) -> Step:
     error = {"error": {"message": message, "type": code, "code": code, "param": None}}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return lambda to: to.respond(status, error, named)
+
+
+def say_as_anthropic(text: str) -> Step:
+    """A streamed answer in the form of Anthropic's API, whose usage nobody has to ask for."""
+    begun = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
+    events: list[dict[str, Any]] = [
+        {
+            "type": "message_start",
+            "message": {**begun, "usage": {"input_tokens": 11, "output_tokens": 1}},
+        },
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "text_delta", "text": text},
+        },
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": 7},
+        },
+        {"type": "message_stop"},
+    ]
+
+    def step(to: Handler) -> None:
+        to.start()
+        for event in events:
+            to.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+
+    return step
 
 
 def cut(*words: str) -> Step:

@@ -129,6 +129,13 @@ ROWS = (
         says(429, {"code": "429", "error": "Your team x has either used all available credits or "
                    "reached its monthly spending limit. Please purchase more credits."}),
         Refused("spending limit")),
+    Row("vanna-ai/vanna-flask#11", "a request that is larger than the limit of a minute",
+        says(429, {"error": {"message": "Request too large for m on tokens per min (TPM): Limit "
+             "30000, Requested 342389. The input or output tokens must be reduced in order to run "
+             "successfully."}}, retry_after="7"), Refused("Limit 30000")),
+    Row("elizaOS/eliza#4040", "a limit of a minute that others used up",
+        refuses(429, "Rate limit reached for m on tokens per minute (TPM): Limit 6000, Used 5034, "
+                "Requested 1443. Please try again in 4.77s."), Again(4)),
     # away
     Row("mostlygeek/llama-swap#146", "a model that loads",
         refuses(503, "Loading model", type="unavailable_error"), Again()),
@@ -193,6 +200,8 @@ ROWS = (
         stream(delta(reasoning="ab"), delta("length", content="")), Refused("max_tokens")),
     Row("vllm-project/vllm#41902", "tokens, and neither thoughts nor an answer",
         stream(delta(content=None, reasoning=None), END), Again()),
+    Row("ITSpecialist111/ai_automation_suggester#61", "half an answer, cut off by max_tokens",
+        stream(delta(content="ab"), delta("length", content="c")), Refused("max_tokens")),
     # ways of asking
     Row("janhq/jan#6254", "roles that must alternate, by the template, as an error of the server",
         refuses(500, f"{ROLES} at row 19, column 27"), Again(way=ONE_ROLE)),

@@ -44,6 +44,7 @@ SCRIPT = {
     "context": [refuse(400, "context_length_exceeded", "maximum context length is 10 tokens")],
     "filter": [say("", finish="content_filter")],
     "length": [say("", finish="length")],
+    "half": [say("half an answer", finish="length")],
     "endless": [chunks(*([[{"index": 0, "delta": {"content": LONG}}]] * 4))],
 }
 
@@ -136,6 +137,7 @@ async def test_a_model_that_calls_tools_is_told_that_there_are_none(plain, stub)
         ("context", "the provider refused: .*maximum context length"),
         ("filter", "content filter refused"),
         ("length", "max_tokens is too small"),
+        ("half", "the answer was cut off: max_tokens"),
         ("only-tools", "no answer in 5 tries: the model called a tool"),
         ("dead", "no answer in 5 tries: .*oops"),
         ("endless", "too_large"),

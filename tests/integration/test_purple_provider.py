@@ -12,7 +12,17 @@ import pytest
 from a2a_purple import provider as module
 from a2a_purple.provider import Answer, Message, Provider, Way
 from netarena.errors import AgentFailed, FailureReason
-from tests.fake.provider import Handler, Step, Stub, cut, openai_stub, refuse, say, tool_call
+from tests.fake.provider import (
+    Handler,
+    Step,
+    Stub,
+    cut,
+    openai_stub,
+    refuse,
+    say,
+    say_as_anthropic,
+    tool_call,
+)
 
 pytestmark = [
     pytest.mark.anyio,
@@ -158,6 +168,7 @@ SCRIPT: dict[str, list[Step]] = {
     },
     "refused-in-any-way": [refuse(400, "bad", "System role not supported")],
     "tools": [say(tool_call("run", {})), say("in words")],
+    "anthropic": [say_as_anthropic("hello")],
 }
 
 
@@ -259,6 +270,14 @@ async def test_streams_that_are_always_cut_off_give_way_to_whole_answers(stub):
     pieces, answer = await ask(asked, "never-done")
     assert (pieces, answer.text, answer.usage.calls) == ("that is all", "that is all", 3)
     assert not asked._way.streaming
+
+
+async def test_a_stream_in_the_form_of_anthropic_has_tokens_and_cost(stub):
+    asked = Provider("anthropic/claude-sonnet-4-5", api_base=stub.url, environ={})
+    _, answer = await ask(asked, "anthropic")
+    assert answer.text == "hello"
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (11, 7)
+    assert answer.usage.cost_usd
 
 
 async def test_streaming_may_be_switched_off(stub):
