@@ -17,8 +17,8 @@ from typing import Any
 from netarena.file import Unnamed
 
 INDENT = 2
-#: of files that hold ground truth or verdicts, before the process's umask
-FILE_MODE = 0o644
+#: mode of files that hold ground truth or verdicts, before the process's umask
+FILE_MODE = 0o664
 
 
 class Spool(Unnamed):

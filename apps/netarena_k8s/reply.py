@@ -42,7 +42,17 @@ _WRAPPERS = frozenset({"markdown", "md"})
 _DATA = frozenset({"json", "jsonc", "json5", "yaml", "yml", "python", "py", "toml", "xml", "diff"})
 _TAGS = _SHELLS | _WRAPPERS | _DATA | {"kubectl", "text", "txt", "plaintext"}
 _TAG = re.compile(r"[{.]*+([\w+#-]*+)")
-_PROMPT = re.compile(r"[\w.@:~/\\-]{0,100}[$%][ \t]++")
+#: ``me@box:~$``, ``[me@box ~]$``, ``(env) $``. A superuser's prompt ends in ``#``, which begins a
+#: comment where nothing stands before it
+_PLACE = r"[\w.@:~/\\-]"
+_PROMPTS = (
+    rf"{_PLACE}{{0,100}}[$%]",
+    rf"\[{_PLACE}{{1,50}}[ ]{_PLACE}{{1,50}}\][$%#]",
+    rf"(?:{_PLACE}{{0,50}}[@:~/]{_PLACE}{{0,50}}|/[ ]|[a-z]{{0,3}}sh-[\d.]{{1,9}})\#",
+    r"PS[ ][A-Za-z]:\\[^>\n]{0,100}>",
+    "[\u276f\u279c]",
+)
+_PROMPT = re.compile(rf"(?:\([\w.-]{{1,40}}\)[ \t])?+(?:{'|'.join(_PROMPTS)})[ \t]++")
 #: of the lines in which a command goes on; where nothing shows that they are prompts, no command
 #: writes to a file that is called like an option
 _SECOND_PROMPT = re.compile(r"^>[ \t]++", re.MULTILINE)

@@ -7,6 +7,7 @@ all is right. They never tell what is right; ``right_number`` does, for records 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -147,6 +148,12 @@ def right_value(differences: Sequence[Any]) -> str:
     return ""
 
 
+#: as JSON and most languages write numbers; Python's own also reads digits of other scripts and
+#: underscores
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?<=[0-9])")
+_INEXACT = re.compile(r"[.eE]")
+
+
 def _value(data: JsonValue) -> tuple[str, Any]:
     r"""Text and numbers by value: 15, "15", 15.0 and "15\n" are one and the same."""
     if isinstance(data, bool) or data is None:
@@ -155,15 +162,8 @@ def _value(data: JsonValue) -> tuple[str, Any]:
         return "number", data
     if isinstance(data, str):
         text = data.strip()
-        if len(text) <= 40 and text[-1:].isdigit():
-            try:
-                return "number", int(text)
-            except ValueError:
-                pass
-            try:
-                return "number", float(text)
-            except ValueError:
-                pass
+        if len(text) <= 40 and _NUMBER.fullmatch(text):
+            return "number", float(text) if _INEXACT.search(text) else int(text)
         return "text", text
     return "other", repr(data)
 

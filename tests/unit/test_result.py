@@ -49,7 +49,9 @@ def test_a_document_takes_its_records_one_by_one(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "a.json").read_text())["results"]) == 10
 
 
-@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o027, 0o640), (0o022, 0o644)])
+@pytest.mark.parametrize(
+    ("umask", "mode"), [(0o077, 0o600), (0o027, 0o640), (0o022, 0o644), (0o002, 0o664), (0, 0o664)]
+)
 def test_a_file_has_what_the_umask_leaves(tmp_path: Path, umask: int, mode: int) -> None:
     before = os.umask(umask)
     try:

@@ -88,6 +88,18 @@ FOUND = {
     "```\n$ kubectl get pods\n```": "kubectl get pods",
     "```console\nme@host:~$ kubectl get a\n$ kubectl get b\n```": "kubectl get a\nkubectl get b",
     f"```console\n$ {DRY}\n```": DRY,
+    "```\nroot@box:~# kubectl get a\n```": "kubectl get a",
+    "```\nroot@box:/etc# kubectl get a\nroot@box:/etc# kubectl get b\n```": (
+        "kubectl get a\nkubectl get b"
+    ),
+    "```bash\n[root@box ~]# kubectl get a\n```": "kubectl get a",
+    "```\nbash-5.1# kubectl get a\n```": "kubectl get a",
+    "```\n/ # kubectl get a\n```": "kubectl get a",
+    # no prompt, but a command and its comment
+    "```\n./a # kubectl get a\n```": "./a # kubectl get a",
+    "```\n(base) me@box:~$ kubectl get a\n```": "kubectl get a",
+    "```powershell\nPS C:\\Users\\me> kubectl get a\n```": "kubectl get a",
+    "```\n\u276f kubectl get a\n```": "kubectl get a",
     "```console\n$ kubectl patch x \\\n> --dry-run=server\n```": (
         "kubectl patch x \\\n--dry-run=server"
     ),
@@ -189,6 +201,8 @@ REFUSED = {
     "kubectl patch x \\\n> --dry-run=server": "prompt '>'",
     "```\nkubectl patch x \\\n> --dry-run=server\n```": "prompt '>'",
     "```\n# kubectl get pods\n```": "comment",
+    "```\n  # kubectl get pods\n```": "comment",
+    "```\nroot@box:~# kubectl get a\nNAME READY\n```": "beside a prompt",
     "```cat <<'E' | kubectl apply -f -\nkind: x\nE\n```": "a line of its own",
     "```bash -c 'kubectl get pods'\n```": "empty",
     "```bash x.sh```": "a line of its own",

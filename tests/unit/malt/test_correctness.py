@@ -31,6 +31,18 @@ def test_values_beside_such_names_are_read_as_ever() -> None:
 
 
 @pytest.mark.parametrize(
+    "given", ["\uff11\uff12", "0_12", "1_2", "12_", "\u0967\u0968", "1\uff12", "12.\uff10"]
+)
+def test_digits_of_other_scripts_and_underscores_are_no_number(given: str) -> None:
+    assert wrong_data("text", 12, given)
+
+
+@pytest.mark.parametrize("given", ["12", " 12\n", "+12", "012", "12.0", "1.2e1", "120E-1", ".12e2"])
+def test_numbers_in_texts_are_read_by_value(given: str) -> None:
+    assert not wrong_data("text", 12, given)
+
+
+@pytest.mark.parametrize(
     ("kind", "truth", "given", "told"),
     [
         ("text", 15, "12", "The right number is 15."),
