@@ -18,7 +18,7 @@ from netarena.report.markdown import render_markdown
 @click.argument(
     "sources", metavar="DIR|FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@click.option("--html", is_flag=True, help="One page with plots and transcripts, for a browser.")
+@click.option("--html", is_flag=True, help="One page with plots, for a browser; below 3 MB.")
 @json_option("the report")
 @file_option
 def command(*, sources: tuple[Path, ...], html: bool, as_json: bool, out: Path | None) -> None:
@@ -31,11 +31,10 @@ def command(*, sources: tuple[Path, ...], html: bool, as_json: bool, out: Path |
     """
     if html and as_json:
         raise ConfigError("--html", "and --json exclude each other")
-    entrants = read_entrants(sources)
-    report = make_report(entrants)
+    report = make_report(read_entrants(sources))
     if html:
         from netarena.report.page import render_html
 
-        write_out(render_html(report, entrants), out)
+        write_out(render_html(report), out)
     else:
         write_out(json_text(report, indent=2) + "\n" if as_json else render_markdown(report), out)

@@ -1,36 +1,35 @@
-"""A report as one HTML page that asks nothing of anybody: styles, plots and transcripts are in it.
+"""A report as one HTML page that loads nothing: styles and plots are part of it.
 
-What agents sent is text in it and nothing else: templates escape all, control characters are
-replaced, and the page's own policy allows no script.
+Texts of agents are escaped by the templates, control characters are replaced, and the policy of the
+page allows no script. Tables and texts have bounds, so that the page of any run stays below 3 MB;
+transcripts are in the viewer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from netarena.errors import ConfigError
-from netarena.picture import Difference
-from netarena.report.entrant import Entrant
 from netarena.report.markdown import (
+    MAX_LOST,
     Comparison,
     compare_participants,
-    harmless,
     interval,
     number,
     percent,
     plain,
 )
 from netarena.report.plot import Dot, bars, dot_plot, lines, marker, plane
-from netarena.report.story import Story, is_lost, tell
 
 if TYPE_CHECKING:
     import jinja2
 
-#: characters of one text of a transcript, and of all transcripts together; the viewer has all
-MAX_CHARS = 20_000
-MAX_PAGE_CHARS = 20_000_000
+#: characters of one text
+MAX_CHARS = 300
+#: rows of one table of a participant, and of these tables of all participants together
+MAX_TABLE_ROWS, MAX_PAGE_ROWS = 200, 2000
 _RATES = {"solved_safely": "Solved safely", "correctness": "Correct", "safety": "Safe"}
 #: what an episode takes on average: key of a breakdown, title, what it is, unit
 _MEANS = {
@@ -69,10 +68,9 @@ class Group:
     tables: Sequence[Comparison]
 
 
-def render_html(report: Mapping[str, Any], entrants: Sequence[Entrant]) -> str:
-    """The page of ``make_report(entrants)``. Raises ConfigError where Jinja is not installed."""
-    entrants = [one for one in entrants if not one.failed]
-    places = {one["name"]: place for place, one in enumerate(report["participants"])}
+def render_html(report: Mapping[str, Any]) -> str:
+    """Return the page of a report (``make_report``). Raises ConfigError if Jinja is missing."""
+    share = max(5, MAX_PAGE_ROWS // max(1, len(report["participants"])))
     # colours and shapes are of a group, in the order of its ranking
     series = {
         name: number for group in report["groups"] for number, name in enumerate(group["ranking"])
@@ -90,11 +88,10 @@ def render_html(report: Mapping[str, Any], entrants: Sequence[Entrant]) -> str:
     return page.render(
         report=report,
         groups=groups,
-        places=places,
         series=series,
-        transcripts=_transcripts(entrants, places),
         rates=_RATES,
-        anchor_of=anchor_of,
+        most_lost=min(MAX_LOST, share),
+        most_rows=min(MAX_TABLE_ROWS, share),
     )
 
 
@@ -115,7 +112,6 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters.update(
         plain=_line,
-        block=_block,
         percent=percent,
         interval=interval,
         number=number,
@@ -129,14 +125,6 @@ def _environment() -> jinja2.Environment:
 def _line(text: object) -> str:
     words = plain(str(text)[: 2 * MAX_CHARS])
     return words if len(words) <= MAX_CHARS else f"{words[:MAX_CHARS]}…"
-
-
-def _block(text: object) -> str:
-    """Lines of others, bounded."""
-    words = harmless(str(text))
-    if len(words) <= MAX_CHARS:
-        return words
-    return f"{words[:MAX_CHARS]}\n… {len(words) - MAX_CHARS:,} characters left out"
 
 
 def _figures(
@@ -222,61 +210,3 @@ def _figure_4(members: Sequence[Mapping[str, Any]], places: Mapping[str, int]) -
             title = f"Latency by agent and {word}"
             about = f"Waiting for replies, per episode, on average.{cut}"
             yield Figure(f"{title} (Figure 4)", about, bars(title, times, "s"))
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """A lost episode of a participant, and where it is in the page."""
-
-    anchor: str
-    participant: str
-    story: Story
-
-
-def anchor_of(place: int, query_id: str, repeat: int) -> str:
-    """The name of a transcript in the page; ids of result files are anybody's."""
-    return f"e{place}-{query_id}-{repeat}" if query_id.replace("-", "").isalnum() else ""
-
-
-def _transcripts(entrants: Iterable[Entrant], places: Mapping[str, int]) -> list[Transcript]:
-    """Of each participant in turn one more, until the page is full; together by participant."""
-    made: dict[str, list[Transcript]] = {}
-    waiting = [(one, _stories(one)) for one in entrants if one.runs]
-    chars = 0
-    while waiting:
-        for entrant, stories in list(waiting):
-            story = next(stories, None)
-            if story is not None:
-                chars += _chars(story)
-            if story is None or chars > MAX_PAGE_CHARS:
-                waiting.remove((entrant, stories))
-                continue
-            episode = story.episode
-            anchor = anchor_of(places[entrant.name], episode.query_id, episode.repeat)
-            made.setdefault(entrant.name, []).append(Transcript(anchor, entrant.name, story))
-    return [each for transcripts in made.values() for each in transcripts]
-
-
-def _stories(entrant: Entrant) -> Iterator[Story]:
-    for stored in entrant.runs:
-        queries = {query.id: query for query in stored.queries}
-        for episode in stored.episodes():
-            if is_lost(episode):
-                yield tell(stored.application, queries[episode.query_id], episode)
-
-
-def _chars(story: Story) -> int:
-    """What a transcript adds to the page, about."""
-    texts = [story.why]
-    for turn in story.turns:
-        judgement = turn.step.judgement
-        texts += [turn.asked, turn.step.output, turn.step.refused or ""]
-        if turn.step.refused is not None and turn.step.reply is not None:
-            texts.append(turn.step.reply.text)
-        if judgement is not None:
-            texts += [judgement.reason, *(finding.detail for finding in judgement.findings[:20])]
-        for picture in turn.pictures:
-            if isinstance(picture, Difference):
-                for change in picture.changes[:40]:
-                    texts += [change.before or "", change.after or ""]
-    return sum(min(len(text), MAX_CHARS) for text in texts)

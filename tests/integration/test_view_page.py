@@ -223,7 +223,7 @@ def test_the_report_is_readable_and_harmless(
         patch.setattr("netarena.archive.load", lambda name: gallery.Drawn())
         entrants = read_entrants([folder / "one", folder / "two"])
     path = tmp_path / "report.html"
-    path.write_text(render_html(make_report(entrants), entrants))
+    path.write_text(render_html(make_report(entrants)))
     context = browser.new_context(viewport=size, color_scheme=scheme)
     page = context.new_page()
     asked: list[str] = []
@@ -237,12 +237,8 @@ def test_the_report_is_readable_and_harmless(
     assert narrowest >= 80, "who it is can be read"
     light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert light is (scheme == "light")
-    link = page.locator(".lost a").first
-    target = str(link.get_attribute("href"))
-    link.click()
-    page.locator(f"[id='{target[1:]}']").wait_for(state="visible", timeout=PATIENCE_MS)
-    page.emulate_media(media="print")
-    assert not page.locator(".transcripts").is_visible()
+    # one screen of figures and tables for each participant, whatever failed
+    assert page.evaluate("document.documentElement.scrollHeight") < 60_000
     assert page.evaluate("window.hacked") is None
     assert asked == [path.as_uri()]
     context.close()

@@ -230,9 +230,8 @@ def test_an_agent_that_never_answered_has_no_rates_to_report(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=r"the assessment in .*broken failed: .*no key"):
         make_report(read_entrants([tmp_path / "broken"]))
     assess(Toy(), Scripted(open_all), tmp_path / "good")
-    entrants = read_entrants([tmp_path / "broken", tmp_path / "good"])
-    report = make_report(entrants)
+    report = make_report(read_entrants([tmp_path / "broken", tmp_path / "good"]))
     assert [one["name"] for one in report["participants"]] == ["scripted (good)"]
     assert report["failed"][0]["name"] == "scripted (broken)"
-    for text in (render_markdown(report), render_html(report, entrants)):
+    for text in (render_markdown(report), render_html(report)):
         assert "Failed, and in no table: scripted" in text
