@@ -21,7 +21,7 @@ from a2a.server.agent_execution import (
     SimpleRequestContextBuilder,
 )
 from a2a.server.routes import create_jsonrpc_routes
-from a2a.utils.errors import UnsupportedOperationError
+from a2a.utils.errors import PushNotificationNotSupportedError, UnsupportedOperationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
@@ -56,15 +56,22 @@ def identify(context: RequestContext) -> tuple[str, str]:
 
 
 class _OneMessageEach(SimpleRequestContextBuilder):
-    """Refuses a message to a task that there is: none of ours asks back.
+    """Refuses a message to a task that exists, and one that asks for push notifications.
 
-    The SDK would hand it to the executor once the task has ended, and run it under the same id.
+    None of our tasks asks back: the SDK would hand the message to the executor once the task has
+    ended, and run it under the same id. A notification would never come: the card says so.
     """
 
     async def build(self, *args: Any, **how: Any) -> RequestContext:
         if how.get("task_id"):
             raise UnsupportedOperationError(
                 message="a task takes one message; leave taskId out to start another task"
+            )
+        params = how.get("params")
+        if params is not None and params.configuration.HasField("task_push_notification_config"):
+            raise PushNotificationNotSupportedError(
+                message="push notifications are not supported, as the card says; leave the "
+                "configuration out and stream, or ask for the task"
             )
         return await super().build(*args, **how)
 

@@ -472,6 +472,28 @@ async def test_a_task_can_be_cancelled(tmp_path, line):
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
+async def test_a_message_that_asks_for_push_notifications_is_refused(tmp_path, line):
+    text = json.dumps(REQUEST)
+    hook = {"url": "http://127.0.0.1:1/hook"}
+    if line == "0.3":
+        method, config = "message/send", {"pushNotificationConfig": hook}
+        message = {
+            "kind": "message", "messageId": "m", "role": "user",
+            "parts": [{"kind": "text", "text": text}],
+        }  # fmt: skip
+    else:
+        method, config = "SendMessage", {"taskPushNotificationConfig": hook}
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+    conduct = FakeConduct(3)
+    async with green(conduct, tmp_path, seed_secret="s3cret") as agent:
+        params = {"message": message, "configuration": config}
+        refused = (await agent.rpc(line, method, params))["error"]
+        assert "push notifications are not supported" in refused["message"]
+        assert refused["code"] == -32003
+        assert not conduct.running
+
+
+@pytest.mark.parametrize("line", ["0.3", "1.0"])
 async def test_a_task_takes_one_message(tmp_path, line):
     conduct = FakeConduct(3)
     conduct.go.clear()
