@@ -15,7 +15,7 @@ import math
 import re
 import secrets
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import AsyncExitStack, ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, takewhile
@@ -32,7 +32,6 @@ from netarena.config import SEED_BITS, Config
 from netarena.deck import Deck
 from netarena.engine import Run, clock
 from netarena.errors import (
-    AgentFailed,
     AgentSilent,
     AssessmentFailed,
     ConfigError,
@@ -53,6 +52,7 @@ from netarena.journal import (
     read_journal,
 )
 from netarena.model import Episode, Query
+from netarena.opening import Opening
 from netarena.result import Spool, replace_file, replacing, write_document, write_json
 from netarena.slot import Places, Slots
 from netarena.stats import summarise
@@ -68,6 +68,7 @@ MAY_DIFFER = frozenset(
         "agent_timeout_s",
         "benchmark_path",
         "concurrency",
+        "connect_timeout_s",
         "output_dir",
         "output_file",
         "regenerate_benchmark",
@@ -99,6 +100,10 @@ class Reporter(Protocol):
         """So many episodes will be graded for ``role``."""
         ...
 
+    async def noted(self, role: str, line: str) -> None:
+        """A line about ``role`` for whoever waits."""
+        ...
+
     async def graded(self, role: str, record: dict[str, Any]) -> None:
         """An episode was graded, and is in the journal already."""
         ...
@@ -110,6 +115,9 @@ class Reporter(Protocol):
 
 class _Silent:
     async def planned(self, role: str, total: int) -> None:
+        pass
+
+    async def noted(self, role: str, line: str) -> None:
         pass
 
     async def graded(self, role: str, record: dict[str, Any]) -> None:
@@ -712,6 +720,8 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     graded, or too much would be written: what was graded is then in the journal, and other
     participants' results are written.
     """
+    pump = _Pump(reporter or _Silent())
+    pumping = asyncio.create_task(pump.run())
     try:
         return await _conduct(
             application,
@@ -719,16 +729,21 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
             agents,
             out=out,
             slots=slots or Slots(MAX_EPISODES),
-            pump=_Pump(reporter or _Silent()),
+            pump=pump,
             fallback_seed=fallback_seed,
             ids=ids or {},
             origin=origin,
             secrecy=secrecy,
             allowance=Allowance(most_bytes),
         )
+    except asyncio.CancelledError:
+        pumping.cancel()
+        raise
     finally:
         for agent in agents.values():
             await finish(agent.aclose())
+        pump.end()
+        await asyncio.wait([pumping])
 
 
 async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
@@ -754,7 +769,8 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     names = {role: ids.get(role) or _name(agent) for role, agent in agents.items()}
     await asyncio.to_thread(application.check, config)  # it may ask other machines
     fresh = None
-    with ExitStack() as held:
+    async with AsyncExitStack() as waited:
+        held = waited.enter_context(ExitStack())
         try:
             await finish(asyncio.to_thread(held.enter_context, lock_folder(out)))
             resumed = _take_up(application, config, names, out, secrecy) if config.resume else None
@@ -775,9 +791,15 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                 ):
                     fresh = resumed.fresh_seed(fallback_seed)
                     queries = _replace(application, config, queries, shown, fresh)
+            opening = Opening(
+                agents,
+                partial(pump.tell, "noted"),
+                timeout_s=min(config.agent_timeout_s, _left(deadline)),
+            )
+            waited.push_async_callback(opening.aclose)
             deck = held.enter_context(Deck(out))
             drawing = held.enter_context(closing(_draw(queries, deck, secrecy, out, allowance)))
-            await _take_steps(drawing, slots, deadline)
+            await _take_steps(drawing, slots, deadline, opening)
             number = await asyncio.to_thread(_count_queries, application, config, deck)
             config = config.model_copy(update={"seed": seed, "num_queries": number})
             # to the end, even when cancelled: what it opens is to be closed below
@@ -803,7 +825,6 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
         share = held.enter_context(slots.join())
         joined = [share.join() for _ in parts]
         async with asyncio.TaskGroup() as group:
-            group.create_task(pump.run())
             tasks = [
                 group.create_task(
                     _conduct_one(
@@ -814,18 +835,22 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                         deck=deck,
                         places=places,
                         pump=pump,
+                        opening=opening,
                         deadline=deadline,
                     )
                 )
                 for part, places in zip(parts, joined, strict=True)
             ]
-            await asyncio.wait(tasks)
-            pump.end()
     results = {part.role: task.result() for part, task in zip(parts, tasks, strict=True)}
     for result in results.values():
         if isinstance(result, AssessmentFailed):
             raise result
     return {role: result for role, result in results.items() if isinstance(result, dict)}
+
+
+def _left(deadline: float | None) -> float:
+    """Return the seconds until ``deadline``."""
+    return math.inf if deadline is None else deadline - clock()
 
 
 def _count_queries(application: Application, config: Config, deck: Deck) -> int:
@@ -856,10 +881,13 @@ def _advance(steps: Iterator[None], within_s: float) -> bool:
     return all(clock() < end for _ in steps)
 
 
-async def _take_steps(steps: Iterator[None], slots: Slots, deadline: float | None) -> None:
+async def _take_steps(
+    steps: Iterator[None], slots: Slots, deadline: float | None, opening: Opening
+) -> None:
     """Take all steps of drawing, beside the event loop and taking turns with other assessments.
 
-    Raises AssessmentFailed when the time ends first; ends soon when it is cancelled.
+    Raises AssessmentFailed when the time ends first, or no agent can be reached; ends soon when it
+    is cancelled.
     """
     used_s = 0.0
     done = False
@@ -872,6 +900,8 @@ async def _take_steps(steps: Iterator[None], slots: Slots, deadline: float | Non
             done = await finish(asyncio.to_thread(_advance, steps, _STEP_S))
             step_s = clock() - begin
             used_s += step_s
+            if not done:
+                opening.check()
             if slots.held and not done:
                 await asyncio.sleep(_RESTS * step_s)
 
@@ -961,8 +991,6 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     parts = []
     for role, agent in agents.items():
         folder = _folder_of(role, agents, out)
-        journal = held.enter_context(Journal(folder / JOURNAL_NAME))
-        folder = out / role if len(agents) > 1 else out
         journal = held.enter_context(Journal(folder / JOURNAL_NAME, allowance))
         past = read_journal(journal.path)
         own = Header.model_validate({**header, "role": role})
@@ -992,6 +1020,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     deck: Deck,
     places: Places,
     pump: _Pump,
+    opening: Opening,
     deadline: float | None,
 ) -> dict[str, Any] | AssessmentFailed:
     """One participant from the card to ``results.json``; its failure is returned, not raised."""
@@ -1006,18 +1035,12 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         part.allowance.take(2 * size)  # in the spool and in the results
         pump.tell("graded", role, record)
 
-    left = config.agent_timeout_s if deadline is None else deadline - clock()
-    if left <= 0:
+    if _left(deadline) <= 0:
         return AssessmentFailed("no query could be graded; the time ended before the first ask")
     try:
         asked = part.past.choose(deck.cards, telling.seed)
         pump.tell("planned", role, len(asked) * config.repeats)
-        try:
-            await agent.open(timeout_s=min(config.agent_timeout_s, left))
-        except AgentFailed as error:
-            raise AssessmentFailed(
-                f"the agent {agent.info.name} could not be reached: {error}"
-            ) from None
+        await opening.wait(role)
         run = Run(
             application,
             config,

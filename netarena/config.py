@@ -80,6 +80,10 @@ class Config(Record):
     agent_timeout_s: StrictFloat = limits(
         default=280.0, gt=0, le=86_400, description="per reply, s"
     )
+    #: an agent card may be missing for so long while nobody serves the agent's URL
+    connect_timeout_s: StrictFloat = Field(
+        default=60.0, gt=0, le=86_400, description="until somebody serves an agent's URL, s"
+    )
     time_budget_s: StrictFloat | None = Field(
         default=None, gt=0, le=864_000, description="whole assessment, s"
     )

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import random
 import re
 import ssl
@@ -83,6 +84,8 @@ MAX_CARD = 256 * 1024
 MAX_METADATA = 16 * 1024
 #: waits between tries, seconds: doubled from the first to the last
 FIRST_WAIT_S, LAST_WAIT_S = 0.25, 10.0
+#: the longest wait for somebody to serve the URL of a card, seconds
+UNSERVED_WAIT_S = 1.0
 #: tries of a request that may have reached the agent, whose connection then broke without a word
 MAX_BROKEN_SENDS = 3
 #: waits between looks at a task that the agent works on in the background, seconds
@@ -157,10 +160,11 @@ class A2AAgent:
     """A participant at a URL (``netarena.agent.Agent``).
 
     ``name`` stands for it until its card is known; ``network`` connects to it, one of its own
-    unless it is given. Raises ConfigError for a URL that is none.
+    unless it is given. ``connect_timeout_s`` is how long its card is waited for while nobody
+    serves the URL. Raises ConfigError for a URL that is none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a connection is made of
         self,
         url: str,
         *,
@@ -168,8 +172,10 @@ class A2AAgent:
         credential: Credential | None = None,
         network: Network | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        connect_timeout_s: float = math.inf,
     ) -> None:
         self._url = check_url(url, "url")
+        self._connect_timeout_s = connect_timeout_s
         self._name = name
         self._credential = credential
         self._network = network or Network()
@@ -207,7 +213,7 @@ class A2AAgent:
                 trust_env=False,
                 event_hooks={"response": [self._hear]},
             )
-        path, card = await _persist(self._fetch_card, timeout_s)
+        path, card = await _persist(self._fetch_card, timeout_s, self._connect_timeout_s)
         self.card = Card(
             path=path,
             name=_clean(card.name, 200),
@@ -418,10 +424,17 @@ def reachable_card(card: AgentCard, url: str, *, streaming: bool) -> AgentCard:
     )
 
 
-async def _persist(attempt: Callable[[], Awaitable[T]], timeout_s: float) -> T:
-    """Try until it works, fails for good, or ``timeout_s`` is over."""
+async def _persist(
+    attempt: Callable[[], Awaitable[T]], timeout_s: float, unserved_s: float = math.inf
+) -> T:
+    """Try until it works, fails for good, or ``timeout_s`` is over.
+
+    The time is ``unserved_s``, if that is less, as long as nobody serves the agent's host.
+    """
     clock = asyncio.get_running_loop().time
-    deadline = clock() + timeout_s
+    begin = clock()
+    deadline = begin + timeout_s
+    unserved = unserved_s < timeout_s
     wait_s = FIRST_WAIT_S
     broken = 0
     # the last word on an agent that cannot be had comes from a try that ended before the deadline
@@ -436,13 +449,15 @@ async def _persist(attempt: Callable[[], Awaitable[T]], timeout_s: float) -> T:
         except Exception as error:  # noqa: BLE001 -- sorted out there, never swallowed
             last = _unavailable(error)
         broken += last.sent
+        unserved = unserved and last.unserved
         # spread, so that many episodes do not knock at the same moment
         pause = max(last.wait_s or 0.0, wait_s * random.uniform(0.75, 1.25))  # noqa: S311
-        wait_s = min(LAST_WAIT_S, wait_s * 2)
+        wait_s = min(UNSERVED_WAIT_S if unserved else LAST_WAIT_S, wait_s * 2)
         if broken >= MAX_BROKEN_SENDS:
             raise AgentFailed(FailureReason.ENDPOINT, last.detail)
-        if clock() + pause >= deadline:
-            detail = f"not reachable for {timeout_s:g} s: {last.detail}"
+        patience_s = unserved_s if unserved else timeout_s
+        if clock() + pause >= begin + patience_s:
+            detail = f"not reachable for {patience_s:g} s: {last.detail}"
             raise AgentFailed(FailureReason.ENDPOINT, detail)
         await asyncio.sleep(pause)
 

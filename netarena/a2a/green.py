@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -17,8 +18,19 @@ import httpx
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.client.errors import A2AClientError
 from a2a.helpers import new_text_message
-from a2a.types.a2a_pb2 import GetTaskRequest, Part, Role, SendMessageRequest, Task, TaskState
+from a2a.types.a2a_pb2 import (
+    AgentCard,
+    Artifact,
+    GetTaskRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    Task,
+    TaskState,
+)
 from a2a.utils.errors import A2AError
+from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
 
 from netarena.a2a.client import reachable_card
 from netarena.errors import AssessmentFailed
@@ -39,7 +51,15 @@ _ENDED = frozenset(
     }
 )
 
+#: what a request is for, where it reached an agent of another kind
+TAKES_GREEN = (
+    "a request goes to a green agent (netarena serve APP); the URL of the agent under test belongs "
+    "into participants"
+)
+
 Told = Callable[[str, Any], None]
+#: takes a status message, and what its metadata tells programs (``server.ArtifactReporter``)
+Heard = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -53,11 +73,13 @@ class Assessed:
     results: dict[str, list[Any]]
 
 
-async def request_assessment(url: str, request: str, *, told: Told) -> Assessed:
+async def request_assessment(
+    url: str, request: str, *, told: Told, heard: Heard = lambda _said, _known: None
+) -> Assessed:
     """Send ``request`` (JSON) to the green agent at ``url`` and wait for the end.
 
-    ``told`` gets each record as it is streamed. Raises AssessmentFailed when the agent cannot be
-    reached, or is lost.
+    ``told`` gets each record when it arrives, ``heard`` each status message. Raises
+    AssessmentFailed when the agent cannot be reached, is no green agent, or is lost.
     """
     limits = httpx.Timeout(None, connect=CONNECT_S)
     async with httpx.AsyncClient(timeout=limits, trust_env=False) as http:
@@ -65,12 +87,15 @@ async def request_assessment(url: str, request: str, *, told: Told) -> Assessed:
             card = await A2ACardResolver(http, url).get_agent_card()
         except (A2AClientError, httpx.HTTPError, ValueError) as error:
             raise AssessmentFailed(f"the green agent cannot be reached: {error}") from None
+        if _is_purple(card):
+            raise AssessmentFailed(
+                f"the agent at {url} ({card.name:.100}) is an agent under test: {TAKES_GREEN}"
+            )
         config = ClientConfig(httpx_client=http, streaming=True)
         client = ClientFactory(config).create(
             reachable_card(card, url, streaming=card.capabilities.streaming)
         )
-        task_id = await _follow(client, request, told)
-        task = await _wait_for_end(client, task_id)
+        task = await _Task(client, told, heard).run(request)
     state = TaskState.Name(task.status.state).removeprefix("TASK_STATE_").lower()
     return Assessed(
         state=state,
@@ -82,42 +107,79 @@ async def request_assessment(url: str, request: str, *, told: Told) -> Assessed:
     )
 
 
-async def _follow(client: Client, request: str, told: Told) -> str:
-    """Read the task's events to the end of the stream; the task's id."""
-    task_id = ""
-    message = SendMessageRequest(message=new_text_message(request, role=Role.ROLE_USER))
-    try:
-        async for event in client.send_message(message):
-            kind = event.WhichOneof("payload")
-            if kind == "message":
-                said = _text(event.message.parts)
-                raise AssessmentFailed(f"the green agent made no task of it: {said:.300}")
-            update = getattr(event, cast("str", kind))
-            task_id = task_id or (update.id if kind == "task" else update.task_id)
-            if kind == "artifact_update":
-                for part in update.artifact.parts:
-                    told(update.artifact.name or update.artifact.artifact_id, _value(part))
-    except (A2AError, httpx.HTTPError) as error:
-        if not task_id:
-            raise AssessmentFailed(f"the green agent did not take the request: {error}") from None
-    return task_id
+class _Task:
+    """One task of a green agent, from its request to its end."""
 
+    def __init__(self, client: Client, told: Told, heard: Heard) -> None:
+        self._client = client
+        self._told = told
+        self._heard = heard
+        #: parts of each artifact that arrived
+        self._arrived: Counter[str] = Counter()
 
-async def _wait_for_end(client: Client, task_id: str) -> Task:
-    wait_s, failed = FIRST_LOOK_S, 0
-    while True:
+    async def run(self, request: str) -> Task:
+        return await self._wait_for_end(await self._follow(request))
+
+    async def _follow(self, request: str) -> str:
+        """Read the task's events to the end of the stream; the task's id."""
+        task_id = ""
+        message = SendMessageRequest(message=new_text_message(request, role=Role.ROLE_USER))
         try:
-            task = await client.get_task(GetTaskRequest(id=task_id))
+            async for event in self._client.send_message(message):
+                kind = event.WhichOneof("payload")
+                if kind == "message":
+                    said = _text(event.message.parts)
+                    raise AssessmentFailed(
+                        f"the agent replied and started no assessment: {said:.300}: {TAKES_GREEN}"
+                    )
+                update = getattr(event, cast("str", kind))
+                task_id = task_id or (update.id if kind == "task" else update.task_id)
+                if kind == "artifact_update":
+                    self._take(update.artifact.name or update.artifact.artifact_id, update.artifact)
+                elif kind == "status_update" and update.status.state not in _ENDED:
+                    self._hear(update.status.message)
         except (A2AError, httpx.HTTPError) as error:
-            failed += 1
-            if failed == MOST_FAILED_LOOKS:
-                raise AssessmentFailed(f"the green agent was lost: {error}") from None
-        else:
-            failed = 0
-            if task.status.state in _ENDED:
-                return task
-        await asyncio.sleep(wait_s)
-        wait_s = min(LAST_LOOK_S, wait_s * 2)
+            if not task_id:
+                raise AssessmentFailed(
+                    f"the green agent did not take the request: {error}"
+                ) from None
+            self._heard(f"the connection broke ({error}); looking for the task", {})
+        return task_id
+
+    async def _wait_for_end(self, task_id: str) -> Task:
+        wait_s, failed = FIRST_LOOK_S, 0
+        while True:
+            try:
+                task = await self._client.get_task(GetTaskRequest(id=task_id))
+            except (A2AError, httpx.HTTPError) as error:
+                failed += 1
+                if failed == MOST_FAILED_LOOKS:
+                    raise AssessmentFailed(f"the green agent was lost: {error}") from None
+            else:
+                failed = 0
+                for artifact in task.artifacts:
+                    name = artifact.name or artifact.artifact_id
+                    self._take(name, artifact, skip=self._arrived[name])
+                if task.status.state in _ENDED:
+                    return task
+            await asyncio.sleep(wait_s)
+            wait_s = min(LAST_LOOK_S, wait_s * 2)
+
+    def _take(self, name: str, artifact: Artifact, skip: int = 0) -> None:
+        """Hand on the parts of an artifact after the first ``skip``."""
+        for part in artifact.parts[skip:]:
+            self._arrived[name] += 1
+            self._told(name, _value(part))
+
+    def _hear(self, message: Message) -> None:
+        if said := _text(message.parts).strip():
+            known = MessageToDict(message.metadata).get("netarena")
+            self._heard(said, known if isinstance(known, dict) else {})
+
+
+def _is_purple(card: AgentCard) -> bool:
+    """Whether a card is that of an agent under test of ours."""
+    return any("purple-agent" in skill.tags for skill in card.skills)
 
 
 def _text(parts: Iterable[Part]) -> str:

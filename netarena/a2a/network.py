@@ -98,6 +98,10 @@ def is_refused(address: Address) -> bool:
     return any(one in network for one in stands_for(address) for network in REFUSED)
 
 
+class Unserved(httpcore.ConnectError):
+    """Nobody serves a host: it refused all connections, or its name is unknown."""
+
+
 class AddressRefused(AgentFailed):
     """A host that is, or resolved to, an address that the service does not connect to."""
 
@@ -253,7 +257,8 @@ class Network(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the first address of ``host`` that answers; each has a head start.
 
-        Raises AddressRefused, and httpcore's ConnectError and ConnectTimeout.
+        Raises AddressRefused, and httpcore's ConnectError (Unserved if nobody is there) and
+        ConnectTimeout.
         """
         connect = self._inner.connect_tcp
         try:
@@ -270,14 +275,34 @@ class Network(httpcore.AsyncNetworkBackend):
                 )
         except TimeoutError:
             raise httpcore.ConnectTimeout from None
+        except httpcore.ConnectError as error:
+            raise _judge(error) from error
         except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(str(error)) from None
+            kind = Unserved if isinstance(error, socket.gaierror) else httpcore.ConnectError
+            raise kind(str(error)) from None
         if stream is None:
-            raise next(filter(None, errors))
+            failed = [error for error in errors if error is not None]
+            judged = [_judge(error) for error in failed]
+            # one address that does not answer may be the one that is served
+            unknown = (error for error in judged if not isinstance(error, Unserved))
+            raise next(unknown, judged[0]) from failed[0]
         return _Stream(stream)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+def _judge(error: Exception) -> Exception:
+    """Return ``Unserved`` for an error whose only causes are refused connections, else it."""
+    return Unserved("Connection refused") if _is_refusal(error) else error
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_refusal, error.exceptions))
+    if error is None or isinstance(error, ConnectionRefusedError):
+        return error is not None
+    return _is_refusal(error.__cause__)
 
 
 class _Stream(httpcore.AsyncNetworkStream):

@@ -40,9 +40,11 @@ from netarena.application import Application
 from netarena.assessment import MAX_EPISODES, Reporter
 from netarena.assessment import conduct as conduct_assessment
 from netarena.config import Config
+from netarena.engine import clock
 from netarena.errors import AssessmentFailed, ConfigError, without_folders
 from netarena.identity import Secrecy
 from netarena.model import Check, JsonValue, Severity
+from netarena.report.markdown import duration
 from netarena.slot import Slots
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
@@ -52,6 +54,8 @@ __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent
 SINGLE_PARTS = 200
 #: events for all parts beyond those
 BATCHES = 300
+#: records after which the remaining time is reported first
+FIRST_ESTIMATE = 5
 #: tasks of one service that may run or wait at a time; one of which names are still looked up when
 #: it has ended counts until the system's resolver gives them up
 MAX_TASKS = 64
@@ -295,6 +299,7 @@ class AssessmentExecutor(AgentExecutor):
                     name=role,
                     credential=self._credentials.get(variable(role)),
                     network=network,
+                    connect_timeout_s=config.connect_timeout_s,
                 )
                 for role, url in request.participants.items()
             }
@@ -304,7 +309,7 @@ class AssessmentExecutor(AgentExecutor):
             log.warning("agent_client_configs is ignored: it comes from old local files")
         seed = derive_seed(self._seed_secret, task_id) if self._seed_secret is not None else None
         await updater.start_work()
-        reporter = ArtifactReporter(updater)
+        reporter = ArtifactReporter(updater, config.time_budget_s)
         try:
             await self._conduct(
                 self._application,
@@ -364,13 +369,19 @@ class ArtifactReporter:
 
     The first ``SINGLE_PARTS`` of a task one by one, later ones in batches of at least
     (total − 200) / 300, the rest with the summary: an event has a price of its own.
-    Each record is a text part of its own, holding JSON; the summary is the last one.
+    Each record is a text part of its own, holding JSON; the summary is the last one. Status
+    messages say how many queries there are, and the time that is left after 5, 20, 80, ... records.
+    ``limit_s`` is the time that the task may take.
     """
 
-    def __init__(self, updater: TaskUpdater) -> None:
+    def __init__(self, updater: TaskUpdater, limit_s: float | None = None) -> None:
         self._updater = updater
+        self._limit_s = limit_s
         self._sheets: dict[str, _Sheet] = {}
         self._total = 0
+        self._begin = clock()
+        #: records after which the remaining time is reported next
+        self._next_estimate = FIRST_ESTIMATE
         #: records taken so far
         self.sent = 0
         #: roles that have their summary
@@ -379,11 +390,24 @@ class ArtifactReporter:
     async def planned(self, role: str, total: int) -> None:
         self._sheet(role)
         self._total += total
+        self._begin = clock()
+        queries = "1 query" if total == 1 else f"{total} queries"
+        limit = "" if self._limit_s is None else f", at most {duration(self._limit_s)}"
+        await self._tell(f"{queries} for {role}{limit}", role=role, total=total)
+
+    async def noted(self, role: str, line: str) -> None:
+        log.info("task %s: %s", self._updater.task_id, line)
+        await self._tell(line, role=role)
 
     async def graded(self, role: str, record: dict[str, Any]) -> None:
         sheet = self._sheet(role)
         sheet.waiting.append(_json_part(record))
         self.sent += 1
+        if self.sent == self._next_estimate and self.sent < self._total:
+            self._next_estimate *= 4
+            left_s = (clock() - self._begin) / self.sent * (self._total - self.sent)
+            told = f"{self.sent} of {self._total} graded, about {duration(left_s)} left"
+            await self._tell(told, eta_s=round(left_s, 1))
         if len(sheet.waiting) >= self._batch():
             await self._append(role, sheet, last=False)
 
@@ -392,6 +416,16 @@ class ArtifactReporter:
         sheet.waiting.append(_json_part(summary))
         await self._append(role, sheet, last=True)
         self.done.add(role)
+
+    async def _tell(self, line: str, **values: JsonValue) -> None:
+        """Send a status message: few of them, because each stays in the task's history.
+
+        ``values`` are its metadata, for programs.
+        """
+        message = self._updater.new_agent_message(
+            [Part(text=_line(line))], metadata={"netarena": values}
+        )
+        await self._updater.update_status(TaskState.TASK_STATE_WORKING, message)
 
     def _batch(self) -> int:
         if self.sent <= SINGLE_PARTS:

@@ -35,6 +35,7 @@ import httpx
 from netarena import trace
 from netarena.a2a.credential import Credential
 from netarena.a2a.document import MAX_TOKENS, count_tokens, escape_line_ends
+from netarena.a2a.network import Unserved
 from netarena.errors import AgentFailed, FailureReason
 
 #: bytes of one JSON document, escapes included
@@ -73,13 +74,22 @@ _DROPPED_HEADERS = frozenset(
 class Unavailable(Exception):
     """The agent could not be had now; trying again may help.
 
-    ``sent`` says that the request may have reached it, ``wait_s`` what its Retry-After asks for.
+    ``sent`` says that the request may have reached it, ``unserved`` that nobody serves its host,
+    ``wait_s`` how long its Retry-After header asks to wait.
     """
 
-    def __init__(self, detail: str, *, sent: bool = False, wait_s: float | None = None) -> None:
+    def __init__(
+        self,
+        detail: str,
+        *,
+        sent: bool = False,
+        unserved: bool = False,
+        wait_s: float | None = None,
+    ) -> None:
         super().__init__(detail)
         self.detail = detail
         self.sent = sent
+        self.unserved = unserved
         self.wait_s = wait_s
 
 
@@ -105,7 +115,8 @@ class BoundedTransport(httpx.AsyncBaseTransport):
         try:
             response = await self._inner.handle_async_request(request)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise Unavailable(f"no connection: {_say(error)}") from None
+            unserved = isinstance(error.__cause__, Unserved)
+            raise Unavailable(f"no connection: {_say(error)}", unserved=unserved) from None
         except httpx.TransportError as error:
             detail = f"connection lost before the reply: {_say(error)}"
             raise Unavailable(detail, sent=True) from None

@@ -4,6 +4,7 @@ need be told again."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -103,8 +104,13 @@ def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:
     return choice if known else None, called
 
 
-def connect(url: str, role: str, environ: Mapping[str, str]) -> Any:
-    """A client of the agent at ``url``, with the headers that ``environ`` has for the role."""
+def connect(
+    url: str, role: str, environ: Mapping[str, str], connect_timeout_s: float = math.inf
+) -> Any:
+    """A client of the agent at ``url``, with the headers that ``environ`` has for the role.
+
+    Its card is waited for no longer than ``connect_timeout_s`` while nobody serves the URL.
+    """
     from netarena.a2a.client import A2AAgent
     from netarena.a2a.credential import load_credentials, variable
     from netarena.a2a.network import Network
@@ -115,4 +121,5 @@ def connect(url: str, role: str, environ: Mapping[str, str]) -> Any:
         credential=load_credentials(environ).get(variable(role)),
         # whoever names an address on a command line of theirs means it
         network=Network(allow_link_local=True),
+        connect_timeout_s=connect_timeout_s,
     )

@@ -120,6 +120,9 @@ class Desk:
         del role
         self._total = total
 
+    async def noted(self, role: str, line: str) -> None:
+        pass
+
     async def graded(self, role: str, record: dict[str, Any]) -> None:
         del role, record
         self._graded += 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
-from netarena.a2a.green import Assessed, request_assessment
+from netarena.a2a.green import TAKES_GREEN, Assessed, request_assessment
 from netarena.a2a.request import EvalRequest, check_url
 from netarena.assessment import RESULTS_NAME
 from netarena.cli.interrupt import run_until_stopped
@@ -18,6 +20,11 @@ from netarena.cli.text import json_text
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.markdown import number, percent
 from netarena.result import write_json
+
+#: records of an assessment that did not complete: without a summary, and read by no leaderboard
+PARTIAL_NAME = "results.partial.json"
+#: characters of a status message that are shown
+MOST_SAID = 300
 
 
 @click.command("request")
@@ -47,8 +54,8 @@ def command(*, url: str, text: str, out: Path, ids: tuple[str, ...], as_json: bo
     check_url(url, "URL")
     request = EvalRequest.parse(text)
     named = request.participants | _read_ids(ids, request.participants)
-    assessed = run_until_stopped(lambda: ask(url, text))
-    documents = keep(assessed, named, out)
+    arrived = Arrived(named, out)
+    documents = run_until_stopped(lambda: assess(url, text, arrived), hint=lambda: arrived.kept)
     if as_json:
         print_documents(documents)
         return
@@ -68,49 +75,110 @@ def _read_ids(pairs: tuple[str, ...], roles: Collection[str]) -> dict[str, str]:
     return ids
 
 
-async def ask(url: str, text: str) -> Assessed:
-    """Ask, and show progress. Raises AssessmentFailed."""
-    with Meter("the assessment") as meter:
+class Arrived:
+    """What has arrived of an assessment, for the folder ``out``.
 
-        def tell(_role: str, record: Any) -> None:
-            # the summary, which comes last, has no outcome
-            if isinstance(record, dict) and "outcome" in record:
-                meter.advance(str(record["outcome"]))
+    ``participants`` are what ``results.json`` calls them, by role.
+    """
 
-        return await request_assessment(url, text, told=tell)
+    def __init__(self, participants: Mapping[str, str], out: Path) -> None:
+        self.participants = participants
+        self.out = out
+        self.results: dict[str, list[Any]] = {}
+        #: where records of an assessment that did not complete were written
+        self.kept = ""
+
+    def keep(self) -> None:
+        """Write the records of an assessment that did not complete."""
+        records = {role: found for role, found in self.results.items() if any(map(_is_json, found))}
+        for folder, document in _documents(records, self.participants, self.out):
+            _keep_earlier(folder)
+            write_json(folder / PARTIAL_NAME, document)
+        if records:
+            number = sum(map(len, records.values()))
+            self.kept = f"{number} records that had arrived are in {self.out} ({PARTIAL_NAME})"
 
 
-def keep(assessed: Assessed, participants: dict[str, str], out: Path) -> list[dict[str, Any]]:
+async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
+    """Ask, show progress and write a ``results.json`` per participant; returns their contents.
+
+    Records of an assessment that does not complete are written as ``PARTIAL_NAME``. Raises
+    AssessmentFailed.
+    """
+    try:
+        with Meter("the assessment") as meter:
+
+            def tell(role: str, record: Any) -> None:
+                arrived.results.setdefault(role, []).append(record)
+                # the summary, which comes last, has no outcome
+                if isinstance(record, dict) and "outcome" in record:
+                    meter.advance(str(record["outcome"]))
+
+            def hear(said: str, known: Mapping[str, Any]) -> None:
+                if isinstance(total := known.get("total"), int | float):
+                    meter.expect(int(total))
+                if "eta_s" not in known:  # the meter has its own
+                    meter.tell(said[:MOST_SAID])
+
+            assessed = await request_assessment(url, text, told=tell, heard=hear)
+        return keep(assessed, arrived.participants, arrived.out)
+    except AssessmentFailed as error:
+        arrived.keep()
+        if arrived.kept:
+            raise AssessmentFailed(f"{error}; {arrived.kept}") from None
+        raise
+    except asyncio.CancelledError:
+        arrived.keep()
+        raise
+
+
+def keep(assessed: Assessed, participants: Mapping[str, str], out: Path) -> list[dict[str, Any]]:
     """Write a ``results.json`` per participant; returns their contents.
 
     One that is there is kept below ``earlier-N/`` beside it.
-    Raises AssessmentFailed when the task did not complete.
+    Raises AssessmentFailed when the task did not complete, or has no results.
     """
-    if assessed.state != "completed" or not assessed.results:
+    if assessed.state != "completed":
         raise AssessmentFailed(f"the assessment ended {assessed.state}: {assessed.said}")
+    if not all(results and _is_json(results[-1]) for results in assessed.results.values() or [[]]):
+        said = assessed.said or next(chain.from_iterable(assessed.results.values()), "")
+        raise AssessmentFailed(f"the agent replied without results: {said:.200}: {TAKES_GREEN}")
     documents = []
-    # an artifact of another name is that of the only participant, or one more
-    alone = len(participants) == len(assessed.results) == 1
-    for name, results in assessed.results.items():
-        role = next(iter(participants)) if alone else name
-        document = {"participants": {role: participants.get(role, role)}, "results": results}
-        folder = out if len(assessed.results) == 1 else out / role
+    for folder, document in _documents(assessed.results, participants, out):
         _keep_earlier(folder)
         write_json(folder / RESULTS_NAME, document)
         documents.append(document)
     return documents
 
 
+def _is_json(value: Any) -> bool:
+    """Whether a part held a record or a summary."""
+    return isinstance(value, dict)
+
+
+def _documents(
+    results: Mapping[str, list[Any]], participants: Mapping[str, str], out: Path
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The folder and the content of each participant's file."""
+    # an artifact of another name is that of the only participant, or one more
+    alone = len(participants) == len(results) == 1
+    for name, found in results.items():
+        role = next(iter(participants)) if alone else name
+        document = {"participants": {role: participants.get(role, role)}, "results": found}
+        yield out if len(results) == 1 else out / role, document
+
+
 def _keep_earlier(folder: Path) -> None:
-    path = folder / RESULTS_NAME
-    if not path.exists():
+    left = [name for name in (RESULTS_NAME, PARTIAL_NAME) if (folder / name).exists()]
+    if not left:
         return
     number = 1
     while (folder / f"earlier-{number}").exists():
         number += 1
     earlier = folder / f"earlier-{number}"
     earlier.mkdir()
-    path.rename(earlier / RESULTS_NAME)
+    for name in left:
+        (folder / name).rename(earlier / name)
 
 
 def print_documents(documents: list[dict[str, Any]]) -> None:

@@ -42,7 +42,7 @@ from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.cli.text import escape, open_log, tell_more
 from netarena.cli.turn import TurnAgent
 from netarena.cli.until import LEAST, MAX_POINTS, MIN_POINTS, Until
-from netarena.cli.wait import WAIT_S, Awaited, knock
+from netarena.cli.wait import WAIT_S, knock
 from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.file import read_text
@@ -203,7 +203,12 @@ def _run(  # noqa: PLR0913 -- one argument per option
     name = None if called == title else called
     called = called or (title if program or choice.over_a2a else None)
     # whoever gives an agent no longer than that to answer waits no longer for it
-    patience_s = min(WAIT_S, asked.agent_timeout_s) if wait_s is None else wait_s
+    usual_s = (
+        config.connect_timeout_s
+        if "connect_timeout_s" in config.model_fields_set
+        else min(WAIT_S, asked.agent_timeout_s)
+    )
+    patience_s = usual_s if wait_s is None else wait_s
 
     async def examine(config: Config) -> None:
         asked = _asked(app, config, folder)
@@ -219,11 +224,11 @@ def _run(  # noqa: PLR0913 -- one argument per option
             await knock(choice.url, patience_s)
         async with app, chosen as agent:
             with Meter(f"{app.name}, {called or title}", bar=not verbose) as meter:
-                awaited = Awaited(Named(agent, name) if name else agent, meter.tell)
+                examined = Named(agent, name) if name else agent
                 await conduct(
                     app,
                     config,
-                    {app.role: Watched(awaited) if verbose else awaited},
+                    {app.role: Watched(examined) if verbose else examined},
                     out=folder,
                     slots=slots,
                     reporter=MeterReporter(meter, show_verdict if verbose else None),
@@ -304,7 +309,7 @@ async def choose_agent(
     Raises ConfigError for one that cannot be started, or a wrong URL or credential.
     """
     if "://" in name:
-        yield connect(name, application.role, os.environ)
+        yield connect(name, application.role, os.environ, config.connect_timeout_s)
     elif over_a2a:
         from netarena.cli.purple import serve_purple
 

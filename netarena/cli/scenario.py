@@ -30,10 +30,10 @@ from netarena.cli.program import (
     split_command,
     wait_for_card,
 )
-from netarena.cli.request import ask, keep, print_documents, show_documents
+from netarena.cli.request import Arrived, assess, print_documents, show_documents
 from netarena.cli.screen import Meter, MeterReporter, show_result
 from netarena.cli.turn import TurnAgent
-from netarena.cli.wait import WAIT_S, Awaited
+from netarena.cli.wait import WAIT_S
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run
@@ -115,11 +115,13 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
     green = scenario.green.endpoint
     named = endpoints | scenario.ids()
 
+    arrived = Arrived(named, folder)
+
     async def request() -> list[dict[str, Any]]:
         async with started(scenario, wait_s):
-            return keep(await ask(green, scenario.request(endpoints)), named, folder)
+            return await assess(green, scenario.request(endpoints), arrived)
 
-    documents = run_until_stopped(request)
+    documents = run_until_stopped(request, hint=lambda: arrived.kept)
     tell_lost_records(documents)
     if not quiet:
         show_documents(documents)
@@ -195,10 +197,9 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
         async with app, started(scenario, wait_s):
             with Meter(scenario.name, bar=not verbose) as meter:
                 agents: dict[str, Agent] = {
-                    party.role: Awaited(
-                        programs.get(party.role)
-                        or connect(endpoints[party.role], party.role, os.environ),
-                        meter.tell,
+                    party.role: programs.get(party.role)
+                    or connect(
+                        endpoints[party.role], party.role, os.environ, config.connect_timeout_s
                     )
                     for party in scenario.participants
                 }

@@ -13,11 +13,18 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
-from netarena.report.markdown import interval, number, percent, plain, seed_text
+from netarena.report.markdown import duration, interval, number, percent, plain, seed_text
 
 #: columns of a table where there is no terminal that has a width
 PLAIN_WIDTH = 200
@@ -135,6 +142,7 @@ class Meter:
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
+                TimeRemainingColumn(),
                 TextColumn("{task.fields[tally]}"),
                 console=console(sys.stderr),
                 transient=True,
@@ -169,16 +177,27 @@ class Meter:
         if self._bar is not None:
             self._bar.update(self._task, completed=done, tally=tally.replace("_", " "))
             return
-        total = max(self._total or done, done)
-        if done == total or done * PLAIN_LINES // total > (done - 1) * PLAIN_LINES // total:
+        if _is_told(done, self._total):
             spent_s = time.monotonic() - self._begin
-            line = f"{self._what}: {done}/{total} in {spent_s:.1f} s: {tally.replace('_', ' ')}"
+            counts = f"{done}/{self._total}" if self._total else f"{done}"
+            left = ""
+            if self._total and self._total > done:
+                left = f", about {duration(spent_s / done * (self._total - done))} left"
+            line = f"{self._what}: {counts} in {spent_s:.1f} s{left}: {tally.replace('_', ' ')}"
             console(sys.stderr).print(line, soft_wrap=True)
 
     def tell(self, text: str) -> None:
         """A line beside the counts."""
         out = console(sys.stderr) if self._bar is None else self._bar.console
         out.print(Text(plain(f"{self._what}: {text}")), soft_wrap=True)
+
+
+def _is_told(done: int, total: int | None) -> bool:
+    """Whether plain output has a line for ``done``: ``PLAIN_LINES`` of a total; without one, a line
+    each time that the number has doubled."""
+    if total is None:
+        return done & (done - 1) == 0
+    return done >= total or done * PLAIN_LINES // total > (done - 1) * PLAIN_LINES // total
 
 
 class MeterReporter:
@@ -191,6 +210,10 @@ class MeterReporter:
     async def planned(self, role: str, total: int) -> None:
         del role
         self._meter.expect(total)
+
+    async def noted(self, role: str, line: str) -> None:
+        del role
+        self._meter.tell(line)
 
     async def graded(self, role: str, record: dict[str, Any]) -> None:
         del role

@@ -10,9 +10,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from netarena.agent import Agent
 from netarena.errors import AssessmentFailed
-from netarena.model import AgentInfo, Reply
 from netarena.report.markdown import plain
 
 #: an agent at a URL may take no connection for so long, unless ``--wait`` says otherwise, s
@@ -84,25 +82,3 @@ def _say(error: OSError) -> str:
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or "no answer"
-
-
-class Awaited:
-    """An agent (``netarena.agent.Agent``) whose card is not waited for in silence."""
-
-    def __init__(self, agent: Agent, tell: Tell) -> None:
-        self._agent = agent
-        self._tell = tell
-
-    @property
-    def info(self) -> AgentInfo:
-        return self._agent.info
-
-    async def open(self, *, timeout_s: float) -> None:
-        async with telling(f"the agent card of {self.info.base_url}", self._tell):
-            await self._agent.open(timeout_s=timeout_s)
-
-    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
-        return await self._agent.ask(prompt, context_id=context_id, timeout_s=timeout_s)
-
-    async def aclose(self) -> None:
-        await self._agent.aclose()

@@ -199,6 +199,14 @@ def number(value: float | None) -> str:
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
 
 
+def duration(seconds: float) -> str:
+    """Return a time for people: ``45 s``, ``12 min`` or ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
 def _participant(one: Mapping[str, Any]) -> list[str]:
     summary = one["summary"]
     agents = ", ".join(f"{agent['name']} ({agent['base_url']})" for agent in one["agents"])

@@ -758,6 +758,28 @@ async def test_an_agent_that_is_not_there_is_tried_until_the_time_is_over():
     assert time.monotonic() - started > 0.4
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
+async def test_a_url_that_nobody_serves_is_given_up_after_connect_timeout(host):
+    agent = A2AAgent(f"http://{host}:1/", connect_timeout_s=0.6)
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(AgentFailed) as caught:
+            await agent.open(timeout_s=600)
+    await agent.aclose()
+    assert "not reachable for 0.6 s: no connection" in str(caught.value)
+
+
+async def test_an_agent_that_is_served_and_busy_has_all_its_time():
+    async def busy(call: Call, writer: asyncio.StreamWriter) -> None:
+        respond(writer, status="503 Away", headers={"retry-after": "0"})
+
+    async with raw_server(busy) as server:
+        agent = A2AAgent(server.url, connect_timeout_s=0.2)
+        with pytest.raises(AgentFailed) as caught:
+            await agent.open(timeout_s=1.0)
+        await agent.aclose()
+    assert str(caught.value) == "endpoint: not reachable for 1 s: HTTP 503"
+
+
 async def test_an_agent_that_starts_late_is_found():
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +27,7 @@ from netarena.a2a.request import derive_seed
 from netarena.a2a.server import create_app
 from netarena.a2a.service import listen, serving
 from netarena.a2a.store import BoundedTaskStore
+from netarena.assessment import conduct
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.identity import Secrecy
 
@@ -230,7 +232,44 @@ async def test_a_role_without_a_summary_is_our_failure(tmp_path):
 async def test_status_messages_are_few(tmp_path):
     async with green(FakeConduct(50), tmp_path) as agent:
         task = await agent.send(REQUEST)
-    assert len(task.get("history", [])) <= 2
+    assert len(task.get("history", [])) <= 4  # the request, the number, two estimates
+
+
+async def test_the_first_status_message_tells_the_number_of_queries_and_the_time(tmp_path):
+    fake = FakeConduct(300)
+    fake.go.clear()
+    async with green(fake, tmp_path) as agent:
+        task_id = await agent.start(REQUEST)
+        task = await agent.see(task_id, lambda task: "message" in task["status"])
+        fake.go.set()
+    assert said(task) == "300 queries for toy_operator, at most 28 min"
+    assert task["status"]["message"]["metadata"]["netarena"]["total"] == 300
+
+
+async def test_the_time_that_is_left_is_estimated(tmp_path):
+    fake = FakeConduct(300, pause_s=0.01)
+    async with green(fake, tmp_path) as agent:
+        task_id = await agent.start(REQUEST)
+        task = await agent.see(task_id, lambda task: "left" in json.dumps(task["status"]))
+    assert re.fullmatch(r"(5|20|80) of 300 graded, about \d+ s left", said(task))
+
+
+async def test_a_participant_that_nobody_serves_is_reported_within_2_s_and_given_up(tmp_path):
+    async with green(conduct, tmp_path) as agent:
+        config = {"connect_timeout_s": 2.5}
+        begin = time.monotonic()
+        task_id = await agent.start({**REQUEST, "config": config})
+        task = await agent.see(task_id, lambda task: "waiting" in json.dumps(task["status"]))
+        assert time.monotonic() - begin < 2
+        assert said(task).startswith(
+            "waiting for the agent card of toy_operator at http://127.0.0.1:1/"
+        )
+        task = await agent.see(task_id, lambda task: state(task) != "working")
+    assert state(task) == "failed"
+    assert said(task) == (
+        "the agent toy_operator could not be reached: endpoint: not reachable for 2.5 s: "
+        "no connection: Connection refused"
+    )
 
 
 async def test_the_sdk_is_never_given_an_artifact_to_copy(tmp_path, monkeypatch):
@@ -257,6 +296,12 @@ class Updates:
 
     def __init__(self) -> None:
         self.events: list[tuple[int, bool, bool]] = []
+
+    def new_agent_message(self, parts, metadata) -> None:
+        pass
+
+    async def update_status(self, state, message) -> None:
+        pass
 
     async def add_artifact(self, parts, *, artifact_id, name, append, last_chunk) -> None:
         self.events.append((len(parts), append, last_chunk))
