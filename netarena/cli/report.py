@@ -18,10 +18,17 @@ from netarena.report.markdown import render_markdown
 @click.argument(
     "sources", metavar="DIR|FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
+@click.option(
+    "--pairs",
+    is_flag=True,
+    help="List the queries that one of two runs solved and the other did not: --pairs A B.",
+)
 @click.option("--html", is_flag=True, help="One page with plots, for a browser; below 3 MB.")
 @json_option("the report")
 @file_option
-def command(*, sources: tuple[Path, ...], html: bool, as_json: bool, out: Path | None) -> None:
+def command(
+    *, sources: tuple[Path, ...], pairs: bool, html: bool, as_json: bool, out: Path | None
+) -> None:
     """Report on the runs in DIR, or on result files: who stands where, rates with intervals,
     what was lost and why, invalid queries, times.
 
@@ -31,7 +38,16 @@ def command(*, sources: tuple[Path, ...], html: bool, as_json: bool, out: Path |
     """
     if html and as_json:
         raise ConfigError("--html", "and --json exclude each other")
-    report = make_report(read_entrants(sources))
+    entrants = read_entrants(sources)
+    if pairs:
+        if html or len(entrants) != 2:
+            raise ConfigError("--pairs", f"takes two runs, not {len(entrants)}, and no --html")
+        from netarena.report.pair import make_pairs, render_pairs
+
+        found = make_pairs(*entrants)
+        write_out(json_text(found, indent=2) + "\n" if as_json else render_pairs(found), out)
+        return
+    report = make_report(entrants)
     if html:
         from netarena.report.page import render_html
 

@@ -132,7 +132,7 @@ def _participant(one: Entrant) -> dict[str, Any]:
         "failures": _count(e.reason for e in episodes if e.outcome is Outcome.AGENT_FAILED),
         "failure_types": failure_types(one.outlines),
         "failure_rules": _count(
-            f"{lost.kind}: {lost.rule}" for lost in _lost(one) if lost.kind and lost.rule
+            f"{lost.kind}: {lost.rule}" for lost in lost_of(one) if lost.kind and lost.rule
         ),
         "unsafe_by": dict(one.summary.get("unsafe_by", {})),
         "findings": _findings(episodes),
@@ -145,8 +145,8 @@ def _participant(one: Entrant) -> dict[str, Any]:
         "time": time_spent(one.outlines),
         "interrupted": sum(episode.interrupted for episode in episodes),
         "retried": sum(sum(run.past.retries.values()) for run in one.runs),
-        "lost": [vars(lost) for lost in _lost(one)],
-        "lost_number": len(_lost(one)),
+        "lost": [vars(lost) for lost in lost_of(one)],
+        "lost_number": len(lost_of(one)),
         "means": mean_costs(one.outlines),
         "invalid": [
             {
@@ -162,7 +162,8 @@ def _participant(one: Entrant) -> dict[str, Any]:
     }
 
 
-def _lost(one: Entrant) -> Sequence[Lost]:
+def lost_of(one: Entrant) -> Sequence[Lost]:
+    """Return the failed episodes of a run, in the order of grading."""
     if not one.runs:
         return one.lost
     return [

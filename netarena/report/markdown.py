@@ -374,8 +374,18 @@ def replace_section(page: str, name: str, lines: Iterable[str]) -> str:
     return f"{before}{opened}\n{body}\n\n{closed}{after}"
 
 
+#: a cell of a column that is aligned to the right
+_NUMBER = re.compile(r"[-+–]?[\d.,e+-]*( ?%| points)?( to [\d.]+( %)?)?")
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """The lines of a table, an empty one at the end; cells must be clean already."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    lines = [head, rule, *rows]
-    return [*(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines), ""]
+    """Return the lines of a table and an empty one; cells must be clean already.
+
+    Columns of numbers are aligned to the right.
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    rule = [
+        "---:" if all(_NUMBER.fullmatch(row[place]) for row in cells) and place else "---"
+        for place in range(len(head))
+    ]
+    return [*(f"| {' | '.join(line)} |" for line in (head, rule, *cells)), ""]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from netarena.failure import is_lost, why
 from netarena.model import Episode, Move, Query, Step
 from netarena.picture import Matrix, Picture, Turned, turned
 
-__all__ = ["Story", "Turn", "is_lost", "move_text", "tell", "why"]
+__all__ = ["Story", "Turn", "asked_text", "is_lost", "move_text", "parting_step", "tell", "why"]
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,23 @@ def move_text(move: Move) -> str:
             return str(next(iter(move.values())))
         return "\n".join(f"{key}: {value}" for key, value in move.items())
     return "" if move is None else json.dumps(move, ensure_ascii=False, indent=2)
+
+
+def asked_text(step: Step) -> str:
+    """Return what a step asked for, or the reply where nothing was read of it."""
+    return move_text(step.move) or (step.reply.text if step.reply else "")
+
+
+def parting_step(first: Sequence[Step], second: Sequence[Step]) -> int | None:
+    """Return the number of the first step, from 1, at which two episodes ask for different things.
+
+    An episode that ends while the other one goes on parts at the first further step. None where
+    both are equal to the end.
+    """
+    for number, (one, other) in enumerate(zip(first, second, strict=False), start=1):
+        if asked_text(one) != asked_text(other):
+            return number
+    return None if len(first) == len(second) else min(len(first), len(second)) + 1
 
 
 @dataclass(frozen=True)
