@@ -80,6 +80,13 @@ spec:
   - to: [{podSelector: {matchLabels: {app: web}}}]
     ports: [{port: http}]
 """
+SPACE = "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {0}}}\n"
+DNS = """
+apiVersion: v1
+kind: Service
+metadata: {name: dns, namespace: kube-system}
+spec: {selector: {k8s-app: kube-dns}, ports: [{port: 53, protocol: UDP}]}
+"""
 SHOP = {"web.yaml": WEB, "db.yaml": DB, "batch.yaml": BATCH, "policy.yaml": POLICY}
 #: of web and db, which have a service; web has no policy
 AS_EVER = "batch>web db>web web>db"
@@ -128,6 +135,18 @@ ROWS = (
     Row("kgateway-dev/kgateway#1453", "a template of a chart",
         {"templates.yaml": "{{- if .Values.on }}\nkind: Deployment\n{{- end }}\n"},
         Refused("templates.yaml: no YAML")),
+    # namespaces
+    Row("kubernetes-sigs/kustomize#880", "a namespace object that nothing lives in",
+        {name: text.replace("metadata: {name:", "metadata: {namespace: shop, name:")
+         for name, text in SHOP.items()}
+        | {"ns.yaml": f"{SPACE.format('shop')}---\n{SPACE.format('monitoring')}"},
+        told="no object of the application lives in it"),
+    Row("kubernetes-sigs/kustomize#880", "a service of another namespace that selects nothing here",
+        {"web.yaml": WEB.replace("metadata: {name:", "metadata: {namespace: shop, name:"),
+         "dns.yaml": DNS}, told="no workload of the manifests has these labels"),
+    Row("kubernetes/kubectl#1178", "the same object in two files", {"web2.yaml": WEB}),
+    Row("kubernetes/kubectl#1178", "two objects of one name in two files",
+        {"web2.yaml": WEB.replace("8080", "8081")}, Refused("another workload of this name")),
     # lists
     Row("k0sproject/k0s#1211", "a list, which has no name",
         {"policy.yaml": "apiVersion: v1\nkind: List\nitems:\n- " + POLICY.strip().replace(

@@ -19,7 +19,7 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import ItemsView, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -232,13 +232,21 @@ class _Passed:
     def __init__(self) -> None:
         self._told: list[str] = []
         self._kinds: Counter[str] = Counter()
+        #: identities of the documents
+        self._skipped: set[int] = set()
 
     def add(self, document: _Document, why: str, field: str = "") -> None:
         self._told.append(document.tell(why, field))
+        self._skipped.add(id(document))
 
-    def count(self, kind: str) -> None:
-        """One of a kind that has no part in who reaches whom."""
+    def count(self, document: _Document, kind: str) -> None:
+        """Count a document of a kind that has no part in who reaches whom."""
         self._kinds[kind] += 1
+        self._skipped.add(id(document))
+
+    def others(self, documents: Iterable[_Document]) -> list[_Document]:
+        """Return the documents that are not passed over."""
+        return [one for one in documents if id(one) not in self._skipped]
 
     def log(self, folder: str) -> None:
         """Say it in a line, as a warning if any could have had a part."""
@@ -353,9 +361,9 @@ def _read(folder: str, files: tuple[tuple[str, int, int, int], ...]) -> World:
         _refuse(f"manifests of more than {MAX_BYTES >> 20} MiB")
     passed = _Passed()
     documents = _read_files([Path(name) for name, *_ in files], Path(folder), passed)
-    namespace = _namespace(documents)
     apps = _apps(documents, passed)
     apps, others = _serve(apps, documents, passed)
+    namespace = _namespace(passed.others(documents), passed)
     policies = _policies(documents, namespace)
     _check_size(apps, policies)
     passed.log(Path(folder).name)
@@ -363,7 +371,9 @@ def _read(folder: str, files: tuple[tuple[str, int, int, int], ...]) -> World:
         apps=tuple(apps.values()),
         policies=policies,
         services=others,
-        labels=next((_own_labels(one) for one in documents if one.kind == "Namespace"), {}),
+        labels=next(
+            (_own_labels(one) for one in passed.others(documents) if one.kind == "Namespace"), {}
+        ),
     )
     calls = tuple(
         (pair.source, pair.target)
@@ -398,14 +408,26 @@ def _read_files(paths: Sequence[Path], folder: Path, passed: _Passed) -> list[_D
             if reason := _unread(one):
                 passed.add(one, *reason)
             elif one.kind not in _READ or _lacking(one.manifest):
-                passed.count(one.kind or "no manifest")
+                passed.count(one, one.kind or "no manifest")
             elif odd and (own := count_values(one.manifest, left)[1]):
                 one.refuse(own)
             else:
                 found.append(one)
         left -= values
     named: Counter[str] = Counter()
-    return [_named(one, named) for one in found]
+    return list(_without_repeated([_named(one, named) for one in found], passed))
+
+
+def _without_repeated(documents: Sequence[_Document], passed: _Passed) -> Iterator[_Document]:
+    """Yield each object once: a cluster takes the same manifest again and changes nothing."""
+    known: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for one in documents:
+        key = (one.kind, str(one.metadata.get("namespace")), str(one.metadata.get("name")))
+        if one.manifest in known.setdefault(key, []):
+            passed.count(one, f"{one.kind} that is there twice")
+        else:
+            known[key].append(one.manifest)
+            yield one
 
 
 def _unread(document: _Document) -> tuple[str, str] | None:
@@ -489,14 +511,29 @@ def _lacking(manifest: Mapping[str, Any]) -> list[str]:
 # objects
 
 
-def _namespace(documents: Sequence[_Document]) -> str:
-    """The one namespace that all live in, if they name it; here it has another name."""
-    known = ""
-    for one in documents:
-        space = one.metadata.get("name" if one.kind == "Namespace" else "namespace")
-        if space and known and space != known:
+def _namespace(documents: Sequence[_Document], passed: _Passed) -> str:
+    """Return the one namespace that all objects live in, if they name it.
+
+    Here it has another name. Namespace objects of other names are passed over.
+    """
+    spaces = [one for one in documents if one.kind == "Namespace"]
+    objects = [one for one in documents if one.kind != "Namespace"]
+    named = Counter(str(one.metadata.get("namespace") or "") for one in objects)
+    del named[""]
+    own = Counter(str(one.metadata.get("name") or "") for one in spaces)
+    if named:
+        named.update({name: count for name, count in own.items() if name in named})
+        known = named.most_common(1)[0][0]
+    else:
+        # of several Namespace objects that nothing lives in, none is meant
+        known = next(iter(own)) if len(own) == 1 else ""
+    for one in objects:
+        space = one.metadata.get("namespace")
+        if space and space != known:
             one.refuse(f"{space!r:.80} and {known!r:.80}: an application has one", "namespace")
-        known = str(space or known)
+    for one in spaces:
+        if one.metadata.get("name") != known:
+            passed.add(one, "no object of the application lives in it", "metadata.name")
     return known
 
 
@@ -600,7 +637,7 @@ def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> S
     spec = read.spec
     headless = spec.cluster_ip == "None"
     if spec.type == "ExternalName" or not spec.selector or (headless and not spec.ports):
-        passed.count("Service without a selector")
+        passed.count(document, "Service without a selector")
         return None
     if spec.type not in _SERVICE_TYPES:
         document.refuse(
