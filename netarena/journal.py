@@ -24,6 +24,7 @@ import math
 import os
 import stat
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,6 +45,8 @@ JOURNAL_NAME = "journal.jsonl"
 LOCK_NAME = ".lock"
 #: whoever may open it may lock it
 LOCK_MODE = 0o600
+#: readers that ask whether a run is under way hold its lock for less than this, seconds
+_LOOK_S, _LOOKS = 0.01, 20
 #: folders below its own in which a run looks for others
 MOST_FOLDERS = 2**16
 #: of one event: an episode of a thousand turns is large
@@ -227,7 +230,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # older releases let others read it, and so lock it
             os.fchmod(handle, LOCK_MODE)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         except BlockingIOError:
             raise ConfigError("output_dir", _why_locked(handle, folder)) from None
         # who holds its own folder looks at the others': of two that begin at once, one sees the
@@ -237,6 +240,24 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    """Take the lock; try again while it may be a reader's. Raises BlockingIOError."""
+    for number in range(1, _LOOKS + 1):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if number == _LOOKS:
+                raise
+            time.sleep(_LOOK_S)
+        else:
+            return
+
+
+def is_running(folder: Path) -> bool:
+    """Return whether an assessment of this user runs in a run's folder."""
+    return _is_held(folder)
 
 
 def lies_in_run(path: Path, own: Path | None = None) -> bool:

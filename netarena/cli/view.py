@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 def command(*, directories: tuple[Path, ...], port: int, opens: bool, out: Path | None) -> None:
     """Serve pages to read the trajectories of the runs in each DIR by, until Ctrl-C.
 
-    Each DIR is a run, one of its participants, or holds runs. A run that goes on is followed. The
-    address, which is printed, holds a token: whoever does not know it sees nothing. The pages hold
-    ground truth.
+    Each DIR is a run, one of its participants, or holds runs. Runs that go on are followed, and
+    runs that begin later in DIR appear. The printed address holds a token, without which nothing is
+    shown. The pages hold ground truth.
     """
     try:
         import netarena.view.site  # noqa: F401 -- imports what the extra brings
@@ -51,7 +51,7 @@ def command(*, directories: tuple[Path, ...], port: int, opens: bool, out: Path 
         ) from None
     from netarena.view.index import Library
 
-    library = Library(directories)
+    library = Library(directories, watch=out is None)
     if out is not None:
         _write(library, out)
     else:

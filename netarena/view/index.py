@@ -27,7 +27,7 @@ from netarena.archive import find_participants
 from netarena.assessment import QUERIES_NAME
 from netarena.errors import ConfigError
 from netarena.file import open_regular
-from netarena.journal import JOURNAL_NAME, MOST_LINE_BYTES, Header, read_events
+from netarena.journal import JOURNAL_NAME, MOST_LINE_BYTES, Header, is_running, read_events
 from netarena.model import (
     AgentInfo,
     Ask,
@@ -52,8 +52,8 @@ log = logging.getLogger(__name__)
 WHY_CHARS = 400
 #: how long journals are read before others get a turn, seconds
 _SLICE_S = 0.2
-#: between looks at journals that are read to their end, seconds
-_LOOK_EVERY_S = 0.5
+#: between looks at journals that are read to their end, and for further runs, seconds
+_LOOK_EVERY_S, _SCAN_EVERY_S = 0.5, 1.0
 #: what may stand in the name of a page as it is
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -155,8 +155,11 @@ class Run:
         self.header: Header = header
         self.application: Application = load(header.application)
         self.complete = False
+        #: whether an assessment holds the run's folder, as of the last look
+        self.running = False
         #: lines that are no episodes of this version, and so have no page: number, from 1, and why
         self.problems: list[str] = []
+        self._home = home
         self._path = folder / JOURNAL_NAME
         self._queries_path = home / QUERIES_NAME
         self._queries: dict[str, Place] = {}
@@ -203,8 +206,8 @@ class Run:
 
     @property
     def going(self) -> bool:
-        """Whether more is to come, or would be if the run were resumed."""
-        return not self.complete and len(self.entries) < self.asked
+        """Whether the run is under way: not complete, and its folder is locked."""
+        return self.running and not self.complete and len(self.entries) < self.asked
 
     @property
     def asked(self) -> int:
@@ -221,6 +224,12 @@ class Run:
         """The entry of this query and repeat."""
         with self._lock:
             return self._entries.get(ask)
+
+    def look(self) -> bool:
+        """Look whether the run is under way; return whether that changed."""
+        before = self.running
+        self.running = not self.complete and is_running(self._home)
+        return self.running is not before
 
     def catch_up(self, limit_s: float = math.inf) -> bool:
         """Read what the journal has beyond what was read, for so long; whether there was anything.
@@ -332,29 +341,62 @@ class Run:
 
 
 class Library:
-    """The runs that are shown, in the order in which they were named."""
+    """The runs that are shown, in the order in which they were named or found."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        """Each is a run, one of its participants, or holds runs. Raises ConfigError."""
+    def __init__(self, folders: Sequence[Path], *, watch: bool = False) -> None:
+        """Each folder is a run, one of its participants, or holds runs.
+
+        With ``watch`` folders may hold no run yet: runs that begin later are found. Raises
+        ConfigError.
+        """
         self.runs: list[Run] = []
-        taken: set[str] = set()
-        for home, place in [found for folder in folders for found in _find(folder)]:
-            if any(run.folder.samefile(place) for run in self.runs):
-                continue
-            words = home.resolve().name if place == home else f"{home.resolve().name}-{place.name}"
-            plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-.")[:60] or "run"
-            slug, number = plain, 1
-            while slug.lower() in taken:
-                number += 1
-                slug = f"{plain}-{number}"
-            taken.add(slug.lower())
-            self.runs.append(Run(place, home, slug))
+        self._folders = tuple(folders)
+        self._watch = watch
+        self._scanned = -math.inf
+        for folder in folders:
+            try:
+                for home, place in _find(folder):
+                    self._add(home, place)
+            except ConfigError:
+                if not (watch and folder.is_dir()):
+                    raise
         #: rises with each change
         self.generation = 0
         #: what kept a run from being read, told once
         self._problems: dict[str, str] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def _add(self, home: Path, place: Path) -> bool:
+        """Show the run in ``place``; return whether it was not shown before.
+
+        Raises ConfigError where its journal does not say what was run.
+        """
+        if any(run.folder == place or run.folder.samefile(place) for run in list(self.runs)):
+            return False
+        words = home.resolve().name if place == home else f"{home.resolve().name}-{place.name}"
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-.")[:60] or "run"
+        taken = {run.slug.lower() for run in self.runs}
+        slug, number = plain, 1
+        while slug.lower() in taken:
+            number += 1
+            slug = f"{plain}-{number}"
+        self.runs.append(Run(place, home, slug))
+        return True
+
+    def _scan(self) -> bool:
+        """Look for runs that began since the last look; return whether there are any."""
+        if not self._watch or time.monotonic() < self._scanned + _SCAN_EVERY_S:
+            return False
+        new = False
+        for folder in self._folders:
+            # a run that has not begun has no journal that says what is run
+            with suppress(ConfigError, OSError):
+                for home, place in _find(folder):
+                    with suppress(ConfigError, OSError):
+                        new |= self._add(home, place)
+        self._scanned = time.monotonic()
+        return new
 
     @property
     def entries(self) -> list[Entry]:
@@ -373,10 +415,11 @@ class Library:
 
     def catch_up(self, limit_s: float = math.inf) -> bool:
         """Read on in each journal for so long at most; whether there was anything."""
-        new = False
+        new = self._scan()
         for run in self.runs:
             try:
                 new |= run.catch_up(limit_s)
+                new |= run.look()
                 self._problems.pop(run.slug, None)
             except (OSError, ConfigError) as error:
                 if self._problems.get(run.slug) != str(error):

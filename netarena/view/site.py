@@ -100,7 +100,6 @@ class Site:
             "policy": POLICY,
             "live": live,
             "drawing": drawing,
-            "several": len(library.runs) > 1,
         }
 
     def page(self, path: str, parameters: Mapping[str, str]) -> Page:
@@ -137,6 +136,10 @@ class Site:
             others = self._same_ask(entry)
             if len(others) > 1 and others[0] is entry:
                 yield _same_path(entry)
+
+    @property
+    def _several(self) -> bool:
+        return len(self.library.runs) > 1
 
     def _find(self, slug: str, name: str) -> Entry | None:
         run = self.library.run(slug)
@@ -222,7 +225,9 @@ class Site:
                     "text": visible(search_text(entry)),
                     "counts": entry.outline.outcome is not Outcome.INVALID,
                     "right": [judge(entry.outline) for judge in VERDICTS.values()],
-                    "row": " ".join(row.render(entry=entry, search="").split()),
+                    "row": " ".join(
+                        row.render(entry=entry, search="", several=self._several).split()
+                    ),
                 }
                 for entry in entries
             ],
@@ -283,7 +288,7 @@ class Site:
         **values: Any,
     ) -> Page:
         template = self._templates.get_template(name)
-        content = template.render(root=root, texts=texts, **values)
+        content = template.render(root=root, texts=texts, several=self._several, **values)
         return Page("text/html", _encode(content), found, tuple(texts.paths) if texts else ())
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvicorn
 
+from netarena.journal import lock_folder
 from netarena.report.document import make_report
 from netarena.report.entrant import read_entrants
 from netarena.report.page import render_html
@@ -58,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def library(folder: Path) -> Iterator[Library]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
-        library = Library([folder])
+        library = Library([folder], watch=True)
         library.catch_up()
         yield library
 
@@ -309,9 +310,16 @@ def test_a_run_that_goes_on_is_followed(open_page, live: str, folder: Path) -> N
     page = open_page(f"{live}index.html?run=two")
     page.keyboard.press("j")
     assert page.locator("tbody tr").count() == 2
-    gallery.add(folder / "two", gallery.lost(gallery.query(2)))
-    page.locator("tbody tr").nth(2).wait_for()
-    assert page.locator("[data-slot=lost]").inner_text() == "1"
-    assert "3 of 4" in page.locator("#runs").inner_text()
-    # where the reader is stays marked
-    assert "toy-1-abc-7-0" in page.locator("tr.here").inner_text()
+    assert page.locator("#runs .going").count() == 0
+    with lock_folder(folder / "two"):
+        gallery.add(folder / "two", gallery.lost(gallery.query(2)))
+        page.locator("tbody tr").nth(2).wait_for()
+        assert page.locator("[data-slot=lost]").inner_text() == "1"
+        page.locator("#runs .going", has_text="3 of 4").wait_for()
+        # where the reader is stays marked
+        assert "toy-1-abc-7-0" in page.locator("tr.here").inner_text()
+    page.locator("#runs .going").wait_for(state="detached")
+    # a run that begins later appears
+    gallery.mixed(folder / "three", 1)
+    page.locator("#runs", has_text="3 runs").wait_for()
+    assert "three" in page.locator("select[name=run]").inner_text()

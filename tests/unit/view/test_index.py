@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from netarena.assessment import QUERIES_NAME
 from netarena.errors import ConfigError
-from netarena.journal import JOURNAL_NAME, read_journal
+from netarena.journal import JOURNAL_NAME, lock_folder, read_journal
 from netarena.model import Episode, Outline
 from netarena.report.story import why
 from netarena.view.index import Library, _Episode
@@ -172,6 +173,39 @@ def test_a_folder_of_runs_and_runs_of_one_name(tmp_path: Path) -> None:
         Library([tmp_path])
     with pytest.raises(ConfigError, match="is not a directory"):
         Library([tmp_path / "nowhere"])
+
+
+def test_the_lock_of_a_run_tells_whether_it_is_under_way(tmp_path: Path) -> None:
+    queries = [gallery.query(number) for number in range(3)]
+    folder = gallery.write_run(tmp_path / "run", queries, [gallery.solved(queries[0])])
+    library = read(folder)
+    (run,) = library.runs
+    assert not run.going
+    with lock_folder(folder):
+        assert library.catch_up() is True
+        assert run.going
+        assert library.catch_up() is False
+    assert library.catch_up() is True
+    assert not run.going
+
+
+def test_runs_that_begin_later_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netarena.view.index._SCAN_EVERY_S", 0.0)
+    library = Library([tmp_path], watch=True)
+    library.catch_up()
+    assert library.runs == []
+    gallery.mixed(tmp_path / "one", 1)
+    assert library.catch_up() is True
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / QUERIES_NAME).write_text("")
+    (begun / JOURNAL_NAME).write_text("")
+    library.catch_up()
+    gallery.mixed(tmp_path / "two", 1)
+    library.catch_up()
+    assert [run.slug for run in library.runs] == ["one", "two"]
+    assert {entry.run.slug for entry in library.entries} == {"one", "two"}
+    assert library.catch_up() is False
 
 
 def test_a_thread_follows(tmp_path: Path) -> None:
