@@ -154,6 +154,9 @@ class Kubernetes(Reactive):
         """Whether each fault shows alone, each order is safe, and what is masked is hidden."""
         return mask.doubts(_world(query_), query.faults_of(query_))
 
+    def labels(self, config: Config) -> Collection[str]:
+        return query.labels(cast("KubernetesConfig", config))
+
     def drawer(self, config: Config) -> Drawer:
         return query.drawer(cast("KubernetesConfig", config))
 

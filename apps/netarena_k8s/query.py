@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import lru_cache
+from itertools import compress
+from pathlib import Path
 
 from netarena.application import Drawer, Drawn
 from netarena.errors import ConfigError
@@ -16,11 +20,13 @@ from netarena_k8s.fault.mask import draw_number
 from netarena_k8s.fault.subtle import methods_of
 from netarena_k8s.fault.table import CATALOGUE, Fault, action_of, draw, fault_of
 from netarena_k8s.source.alter import alter
-from netarena_k8s.source.checkout import read_checkout
+from netarena_k8s.source.checkout import KEY, digest_checkout, read_checkout
 from netarena_k8s.source.estate import estate
 from netarena_k8s.source.varied import varied
 from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import World
+
+_log = logging.getLogger(__name__)
 
 #: raised whenever a seed would draw something else
 VERSION = "3"
@@ -33,6 +39,43 @@ _TEXT = (
 )
 
 
+def labels(config: KubernetesConfig) -> Collection[str]:
+    """Return the labels that are drawn.
+
+    Without ``error_types``, combinations for which the policies of a folder have no room are left
+    out. Raises ConfigError for a kind that does not exist, and where no combination is left.
+    """
+    chosen = CATALOGUE.choose(config.error_types, config.complexity_level)
+    folder = config.microservice_dir
+    if config.error_types is not None or folder is None or config.benchmark_path is not None:
+        return chosen
+    return _fitting(folder, digest_checkout(folder), tuple(chosen))
+
+
+@lru_cache(maxsize=8)
+def _fitting(folder: str, digest: str, chosen: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the labels that the policies of a folder have room for; log the others, once."""
+    del digest
+    world = read_checkout(folder)
+    methods = methods_of(world)
+    # a seed for each label: the same labels fit in every assessment
+    fits = [draw(world, kinds_of(one), random.Random(one), methods) is not None for one in chosen]  # noqa: S311
+    found = tuple(compress(chosen, fits))
+    others = ", ".join(one for one in chosen if one not in found)
+    if not found:
+        raise ConfigError("config.error_types", f"none of {others} shows in the policies of {KEY}")
+    if others:
+        _log.warning(
+            "microservice_dir %s: its policies have no room for %s: %d of %d combinations are "
+            "drawn; name error_types for others",
+            Path(folder).name,
+            others,
+            len(found),
+            len(chosen),
+        )
+    return found
+
+
 def drawer(config: KubernetesConfig) -> Drawer:
     """What draws a shop, and faults upon its policies.
 
@@ -42,8 +85,8 @@ def drawer(config: KubernetesConfig) -> Drawer:
     folder = config.microservice_dir
     standard = boutique() if folder is None else read_checkout(folder)
 
-    labels = CATALOGUE.choose(config.error_types, config.complexity_level)
-    among = [kind for kinds in labels.values() for kind in kinds if kind not in COUNTED]
+    chosen = CATALOGUE.choose(config.error_types, config.complexity_level)
+    among = [kind for kinds in chosen.values() for kind in kinds if kind not in COUNTED]
 
     def draw_one(label: str, rng: random.Random) -> Drawn:
         kinds, number = kinds_of(label), COUNTED.get(label)

@@ -131,6 +131,10 @@ spec:
   - ports: [{port: 53, protocol: UDP}]
 """
 
+OPEN = """spec:
+  podSelector: {matchLabels: {role: db}}
+  ingress: [{from: [{podSelector: {matchLabels: {role: web}}}], ports: [{port: 5432}]}]"""
+
 
 def write(folder: Path, **files: str) -> str:
     """A folder of files; two underscores in a name stand for a slash, one for a dot."""
@@ -247,6 +251,23 @@ def test_every_kind_of_fault_can_be_looked_for_on_it(shop, kind):
     found = [draw(read_checkout(shop), (kind,), random.Random(seed)) for seed in range(3)]
     # no policy of this shop has two peers to be joined
     assert all(found) == (kind != "joined_peers")
+
+
+def test_combinations_that_do_not_fit_are_left_out_and_listed_once(tmp_path, caplog):
+    first, *_ = POLICIES.split("---")
+    policy = first.replace("spec: {podSelector: {}, policyTypes: [Ingress]}", OPEN)
+    folder = write(tmp_path / "few", app_yaml=APP, policy_yml=policy)
+    app, config = Kubernetes(), KubernetesConfig(num_queries=1, microservice_dir=folder)
+    labels = [*app.labels(config), *app.labels(config)]
+    # one policy takes one fault
+    assert labels
+    assert not any("+" in label for label in labels)
+    assert {query.label for query in app.generate(config, 1)} == set(labels)
+    (told,) = [one for one in caplog.messages if "have no room for" in one]
+    assert "remove_ingress+add_ingress, " in told
+    joined = config.model_copy(update={"error_types": ("remove_ingress+add_ingress",)})
+    with pytest.raises(ConfigError, match="remove_ingress\\+add_ingress does not show"):
+        list(app.generate(joined, 1))
 
 
 def test_its_content_shapes_the_queries(shop):
