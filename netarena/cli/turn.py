@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shlex
 import shutil
@@ -11,12 +12,13 @@ from asyncio.subprocess import PIPE
 from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
+from typing import cast
 
 from netarena import trace
 from netarena.aio import finish
 from netarena.cli.program import STOP_S, agent_environ, leashed
 from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line, without_folders
-from netarena.model import AgentInfo, Reply
+from netarena.model import AgentInfo, JsonValue, Reply
 
 #: tells the program which conversation a prompt belongs to
 CONTEXT = "NETARENA_CONTEXT"
@@ -33,7 +35,8 @@ class TurnAgent:
     """An agent (``netarena.agent.Agent``) whose reply is what ``command`` prints of a prompt.
 
     The prompt is its standard input; ``NETARENA_CONTEXT`` holds the conversation's id. Its exit
-    status and the end of its standard error go with the reply, as metadata.
+    status and the end of its standard error go with the reply, as metadata; so does the usage that
+    the last line of the form ``{"usage": {...}}`` on standard error reports.
     """
 
     def __init__(
@@ -84,9 +87,11 @@ class TurnAgent:
             # a negative status is the signal that ended it
             told = _told(f"the command ended with status {status}", output.errors)
             raise AgentFailed(FailureReason.TASK_FAILED, told)
-        return Reply(
-            text=_text(output.reply), metadata={"exit_status": 0, "stderr": _text(output.errors)}
-        )
+        errors = _text(output.errors)
+        metadata: dict[str, JsonValue] = {"exit_status": 0, "stderr": errors}
+        if (usage := _usage(errors)) is not None:
+            metadata["usage"] = usage
+        return Reply(text=_text(output.reply), metadata=metadata)
 
     async def aclose(self) -> None:
         pass
@@ -155,6 +160,21 @@ async def _end(transport: asyncio.SubprocessTransport, output: _Output) -> None:
 
 def _text(data: bytes | bytearray) -> str:
     return data.decode(errors="replace")
+
+
+def _usage(errors: str) -> JsonValue:
+    """Return the object of the last line ``{"usage": {...}}``; None where there is none."""
+    for line in reversed(errors.splitlines()):
+        if line.lstrip().startswith("{"):
+            with suppress(ValueError, RecursionError):
+                told = json.loads(line, parse_constant=_refuse)
+                if isinstance(told.get("usage"), dict):
+                    return cast("JsonValue", told["usage"])
+    return None
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)
 
 
 def _told(what: str, errors: bytearray) -> str:

@@ -12,7 +12,7 @@ import pytest
 from netarena.cli import main
 from netarena.cli.turn import MOST_ERROR_BYTES, MOST_REPLY_BYTES, TurnAgent
 from netarena.errors import AgentFailed, FailureReason
-from netarena.model import Reply
+from netarena.model import Reply, Usage
 from tests.fake.process import find_processes
 
 #: opens the valves that its prompt says are shut, one a turn, and says so on standard error
@@ -51,6 +51,23 @@ def test_any_program_is_an_agent(tmp_path, monkeypatch, capsys):
     # two turns of each conversation, each in a process of its own
     contexts = (tmp_path / "contexts").read_text().split()
     assert (len(contexts), len(set(contexts))) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("errors", "usage"),
+    [
+        ('{"usage": {"input_tokens": 9, "output_tokens": 2, "cost_usd": 0.1}}', (9, 2, 0.1)),
+        ('{"usage": {"prompt_tokens": 1}}\n{"usage": {"prompt_tokens": 5}}\nbye', (5, 0, None)),
+        ('{"usage": {"input_tokens": NaN}}', (0, 0, None)),
+        ('{"usage": 5}\n{"usage"\n[1]\nusage: 5', (0, 0, None)),
+    ],
+)
+def test_a_line_of_json_on_standard_error_reports_usage(errors, usage):
+    reply = ask(f"echo hello; printf '%s\\n' {shlex.quote(errors)} >&2")
+    assert reply.text == "hello\n"
+    assert reply.metadata["stderr"] == errors + "\n"
+    told = Usage.read(reply)
+    assert (told.input_tokens, told.output_tokens, told.cost_usd) == usage
 
 
 def test_a_prompt_comes_whole_and_a_reply_too():
