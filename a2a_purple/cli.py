@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from netarena.agent import Agent
 
 #: scripted agents by name, each a class of ``a2a_purple.scripted``
-SCRIPTED = ("oracle", "noop", "random", "hostile", "blanket", "heuristic")
+SCRIPTED = ("oracle", "noop", "random", "hostile", "blanket", "parser", "heuristic")
 #: what is done with a language model, each a row of ``a2a_purple.llm.STRATEGIES``
 LANGUAGE = ("plain", "react")
 STRATEGIES = (*LANGUAGE, *SCRIPTED)
@@ -217,7 +217,7 @@ def _scripted(
 ) -> tuple[Agent, str]:
     """A scripted agent and its description. Raises ConfigError."""
     # an agent that knows queries is useless without the seed that they were drawn from
-    if seed is None and strategy not in {"noop", "hostile", "heuristic"}:
+    if seed is None and strategy not in {"noop", "hostile", "parser", "heuristic"}:
         raise ConfigError(
             "--seed", f"{strategy} needs the assessment's seed, the one in its summary"
         )

@@ -15,6 +15,9 @@ They know of an episode what any agent knows: its context id. Being started with
 config, they look up whose context id it is and draw the same query; what a prompt says is never
 read.
 
+``parser`` (MALT) reads prompts with fixed patterns of the canonical sentences and understands
+nothing: its score shows how many queries such patterns solve.
+
 ``heuristic`` is the yardstick between them: it reads the prompts, draws nothing, and works through
 the checklist that the application gives it (``Application.operator``).
 """
@@ -196,6 +199,23 @@ class Heuristic(_Scripted):
             return operator(prompt)
         except ValueError as error:
             return f"This prompt is none that the checklist is for: {error}"
+
+
+class Parser(_Scripted):
+    """Reads each prompt with the application's fixed patterns; sees what an agent sees."""
+
+    def __init__(self, brief: Brief) -> None:
+        """Raises ConfigError where an application has no such patterns."""
+        super().__init__(brief)
+        if not brief.application.has_parser():
+            raise ConfigError("agent", f"{brief.application.name} has no parser agent")
+
+    def _answer(self, context: str, prompt: str) -> str:
+        del context
+        try:
+            return self._brief.application.parse_task(prompt)
+        except ValueError:
+            return "No pattern fits this task."
 
 
 class _Informed(_Scripted):

@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from netarena.audit import Item, draw
 from netarena.report.markdown import replace_section, table
+from netarena_malt import parser
 from netarena_malt.app import Malt
 from netarena_malt.query import initial_graph, solve_truth
 from tests.malt_matcher import Matcher, is_right
-from tests.malt_reader import canonical
 from tests.malt_reader.meaning import meaning
 from tests.malt_reader.varied import Reader
 
@@ -59,7 +59,7 @@ def unread(items: Sequence[Item]) -> list[tuple[str, str, bool]]:
     for item in items:
         query = item.query
         if item.config.shape()["phrasing"] == "canonical":
-            programs = {canonical.read(query.text)}
+            programs = {meaning(parser.read(query.text))}
         else:
             programs = reader().read(query.text, initial_graph(query))
         found.append((item.variant, query.id, programs == {meaning(query.actions)}))

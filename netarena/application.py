@@ -140,6 +140,8 @@ class Application(ABC):
     summary: ClassVar[str]
     #: true if one reply decides; ``max_iterations`` then does not matter
     one_shot: ClassVar[bool] = False
+    #: scripted agents without knowledge whose results belong on every ranking
+    floors: ClassVar[tuple[str, ...]] = ("noop", "random")
     #: the one of ``measures`` that a leaderboard shows
     measure: ClassVar[str] = "iterations"
     #: keys of a query that give its answer away: beside the actions, in a reactive application,
@@ -219,6 +221,26 @@ class Application(ABC):
         """
         del briefing
         raise ConfigError("agent", f"{self.name} has no heuristic agent")
+
+    def parse_task(self, prompt: str) -> str:
+        """The reply that fixed patterns read off a prompt (the ``parser`` agent sends it).
+
+        Raises ValueError for a prompt that no pattern fits.
+        """
+        raise NotImplementedError
+
+    def solved_unseen_by(self, config: Config) -> str | None:
+        """Return the scripted agent that solves nearly all queries of ``config`` without a model.
+
+        Such an agent reads fixed sentences or sends a known configuration without an observation.
+        None where no scripted agent does; summaries and reports flag the others.
+        """
+        del config
+        return None
+
+    def has_parser(self) -> bool:
+        """Whether the application's task texts can be read with fixed patterns."""
+        return type(self).parse_task is not Application.parse_task
 
     @abstractmethod
     def describe(self, action: Action) -> str:

@@ -42,6 +42,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from netarena.a2a.request import MAX_PARTICIPANTS, ROLE, check_url
@@ -65,6 +66,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: what compose's short form of a mount allows of ours: a path or a volume's name, where it is
 #: found in the container, and whether it may be written
 _VOLUME = re.compile(r"[^:\0]+:/[^:\0]*(:r[ow])?")
+_NO_IMAGES: Mapping[str, str] = MappingProxyType({})
 #: between looks at a container's health, s, and how often it may fail
 _HEALTH = {
     "test": [
@@ -209,23 +211,34 @@ def read_scenario(path: Path) -> Scenario:
     )
 
 
-def compose(scenario: Scenario, *, image: str | None = None) -> dict[str, Any]:
+def compose(
+    scenario: Scenario, *, image: str | None = None, images: Mapping[str, str] = _NO_IMAGES
+) -> dict[str, Any]:
     """The content of a compose file that runs the scenario's images and leaves its results.
 
     ``docker compose up --abort-on-container-exit --exit-code-from assessment`` ends when the
-    results are in ``./output``. ``image`` stands in for parties that name none, by their role.
+    results are in ``./output``. ``images`` has images by role, which win over those of the file;
+    the green agent is ``green_agent``. ``image`` is the image of parties that have none.
     The service that asks for the assessment is the green agent's image too. Raises ConfigError
-    for a party without an image.
+    for a party without an image and for an image of an unknown role.
     """
     green = scenario.green
     roles = [party.role for party in scenario.participants]
+    for role in images:
+        if role not in {green.role, *roles}:
+            raise ConfigError(
+                "--image", f"unknown role {role!r}; known are {', '.join([green.role, *roles])}"
+            )
     urls = {role: f"http://{_service(role)}:{IMAGE_PORT}/" for role in roles}
-    services: dict[str, Any] = {"green-agent": _container(green, image)}
+    services: dict[str, Any] = {
+        "green-agent": _container(green, images.get(green.role, green.image or image))
+    }
     application = scenario.application or _guess_application(green, roles)
     if application in PRIVILEGED:
         services["green-agent"]["privileged"] = True
     for party in scenario.participants:
-        services[_service(party.role)] = _container(party, image)
+        chosen = images.get(party.role, party.image or image)
+        services[_service(party.role)] = _container(party, chosen)
     named = [word for role, known in scenario.ids().items() for word in ("--id", f"{role}={known}")]
     services["assessment"] = {
         "image": services["green-agent"]["image"],
@@ -247,13 +260,13 @@ def compose(scenario: Scenario, *, image: str | None = None) -> dict[str, Any]:
 
 
 def _container(party: Party, image: str | None) -> dict[str, Any]:
-    chosen = party.image or image
-    if chosen is None:
+    if image is None:
         known = f" (id {party.agentbeats_id})" if party.agentbeats_id else ""
         raise ConfigError(
-            f"{party.role}.image", f"is not there{known}: name the image that the agent runs in"
+            f"{party.role}.image",
+            f"is missing{known}: add image = ... to the file, or --image {party.role}=IMAGE",
         )
-    service: dict[str, Any] = {"image": chosen}
+    service: dict[str, Any] = {"image": image}
     if party.env:
         service["environment"] = {name: _late(value) for name, value in party.env.items()}
     if party.volumes:

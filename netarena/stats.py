@@ -57,6 +57,8 @@ class Measuring(Protocol):
 
     def measures(self, episode: Outline | None, config: Any) -> dict[str, float]: ...
 
+    def solved_unseen_by(self, config: Any) -> str | None: ...
+
 
 class Unasked(Protocol):
     """What a rate needs of a query that was never asked: whose failure it may be."""
@@ -97,13 +99,15 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
     In tickets ``leftover`` counts episodes that are right although something is left of a fault,
     ``claims`` counts declarations, ``localised`` has means of how well their causes fit, and
     ``turns_healthy`` is the mean of the turns that were taken when all was right.
-    ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` are sums of what the
-    agent told, and there only if it did.
+    ``solved_unseen_by`` names the scripted agent that solves such queries without a model, if one
+    does. ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` are sums of what
+    the agent told, and there only if it did.
     """
     unasked = list(not_run) if not_run and agent_used_time(episodes) else []
     graded = [episode for episode in episodes if episode.outcome is not Outcome.INVALID]
     rates = rate_all(graded, unasked)
     counts = Counter(episode.outcome for episode in episodes)
+    unseen = application.solved_unseen_by(config)
     measures = _means(
         [application.measures(episode, config) for episode in graded]
         + [application.measures(None, config) for _ in unasked]
@@ -122,6 +126,7 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
         "not_run": len(not_run),
         "not_run_counted": bool(unasked),
         **({"replaced": replaced} if replaced else {}),
+        **({"solved_unseen_by": unseen} if unseen else {}),
         "complete": not not_run,
         "graded": len(graded) + len(unasked),
         "intervals": {name: rates[name]["interval"] for name in VERDICTS},

@@ -98,6 +98,7 @@ class Kubernetes(Reactive):
         "are, and, after every command, that nothing that was right was broken and nothing was "
         "opened."
     )
+    floors: ClassVar[tuple[str, ...]] = ("noop", "random", "blanket")
     config_type: ClassVar[type[Config]] = KubernetesConfig
     catalogue: ClassVar[Catalogue] = fault.CATALOGUE
     notes: ClassVar[tuple[str, ...]] = (state.NARROWED,)
@@ -179,6 +180,12 @@ class Kubernetes(Reactive):
     def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
         del answers
         return guess.blanket(NAMESPACE)
+
+    def solved_unseen_by(self, config: Config) -> str | None:
+        """The intended policies of Online Boutique are always the same."""
+        shop = cast("KubernetesConfig", config)
+        boutique = shop.world == "standard" and shop.microservice_dir is None
+        return "blanket" if boutique else None
 
     def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
         return triage.Triage().reply if briefing is Briefing.TICKET else heuristic.Operator().reply

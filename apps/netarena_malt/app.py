@@ -35,6 +35,7 @@ from netarena_malt import (
     evidence,
     failure,
     grammar,
+    parser,
     picture,
     prompt,
     query,
@@ -90,6 +91,7 @@ class Malt(Labelled):
         "sandbox and judged for correctness and for safety."
     )
     one_shot: ClassVar[bool] = True
+    floors: ClassVar[tuple[str, ...]] = ("noop", "random", "parser")
     measure: ClassVar[str] = "latency_s"
     # an agent is given the whole initial network
     hidden: ClassVar[frozenset[str]] = frozenset({"actions"})
@@ -132,6 +134,14 @@ class Malt(Labelled):
 
     def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
         return [solution.blanket(answers)]
+
+    def solved_unseen_by(self, config: Config) -> str | None:
+        """Canonical sentences are fixed; varied and held-out texts are not."""
+        return "parser" if cast("MaltConfig", config).phrasing == "canonical" else None
+
+    def parse_task(self, prompt: str) -> str:
+        """Raises ValueError for a text in other than the canonical sentences."""
+        return solution.program(parser.read(parser.task_of(prompt)))
 
     def describe(self, action_: Action) -> str:
         return action.describe(action_)

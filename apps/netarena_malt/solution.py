@@ -178,15 +178,20 @@ def _lines(actions: Sequence[Action]) -> list[str]:
     return lines
 
 
-def _answer(query: Query) -> tuple[str, str]:
+def _answer(actions: Sequence[Action]) -> tuple[str, str]:
     """Type of the answer, and the expression of its data in ``process_graph``."""
-    kind = OPERATIONS[query.actions[-1].kind].answer_type
+    kind = OPERATIONS[actions[-1].kind].answer_type
     return kind, "graph" if kind == "graph" else "data"
 
 
 def reference_code(query: Query) -> str:
     """The reference solution as a reply: right and safe, found by looking at the graph."""
-    return _function(_lines(query.actions), *_answer(query))
+    return program(query.actions)
+
+
+def program(actions: Sequence[Action]) -> str:
+    """A reply that carries out ``actions``, the last of which gives the answer."""
+    return _function(_lines(actions), *_answer(actions))
 
 
 # wrong replies
@@ -209,7 +214,7 @@ _SLIPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def distract(query: Query, rng: random.Random) -> str:
     """A plausible, well-formed and wrong reply: the right steps with a slip, or none of them."""
-    kind, data = _answer(query)
+    kind, data = _answer(query.actions)
     if kind == "graph" and not rng.randrange(4):
         return _function([], kind, data)
     slip = [

@@ -106,6 +106,7 @@ class Route(Reactive):
         "shell command on one of them. Judged are whether all that must work does, and, after "
         "every command, that nothing that worked was broken."
     )
+    floors: ClassVar[tuple[str, ...]] = ("noop", "random", "blanket")
     config_type: ClassVar[type[Config]] = RouteConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE
 
@@ -197,6 +198,12 @@ class Route(Reactive):
         if _is_backbone(answers[0]):
             return backbone.blanket()
         return guess.blanket(_world(answers[0]))
+
+    def solved_unseen_by(self, config: Config) -> str | None:
+        """The intended state of a ``standard`` network of given size is always the same."""
+        route = cast("RouteConfig", config)
+        sized = None not in {route.num_switches, route.num_hosts_per_subnet}
+        return "blanket" if sized and route.world == "standard" else None
 
     def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
         del briefing

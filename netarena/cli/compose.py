@@ -8,18 +8,46 @@ import click
 import yaml
 
 from netarena.cli.option import file_option, write_out
+from netarena.errors import ConfigError
 from netarena.scenario import compose, read_scenario
 
 
 @click.command("compose")
 @click.argument("scenario", metavar="SCENARIO.toml", type=click.Path(path_type=Path))
-@click.option("--image", metavar="IMAGE", help="For agents that name none.")
+@click.option(
+    "--image",
+    "given",
+    metavar="[ROLE=]IMAGE",
+    multiple=True,
+    help="The image of ROLE (green_agent: the green agent), or of all agents that have none in "
+    "the file; repeatable.",
+)
 @file_option
-def command(*, scenario: Path, image: str | None, out: Path | None) -> None:
+def command(*, scenario: Path, given: tuple[str, ...], out: Path | None) -> None:
     """Print a compose file that runs the images of SCENARIO.toml and leaves results in ./output.
 
     Run it with: docker compose up --abort-on-container-exit --exit-code-from assessment
     """
-    content = compose(read_scenario(scenario), image=image)
+    image, images = _read_images(given)
+    content = compose(read_scenario(scenario), image=image, images=images)
     text = yaml.safe_dump(content, sort_keys=False, width=1000, allow_unicode=True)
     write_out(text, out)
+
+
+def _read_images(given: tuple[str, ...]) -> tuple[str | None, dict[str, str]]:
+    """Return the image of agents that have none, and the images by role. Raises ConfigError."""
+    image: str | None = None
+    images: dict[str, str] = {}
+    for text in given:
+        role, equals, name = text.rpartition("=")
+        if not name or (equals and not role):
+            raise ConfigError("--image", f"must be IMAGE or ROLE=IMAGE, not {text!r}")
+        known = images.get(role) if equals else image
+        if known is not None:
+            about = f"the role {role!r}" if equals else "agents without an image"
+            raise ConfigError("--image", f"two images for {about}: {known!r} and {name!r}")
+        if equals:
+            images[role] = name
+        else:
+            image = name
+    return image, images

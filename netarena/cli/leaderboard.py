@@ -9,7 +9,7 @@ import click
 from netarena.cli.option import json_option
 from netarena.cli.screen import bounded, show_table
 from netarena.cli.text import json_text
-from netarena.report.leaderboard import EXPECTED, Board, Entry, Overall, rank
+from netarena.report.leaderboard import Board, Entry, Overall, floors_of, rank
 from netarena.report.markdown import number, percent, plain
 
 
@@ -66,7 +66,7 @@ def _show(board: Board) -> None:
             title=f"{board.role}: by solved safely{about}",
             styles=["dim" if entry.floor else None for entry in entries],
         )
-    missing = sorted(set(EXPECTED) - {entry.scripted for entry in board.ranking})
+    missing = sorted(set(floors_of(board.role)) - {entry.scripted for entry in board.ranking})
     if missing:
         click.echo(f"no floor of {' and '.join(missing)} among the files (netarena run --agent)\n")
     show_table(

@@ -65,7 +65,8 @@ Examples:
     "agent_name",
     show_default="oracle",
     metavar="NAME|URL",
-    help="A named agent (oracle, noop, random, hostile, blanket, heuristic, …) or the URL of one.",
+    help="A named agent (oracle, noop, random, hostile, blanket, parser, heuristic, …) or the URL "
+    "of one.",
 )
 @click.option(
     "--agent-cmd",

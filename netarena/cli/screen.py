@@ -24,7 +24,15 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from netarena.report.markdown import duration, interval, number, percent, plain, seed_text
+from netarena.report.markdown import (
+    duration,
+    interval,
+    number,
+    percent,
+    plain,
+    seed_text,
+    unseen_text,
+)
 
 #: columns of a table where there is no terminal that has a width
 PLAIN_WIDTH = 200
@@ -96,6 +104,8 @@ def show_result(participant: Mapping[str, Any]) -> None:
         title=f"{participant['application']}: {plain(agents)}, {summary['graded']} graded of "
         f"{participant['queries']}, seed {seed_text(summary)}",
     )
+    for unseen in unseen_text(summary):
+        console().print(f"Solvable unseen: {unseen}.\n", soft_wrap=True)
     for title in ("level", "label"):
         groups = participant[f"by_{title}"]
         if len(groups) > 1:

@@ -47,6 +47,7 @@ _TAKEN = {
     "not_run": int,
     "not_run_counted": bool,
     "complete": bool,
+    "solved_unseen_by": str,
     "agent_input_tokens": int,
     "agent_output_tokens": int,
 }

@@ -2,8 +2,8 @@
 
 The public query gives an agent that does nothing 50 points (nothing correct, nothing unsafe), and
 counts a run without any graded query as a row of zeros. Our ranking goes by ``avg_solved_safely``,
-leaves such runs out and names their files, and shows the floors of ``noop`` and ``random`` where
-their results are among the files.
+leaves such runs out and names their files, and shows the application's floors (``noop``,
+``random``; ``parser`` or ``blanket``) where their results are among the files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
 
+from netarena.application import Application
 from netarena.errors import ConfigError
 from netarena.inference import wilson
 from netarena.model import Record
@@ -32,12 +33,10 @@ from netarena.report.file import read_documents, summary_of
 if TYPE_CHECKING:
     import duckdb
 
-#: agents that know nothing: what they score is there for free
-FLOORS = ("noop", "random", "eager")
+#: scripted agents without knowledge: their score needs no model
+FLOORS = ("noop", "random", "eager", "parser", "blanket")
 #: of the names on cards that ``netarena-purple`` serves
 OWN_PREFIX = "netarena-"
-#: those of every application: what they score should stand beside any ranking
-EXPECTED = ("noop", "random")
 
 #: the third column of a board, by the key of the summary that it averages
 MEASURES = {
@@ -121,6 +120,11 @@ class Entry(Record):
     def floor(self) -> bool:
         """Whether the agent knows nothing, whatever it is called."""
         return bool(self.scripted)
+
+
+def floors_of(role: str) -> tuple[str, ...]:
+    """Return the floors that a ranking of this role should show."""
+    return (application_of(role) or Application).floors
 
 
 class Board(Record):

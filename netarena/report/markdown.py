@@ -66,6 +66,13 @@ def seed_text(summary: Mapping[str, Any]) -> str:
     return "not told while queries are left" if seed is None else str(seed)
 
 
+def unseen_text(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning where a scripted agent solves such queries without a model."""
+    if "solved_unseen_by" in summary:
+        agent = plain(summary["solved_unseen_by"])
+        yield f"the scripted agent {agent} solves such queries without a model"
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A table about several participants; cells are text as agents and users gave it."""
@@ -219,6 +226,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         f"- Seed{'s' if 'seeds' in summary else ''}: {seed_text(summary)}",
         f"- Queries: {one['queries']}, graded {summary['graded']}",
         f"- Complete: {'yes' if summary['complete'] else 'no'}",
+        *(f"- Solvable unseen: {clean(text)}" for text in unseen_text(summary)),
     ]
     if summary["not_run"]:
         counted = "each" if summary["not_run_counted"] else "not"

@@ -20,6 +20,7 @@ from netarena.report.markdown import (
     number,
     percent,
     plain,
+    unseen_text,
 )
 from netarena.report.plot import Dot, bars, dot_plot, lines, marker, plane
 
@@ -115,6 +116,7 @@ def _environment() -> jinja2.Environment:
         percent=percent,
         interval=interval,
         number=number,
+        unseen=lambda summary: [_line(text) for text in unseen_text(summary)],
         # of our own plots alone, which escape what they hold
         svg=Markup,
         marker=lambda place: Markup(marker(place)),  # noqa: S704 -- a number chooses among ours

@@ -245,9 +245,35 @@ def test_scenarios_of_a_file_are_run_one_after_the_other(tmp_path, monkeypatch, 
 
 def test_an_agent_known_by_id_alone_needs_an_image(tmp_path):
     text = '[green_agent]\nimage = "g"\n[[participants]]\nname = "r"\nagentbeats_id = "7"\n'
-    with pytest.raises(ConfigError, match=r"r\.image: is not there \(id 7\)"):
+    with pytest.raises(ConfigError, match=r"r\.image: is missing \(id 7\): .*--image r=IMAGE"):
         compose(read(tmp_path, text))
     assert compose(read(tmp_path, text), image="i")["services"]["r"]["image"] == "i"
+
+
+def test_images_are_given_by_role_and_win_over_the_files(tmp_path, capsys):
+    path = tmp_path / "board.toml"
+    path.write_text(
+        '[green_agent]\nagentbeats_id = "g"\n[[participants]]\nname = "malt_operator"\n'
+        '[[participants]]\nname = "other"\nimage = "own"\n'
+    )
+
+    def images(*given):
+        options = [word for text in given for word in ("--image", text)]
+        assert main(["compose", str(path), *options]) == 0
+        services = yaml.safe_load(capsys.readouterr().out)["services"]
+        return [services[name]["image"] for name in ("green-agent", "malt-operator", "other")]
+
+    green, purple = "green_agent=host:5000/g:1", "malt_operator=p@sha256:0"
+    assert images(green, purple) == ["host:5000/g:1", "p@sha256:0", "own"]
+    assert images(green, "rest", "other=new") == ["host:5000/g:1", "rest", "new"]
+    for wrong, words in (
+        ("malt_oprator=p", "unknown role 'malt_oprator'; known are green_agent, malt_operator, ot"),
+        ("=p", "must be IMAGE or ROLE=IMAGE, not '=p'"),
+        ("other=", "must be IMAGE or ROLE=IMAGE, not 'other='"),
+        ("green_agent=g2", "two images for the role 'green_agent'"),
+    ):
+        assert main(["compose", str(path), "--image", green, "--image", wrong]) == 2
+        assert f"--image: {words}" in capsys.readouterr().err
 
 
 # the files that are there
@@ -265,6 +291,9 @@ def test_each_scenario_has_a_config_that_its_application_takes(path):
     config = application.config_type.parse(dict(scenario.config))
     if scenario.application is None:
         assert [party.role for party in scenario.participants] == [application.role]
+    # those that show that everything works may have known worlds; those that rank may not
+    unseen = application.solved_unseen_by(config)
+    assert (unseen is None) == (path.stem not in {"smoke", "compare"})
     if path.stem in {"smoke", "standard", "large"}:
         one_each = config.model_copy(update={"num_queries": 1})
         labels = sum(1 for _ in application.generate(one_each, 1))

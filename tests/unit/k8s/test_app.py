@@ -130,6 +130,14 @@ def test_a_record_tells_what_was_exposed_and_touched() -> None:
     assert "touched" not in _result(world, step.model_copy(update={"judgement": None}))
 
 
+def test_the_boutique_is_flagged_as_solvable_unseen() -> None:
+    flags = {
+        world: Kubernetes().solved_unseen_by(Kubernetes.config_type.parse({"world": world}))
+        for world in ("standard", "varied")
+    }
+    assert flags == {"standard": "blanket", "varied": None}
+
+
 def test_an_audit_spreads_over_worlds_and_families_that_are_not_set() -> None:
     app = Kubernetes()
     found = {(one.world, one.error_types) for one in app.variants(KubernetesConfig.parse({}))}

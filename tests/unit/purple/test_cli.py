@@ -11,7 +11,7 @@ from a2a_purple.cli import LANGUAGE, SCRIPTED, main
 from netarena.config import Config
 from tests.fake.parrot import Parrot
 
-KNOWN = "plain, react, oracle, noop, random, hostile, blanket, heuristic"
+KNOWN = "plain, react, oracle, noop, random, hostile, blanket, parser, heuristic"
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from a2a_purple.scripted import Blanket, Heuristic, Hostile, Noop, Oracle, Random
+from a2a_purple.scripted import Blanket, Heuristic, Hostile, Noop, Oracle, Parser, Random
 from netarena.agent import Agent, Brief, context_id
 from netarena.application import Drawn, Labelled
 from netarena.config import Config
@@ -226,6 +226,25 @@ async def test_the_heuristic_agent_has_an_operator_for_each_conversation(brief, 
     assert await ask("c", "4") == "4"  # the third conversation: the one asked longest ago goes
     assert await ask("b", "5") == "5"
     assert brief.application.drawn == []  # it knows the prompts alone
+
+
+async def test_the_parser_agent_answers_from_the_prompt_only(brief, monkeypatch):
+    with pytest.raises(ConfigError, match="parrot has no parser agent"):
+        Parser(brief)
+
+    def parse_task(self, prompt):
+        if prompt == "odd":
+            raise ValueError(prompt)
+        return f"read {prompt}"
+
+    monkeypatch.setattr(Parrot, "parse_task", parse_task)
+    agent = Parser(brief)
+    assert agent.info.name == "parser"
+    said = [
+        (await agent.ask(prompt, context_id="c", timeout_s=10)).text for prompt in ("task", "odd")
+    ]
+    assert said == ["read task", "No pattern fits this task."]
+    assert brief.application.drawn == []
 
 
 def test_an_application_without_a_checklist_has_no_heuristic_agent(brief):

@@ -14,12 +14,14 @@ from netarena.application import Environment
 from netarena.archive import read_run
 from netarena.assessment import conduct
 from netarena.cli.comparison import show_comparison
+from netarena.cli.screen import show_result
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
 from netarena.model import Failure, FailureKind, Query, State
 from netarena.report.document import make_report
-from netarena.report.entrant import from_run
+from netarena.report.entrant import from_run, read_entrants
 from netarena.report.markdown import clean, plain, render_markdown
+from netarena.report.page import render_html
 from tests.fake.lamp import Idler, Lamp, LampConfig, Room, Scripted, Sweeper
 
 CONFIG = LampConfig(num_queries=3, seed=5)
@@ -82,6 +84,23 @@ def test_says_why_agents_fail_and_which_rules_they_break(tmp_path, monkeypatch):
     text = render_markdown(report)
     assert "| no\\_usable\\_reply | 6 |" in text
     assert "## Safety rules broken" in text
+
+
+class Known(Lamp):
+    def solved_unseen_by(self, config):
+        del config
+        return "blanket"
+
+
+def test_a_report_flags_queries_that_can_be_solved_unseen(tmp_path, monkeypatch, capsys):
+    report = examine(tmp_path, monkeypatch, Sweeper, application=Known())
+    words = "the scripted agent blanket solves such queries without a model"
+    assert f"- Solvable unseen: {words}\n" in render_markdown(report)
+    show_result(report["participants"][0])
+    assert f"Solvable unseen: {words}.\n" in capsys.readouterr().out
+    assert words in render_html(report, from_run(read_run(tmp_path)))
+    (from_file,) = read_entrants([tmp_path / "results.json"])
+    assert words in render_markdown(make_report([from_file]))
 
 
 class Telling(Lamp):

@@ -166,6 +166,21 @@ def test_every_order_of_repair_is_a_solution() -> None:
     assert sorted(orders[0]) == sorted(orders[1])
 
 
+def test_networks_whose_intended_state_is_known_are_flagged() -> None:
+    flags = {
+        "standard": {},
+        "sizes drawn": {"num_switches": None},
+        "varied": {"world": "varied"},
+        "backbone": {"world": "backbone"},
+        "tickets": {"briefing": "ticket"},
+    }
+    found = {
+        name: Route().solved_unseen_by(Route.config_type.parse(values))
+        for name, values in flags.items()
+    }
+    assert found == dict.fromkeys(flags) | {"standard": "blanket"}
+
+
 def test_random_and_blanket_replies_can_be_read() -> None:
     query = draw(num_switches=3, num_hosts_per_subnet=2)[0]
     rng = random.Random(1)
