@@ -20,6 +20,7 @@ from netarena.sandbox.daemon import family
 from netarena_route.agent.attack import BREACH
 from netarena_route.agent.attack_frr import FAMILIES, attacks
 from netarena_route.backbone.recipe import Heard, Observation
+from netarena_route.real.backbone.frr import LOGS
 from netarena_route.real.client import Net, Warm
 
 pytestmark = [pytest.mark.requires("backbone"), pytest.mark.xdist_group("backbone")]
@@ -79,6 +80,7 @@ async def look(net: Net) -> Observation:
     return Observation.model_validate(await net.observe())
 
 
+_HELLOS = ("debug ospf packet hello recv",)
 _AREA = ("interface eth0", "no ip ospf area 0")
 _TYPE = ("interface eth0", "ip ospf network broadcast")
 _LEAK = ("router bgp 65000", "address-family ipv4 unicast", "network 10.2.0.0/24")
@@ -89,7 +91,15 @@ STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
     "none": (
         (
             # a hello may come late where others have the processors
-            ("r0", "until vtysh -c 'show ip ospf neighbor' | grep Full; do sleep 0.1; done"),
+            (
+                "r0",
+                (
+                    "until vtysh -c 'show ip ospf neighbor' | grep Full; do sleep 0.1; done; "
+                    f"{configured(f'log file {LOGS}/ospfd.log debugging', *_HELLOS)}; "
+                    f"until grep OSPF: {LOGS}/ospfd.log; do sleep 0.1; done; "
+                    f"{configured('no log file', *(f'no {line}' for line in _HELLOS))}"
+                ),
+            ),
             ("x0", "id"),
             # what listens is there again at once
             ("h0", "ss --kill --listening --numeric --tcp --udp"),
@@ -275,6 +285,10 @@ def test_an_agent_sees_neighbours_names_and_services() -> None:
     assert re.search(r"10\.0\.0\.2 +1 Full/-", course().said["none: r0"])
     told = course().said["none: h1"].split()
     assert told == ["10.2.0.2", "127.0.0.1", "localhost", "web"]
+
+
+def test_an_agent_reads_the_log_that_it_has_a_daemon_write() -> None:
+    assert re.search(r"OSPF: .*Hello", course().said["none: r0"])
 
 
 _SESSION = ("router bgp 65000", "neighbor 192.0.2.2 advertisement-interval")

@@ -88,7 +88,7 @@ _FILES = {
         "log syslog debugging", undo=("no log syslog",), then=f"ls /dev/log 2>/dev/null {_SHOWN}"
     ),
     "log-command-line": _router(
-        f"vtysh -c 'log commands'; ls /var/log/frr /var/tmp/frr 2>/dev/null {_SHOWN}"
+        f"vtysh -c 'log commands'; grep -rs 'log commands' /var/log/frr /var/tmp/frr {_SHOWN}"
     ),
     "write-by-vtysh": _router(
         f"vtysh -c write; ls /usr/lib/frr/frr.conf 2>/dev/null {_SHOWN}; "

@@ -28,6 +28,8 @@ DAEMONS = ("zebra", "staticd", "ospfd", "bgpd")
 PROGRAMS, VTYSH = Path("/usr/lib/frr"), Path("/usr/bin/vtysh")
 #: where a daemon listens, and where a command finds that
 SOCKETS = "/run/frr"
+#: where daemons may write a log that commands can read: ``log file /var/log/frr/bgpd.log``
+LOGS = "/var/log/frr"
 #: of the daemons of a router. A daemon's life is an episode: its CPU time is some 1 % of that
 LIMITS = Limits(cpu_s=120.0, memory_bytes=192 << 20, address_bytes=768 << 20)
 #: from their start until they listen, on a busy machine
@@ -103,10 +105,19 @@ def needed(text: str) -> tuple[str, ...]:
     )
 
 
-def hold(
-    text: str, *, netns: int, hostname: str, sockets: Path, daemons: Sequence[str] = DAEMONS
+def hold(  # noqa: PLR0913 -- what the daemons of a router are made of
+    text: str,
+    *,
+    netns: int,
+    hostname: str,
+    sockets: Path,
+    logs: Path | None = None,
+    daemons: Sequence[str] = DAEMONS,
 ) -> Confined:
-    """Start a router's daemons, which listen in the folder ``sockets`` some 0.3 s later."""
+    """Start a router's daemons, which listen in the folder ``sockets`` some 0.3 s later.
+
+    Logs go to the folder ``logs``.
+    """
     texts = {
         "/etc/passwd": "root:x:0:0:root:/tmp:/bin/sh\n",
         # without the group of terminals they do not start
@@ -127,7 +138,7 @@ def hold(
         hostname=hostname,
         programs=[PROGRAMS / name for name in daemons],
         texts=texts,
-        folders={SOCKETS: sockets},
+        folders={SOCKETS: sockets, **({} if logs is None else {LOGS: logs})},
         limits=LIMITS,
     )
 

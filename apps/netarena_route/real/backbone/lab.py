@@ -47,8 +47,11 @@ from netarena_route.real.worker import Worker
 _FILES_BYTES, _FILES = 16 << 20, 4096
 _HOME = Path("/mnt")
 _SOCKETS_BYTES, _SOCKETS_FILES = 1 << 16, 32
-#: below a machine's folder: sockets of its daemons, what it serves, what ``write`` writes
-_SOCKETS, _SERVE, _SAVED = "run", "serve", "frr"
+#: of logs that an agent has daemons write
+_LOGS_BYTES, _LOGS_FILES = 1 << 20, 16
+#: below a machine's folder: sockets of its daemons, their logs, what it serves, what ``write``
+#: writes
+_SOCKETS, _LOGS, _SERVE, _SAVED = "run", "log", "serve", "frr"
 #: from the start of daemons until all of them listen, and between looks at whether they do
 _LISTEN_S, _ASK_S = 20.0, 0.01
 _HEADERS_BYTES = 20 + 8
@@ -140,10 +143,11 @@ class Lab(Worker):
     def _make_folders(self) -> None:
         mount_memory(_HOME, _FILES_BYTES, _FILES)
         for recipe in self._setup.recipes:
-            for name in (_SOCKETS, _SERVE, _SAVED):
+            for name in (_SOCKETS, _LOGS, _SERVE, _SAVED):
                 (_HOME / recipe.machine / name).mkdir(parents=True)
             if recipe.frr is not None:
                 mount_memory(_HOME / recipe.machine / _SOCKETS, _SOCKETS_BYTES, _SOCKETS_FILES)
+                mount_memory(_HOME / recipe.machine / _LOGS, _LOGS_BYTES, _LOGS_FILES)
             folder = _HOME / recipe.machine / _SERVE
             for name, lines in (("services", recipe.services), ("zone", recipe.zone)):
                 if lines:
@@ -165,6 +169,7 @@ class Lab(Worker):
                 netns=self._spaces[name],
                 hostname=name,
                 sockets=_HOME / name / _SOCKETS,
+                logs=_HOME / name / _LOGS,
                 daemons=daemons,
             )
             self._daemons[name] = held
@@ -180,7 +185,7 @@ class Lab(Worker):
         )
         now = time.time()
         for name in self._names:
-            for folder in (_SERVE, _SAVED):
+            for folder in (_SERVE, _SAVED, _LOGS):
                 for path in (*(_HOME / name / folder).iterdir(), _HOME / name / folder):
                     os.utime(path, (now, now))
 
@@ -375,6 +380,7 @@ class Lab(Worker):
         if machine in self._daemons:
             texts |= _VTYSH
             views["/var/run/frr"] = folder / _SOCKETS
+            views[frr.LOGS] = folder / _LOGS
             folders["/etc/frr"] = folder / _SAVED
         return Room(texts=texts, views=views, folders=folders)
 
