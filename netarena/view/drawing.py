@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -33,6 +34,8 @@ MOST_CHANGES = 200
 MOST_LINES = 400
 #: of a topology, in units of its drawing
 _WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 164, 124, 38, 112
+#: pieces of two texts that are compared
+MOST_PIECES = 300
 #: lines around a change
 _CONTEXT = 2
 
@@ -148,6 +151,23 @@ def plan(topology: Topology) -> Plan:
         arcs=tuple(_arc(places, *pair) for pair in pairs[:MOST_PAIRS]),
         left=len(topology.pairs) - len(pairs[:MOST_PAIRS]),
     )
+
+
+def marked(text: str, other: str) -> list[tuple[bool, str]]:
+    """Return the pieces of a text, each with whether the other text has it too, in order.
+
+    Pieces are words, of longer texts lines; texts that are longer still are one piece.
+    """
+    for pattern in (r"\s+|\w+|[^\w\s]", r"[^\n]*\n|[^\n]+"):
+        own, theirs = re.findall(pattern, text), re.findall(pattern, other)
+        if len(own) + len(theirs) <= MOST_PIECES:
+            matcher = difflib.SequenceMatcher(None, theirs, own, autojunk=False)
+            return [
+                (kind == "equal", "".join(own[start:end]))
+                for kind, _, _, start, end in matcher.get_opcodes()
+                if start < end
+            ]
+    return [(True, text)] if text else []
 
 
 def _rank(node: object) -> int:

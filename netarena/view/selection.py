@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from netarena.model import Outcome
+from netarena.model import Ask, Outcome
 from netarena.stats import VERDICTS, rate_all
 from netarena.view.index import Entry
 
@@ -51,6 +51,8 @@ FACETS: Mapping[str, tuple[str, Callable[[Entry], str]]] = {
     "level": ("all levels", lambda entry: entry.outline.level),
     "kind": ("all failure types", lambda entry: entry.outline.failure or ""),
 }
+#: between the names of two runs of a pair: what the first one solved and the second one did not
+APART = ","
 #: what may be sorted by; each may be turned round with a minus
 SORTS: Mapping[str, Callable[[Entry], Any]] = {
     "graded": lambda entry: entry.number,
@@ -74,6 +76,7 @@ class Selection:
     label: str = ""
     level: str = ""
     kind: str = ""
+    pair: str = ""
     text: str = ""
     sort: str = "graded"
     page: int = 1
@@ -87,6 +90,7 @@ class Selection:
             **values,
             show=show if (show := parameters.get("show", "")) in SHOWS else "",
             safe=safe if (safe := parameters.get("safe", "")) in SAFETIES else "",
+            pair=parameters.get("pair", "")[:_MOST_CHARS],
             text=parameters.get("text", "")[:_MOST_CHARS],
             sort=sort if (sort := parameters.get("sort", "")).lstrip("-") in SORTS else "graded",
             page=int(page) if page.isascii() and page.isdigit() and 0 < len(page) < 9 else 1,
@@ -106,8 +110,17 @@ class Selection:
         """Whether episodes are left out."""
         return replace(self, sort="graded", page=1) != _NOTHING
 
-    def choose(self, entries: Iterable[Entry]) -> list[Entry]:
-        """The entries that the filter lets through, in order."""
+    @property
+    def runs(self) -> tuple[str, str] | None:
+        """The names of the runs of a pair, the one that solved first."""
+        better, apart, worse = self.pair.partition(APART)
+        return (better, worse) if apart else None
+
+    def choose(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the entries that the filter lets through, in order.
+
+        Of a pair these are the failed ones of the second run.
+        """
         tests: list[Callable[[Entry], bool]] = []
         if self.show:
             tests.append(SHOWS[self.show][1])
@@ -116,6 +129,9 @@ class Selection:
         for name, (_, field) in FACETS.items():
             if wanted := getattr(self, name):
                 tests.append(partial(_equals, field, wanted))
+        if self.pair:
+            pairs = discordant(entries)
+            tests.append(lambda entry: self.pair in pairs.get(entry.path, ()))
         if text := self.text.lower():
             tests.append(lambda entry: text in search_text(entry))
         chosen = [entry for entry in entries if all(test(entry) for test in tests)]
@@ -130,6 +146,27 @@ _NOTHING = Selection()
 
 def _equals(field: Callable[[Entry], str], wanted: str, entry: Entry) -> bool:
     return field(entry) == wanted
+
+
+def discordant(entries: Iterable[Entry]) -> dict[str, list[str]]:
+    """Return the pairs of runs that each failed episode belongs to, by its path: other runs that
+    solved the same query safely."""
+    solved: dict[Ask, list[str]] = {}
+    failed = []
+    for entry in entries:
+        if entry.lost:
+            failed.append(entry)
+        elif VERDICTS["solved_safely"](entry.outline):
+            solved.setdefault(entry.outline.ask, []).append(entry.run.slug)
+    return {
+        entry.path: [
+            f"{slug}{APART}{entry.run.slug}"
+            for slug in solved[entry.outline.ask]
+            if slug != entry.run.slug
+        ]
+        for entry in failed
+        if entry.outline.ask in solved
+    }
 
 
 def search_text(entry: Entry) -> str:

@@ -22,17 +22,19 @@ from netarena.errors import ConfigError
 from netarena.model import Ask, JsonValue, Move, Outcome, Step
 from netarena.picture import Difference, Matrix, Picture, Topology, Turned, turned
 from netarena.report.markdown import percent
-from netarena.report.story import Story, Turn, move_text
+from netarena.report.story import Story, Turn, asked_text, move_text, parting_step
 from netarena.stats import VERDICTS
 from netarena.view import drawing
 from netarena.view.index import Entry, Library
 from netarena.view.selection import (
+    APART,
     FACETS,
     PAGE_ROWS,
     SAFETIES,
     SHOWS,
     SORTS,
     Selection,
+    discordant,
     search_text,
     tally,
 )
@@ -100,6 +102,7 @@ class Site:
             "policy": POLICY,
             "live": live,
             "drawing": drawing,
+            "asked_text": asked_text,
         }
 
     def page(self, path: str, parameters: Mapping[str, str]) -> Page:
@@ -150,6 +153,10 @@ class Site:
         answers = [run.answer(entry.outline.ask) for run in self.library.runs]
         return [answer for answer in answers if answer is not None]
 
+    def _same_target(self, entry: Entry) -> str:
+        """Return the path of the page that shows an episode next to those of other runs."""
+        return _same_path(self._same_ask(entry)[0])
+
     def _choose(self, selection: Selection) -> tuple[list[Entry], dict[str, int]]:
         """What a selection chooses, and where each path stands in it."""
         key = self.library.generation, replace(selection, page=1)
@@ -175,6 +182,7 @@ class Site:
             selection=selection,
             search=selection.search(page=page),
             rows=chosen[start : start + PAGE_ROWS],
+            target=self._same_target if selection.pair else _own_target,
             page=page,
             pages=pages,
             tally=tally(chosen),
@@ -194,7 +202,7 @@ class Site:
     ) -> dict[str, list[tuple[str, str]]]:
         kept = self._choices  # another thread may put another one in its place
         if kept is None or kept[0] != generation:
-            kept = self._choices = generation, _choices(entries)
+            kept = self._choices = generation, _choices(entries) | _pairs(entries)
         return kept[1]
 
     def _state(self) -> dict[str, JsonValue]:
@@ -206,6 +214,7 @@ class Site:
         in each order, and its row as a list shows it."""
         entries = self.library.entries
         row = self._templates.get_template("row.html")
+        pairs = discordant(entries)
         orders = {}
         for name, key in SORTS.items():
             values = [key(entry) for entry in entries]
@@ -222,11 +231,15 @@ class Site:
                     "show": [name for name, (_, test) in SHOWS.items() if test(entry)],
                     "safe": [name for name, (_, test) in SAFETIES.items() if test(entry)],
                     **{name: field(entry) for name, (_, field) in FACETS.items()},
+                    "pairs": pairs.get(entry.path, []),
+                    "same": self._same_target(entry) if entry.path in pairs else "",
                     "text": visible(search_text(entry)),
                     "counts": entry.outline.outcome is not Outcome.INVALID,
                     "right": [judge(entry.outline) for judge in VERDICTS.values()],
                     "row": " ".join(
-                        row.render(entry=entry, search="", several=self._several).split()
+                        row.render(
+                            entry=entry, search="", several=self._several, target=_own_target
+                        ).split()
                     ),
                 }
                 for entry in entries
@@ -261,11 +274,27 @@ class Site:
 
     def _same(self, entry: Entry, selection: Selection) -> Page:
         others = self._same_ask(entry)
+        chosen: list[Entry] = []
+        here = 0
+        if selection.runs:
+            by_run = {other.run.slug: other for other in others}
+            pair = [by_run[slug] for slug in selection.runs if slug in by_run]
+            if len(pair) == 2:
+                others = pair
+                chosen, places = self._choose(selection)
+                here = places.get(pair[1].path, 0)
         stories = [other.run.tell(other) for other in others]
         texts = [_Texts(other) for other in others]
+        steps = [story.episode.steps for story in stories]
+        parts = [parting_step(steps[0], own) for own in steps[1:]]
+        parts_at = min((number for number in parts if number is not None), default=None)
+        # the first run that goes so far
+        far = (lane for lane, own in enumerate(steps, start=1) if len(own) >= (parts_at or 0))
+        parts_lane = next(far, 1)
         lanes = [
-            (other, story, _scenes(story), text)
-            for other, story, text in zip(others, stories, texts, strict=True)
+            # each is compared with the first one, the first one with the second one
+            (other, story, _scenes(story), text, steps[0 if place else min(1, len(steps) - 1)])
+            for place, (other, story, text) in enumerate(zip(others, stories, texts, strict=True))
         ]
         page = self._html(
             "same.html",
@@ -274,7 +303,11 @@ class Site:
             story=stories[0],
             entry=entry,
             search=selection.search(page=selection.page),
-            most=max(len(story.turns) for story in stories),
+            parts_at=parts_at,
+            parts_lane=parts_lane,
+            same_path=self._same_target(entry),
+            before=self._same_target(chosen[here - 1]) if here else "",
+            after=self._same_target(chosen[here + 1]) if here + 1 < len(chosen) else "",
         )
         return page._replace(texts=tuple(path for text in texts for path in text.paths))
 
@@ -357,6 +390,10 @@ def _short(move: Move) -> str:
     return " ".join(" · ".join(words)[:400].split()) or move_text(move)[:400]
 
 
+def _own_target(entry: Entry) -> str:
+    return entry.path
+
+
 def _same_path(entry: Entry) -> str:
     return f"same/{entry.run.slug}/{entry.name}.html"
 
@@ -406,6 +443,18 @@ def _choices(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
             if value
         ]
     return choices
+
+
+def _pairs(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
+    """Return the pairs of runs that differ on some query, in words with how often they do."""
+    found = Counter(pair for pairs in discordant(entries).values() for pair in pairs)
+    titles = {entry.run.slug: entry.run.title for entry in entries}
+    words = [("", "solved by one run alone")]
+    for pair, count in sorted(found.items()):
+        better, _, worse = pair.partition(APART)
+        text = f"{_clip(titles[better], 40)} solved, {_clip(titles[worse], 40)} did not ({count})"
+        words.append((pair, text))
+    return {"pair": words}
 
 
 def _seen(value: Any) -> Any:

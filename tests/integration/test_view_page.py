@@ -51,7 +51,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     gallery.mixed(folder / "one", 120)
     queries = [gallery.query(number) for number in range(4)]
-    gallery.write_run(folder / "two", queries, map(gallery.solved, queries[:2]))
+    other = gallery.step([True, True, True], move={"machine": "pump", "command": "open v2"})
+    steps = (gallery.step([False, True, True]), other)
+    answers = [gallery.solved(queries[0]), gallery.solved(queries[1], steps=steps)]
+    gallery.write_run(folder / "two", queries, answers)
     return folder
 
 
@@ -262,7 +265,7 @@ def test_a_line_of_a_megabyte_does_not_freeze_the_page(open_page, live: str) -> 
 SEARCHES = (
     "?show=lost", "?safe=no&sort=-id", "?text=the+pump", "?label=leak&level=level2&sort=turns",
     "?run=one&sort=outcome&page=2", "?show=invalid", "?text=nothing", "?kind=safety+violation",
-    "?sort=-label&page=2",
+    "?sort=-label&page=2", "?pair=two%2Cone",
 )  # fmt: skip
 
 
@@ -288,6 +291,27 @@ def test_files_filter_as_the_server_does(open_page, live: str, files: str) -> No
     page.wait_for_function("document.body.dataset.shown === '?show=lost'")
     server.goto(f"{live}index.html{SEARCHES[0]}")
     assert page.evaluate(read) == server.evaluate(read)
+
+
+def test_a_discordant_query_is_read_side_by_side(open_page, live: str, files: str) -> None:
+    for url in (live, files):
+        page = open_page(f"{url}index.html")
+        page.select_option("select[name=pair]", "two,one")
+        page.wait_for_url("**/index.html?pair=two%2Cone")
+        page.locator("tbody tr").nth(1).wait_for(state="detached")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/same/*/toy-1-abc-7-1.html?pair=two%2Cone")
+        assert page.locator(".lane").count() == 2
+        page.locator("#parts a").click()
+        assert (
+            page.locator(".step.here h3").inner_text()
+            == page.locator("#parts a").inner_text().capitalize()
+        )
+        assert page.locator(".step.here.apart").count() == 1
+        assert page.locator(".step.apart mark").count() > 0
+        page.keyboard.press("Escape")
+        page.wait_for_url("**/index.html?pair=two%2Cone")
 
 
 def test_files_are_read_with_the_keyboard_too(open_page, files: str) -> None:

@@ -11,7 +11,7 @@ const slot = (name, from = document) => one(`[data-slot="${name}"]`, from);
 
 // ---- lists: a search (query string) becomes rows
 
-const NAMES = ["show", "safe", "run", "label", "level", "kind", "text", "sort", "page"];
+const NAMES = ["show", "safe", "run", "label", "level", "kind", "pair", "text", "sort", "page"];
 
 function read(search) {
   const given = new URLSearchParams(search);
@@ -40,6 +40,7 @@ function choose(found, wanted) {
   found.entries.forEach((entry, place) => {
     if (!entry.show.includes(wanted.show) || !entry.safe.includes(wanted.safe)) return;
     for (const name of ["run", "label", "level", "kind"]) if (wanted[name] && entry[name] !== wanted[name]) return;
+    if (wanted.pair && !entry.pairs.includes(wanted.pair)) return;
     if (text && !entry.text.includes(text)) return;
     places.push(place);
   });
@@ -50,6 +51,9 @@ function choose(found, wanted) {
   }
   return places.map((place) => found.entries[place]);
 }
+
+// of a pair of runs, the page with both episodes
+const target = (entry, wanted) => (wanted.pair && entry.same) || entry.path;
 
 // inference.wilson and inference.clustered
 function wilson(successes, n, z = 1.959964) {
@@ -112,8 +116,9 @@ async function show_static(search) {
   wanted.page = Math.min(wanted.page, pages);
   const start = (wanted.page - 1) * found.rows;
   // rows are written by the template that writes a server's: escaped there
-  slot("rows").innerHTML = chosen.slice(start, start + found.rows).map((entry) => entry.row).join("");
-  for (const link of all(".c-id a", slot("rows"))) link.setAttribute("href", link.getAttribute("href") + write(wanted));
+  const shown = chosen.slice(start, start + found.rows);
+  slot("rows").innerHTML = shown.map((entry) => entry.row).join("");
+  all(".c-id a", slot("rows")).forEach((link, place) => link.setAttribute("href", target(shown[place], wanted) + write(wanted)));
   slot("empty").hidden = chosen.length > 0;
   slot("pager").hidden = pages === 1;
   slot("page").textContent = wanted.page;
@@ -202,7 +207,7 @@ function step(by) {
 }
 
 function step_lost(by) {
-  if (kind === "episode") {
+  if (kind !== "list") {
     const link = one(`[data-go="${by > 0 ? "after" : "before"}"]`);
     if (link && !link.hidden) location.href = link.href;
     return;
@@ -242,15 +247,16 @@ async function show_all(link) {
 async function follow_search() {
   if (live || kind === "list" || !location.search) return;
   for (const link of all("[data-up]")) link.search = location.search;
-  if (kind !== "episode") return;
-  const chosen = choose(await entries(), read(location.search));
-  const place = chosen.findIndex((entry) => entry.path === document.body.dataset.path);
+  const wanted = read(location.search);
+  if (kind === "same" ? !wanted.pair : kind !== "episode") return;
+  const chosen = choose(await entries(), wanted);
+  const place = chosen.findIndex((entry) => (kind === "same" ? entry.same : entry.path) === document.body.dataset.path);
   if (place < 0) return;
   const lost = (entry) => entry.show.includes("lost");
   for (const [name, entry] of [["before", chosen.slice(0, place).findLast(lost)], ["after", chosen.slice(place + 1).find(lost)]]) {
     const link = one(`[data-go="${name}"]`);
     link.hidden = !entry;
-    if (entry) link.setAttribute("href", root + entry.path + location.search);
+    if (entry) link.setAttribute("href", root + target(entry, kind === "same" ? wanted : {}) + location.search);
   }
 }
 

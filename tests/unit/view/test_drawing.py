@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 
+import pytest
+
 from netarena.picture import Change, Link, Mark, Node, Topology
-from netarena.view.drawing import MOST_PAIRS, ROW_NODES, lines, plan
+from netarena.view.drawing import MOST_PAIRS, ROW_NODES, lines, marked, plan
 
 
 def test_nodes_stand_in_rows_that_are_not_too_wide() -> None:
@@ -40,6 +42,23 @@ def test_odd_topologies_are_drawn() -> None:
     drawn = plan(Topology(title="", nodes=(alone, alone), links=(), pairs=pairs))
     assert len(drawn.boxes) == 1
     assert (len(drawn.arcs), drawn.left) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "new"),
+    [
+        ("ip route add 10.0.0.1", "ip route add 10.0.0.1", ""),
+        ("ip route del 10.0.0.1", "ip route add 10.0.0.1", "del"),
+        ("", "ip", ""),
+        ("a\nb\n" * 60 + "c\n", "a\nb\n" * 60 + "d\n", "c\n"),
+        ("a\n" * 400, "b\n" * 400, ""),
+    ],
+    ids=["equal", "a word", "empty", "a line", "too long"],
+)
+def test_pieces_that_another_text_lacks_are_marked(text: str, other: str, new: str) -> None:
+    pieces = marked(text, other)
+    assert "".join(piece for _, piece in pieces) == text
+    assert "".join(piece for alike, piece in pieces if not alike) == new
 
 
 def test_lines_of_a_difference() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from netarena.inference import wilson
@@ -42,6 +44,30 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
 )
 def test_a_selection_chooses(entries: list[Entry], parameters, numbers) -> None:
     assert [entry.number for entry in Selection.read(parameters).choose(entries)] == list(numbers)
+
+
+def test_a_pair_of_runs_has_what_the_first_one_alone_solved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
+    queries = [gallery.query(number) for number in range(4)]
+    answers = {"a": (1, 1, 0, 0), "b": (1, 0, 1, 0)}
+    for name, right in answers.items():
+        episodes = [
+            (gallery.solved if good else gallery.lost)(query)
+            for query, good in zip(queries, right, strict=True)
+        ]
+        gallery.write_run(tmp_path / name, queries, episodes)
+    library = Library([tmp_path])
+    library.catch_up()
+
+    def paths(pair: str) -> list[str]:
+        return [entry.path for entry in Selection.read({"pair": pair}).choose(library.entries)]
+
+    assert paths("a,b") == ["episode/b/toy-1-abc-7-1.html"]
+    assert paths("b,a") == ["episode/a/toy-1-abc-7-2.html"]
+    assert paths("a,a") == paths("a") == paths("nobody,b") == []
+    assert Selection.read({"pair": "a,b", "text": "x"}).search() == "?pair=a%2Cb&text=x"
 
 
 def test_orders(entries: list[Entry]) -> None:
