@@ -34,6 +34,9 @@ from netarena.ticket import TICKET_TURNS, Briefing
 
 SEED_BITS = 64
 
+#: keys that AgentBeats' Quick Submit adds to each config, with the only values that are taken
+_ONE_SHARD = {"num_shards": 1, "shard_index": 0}
+
 log = logging.getLogger(__name__)
 
 
@@ -130,6 +133,7 @@ class Config(Record):
         """
         if not isinstance(values, dict):
             raise ConfigError("config", f"must be a JSON object, not {type(values).__name__}")
+        values = _without_shards(values)
         known = sorted(cls.model_fields)
         for key in values:
             if key not in known:
@@ -142,7 +146,10 @@ class Config(Record):
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in ("config", *first["loc"]))
             message = str(first["msg"]).removeprefix("Value error, ")
-            raise ConfigError(where, f"{message}, not {_short(first['input'])}") from None
+            given = _short(first["input"])
+            repeated = isinstance(first["input"], str) and given in message
+            told = message if repeated else f"{message}, not {given}"
+            raise ConfigError(where, told) from None
         if (
             config.start_index is not None
             and config.end_index is not None
@@ -225,3 +232,20 @@ def _holds_any(folder: Path) -> bool:
 def _short(value: Any, limit: int = 60) -> str:
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _without_shards(values: dict[str, Any]) -> dict[str, Any]:
+    """Return ``values`` without the two keys that AgentBeats' Quick Submit adds to each config.
+
+    Several shards would be several assessments, of which a leaderboard reads one summary only.
+    Raises ConfigError for more than one shard.
+    """
+    for key, allowed in _ONE_SHARD.items():
+        given = values.get(key, allowed)
+        if given != allowed or isinstance(given, bool):
+            raise ConfigError(
+                f"config.{key}",
+                f"must be {allowed}, not {_short(given)}: an assessment is not split into shards; "
+                "set num_shards: 1 in quick-submit.yml",
+            )
+    return {key: value for key, value in values.items() if key not in _ONE_SHARD}

@@ -17,6 +17,9 @@ from netarena.a2a.request import check_url
 from netarena.errors import ConfigError
 
 PREFIX = "NETARENA_HEADERS_"
+SEED, SECRETS = "NETARENA_SEED", "GREEN_SECRETS_JSON"
+#: of ``GREEN_SECRETS_JSON``, the first one wins
+_SEED_KEYS = ("netarena_seed", "holdout_key")
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _DEFAULT_PORT = {"http": 80, "https": 443}
 
@@ -90,3 +93,29 @@ def _parse(name: str, text: str) -> Credential:
             raise wrong
     check_url(url, f"{name}.url")
     return Credential(url, headers)
+
+
+def read_seed_secret(environ: Mapping[str, str]) -> str | None:
+    """Return the secret that makes seeds: ``NETARENA_SEED``, else that of ``GREEN_SECRETS_JSON``.
+
+    AgentBeats' Quick Submit calls a leaderboard's secrets ``GREEN_SECRETS_JSON``: a JSON object of
+    texts, here with ``netarena_seed`` or ``holdout_key``. Raises ConfigError for anything else. No
+    message holds a value.
+    """
+    if secret := environ.get(SEED):
+        return secret
+    text = environ.get(SECRETS, "").strip()
+    if not text:
+        return None
+    try:
+        secrets = json.loads(text)
+    except (ValueError, RecursionError):
+        secrets = None
+    if not isinstance(secrets, dict):
+        raise ConfigError(SECRETS, 'must be a JSON object, such as {"netarena_seed": "..."}')
+    for key in _SEED_KEYS:
+        if key in secrets:
+            if not isinstance(secrets[key], str) or not secrets[key].strip():
+                raise ConfigError(f"{SECRETS}.{key}", "must be text that is not empty")
+            return str(secrets[key])
+    return None

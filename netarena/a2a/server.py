@@ -30,7 +30,7 @@ from starlette.applications import Starlette
 
 from netarena.a2a.card import CardText
 from netarena.a2a.client import A2AAgent
-from netarena.a2a.credential import Credential, load_credentials, variable
+from netarena.a2a.credential import Credential, load_credentials, read_seed_secret, variable
 from netarena.a2a.network import Network
 from netarena.a2a.purple import serve_agent
 from netarena.a2a.request import EvalRequest, Place, check_url, derive_seed, read_config
@@ -167,7 +167,8 @@ def serve(  # noqa: PLR0913 -- the settings of a service
 ) -> None:
     """Run a green agent until SIGTERM or SIGINT.
 
-    ``environ`` may hold ``NETARENA_SEED`` and ``NETARENA_HEADERS_<ROLE>``. ``ready`` is told the
+    ``environ`` may hold ``NETARENA_SEED`` (or ``GREEN_SECRETS_JSON``) and
+    ``NETARENA_HEADERS_<ROLE>``. ``ready`` is told the
     URL once the service listens; port 0 takes a free one. Raises ConfigError, before anything is
     served, also when the sandbox lacks a protection and ``allow_unsandboxed`` is false.
     """
@@ -186,6 +187,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
                 "or serve with --allow-unsandboxed",
             )
     credentials = load_credentials(environ)
+    seed_secret = read_seed_secret(environ)
     defaults = application.defaults(environ)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -200,7 +202,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
         allow_link_local=allow_link_local,
         card_url=card_url,
         fallback_url=url_of(listener),
-        seed_secret=environ.get("NETARENA_SEED"),
+        seed_secret=seed_secret,
         credentials=credentials,
         defaults=defaults,
     )

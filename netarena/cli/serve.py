@@ -64,8 +64,8 @@ def command(  # noqa: PLR0913 -- one argument per option
 ) -> None:
     """Serve the green agent of APP until SIGTERM or Ctrl-C.
 
-    NETARENA_SEED (a secret text) makes every task's seed; NETARENA_HEADERS_<ROLE> holds headers
-    for a participant.
+    NETARENA_SEED (a secret text) makes every task's seed; without it, netarena_seed in
+    GREEN_SECRETS_JSON does. NETARENA_HEADERS_<ROLE> holds headers for a participant.
     """
     open_log("%(asctime)s %(levelname)s %(name)s: %(message)s")
     tell_more("netarena")

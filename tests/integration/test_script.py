@@ -101,6 +101,18 @@ def test_an_unknown_set_is_refused(machine):
     assert done.returncode == 2
 
 
+@pytest.mark.parametrize("number", ["x", "0", "1.5", ""])
+def test_the_demo_keeps_results_when_it_rejects_a_number(machine, number):
+    kept = machine / "netarena-runs" / "demo-malt" / "kept"
+    kept.mkdir(parents=True)
+    done = call(machine, "scripts/demo", "malt", number)
+    assert done.stderr == (
+        f"demo: QUERIES PER LABEL: must be a whole number from 1 to 99999, not '{number}'\n"
+    )
+    assert done.returncode == 2
+    assert kept.exists()
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_are_executable_bash(script):
     path = ROOT / script

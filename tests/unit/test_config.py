@@ -75,3 +75,16 @@ def test_any_junk_is_accepted_or_one_line(values: dict[str, Any]) -> None:
     else:
         shown = ""
     assert shown.isprintable()
+
+
+def test_one_shard_of_quick_submit_is_taken_and_several_are_refused():
+    assert Config.parse({"num_shards": 1, "shard_index": 0}) == Config.parse({})
+    for key, value in (("num_shards", 4), ("shard_index", 1), ("num_shards", True)):
+        with pytest.raises(ConfigError, match=rf"config\.{key}: must be \d, not .*quick-submit"):
+            Config.parse({key: value})
+
+
+def test_a_message_tells_a_wrong_value_once():
+    with pytest.raises(ConfigError) as caught:
+        Config.parse({"complexity_level": "level9"})
+    assert str(caught.value).count("level9") == 1

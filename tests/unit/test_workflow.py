@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from netarena.a2a.credential import read_seed_secret
 from netarena.application import load
 from netarena.scenario import compose, read_scenario
 
@@ -132,3 +133,33 @@ def test_the_leaderboards_scenario_becomes_a_compose_file():
     made = compose(read_scenario(ROOT / "scenarios" / "leaderboard" / "scenario.toml"))
     images = {service["image"] for service in made["services"].values()}
     assert images == {f"ghcr.io/OWNER/netarena-{name}:0.1.0" for name in ("malt", "purple")}
+
+
+def test_the_leaderboards_amber_scenario_binds_what_its_manifests_have():
+    path = ROOT / "scenarios" / "leaderboard" / "scenario.json5"
+    made = json.loads(re.sub(r"^//.*", "", path.read_text(), flags=re.MULTILINE))
+    gateway = made["components"]["gateway"]["config"]
+    assert gateway["assessment_config"] == read_scenario(path.with_suffix(".toml")).config
+    assert gateway["participant_roles"]["purple1"] == load("malt").role
+    for name, manifest in (("green", "malt"), ("malt_operator", "purple")):
+        component = made["components"][name]
+        assert component["manifest"] == f"./{manifest}.json5"
+        text = (ROOT / "scenarios" / "amber" / f"{manifest}.json5").read_text()
+        schema = json.loads(re.sub(r"^//.*", "", text, flags=re.MULTILINE))["config_schema"]
+        assert component["config"] == {key: f"${{config.{key}}}" for key in schema["required"]}
+        properties = made["config_schema"]["properties"]
+        assert {key: properties[key] for key in schema["properties"]} == schema["properties"]
+    assert made["exports"] == {"results": "#gateway.results"}
+
+
+def test_quick_submit_hands_the_seed_secret_to_the_green_agent():
+    folder = ROOT / "scenarios" / "leaderboard" / ".github" / "workflows"
+    job = yaml.safe_load((folder / "quick-submit.yml").read_text())["jobs"]["assess"]
+    assert job["with"] == {"num_shards": 1}
+    secrets = job["secrets"]["GREEN_SECRETS_JSON"].replace(
+        "${{ toJSON(secrets.NETARENA_SEED) }}", '"s3cret"'
+    )
+    assert read_seed_secret({"GREEN_SECRETS_JSON": secrets}) == "s3cret"
+    # what the workflow adds to each config
+    board = read_scenario(ROOT / "scenarios" / "malt" / "leaderboard.toml").config
+    load("malt").config_type.parse({**board, "shard_index": 0, "num_shards": 1})

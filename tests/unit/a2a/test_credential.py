@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from netarena.a2a.credential import Credential, load_credentials, variable
+from netarena.a2a.credential import Credential, load_credentials, read_seed_secret, variable
 from netarena.errors import ConfigError
 
 SECRET = "k-123"
@@ -72,3 +72,28 @@ def test_what_is_none_is_refused_without_being_repeated(text):
         load_credentials({"NETARENA_HEADERS_X": text})
     assert "NETARENA_HEADERS_X" in str(caught.value)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "secret"),
+    [
+        ({}, None),
+        ({"GREEN_SECRETS_JSON": " "}, None),
+        ({"GREEN_SECRETS_JSON": '{"other": "x"}'}, None),
+        ({"GREEN_SECRETS_JSON": '{"netarena_seed": "s3cret"}'}, "s3cret"),
+        ({"GREEN_SECRETS_JSON": '{"holdout_key": "h", "netarena_seed": "s"}'}, "s"),
+        ({"GREEN_SECRETS_JSON": '{"holdout_key": "h"}'}, "h"),
+        ({"GREEN_SECRETS_JSON": '{"netarena_seed": "s"}', "NETARENA_SEED": "own"}, "own"),
+    ],
+)
+def test_a_leaderboards_secrets_hold_the_seed_secret(environ, secret):
+    assert read_seed_secret(environ) == secret
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "[]", '"s3cret"', '{"netarena_seed": 7}', '{"netarena_seed": " "}']
+)
+def test_secrets_that_cannot_be_read_are_refused_without_their_values(text):
+    with pytest.raises(ConfigError, match="GREEN_SECRETS_JSON") as caught:
+        read_seed_secret({"GREEN_SECRETS_JSON": text})
+    assert "s3cret" not in str(caught.value)

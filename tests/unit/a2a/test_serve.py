@@ -35,6 +35,16 @@ def test_without_a_protection_it_refuses_and_says_which(served, tmp_path):
     assert not served
 
 
+def test_a_service_of_a_leaderboard_draws_seeds_from_its_secrets(served, tmp_path, monkeypatch):
+    told = {}
+    monkeypatch.setattr(
+        netarena.a2a.server, "create_app", lambda application, **options: told.update(options)
+    )
+    secrets = '{"netarena_seed": "s3cret"}'
+    serve(Toy(), port=0, out=tmp_path, environ={"GREEN_SECRETS_JSON": secrets})
+    assert told["seed_secret"] == "s3cret"
+
+
 def test_the_operators_word_reaches_the_application(served, tmp_path):
     application = Unprotected()
     assert not application.unsandboxed
