@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.responses import JSONResponse
+
 from netarena.application import load
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, one_line
 
 try:
     from openenv.core.env_server import create_app
@@ -94,6 +96,12 @@ class Training(Environment[Reply, Prompt, Turns]):
         """Raises ConfigError where the episode is over. Each application has time limits of its
         own, and ``timeout_s`` is not one of them."""
         del timeout_s, kwargs
+        if self._task < 0:
+            raise ConfigError(
+                "step",
+                "no episode has begun: plain HTTP requests share no session; connect to /ws and "
+                "reset first",
+            )
         acted = self._seat.act(action.text)
         step_count = self._turns.step_count + 1
         self._turns = Turns(
@@ -136,7 +144,7 @@ def build(  # noqa: PLR0913 -- what a server is made with
         return Training(application, values, rewards, training=training)
 
     make().close()
-    return create_app(
+    app = create_app(
         make,
         Reply,
         Prompt,
@@ -146,3 +154,11 @@ def build(  # noqa: PLR0913 -- what a server is made with
         ),
         state_cls=Turns,
     )
+    app.add_exception_handler(ConfigError, _refuse)
+    return app
+
+
+async def _refuse(request: Any, error: Exception) -> JSONResponse:
+    """Answer a request that cannot be taken in one line, without a traceback."""
+    del request
+    return JSONResponse({"detail": one_line(str(error))}, status_code=400)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import re
 import signal
 import subprocess
@@ -14,6 +16,17 @@ server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 try:
     line = server.stderr.readline()
     url = re.search(r"OpenEnv at (http://\S+?)/?$", line.strip())[1]
+    for path, body, words in (
+        ("/step", {"action": {"text": "jump"}}, "connect to /ws"),
+        ("/reset", {"seed": 3, "task": -7}, "task"),
+    ):
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        told = json.load(answer)["detail"]
+        assert (answer.status, "\n" in told) == (400, False), told
+        assert words in told, told
+        connection.close()
     with (
         GenericEnvClient(base_url=url).sync() as one,
         GenericEnvClient(base_url=url).sync() as other,
