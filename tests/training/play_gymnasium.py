@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 
@@ -62,6 +63,20 @@ def check(name: str, **given) -> None:
     serial.reset(seed=3)
     assert all(serial.step(("Nothing.", "Nothing."))[1] < 0)
     serial.close()
+    if name == "App-v0":
+        apart = gymnasium.make_vec(
+            f"NetArena/{name}",
+            2,
+            vectorization_mode="async",
+            vector_kwargs={"shared_memory": False},
+            **given,
+        )
+        begun, _ = apart.reset(seed=3)
+        assert begun[0].startswith(started[0][:20])
+        assert begun[1] != begun[0]
+        assert len({os.getpid(), *(process.pid for process in apart.processes)}) == 3
+        assert all(apart.step(("Nothing.", "Nothing."))[1] < 0)
+        apart.close()
 
 
 # the toy draws all queries up to the one that is asked
