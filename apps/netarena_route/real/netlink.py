@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -419,20 +419,32 @@ def learnt_neighbours(netlink: Netlink) -> list[Message]:
     return found
 
 
-def renew_neighbours(netlink: Netlink) -> None:
-    """Make the permanent neighbours anew: their age tells when each was last used."""
+def neighbours_without_arp(netlink: Netlink) -> set[tuple[int, bytes]]:
+    """Link and address of each neighbour that is known without ARP.
+
+    The kernel makes such entries itself: for a host that hears of its own unreachable target, one
+    of ``0.0.0.0`` on ``lo``.
+    """
+    return {
+        (index, told[_NDA_DST]) for index, state, _, told in _neighbours(netlink) if state & _NOARP
+    }
+
+
+def renew_neighbours(netlink: Netlink, kept: Collection[tuple[int, bytes]] = ()) -> None:
+    """Make the permanent neighbours anew, and those without ARP that are ``kept``: their age tells
+    when each was last used. Others without ARP are deleted."""
     found = []
     for index, state, flags, told in _neighbours(netlink):
-        if state & _PERMANENT:
-            body = _NEIGHBOUR.pack(socket.AF_INET, index, state, flags, 0)
-            named = attribute(_NDA_DST, told[_NDA_DST])
-            kept = (
+        if not state & (_PERMANENT | _NOARP):
+            continue
+        body = _NEIGHBOUR.pack(socket.AF_INET, index, state, flags, 0)
+        named = attribute(_NDA_DST, told[_NDA_DST])
+        found.append(Message(DELNEIGH, body + named))
+        if state & _PERMANENT or (index, told[_NDA_DST]) in kept:
+            rest = (
                 attribute(one, told[one]) for one in (_NDA_LLADDR, _NDA_PROTOCOL) if one in told
             )
-            found += [
-                Message(DELNEIGH, body + named),
-                Message(NEWNEIGH, body + named + b"".join(kept), CREATE),
-            ]
+            found.append(Message(NEWNEIGH, body + named + b"".join(rest), CREATE))
     netlink.send(found)
 
 

@@ -20,6 +20,7 @@ from netarena_route.real.netlink import (
     Netlink,
     forget_neighbours,
     learnt_neighbours,
+    neighbours_without_arp,
     renew_neighbours,
 )
 from netarena_route.real.shadow import Shadow
@@ -54,7 +55,9 @@ class Records:
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Whatever is measured within leaves nothing."""
-        neighbours = [learnt_neighbours(one) for one in self._netlinks]
+        neighbours = [
+            (learnt_neighbours(one), neighbours_without_arp(one)) for one in self._netlinks
+        ]
         with contextlib.ExitStack() as stack:
             for shadow in self._shadows:
                 stack.callback(shadow.lift)
@@ -62,7 +65,7 @@ class Records:
             self._connections.watch()
             stack.callback(self._connections.forget)
             yield
-        for netlink, before in zip(self._netlinks, neighbours, strict=True):
+        for netlink, (learnt, without_arp) in zip(self._netlinks, neighbours, strict=True):
             forget_neighbours(netlink)
-            netlink.send(before)
-            renew_neighbours(netlink)
+            netlink.send(learnt)
+            renew_neighbours(netlink, without_arp)
