@@ -274,11 +274,16 @@ class Route(Reactive):
 
     def scene(self, query_: Query) -> Scene:
         """What of a query's world its evidence rests on."""
+        faulty = frozenset(fault.machine for fault in query.faults_of(query_))
+        if _is_backbone(query_):
+            return Scene(roles=backbone.roles(query_), faulty=faulty)
+        world = _world(query_)
+        locked = (host.name for host in world.hosts if host.commands)
         return Scene(
-            roles=backbone.roles(query_) if _is_backbone(query_) else _roles(query_),
-            faulty=frozenset(fault.machine for fault in query.faults_of(query_)),
-            reserve=frozenset() if _is_backbone(query_) else frozenset(_world(query_).reserve),
-            endpoints=() if _is_backbone(query_) else _world(query_).endpoints,
+            roles=_roles(query_),
+            faulty=faulty,
+            locked=frozenset((*world.reserve, *locked)) if world.reserve else frozenset(),
+            endpoints=world.endpoints,
         )
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:

@@ -12,8 +12,8 @@ the agent's sandbox (``reader``), and closes it. What is read there and is no fe
 
 Everything else is a trace. Which entries a machine has, and how many, is a symptom or a form, so
 traces are compared among machines that have the same kinds of entries (``_kind``). Forms are of
-machines in reserve, which are kept back by intent, and of hosts that hold a fault: the shapes of
-what is set there, without names, addresses and numbers.
+hosts that are kept back by intent or keep others back, and of hosts that hold a fault: the shapes
+of what is set there, without names, addresses and numbers.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Scene:
     roles: Mapping[str, str]
     #: machines that hold a fault
     faulty: frozenset[str]
-    #: hosts that are kept back by intent
-    reserve: frozenset[str] = frozenset()
+    #: hosts that are kept back by intent, or keep others back
+    locked: frozenset[str] = frozenset()
     #: rows and columns of the state's matrix, if it has one
     endpoints: Sequence[str] = ()
 
@@ -137,8 +137,8 @@ def examine(
     unreplied = _unreplied(readings)
     for name, own in traces.items():
         own[f"{RULE}unreplied"] = unreplied.get(name, 0.0)
-    locked = [name for name in scene.roles if name in scene.reserve | scene.faulty]
-    forms = {name: dict(_forms(readings[name])) for name in locked} if scene.reserve else {}
+    shaped = [name for name in scene.roles if name in scene.locked | scene.faulty]
+    forms = {name: dict(_forms(readings[name])) for name in shaped} if scene.locked else {}
     size = len(scene.endpoints or scene.roles)
     whole = {"observe_s": median(spent_s) / size**2} if spent_s else {}
     rounds = [own["echo.sent_per_peer"] for own in echoes.values() if own]

@@ -26,7 +26,7 @@ from netarena_route.world.path import Plan
 #: beside the lock that is like a fault: so many methods, each for two locks
 _COVERS = 2
 #: hosts, not in reserve, of which each has a lock for one that is; and methods tried for each host
-_SOME_HOSTS = 8
+_SOME_HOSTS = 3
 _HOST_TRIES = 5
 #: draws before a network is said to have no site for a lock
 _TRIES = 24
@@ -73,16 +73,20 @@ def draw_locks(
     likenesses = [drawn.add(*_LIKE.get(name, name)) for name in wanted if name not in _GENERAL]
     if not any(likenesses) and (likenesses or rng.random() > _GENERAL_CHANCE):
         return None
-    if _SILENT not in wanted and rng.random() < _SILENT_CHANCE:
-        drawn.add(*_SILENT)
     router = [kind for kind, methods in KINDS.items() if methods[0].scope is Scope.ROUTER]
     host = [kind for kind in KINDS if kind not in router]
+    # first, for later there is no room for what closes all pairs of a host, as most faults do
+    for name in rng.sample(world.reserve, NUM_RESERVE):
+        if not drawn.keeps_on(name):
+            any(drawn.add(*drawn.choose(host), on=name) for _ in range(_HOST_TRIES))
+    if _SILENT not in wanted and rng.random() < _SILENT_CHANCE:
+        drawn.add(*_SILENT)
     for _ in range(_COVERS):
         kind, name = drawn.choose(router)
         for _ in range(2):
             drawn.add(kind, name)
-    machines = [name for name in drawn.serving if name != world.router.name][:_SOME_HOSTS]
-    for name in (*rng.sample(machines, len(machines)), *rng.sample(world.reserve, NUM_RESERVE)):
+    machines = [name for name in drawn.serving if name != world.router.name]
+    for name in rng.sample(machines, min(_SOME_HOSTS, len(machines))):
         if not drawn.keeps_on(name):
             any(drawn.add(*drawn.choose(host), on=name) for _ in range(_HOST_TRIES))
     return drawn

@@ -51,7 +51,7 @@ NAMES = ("p1_h1", "p1_h2", "p1_h3")
 SCENE = Scene(
     roles=dict.fromkeys(NAMES, "host"),
     faulty=frozenset({"p1_h2"}),
-    reserve=frozenset({"p1_h3"}),
+    locked=frozenset({"p1_h3"}),
     endpoints=NAMES,
 )
 QUERY = Query(
