@@ -50,7 +50,6 @@ _ATTRIBUTES: Mapping[str, Mapping[int, Sequence[str]]] = {
     "addr": {6: ("preferred", "valid", "created", "updated")},
     "route": {12: ("clients", "last_use", "expires", "error", "used")},
     "neigh": {3: ("confirmed", "used", "updated", "references"), 4: ("probes",)},
-    "rule": {21: ("protocol",)},
     "qdisc": {},
 }  # fmt: skip
 #: places in the headers of these messages
@@ -397,7 +396,8 @@ def _shapes(read: Reading) -> Iterator[str]:
                 attributes
             )
     for header, attributes in read["rule"]:
-        yield f"rule {header[0]} {header[1]}/{header[2]} {_keys(attributes)}"
+        protocol = attributes.get("21")
+        yield f"rule {header[0]} {header[1]}/{header[2]} {_keys(attributes)} protocol {protocol}"
     for header, attributes in read["neigh"]:
         state = int.from_bytes(bytes(header[8:10]), "little")
         if state & 0xC0:  # permanent, or without ARP

@@ -29,6 +29,7 @@ def read(**keys):
 def test_each_machine_of_a_network_is_a_candidate():
     query, found = read(num_switches=3, num_hosts_per_subnet=2)
     machines = [one for one in found.candidates if one.trace]
+    # a role has a digest of what the machine's entries are
     assert {one.role.split()[0] for one in machines} == {"router", "host"}
     assert len(machines) > 7  # those in reserve, too
     faulty = query.actions[0].parameters["machine"]
