@@ -27,6 +27,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import json
+import logging
 import random
 import threading
 from abc import ABC, abstractmethod
@@ -48,6 +50,7 @@ _ATTEMPTS = 10
 _LESSONS = 100
 #: conversations that the heuristic agent remembers; the one asked longest ago is forgotten
 _CONVERSATIONS = 4096
+log = logging.getLogger(__name__)
 _NOTHING = "Thank you for asking. I would rather leave everything as it is."
 
 
@@ -225,6 +228,8 @@ class _Informed(_Scripted):
         super().__init__(brief)
         self._register = Register(brief)
         self._lock = threading.Lock()
+        #: whether the log says that the agent was started for another assessment
+        self._is_told = False
 
     def _answer(self, context: str, prompt: str) -> str:
         del prompt
@@ -237,13 +242,26 @@ class _Informed(_Scripted):
         """What to say to one prompt of a known episode; called by one thread at a time."""
 
     def _stranger(self, context: str) -> str:
-        """What to say in a conversation that is no episode of the assessment."""
+        """What to say in a conversation that is no episode of the assessment.
+
+        Raises AgentFailed: both sides show it at once, and no parser takes it for a reply.
+        """
+        del context
         brief = self._brief
-        return (
-            f"The {self.info.name} agent does not know the context {context}: it was started for "
-            f"{brief.application.name}, role {brief.role}, config {brief.config.shape()}, and a "
-            "seed that must be the assessment's."
+        given = {
+            key: value
+            for key, value in brief.config.model_dump(mode="json", exclude_unset=True).items()
+            if key != "seed"
+        }
+        told = (
+            f"{self.info.name} was started for another assessment: start it with the run's --seed, "
+            f"--role and --set (now {brief.application.name}, {brief.role}, "
+            f"{json.dumps(given)})"
         )
+        if not self._is_told:
+            log.warning("%s", told)
+            self._is_told = True
+        raise AgentFailed(FailureReason.TASK_FAILED, told)
 
 
 class Oracle(_Informed):

@@ -388,6 +388,11 @@ class Application(ABC):
     def check(self, config: Config) -> None:
         """Refuse a config that this machine cannot run: ConfigError says why and what helps."""
 
+    def venue(self, config: Config) -> str:
+        """Name what grades under ``config``, and why, where there is a choice; else nothing."""
+        del config
+        return ""
+
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
         """Config keys that a service takes from its surroundings where a request leaves them out.
 

@@ -9,6 +9,7 @@ is used again without ``resume`` keeps its earlier run below ``earlier-N/``.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import logging
 import math
@@ -51,7 +52,7 @@ from netarena.journal import (
     lock_folder,
     read_journal,
 )
-from netarena.model import Episode, Query
+from netarena.model import Episode, Outcome, Query
 from netarena.opening import Opening
 from netarena.result import Spool, replace_file, replacing, write_document, write_json
 from netarena.slot import Places, Slots
@@ -768,6 +769,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
         raise ConfigError("config.output_file", f"must be none of {', '.join(OWN_NAMES)}")
     names = {role: ids.get(role) or _name(agent) for role, agent in agents.items()}
     await asyncio.to_thread(application.check, config)  # it may ask other machines
+    await _announce(application, config, agents, pump)
     fresh = None
     async with AsyncExitStack() as waited:
         held = waited.enter_context(ExitStack())
@@ -837,6 +839,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                         pump=pump,
                         opening=opening,
                         deadline=deadline,
+                        alone=len(agents) == 1,
                     )
                 )
                 for part, places in zip(parts, joined, strict=True)
@@ -846,6 +849,36 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
         if isinstance(result, AssessmentFailed):
             raise result
     return {role: result for role, result in results.items() if isinstance(result, dict)}
+
+
+async def _announce(
+    application: Application, config: Config, roles: Collection[str], pump: _Pump
+) -> None:
+    """Report what grades, and roles that no leaderboard reads."""
+    venue = await asyncio.to_thread(application.venue, config)
+    for role in roles:
+        if venue:
+            pump.tell("noted", role, f"{role} is graded on {venue}")
+        if warning := _warn_of_role(application, role, alone=len(roles) == 1):
+            pump.tell("noted", role, f"warning: {warning}")
+
+
+def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
+    """Return why results of ``role`` are on no leaderboard; empty where that is known or meant.
+
+    Several participants of a comparison have names of their own; a name that resembles the known
+    role, or one of another application, is a mistake there too.
+    """
+    known = application.role
+    if role == known:
+        return ""
+    alike = role.endswith("_operator") or difflib.get_close_matches(role, [known])
+    if not alone and not alike:
+        return ""
+    return (
+        f"role {role!r} is unknown to {application.name}; leaderboards read {known!r} and do not "
+        f"show this result: did you mean {known!r}?"
+    )
 
 
 def _left(deadline: float | None) -> float:
@@ -1022,9 +1055,11 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     pump: _Pump,
     opening: Opening,
     deadline: float | None,
+    alone: bool,
 ) -> dict[str, Any] | AssessmentFailed:
     """One participant from the card to ``results.json``; its failure is returned, not raised."""
     agent, role = part.agent, part.role
+    failed: set[str] = set()
 
     async def report(query: Query, episode: Episode) -> None:
         record = make_record(application, query, episode)
@@ -1033,6 +1068,10 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         except OSError as error:
             raise AssessmentFailed(f"no record can be written: {error.strerror}") from None
         part.allowance.take(2 * size)  # in the spool and in the results
+        if not failed and episode.outcome is Outcome.AGENT_FAILED:
+            failed.add(role)
+            reason = one_line(without_folders(f"{episode.reason}: {episode.detail}"), WHY_CHARS)
+            pump.tell("noted", role, f"first failure of {role}: {reason}")
         pump.tell("graded", role, record)
 
     if _left(deadline) <= 0:
@@ -1067,6 +1106,8 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     summary = summarise(
         application, config, told, graded.episodes, graded.not_run, replaced=len(part.past.replaced)
     )
+    if warning := _warn_of_role(application, role, alone=alone):
+        summary["warnings"] = [warning]
     pump.tell("summarised", role, summary)
     # to the end, even when cancelled: the spool must not be closed under the thread
     try:

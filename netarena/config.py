@@ -8,6 +8,7 @@ only says how many queries are drawn, so that a run can be extended.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import logging
@@ -27,7 +28,7 @@ from pydantic import (
     field_validator,
 )
 
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, one_line
 from netarena.model import JsonValue, Record
 from netarena.prompts import PromptStyle
 from netarena.ticket import TICKET_TURNS, Briefing
@@ -137,7 +138,12 @@ class Config(Record):
         known = sorted(cls.model_fields)
         for key in values:
             if key not in known:
-                raise ConfigError(f"config.{key}", f"unknown key; known are {', '.join(known)}")
+                near = difflib.get_close_matches(str(key), known, 1)
+                guess = f"did you mean {near[0]!r}? Known" if near else "known"
+                raise ConfigError(
+                    f"config.{one_line(str(key), 60)}",
+                    f"unknown key; {guess} are {', '.join(known)}",
+                )
         if values.get("briefing") == Briefing.TICKET in cls.BRIEFINGS:
             values = {**cls.IN_TICKETS, **values}
         try:

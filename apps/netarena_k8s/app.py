@@ -287,9 +287,22 @@ class Kubernetes(Reactive):
     def check(self, config: Config) -> None:
         shop = cast("KubernetesConfig", config)
         diagnosis.check(shop)
+        if shop.require_cluster and shop.cluster == EMBEDDED:
+            raise ConfigError(
+                "config.require_cluster",
+                f"refuses {self.venue(shop)}; name a context with cluster, or serve with "
+                "KUBECONFIG set to a file that can be read",
+            )
         real.check(shop)
         if (taken := self._taken(shop)) is not None:
             raise ConfigError("namespace", taken)
+
+    def venue(self, config: Config) -> str:
+        """The cluster, and why it is the embedded one where ``KUBECONFIG`` names another."""
+        shop = cast("KubernetesConfig", config)
+        if shop.cluster != EMBEDDED:
+            return f"the cluster {shop.cluster}"
+        return f"the embedded cluster{real.why_embedded(os.environ)}"
 
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
         """Where KUBECONFIG is readable, the cluster that it names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, StrictInt, ValidationInfo, field_validator
+from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validator
 
 from netarena.config import shapes
 from netarena.label import FaultConfig
@@ -38,6 +38,8 @@ class KubernetesConfig(FaultConfig):
     num_apps: tuple[_Size, _Size] | None = shapes(default=None)
     #: ``embedded``, or the context of a kubeconfig
     cluster: str = EMBEDDED
+    #: refuses the embedded cluster
+    require_cluster: StrictBool = False
     #: on a real cluster: one that all episodes take turns in; none: one for each episode
     namespace: str | None = Field(default=None, pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
     #: on a real cluster: what runs in the pods, stand-ins or Online Boutique itself

@@ -504,6 +504,9 @@ class Listener:
     async def planned(self, role: str, total: int) -> None:
         self.heard.append((role, f"planned {total}"))
 
+    async def noted(self, role: str, line: str) -> None:
+        self.heard.append((role, line))
+
     async def graded(self, role: str, record: dict[str, Any]) -> None:
         self.heard.append((role, record["outcome"]))
 
@@ -516,6 +519,53 @@ def test_the_reporter_hears_everything_in_order(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, reporter=listener)
     words = [word for _, word in listener.heard]
     assert words == ["planned 3", "solved", "solved", "solved", "summary"]
+
+
+def test_the_first_failure_of_an_agent_is_reported_at_once_and_once(tmp_path: Path) -> None:
+    def answer(prompt: str, turn: int) -> Any:
+        failing.append(turn)
+        wrong = AgentFailed(FailureReason.TASK_FAILED, "started for another assessment")
+        return open_all(prompt, turn) if len(failing) == 1 else wrong
+
+    failing: list[int] = []
+    listener = Listener()
+    assess(Toy(), Scripted(answer), tmp_path, reporter=listener, num_queries=2)
+    words = [word for _, word in listener.heard]
+    told = f"first failure of {Toy.role}: task_failed: started for another assessment"
+    assert words[1:4] == ["solved", told, "agent_failed"]
+    assert words.count(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("roles", "warned"),
+    [
+        (["toy_operator"], []),
+        (["toy_oprator"], ["toy_oprator"]),
+        (["route_operator"], ["route_operator"]),
+        (["mine"], ["mine"]),
+        (["oracle", "random"], []),  # a comparison
+        (["toy_operator", "toy_operater"], ["toy_operater"]),
+    ],
+)
+def test_a_role_that_no_leaderboard_reads_is_reported_with_the_nearest_name(
+    roles: list[str], warned: list[str], tmp_path: Path
+) -> None:
+    toy, listener = Toy(), Listener()
+    config = toy.config_type.parse({"seed": 7})
+
+    async def run() -> dict[str, dict[str, Any]]:
+        agents = {role: Scripted(open_all) for role in roles}
+        return await conduct(toy, config, agents, out=tmp_path, reporter=listener)
+
+    summaries = asyncio.run(run())
+    assert [role for role, word in listener.heard if word.startswith("warning: ")] == warned
+    for role, summary in summaries.items():
+        if role in warned:
+            (warning,) = summary["warnings"]
+            assert warning.startswith(f"role {role!r} is unknown to toy; ")
+            assert warning.endswith("did you mean 'toy_operator'?")
+        else:
+            assert "warnings" not in summary
 
 
 def test_a_reporter_that_fails_harms_nobody(

@@ -25,7 +25,10 @@ def test_every_key_has_the_contracts_default() -> None:
     ("values", "message"),
     [
         ([], "config: must be a JSON object, not list"),
-        ({"num_querys": 3}, "config.num_querys: unknown key; known are"),
+        (
+            {"num_querys": 3},
+            r"config.num_querys: unknown key; did you mean 'num_queries'\? Known are",
+        ),
         ({"num_queries": 0}, "config.num_queries: .*greater than or equal to 1, not 0"),
         ({"num_queries": "many"}, "config.num_queries: .*'many'"),
         ({"num_queries": 1.5}, "config.num_queries"),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from netarena.errors import ConfigError, EnvironmentFailed
@@ -66,6 +67,16 @@ def check(config: KubernetesConfig) -> None:
     kinds = {app.workload for app in read_checkout(folder).apps} if folder else set()
     if problem := examine(config.cluster, config.namespace, kinds):
         raise ConfigError("config.cluster", f"{config.cluster}: {problem}")
+
+
+def why_embedded(environ: Mapping[str, str]) -> str:
+    """Return a clause that says that ``KUBECONFIG`` is set and names no readable file, or none."""
+    if not environ.get("KUBECONFIG"):
+        return ""
+    with suppress(ConfigError):
+        if current_context(environ["KUBECONFIG"]) is None:
+            return ": KUBECONFIG is set and names no file that can be read"
+    return ""
 
 
 def diagnose(environ: Mapping[str, str]) -> list[Check]:

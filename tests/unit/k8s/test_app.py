@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from netarena.errors import ConfigError
 from netarena.model import AgentInfo, Episode, FailureKind, Outcome, Step
 from netarena_k8s.app import Kubernetes, _result
 from netarena_k8s.cluster import Sight
@@ -162,3 +165,29 @@ def test_one_namespace_is_not_shared_by_two_kinds_of_images() -> None:
     assert app._taken(own.model_copy(update={"namespace": None})) is None
     assert app._taken(own.model_copy(update={"namespace": "other"})) is None
     assert "name another namespace" in (app._taken(own) or "")
+
+
+@pytest.mark.parametrize(
+    ("kubeconfig", "venue"),
+    [
+        (None, "the embedded cluster"),
+        ("missing", "the embedded cluster: KUBECONFIG is set and names no file that can be read"),
+    ],
+)
+def test_the_cluster_that_grades_is_named_and_a_fallback_can_be_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kubeconfig: str | None, venue: str
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    if kubeconfig:
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / kubeconfig))
+    app = Kubernetes()
+    assert app.venue(KubernetesConfig()) == venue
+    assert app.venue(KubernetesConfig(cluster="kind-kind")) == "the cluster kind-kind"
+    monkeypatch.setattr("netarena_k8s.app.diagnosis.check", lambda config: None)
+    app.check(KubernetesConfig())
+    with pytest.raises(ConfigError, match="require_cluster: refuses the embedded cluster"):
+        app.check(KubernetesConfig(require_cluster=True))
+
+
+def test_require_cluster_shapes_no_query() -> None:
+    assert KubernetesConfig(require_cluster=True).shape() == KubernetesConfig().shape()
