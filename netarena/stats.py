@@ -330,6 +330,8 @@ def tell_repeats(
     judge = VERDICTS["solved_safely"]
     right = Counter(episode.query_id for episode in graded if judge(episode))
     table = {}
+    # with as many answers to each query pass^1 is the rate of the summary, and has its interval
+    even = len(set(answers.values())) == 1
     for k in range(1, repeats + 1):
         chances = [
             pass_all(right[key], number, k) for key, number in answers.items() if number >= k
@@ -337,7 +339,11 @@ def tell_repeats(
         table[str(k)] = {
             "queries": len(chances),
             "rate": _mean(chances),
-            "interval": list(clustered(Cluster(chance, 1) for chance in chances)),
+            "interval": list(
+                clustered(Cluster(right[key], number) for key, number in answers.items())
+                if k == 1 and even
+                else clustered(Cluster(chance, 1) for chance in chances)
+            ),
         }
     return {"queries": len(answers), "pass_all": table}
 

@@ -360,6 +360,10 @@ def test_a_summary_of_queries_asked_again_tells_how_steady_the_answers_are():
     assert whole["avg_solved_safely"] == 0.6
     assert whole["pass_all"]["1"]["rate"] == pytest.approx((1 + 0.5 + 0) / 3)
     assert (whole["pass_all"]["2"]["rate"], whole["pass_all"]["2"]["queries"]) == (0.5, 2)
+    # with as many answers to each query pass^1 is the rate of the summary
+    even = summarise(Lamp(), twice, 7, [*episodes, episode(2, repeat=2)], [])
+    assert even["pass_all"]["1"]["rate"] == pytest.approx(even["avg_solved_safely"])
+    assert even["pass_all"]["1"]["interval"] == even["intervals"]["solved_safely"]
     once = summary([episode(number) for number in range(3)])
     assert not {"queries", "pass_all"} & once.keys()
 
