@@ -16,7 +16,7 @@ import click
 
 from netarena.cli.option import SEED, address_options, read_pairs, timeout_option
 from netarena.cli.text import open_streams
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
     from netarena.agent import Agent
@@ -147,9 +147,17 @@ def _serve(  # noqa: PLR0913 -- one argument per option
 ) -> None:
     if strategy is None and model is not None:
         strategy = LANGUAGE[0]
+    if strategy is None:
+        raise ConfigError(
+            "--model",
+            "must be given (or MODEL_NAME set) for a language model; for a scripted agent, "
+            f"--strategy must be one of {', '.join(SCRIPTED)}",
+        )
     if strategy not in STRATEGIES:
-        given = "none given, and no --model" if strategy is None else f"not {strategy!r}"
-        raise ConfigError("--strategy", f"must be one of {', '.join(STRATEGIES)}; {given}")
+        near = suggest(strategy, STRATEGIES)
+        raise ConfigError(
+            "--strategy", f"must be one of {', '.join(STRATEGIES)}, not {strategy!r}{near}"
+        )
     if until_stdin_closes:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
     if strategy in LANGUAGE:

@@ -22,7 +22,7 @@ from importlib.metadata import entry_points
 from typing import ClassVar, Self, TypeAlias
 
 from netarena.config import Config
-from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.errors import ConfigError, EnvironmentFailed, suggest
 from netarena.evidence import Evidence
 from netarena.model import (
     Action,
@@ -626,4 +626,5 @@ def load(name: str) -> Application:
                 ) from None
             return kind()
     known = ", ".join(application_names()) or ", ".join(_OWN_EXTRAS)
-    raise ConfigError("application", f"{name!r} is not one of {known}")
+    near = suggest(name, application_names())
+    raise ConfigError("application", f"{name!r} is not one of {known}{near}")

@@ -14,7 +14,9 @@ exception              at fault                     becomes
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -103,3 +105,9 @@ class AssessmentFailed(NetArenaError):
 
 class AgentSilent(AssessmentFailed):
     """An assessment whose agent answered in no episode: it makes no row, and may be asked anew."""
+
+
+def suggest(given: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'NAME'?`` for the known name nearest to ``given``, else nothing."""
+    near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -16,12 +16,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import click
 
 from netarena.cli.text import open_streams
-from netarena.errors import ConfigError, NetArenaError
+from netarena.errors import ConfigError, NetArenaError, suggest
 
 #: sub-commands in the order of the help: name, module, what it does
 COMMANDS = (
@@ -67,12 +68,12 @@ class _Commands(click.Group):
         return [name for name, _, _ in COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
         for name, module, _ in COMMANDS:
             if name == cmd_name:
                 command: click.Command = import_module(module).command
                 return command
-        return None
+        names = self.list_commands(ctx)
+        raise click.UsageError(f"No such command {cmd_name!r}{suggest(cmd_name, names)}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
@@ -120,7 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     open_streams()
     try:
-        given = None if arguments is None else list(arguments)
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        _refuse_empty_out(given)
         status = cli.main(args=given, prog_name="netarena", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
@@ -143,6 +145,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = f"{error.filename}: " if error.filename is not None else ""
         return _fail(1, f"{name}{error.strerror or type(error).__name__}")
     return status if isinstance(status, int) else 0
+
+
+def _refuse_empty_out(given: list[str]) -> None:
+    """Raise ConfigError for an empty ``--out``, which click reads as the current folder."""
+    if "--out=" in given or ("--out", "") in pairwise(given):
+        raise ConfigError("--out", "must not be empty; name a file or folder, or leave it out")
 
 
 def _drop_output() -> None:

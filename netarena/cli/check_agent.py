@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import time
 import uuid
@@ -223,7 +224,12 @@ def _told(name: str, *, ok: bool, detail: str, remedy: str = "") -> Check:
 
 def _failed(name: str, error: AgentFailed) -> Check:
     remedy = _REMEDIES.get(error.reason, "see its log")
-    if name == "card" and "HTTP" in error.detail:
+    if re.search(r"\bHTTP 40[13]\b", error.detail):
+        remedy = (
+            'give it its key: NETARENA_HEADERS_<ROLE> = {"url": prefix, "headers": {...}}, as '
+            "in docs/wire.md"
+        )
+    elif name == "card" and "HTTP" in error.detail:
         remedy = "give the URL below which /.well-known/agent-card.json is served"
     return Check(
         name=name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,8 +14,11 @@ from typing import Any
 from netarena.a2a.request import check_url
 from netarena.agent import agent_names
 from netarena.assessment import CONFIG_NAME
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, suggest
 from netarena.file import read_text
+
+#: HOST:PORT, a URL without its scheme
+_ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/.*)?")
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,12 @@ class Choice:
                 raise ConfigError("--over-a2a", "is for named agents: a URL is talked to over A2A")
         elif self.agent not in agent_names():
             known = ", ".join(agent_names()) or "none is installed"
-            raise ConfigError("--agent", f"{self.agent!r} is neither a URL nor one of {known}")
+            near = suggest(self.agent or "", agent_names())
+            if _ADDRESS.fullmatch(self.agent or ""):
+                near = f"; did you mean 'http://{self.agent}'?"
+            raise ConfigError(
+                "--agent", f"{self.agent!r} is neither a URL nor one of {known}{near}"
+            )
 
     def stored(self) -> dict[str, Any]:
         """For the run's config."""

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from netarena.assessment import RESULTS_NAME
 from netarena.cli.option import json_option
 from netarena.cli.screen import bounded, show_table
 from netarena.cli.text import json_text
+from netarena.errors import ConfigError
 from netarena.report.leaderboard import Board, Entry, Overall, floors_of, rank
 from netarena.report.markdown import number, percent, plain
 
@@ -20,6 +22,11 @@ from netarena.report.markdown import number, percent, plain
 @json_option("the standings")
 def command(*, files: tuple[Path, ...], as_json: bool) -> None:
     """Rank the result files FILE...: by the public leaderboard's query, and by solved safely."""
+    for file in files:
+        if file.is_dir():
+            raise ConfigError(
+                "FILE", f"{str(file)!r} is a folder; name its result file: {file / RESULTS_NAME}"
+            )
     standings = rank(files)
     for problem in standings.refused:
         click.echo(f"netarena: warning: {problem}; the file is left out", err=True)

@@ -93,6 +93,8 @@ def command(  # noqa: PLR0913 -- one argument per option
         told = from_run(source, folder)
     else:
         app.check(config)
+        total = sum(wanted.values())
+        click.echo(f"netarena: drawing and solving {total} queries of {application}", err=True)
 
         async def write() -> Told:
             async with app:

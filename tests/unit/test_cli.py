@@ -133,6 +133,14 @@ def test_no_command_shows_the_help(capsys):
     ("arguments", "words"),
     [
         (["fly"], "No such command 'fly'"),
+        (["quer"], "No such command 'quer'; did you mean 'queries'?"),
+        (["run", "lamp", "--agent", "orcale"], "; did you mean 'oracle'?"),
+        (
+            ["run", "lamp", "--agent", "localhost:9010"],
+            "; did you mean 'http://localhost:9010'?",
+        ),
+        (["run", "lamp", "--out", ""], "--out: must not be empty"),
+        (["leaderboard", "tests"], "FILE: 'tests' is a folder; name its result file: tests/res"),
         (["run"], "Missing argument 'APP|SCENARIO.toml'"),
         (["run", "lamp", "--colour", "red"], "No such option"),
         (["run", "nix"], "application: 'nix' is not one of"),

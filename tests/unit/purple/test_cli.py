@@ -12,6 +12,10 @@ from netarena.config import Config
 from tests.fake.parrot import Parrot
 
 KNOWN = "plain, react, oracle, noop, random, hostile, blanket, parser, heuristic"
+NO_MODEL = (
+    "--model: must be given (or MODEL_NAME set) for a language model; for a scripted agent, "
+    f"--strategy must be one of {KNOWN.removeprefix('plain, react, ')}"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +35,7 @@ def test_each_strategy_is_an_agent_of_its_name():
     [
         (
             [],
-            f"--strategy: must be one of {KNOWN}; none given, and no --model",
+            NO_MODEL,
         ),
         (
             ["--strategy", "react"],
@@ -55,7 +59,7 @@ def test_each_strategy_is_an_agent_of_its_name():
         ),
         (
             ["--strategy", "cot"],
-            f"--strategy: must be one of {KNOWN}; not 'cot'",
+            f"--strategy: must be one of {KNOWN}, not 'cot'",
         ),
         (
             ["--strategy", "oracle"],
