@@ -66,7 +66,9 @@ def test_the_report_agrees_with_the_results(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Sweeper)
     (one,) = report["participants"]
     results = json.loads((tmp_path / "results.json").read_text())["results"]
-    assert one["summary"] == results[-1]
+    # an unknown role is a warning of the run alone
+    told = {key: value for key, value in results[-1].items() if key != "warnings"}
+    assert one["summary"] == told
     assert one["queries"] == 6
     assert one["agents"] == [{"name": "Sweeper", "base_url": "in-process"}]
     assert list(one["by_level"]) == ["level1", "level2"]
@@ -98,7 +100,7 @@ def test_a_report_flags_queries_that_can_be_solved_unseen(tmp_path, monkeypatch,
     assert f"- Solvable unseen: {words}\n" in render_markdown(report)
     show_result(report["participants"][0])
     assert f"Solvable unseen: {words}.\n" in capsys.readouterr().out
-    assert words in render_html(report, from_run(read_run(tmp_path)))
+    assert words in render_html(report)
     (from_file,) = read_entrants([tmp_path / "results.json"])
     assert words in render_markdown(make_report([from_file]))
 
