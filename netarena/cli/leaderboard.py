@@ -38,8 +38,8 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
     for board in standings.boards:
         _show(board)
     _show_overall(standings.overall)
-    for file in standings.ungraded:
-        click.echo(f"no graded query: {plain(file)}")
+    for name in standings.ungraded:
+        click.echo(f"no graded query: {plain(name)}")
 
 
 def _show(board: Board) -> None:
