@@ -128,7 +128,7 @@ def examine(
 ) -> Evidence:
     """The evidence of what was read of each machine; pure."""
     traces: dict[str, dict[str, float]] = {}
-    echoes = _echoes(scene, readings, state)
+    echoes, rounds = _echoes(scene, readings, state)
     found = {name: dict(_traces(readings[name])) | echoes.get(name, {}) for name in scene.roles}
     kinds = {name: _kind(role, found[name]) for name, role in scene.roles.items()}
     for kind in sorted(set(kinds.values())):
@@ -140,7 +140,6 @@ def examine(
     forms = {name: dict(_forms(readings[name])) for name in shaped} if scene.locked else {}
     size = len(scene.endpoints or scene.roles)
     whole = {"observe_s": median(spent_s) / size**2} if spent_s else {}
-    rounds = [own["echo.sent_per_peer"] for own in echoes.values() if own]
     if rounds:
         whole[f"{RULE}rounds"] = max(rounds)
         whole["echo.spread"] = max(rounds) - median(rounds)
@@ -328,26 +327,30 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
 
 def _echoes(
     scene: Scene, readings: Mapping[str, Reading], state: State
-) -> dict[str, dict[str, float]]:
-    """Echo requests and replies for each pair that works: a symptom cancels out of these."""
+) -> tuple[dict[str, dict[str, float]], list[float]]:
+    """Echo requests and replies of each machine, and requests sent per peer of all machines.
+
+    The former are those of machines whose pairs all work: how many are sent without a route, or
+    arrive though the reply is lost, is a symptom.
+    """
     rows = state.get("matrix") if isinstance(state, dict) else None
     if not isinstance(rows, list) or not scene.endpoints:
-        return {}
-    matrix = [[mark == "1" for mark in str(row)] for row in rows]
+        return {}, []
     found: dict[str, dict[str, float]] = {}
+    sent: list[float] = []
+    peers = len(rows) - 1
     for place, name in enumerate(scene.endpoints):
         if name not in readings:
             continue
         counts = _snmp(readings[name]["proc"]["snmp"])
-        answered = sum(works for other, works in enumerate(matrix[place]) if other != place)
-        asked = sum(row[place] for other, row in enumerate(matrix) if other != place)
-        own = {"echo.sent_per_peer": counts.get("OutEchos", 0.0) / (len(matrix) - 1)}
-        if answered:
-            own["echo.replies_per_pair"] = counts.get("InEchoReps", 0.0) / answered
-        if asked:
-            own["echo.requests_per_pair"] = counts.get("InEchos", 0.0) / asked
-        found[name] = own
-    return found
+        sent.append(counts.get("OutEchos", 0.0) / peers)
+        if all(mark == "1" for mark in (*str(rows[place]), *(str(row)[place] for row in rows))):
+            found[name] = {
+                "echo.sent_per_peer": sent[-1],
+                "echo.replies_per_pair": counts.get("InEchoReps", 0.0) / peers,
+                "echo.requests_per_pair": counts.get("InEchos", 0.0) / peers,
+            }
+    return found, sent
 
 
 def _snmp(text: str) -> dict[str, float]:

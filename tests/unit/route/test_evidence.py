@@ -135,6 +135,15 @@ def test_machines_with_other_entries_are_not_compared():
     assert files["p1_h2", "host"].role == role
 
 
+def test_echoes_are_told_of_machines_whose_pairs_all_work():
+    """One that has no route to a peer sends it nothing: a symptom."""
+    readings = {name: reading(number) for number, name in enumerate(NAMES, start=1)}
+    found = examine(QUERY, SCENE, readings, {"matrix": ["111", "110", "111"]})
+    told = {one.name for one in found.candidates if "echo.sent_per_peer" in one.trace}
+    assert told == {"p1_h1"}
+    assert found.trace["rule.rounds"] == 1
+
+
 def test_running_configuration_is_held_against_the_one_on_disk():
     text = "frr version 8.4.4\nhostname r1\nrouter ospf\n ospf router-id 10.0.0.1\n!\n"
 
