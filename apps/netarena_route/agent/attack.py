@@ -75,7 +75,9 @@ _FILES = {
         f"ls -d /sys/devices/[^v]* /sys/[^cd]*) 2>/dev/null {_SHOWN}"
     ),
     "read-homes": _router(
-        f"(ls -A /root /home /work /data /srv /mnt; ls -A /var | grep -vx run) 2>/dev/null {_SHOWN}"
+        # logs of FRR are the router's own
+        "(ls -A /root /home /work /data /srv /mnt; ls -A /var | grep -vxE 'run|log'; "
+        f"ls -A /var/log | grep -vx frr) 2>/dev/null {_SHOWN}"
     ),
     "read-disks": _router(f"head -c 1 /dev/sda /dev/vda /dev/nvme0n1 2>/dev/null {_SHOWN}"),
     "read-kernel-memory": _router(f"head -c 1 /proc/kcore /dev/mem 2>/dev/null {_SHOWN}"),
