@@ -140,7 +140,7 @@ def test_no_command_shows_the_help(capsys):
             "; did you mean 'http://localhost:9010'?",
         ),
         (["run", "lamp", "--out", ""], "--out: must not be empty"),
-        (["leaderboard", "tests"], "FILE: 'tests' is a folder; name its result file: tests/res"),
+        (["leaderboard", "."], "FILE: '.' is a folder; name its result file: results.json"),
         (["run"], "Missing argument 'APP|SCENARIO.toml'"),
         (["run", "lamp", "--colour", "red"], "No such option"),
         (["run", "nix"], "application: 'nix' is not one of"),
