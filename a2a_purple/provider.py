@@ -22,7 +22,7 @@ refuses the way of asking (``Way``)            is asked in another way at once, 
                                                if that brought an answer
 refuses (key, model, quota, policy, context,   AgentFailed at once, with its words
 a request above the limit per minute)
-stops at ``max_tokens``                        AgentFailed at once: half an answer is none
+stops at ``max_tokens``                        AgentFailed at once: the answer is incomplete
 =============================================  ====================================================
 """
 

@@ -242,7 +242,7 @@ class _Informed(_Scripted):
         """What to say to one prompt of a known episode; called by one thread at a time."""
 
     def _stranger(self, context: str) -> str:
-        """What to say in a conversation that is no episode of the assessment.
+        """Return the reply in a conversation that belongs to no episode of this assessment.
 
         Raises AgentFailed: both sides show it at once, and no parser takes it for a reply.
         """

@@ -223,9 +223,10 @@ class Application(ABC):
         raise ConfigError("agent", f"{self.name} has no heuristic agent")
 
     def parse_task(self, prompt: str) -> str:
-        """The reply that fixed patterns read off a prompt (the ``parser`` agent sends it).
+        """Return the reply that fixed patterns derive from a prompt (for the ``parser`` agent).
 
-        Raises ValueError for a prompt that no pattern fits.
+        Raises ValueError for a prompt that no pattern fits. An application without such patterns
+        leaves this as it is: ``has_parser`` is false then, and nobody calls it.
         """
         raise NotImplementedError
 
@@ -239,7 +240,7 @@ class Application(ABC):
         return None
 
     def has_parser(self) -> bool:
-        """Whether the application's task texts can be read with fixed patterns."""
+        """Return whether the application has a ``parse_task`` of its own."""
         return type(self).parse_task is not Application.parse_task
 
     @abstractmethod

@@ -58,7 +58,7 @@ def _fitting(folder: str, digest: str, chosen: tuple[str, ...]) -> tuple[str, ..
     del digest
     world = read_checkout(folder)
     methods = methods_of(world)
-    # a seed for each label: the same labels fit in every assessment
+    # a seed for each label, not for secrets: the same labels fit in every assessment
     fits = [draw(world, kinds_of(one), random.Random(one), methods) is not None for one in chosen]  # noqa: S311
     found = tuple(compress(chosen, fits))
     others = ", ".join(one for one in chosen if one not in found)

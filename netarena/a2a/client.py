@@ -161,7 +161,7 @@ class A2AAgent:
 
     ``name`` stands for it until its card is known; ``network`` connects to it, one of its own
     unless it is given. ``connect_timeout_s`` is how long its card is waited for while nobody
-    serves the URL. Raises ConfigError for a URL that is none.
+    serves the URL. Raises ConfigError for a malformed URL.
     """
 
     def __init__(  # noqa: PLR0913 -- what a connection is made of

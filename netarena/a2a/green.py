@@ -178,7 +178,7 @@ class _Task:
 
 
 def _is_purple(card: AgentCard) -> bool:
-    """Whether a card is that of an agent under test of ours."""
+    """Return whether a card belongs to an agent that ``netarena-purple`` serves."""
     return any("purple-agent" in skill.tags for skill in card.skills)
 
 

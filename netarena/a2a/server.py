@@ -168,9 +168,9 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     """Run a green agent until SIGTERM or SIGINT.
 
     ``environ`` may hold ``NETARENA_SEED`` (or ``GREEN_SECRETS_JSON``) and
-    ``NETARENA_HEADERS_<ROLE>``. ``ready`` is told the
-    URL once the service listens; port 0 takes a free one. Raises ConfigError, before anything is
-    served, also when the sandbox lacks a protection and ``allow_unsandboxed`` is false.
+    ``NETARENA_HEADERS_<ROLE>``. ``ready`` is called with the URL once the service listens; port 0
+    takes a free one. Raises ConfigError, before anything is served, also when the sandbox lacks a
+    protection and ``allow_unsandboxed`` is false.
     """
     environ = environ or {}
     if card_url is not None:

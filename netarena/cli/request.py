@@ -76,7 +76,7 @@ def _read_ids(pairs: tuple[str, ...], roles: Collection[str]) -> dict[str, str]:
 
 
 class Arrived:
-    """What has arrived of an assessment, for the folder ``out``.
+    """The results of an assessment received so far, to be written to the folder ``out``.
 
     ``participants`` are what ``results.json`` calls them, by role.
     """
@@ -152,7 +152,7 @@ def keep(assessed: Assessed, participants: Mapping[str, str], out: Path) -> list
 
 
 def _is_json(value: Any) -> bool:
-    """Whether a part held a record or a summary."""
+    """Return whether ``value`` is a JSON object, as records and summaries are."""
     return isinstance(value, dict)
 
 

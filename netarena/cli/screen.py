@@ -203,8 +203,11 @@ class Meter:
 
 
 def _is_told(done: int, total: int | None) -> bool:
-    """Whether plain output has a line for ``done``: ``PLAIN_LINES`` of a total; without one, a line
-    each time that the number has doubled."""
+    """Return whether plain output prints a line when ``done`` episodes are done.
+
+    With a total there are ``PLAIN_LINES`` lines, evenly spread; without one, a line each time the
+    number has doubled.
+    """
     if total is None:
         return done & (done - 1) == 0
     return done >= total or done * PLAIN_LINES // total > (done - 1) * PLAIN_LINES // total

@@ -163,7 +163,7 @@ def _text(data: bytes | bytearray) -> str:
 
 
 def _usage(errors: str) -> JsonValue:
-    """Return the object of the last line ``{"usage": {...}}``; None where there is none."""
+    """Return the value of ``usage`` in the last line of JSON; None if there is no such line."""
     for line in reversed(errors.splitlines()):
         if line.lstrip().startswith("{"):
             with suppress(ValueError, RecursionError):

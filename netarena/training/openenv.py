@@ -45,7 +45,7 @@ class Reply(Action):
 
 
 class Prompt(Observation):
-    """What an agent is told; empty at the end. ``metadata`` is what is told of the step."""
+    """What an agent is told; empty at the end. ``metadata`` is the ``info`` of the step."""
 
     text: str
 

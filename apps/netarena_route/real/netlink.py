@@ -420,10 +420,10 @@ def learnt_neighbours(netlink: Netlink) -> list[Message]:
 
 
 def neighbours_without_arp(netlink: Netlink) -> set[tuple[int, bytes]]:
-    """Link and address of each neighbour that is known without ARP.
+    """Link and address of each neighbour entry in state NOARP.
 
-    The kernel makes such entries itself: for a host that hears of its own unreachable target, one
-    of ``0.0.0.0`` on ``lo``.
+    The kernel makes such entries itself. Example: a ping finds no target, so the host sends itself
+    an ICMP error over ``lo``, and an entry for ``0.0.0.0`` on ``lo`` remains.
     """
     return {
         (index, told[_NDA_DST]) for index, state, _, told in _neighbours(netlink) if state & _NOARP

@@ -24,6 +24,7 @@ from netarena_route.real.netlink import (
     attribute,
     attributes,
     blocked,
+    neighbours_without_arp,
     nest,
     queue_drops,
     queues,
@@ -159,5 +160,15 @@ def test_permanent_neighbours_that_are_renewed_have_one_age_and_are_the_same():
         renew_neighbours(netlink)
         assert len(ages()) <= 2  # of a moment each
         assert max(int.from_bytes(age, sys.byteorder) for age in ages()) < 100
+    assert run("ip -d neigh | sort") == before
+    # an entry that the kernel made, because the host sent something to itself
+    run("ip link set lo up; ping -c 1 -W 1 10.0.0.1")
+    with entered(found[0]), Netlink() as netlink:
+        kept = neighbours_without_arp(netlink)
+        assert len(kept) == 1
+        renew_neighbours(netlink, kept)
+        assert neighbours_without_arp(netlink) == kept
+        renew_neighbours(netlink)
+        assert not neighbours_without_arp(netlink)
     assert run("ip -d neigh | sort") == before
     os.close(found[0])
