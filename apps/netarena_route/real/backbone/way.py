@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import secrets
 import select
 import socket
 import struct
@@ -71,9 +72,10 @@ class Taps:
             _STAMP.pack(self._second, (first + place * _PACE_US) % _SECOND_US)
             for place in range(len(pairs))
         ]
-        for mark, (source, target) in zip(marks, pairs, strict=True):
+        names = _identifiers(len(pairs))
+        for mark, name, (source, target) in zip(marks, names, pairs, strict=True):
             with contextlib.suppress(OSError):  # no route
-                sockets[source].sendto(_request(mark), (endpoints[target][1], 0))
+                sockets[source].sendto(_request(mark, name), (endpoints[target][1], 0))
         seen = self._collect(marks, wait)
         return tuple(
             _told(seen[mark], {endpoints[source][0], endpoints[target][0]})
@@ -132,9 +134,14 @@ def _tap(space: int, common: bytes) -> socket.socket:
     return one
 
 
-def _request(mark: bytes) -> bytes:
+def _identifiers(number: int) -> list[int]:
+    """ICMP identifiers of so many pings, all different: no connection tracker knows them, and no
+    filter can expect them."""
+    return secrets.SystemRandom().sample(range(1 << 16), number)
+
+
+def _request(mark: bytes, identifier: int) -> bytes:
     body = mark + _FILLING
-    identifier = int.from_bytes(os.urandom(2))  # one that no connection tracker knows
     words = struct.unpack(f"!{len(body) // 2}H", body)
     total = (_ECHO_REQUEST << 8) + identifier + 1 + sum(words)
     return _HEADER.pack(_ECHO_REQUEST, 0, -total % 0xFFFF, identifier, 1) + body
