@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from netarena import marker
 from netarena.errors import ReplyRefused
 from netarena.thought import Found, Sieve, drop_thoughts, read_answer
+from tests.growth import is_linear
 
 
 def first_in_brackets(reply):
@@ -219,12 +219,13 @@ def test_a_sieve_passes_what_follows_the_first_thoughts(answer, data):
 )
 def test_what_a_sieve_holds_back_is_not_looked_through_anew(begin, fill, passed):
     text = begin + fill * (2**18 // len(fill))
-    before = time.process_time()
-    sieve = Sieve()
-    told = "".join(sieve.take(text[place : place + 4]) for place in range(0, len(text), 4))
-    assert told == (text if passed else "")
-    # some 0.1 s; what is quadratic takes 20
-    assert time.process_time() - before < 5
+
+    def tell(size):
+        sieve = Sieve()
+        return "".join(sieve.take(text[place : place + 4]) for place in range(0, size, 4))
+
+    assert tell(len(text)) == (text if passed else "")
+    assert is_linear(tell, len(text))
     assert Sieve().take("<think></think>" * 70_000 + "a") == "a"
 
 
