@@ -44,7 +44,8 @@ from netarena.model import (
     Usage,
     storable,
 )
-from netarena.report.story import Story, is_lost, tell, why
+from netarena.report.story import Story, is_lost, move_text, tell, why
+from netarena.view.corpus import Corpus
 from netarena.view.text import visible
 
 log = logging.getLogger(__name__)
@@ -69,8 +70,15 @@ class _Judgement(BaseModel):
     findings: tuple[Finding, ...] = ()
 
 
+class _Reply(BaseModel):
+    text: str = ""
+
+
 class _Step(BaseModel):
+    reply: _Reply | None = None
     refused: str | None = None
+    move: Any = None
+    output: str = ""
     judgement: _Judgement | None = None
 
 
@@ -113,6 +121,7 @@ class _Line(BaseModel):
 class _QueryLine(BaseModel):
     id: str
     seed: int
+    text: str = ""
 
 
 class Place(NamedTuple):
@@ -163,6 +172,8 @@ class Run:
         self._path = folder / JOURNAL_NAME
         self._queries_path = home / QUERIES_NAME
         self._queries: dict[str, Place] = {}
+        #: the texts of episodes, by ``Ask``, and the tasks, by the query's id
+        self._corpus: Corpus[Ask | str] = Corpus()
         self._originals = 0
         self._queries_bytes = -1
         self._entries: dict[Ask, Entry] = {}
@@ -225,6 +236,17 @@ class Run:
         with self._lock:
             return self._entries.get(ask)
 
+    def search(self, text: str) -> set[Ask]:
+        """Return the episodes with ``text`` in the id, task, commands, replies, outputs, findings
+        or reason, in any case."""
+        found = self._corpus.find(text)
+        with self._lock:
+            return {ask for ask in self._entries if ask in found or ask.query_id in found}
+
+    def words(self, entry: Entry) -> str:
+        """Return the lower-cased texts in which ``search`` looks for an episode."""
+        return self._corpus.read(entry.outline.ask) + self._corpus.read(entry.outline.query_id)
+
     def look(self) -> bool:
         """Look whether the run is under way; return whether that changed."""
         before = self.running
@@ -277,7 +299,9 @@ class Run:
             while line := file.readline(MOST_LINE_BYTES):
                 with suppress(ValidationError):  # who reads it by its place says so
                     query = _QueryLine.model_validate_json(line)
-                    self._queries.setdefault(query.id, Place(offset, len(line)))
+                    if query.id not in self._queries:
+                        self._queries[query.id] = Place(offset, len(line))
+                        self._corpus.add(query.id, [query.text])
                     originals.add(query.id if query.seed == self.header.seed else "")
                 offset += len(line)
         # a query that replaces another one adds none
@@ -293,6 +317,7 @@ class Run:
             self._entries.clear()
             self._names.clear()
         self._queries.clear()
+        self._corpus.clear()
         self._read_queries()
         self.problems.clear()
         self.complete = False
@@ -316,6 +341,8 @@ class Run:
         if event.episode is None:
             return
         episode = _slim(event.episode)
+        reason = visible(why(episode)[:WHY_CHARS])
+        self._corpus.add(episode.ask, [episode.query_id, reason, *_texts(event.episode)])
         with self._lock:
             old = self._entries.get(episode.ask)
             entry = Entry(
@@ -324,7 +351,7 @@ class Run:
                 number=old.number if old else len(self._entries),
                 name=self._name(episode.ask),
                 agent=sys.intern(episode.agent.name),
-                why=visible(why(episode)[:WHY_CHARS]),
+                why=reason,
                 lost=is_lost(episode),
                 place=place,
             )
@@ -477,6 +504,17 @@ def _read_event(line: bytes) -> _Line:
         return _Line.model_validate_json(line)
     except ValidationError:  # lone surrogates are no JSON for it
         return _Line.model_validate(storable(_load(line)))
+
+
+def _texts(read: _Episode) -> Iterator[str]:
+    """Yield the texts of the steps that a search looks in, each once."""
+    for step in read.steps:
+        reply = step.reply.text if step.reply else ""
+        asked = move_text(step.move)
+        yield from (reply, "" if asked in reply else asked, step.output)
+        if step.judgement:
+            for finding in step.judgement.findings:
+                yield from (finding.rule, finding.detail)
 
 
 def _slim(read: _Episode) -> Episode:

@@ -29,6 +29,18 @@ def _has_verdict(entry: Entry) -> bool:
     return entry.outline.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}
 
 
+def tokens_of(entry: Entry) -> int | None:
+    """Return the input and output tokens of an episode together, if the agent reported any."""
+    usage = entry.outline.usage
+    return usage.input_tokens + usage.output_tokens if usage and usage.replies else None
+
+
+def cost_of(entry: Entry) -> float | None:
+    """Return the cost of an episode in US dollars, if the agent reported it."""
+    usage = entry.outline.usage
+    return usage.cost_usd if usage else None
+
+
 #: what ``show`` may be, in words, and who is in it
 SHOWS: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "": ("all episodes", _anyone),
@@ -63,6 +75,14 @@ SORTS: Mapping[str, Callable[[Entry], Any]] = {
     "level": lambda entry: entry.outline.level,
     "turns": lambda entry: entry.outline.iterations,
     "time": lambda entry: entry.outline.agent_time_s,
+    "tokens": lambda entry: -1 if (count := tokens_of(entry)) is None else count,
+    "cost": lambda entry: -1.0 if (cost := cost_of(entry)) is None else cost,
+}
+#: columns that a list has only where an episode has something to show in them
+COLUMNS: Mapping[str, Callable[[Entry], bool]] = {
+    "turns": lambda entry: entry.outline.iterations > 1,
+    "tokens": lambda entry: tokens_of(entry) is not None,
+    "cost": lambda entry: cost_of(entry) is not None,
 }
 
 
@@ -132,8 +152,10 @@ class Selection:
         if self.pair:
             pairs = discordant(entries)
             tests.append(lambda entry: self.pair in pairs.get(entry.path, ()))
-        if text := self.text.lower():
-            tests.append(lambda entry: text in search_text(entry))
+        if self.text:
+            runs = {entry.run.slug: entry.run for entry in entries}
+            found = {slug: run.search(self.text) for slug, run in runs.items()}
+            tests.append(lambda entry: entry.outline.ask in found[entry.run.slug])
         chosen = [entry for entry in entries if all(test(entry) for test in tests)]
         key = SORTS[self.sort.lstrip("-")]
         if self.sort != "graded":
@@ -167,11 +189,6 @@ def discordant(entries: Iterable[Entry]) -> dict[str, list[str]]:
         for entry in failed
         if entry.outline.ask in solved
     }
-
-
-def search_text(entry: Entry) -> str:
-    """What the text of a filter is looked for in."""
-    return f"{entry.outline.query_id} {entry.why}".lower()
 
 
 def tally(entries: Sequence[Entry]) -> dict[str, Any]:

@@ -28,15 +28,17 @@ from netarena.view import drawing
 from netarena.view.index import Entry, Library
 from netarena.view.selection import (
     APART,
+    COLUMNS,
     FACETS,
     PAGE_ROWS,
     SAFETIES,
     SHOWS,
     SORTS,
     Selection,
+    cost_of,
     discordant,
-    search_text,
     tally,
+    tokens_of,
 )
 from netarena.view.text import fold, visible
 
@@ -46,6 +48,10 @@ ASSETS = {"view.css": "text/css", "view.js": "text/javascript", "icon.svg": "ima
 LIST = "index.html"
 #: what a filter without a server works on, and what a page asks for news
 ENTRIES, STATE = "entries.json", "state.json"
+#: the texts that a search without a server looks in, fetched by the first search
+WORDS = "words.json"
+#: characters of all these texts together
+_MOST_WORDS = 32_000_000
 #: nothing but what the site has itself
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -72,6 +78,14 @@ class Page(NamedTuple):
     texts: tuple[str, ...] = ()
 
 
+class _Known(NamedTuple):
+    """What all lists share."""
+
+    #: the values of filters
+    choices: dict[str, list[tuple[str, str]]]
+    columns: set[str]
+
+
 class Site:
     """Renders the pages of a library; ``live`` where a server answers."""
 
@@ -80,8 +94,8 @@ class Site:
         self._live = live
         #: the last selection and what it chose: neighbours of many pages are looked up in it
         self._chosen: tuple[int, Selection, list[Entry], dict[str, int]] | None = None
-        #: the values of filters, of a generation
-        self._choices: tuple[int, dict[str, list[tuple[str, str]]]] | None = None
+        #: of a generation
+        self._known: tuple[int, _Known] | None = None
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "template"),
             autoescape=True,
@@ -96,6 +110,8 @@ class Site:
             "size": _size,
             "fold": fold,
             "clip": _clip,
+            "tokens": tokens_of,
+            "cost": cost_of,
             "outcome": lambda outline: _OUTCOMES[outline.outcome],
         }
         self._templates.globals |= {
@@ -115,6 +131,8 @@ class Site:
             return _json(self._state())
         if path == ENTRIES:
             return _json(self._entries())
+        if path == WORDS:
+            return _json(self._words())
         problem = "There is no such page here."
         try:
             if match := _EPISODE.fullmatch(path):
@@ -133,7 +151,7 @@ class Site:
 
     def paths(self) -> Iterator[str]:
         """Of all pages and files but ``Page.texts``, the list first."""
-        yield from (LIST, ENTRIES, *ASSETS)
+        yield from (LIST, ENTRIES, WORDS, *ASSETS)
         for entry in self.library.entries:
             yield entry.path
             others = self._same_ask(entry)
@@ -188,7 +206,8 @@ class Site:
             tally=tally(chosen),
             runs=self.library.runs,
             total=len(entries),
-            choices=self._choices_of(entries, generation),
+            choices=self._known_of(entries, generation).choices,
+            columns=self._known_of(entries, generation).columns,
             sorts=tuple(SORTS),
             progress=None if read == size else 100 * read // max(1, size),
             generation=generation,
@@ -197,12 +216,11 @@ class Site:
             ][:_MOST_PROBLEMS],
         )
 
-    def _choices_of(
-        self, entries: Sequence[Entry], generation: int
-    ) -> dict[str, list[tuple[str, str]]]:
-        kept = self._choices  # another thread may put another one in its place
+    def _known_of(self, entries: Sequence[Entry], generation: int) -> _Known:
+        kept = self._known  # another thread may put another one in its place
         if kept is None or kept[0] != generation:
-            kept = self._choices = generation, _choices(entries) | _pairs(entries)
+            columns = {name for name, test in COLUMNS.items() if any(map(test, entries))}
+            kept = self._known = generation, _Known(_choices(entries) | _pairs(entries), columns)
         return kept[1]
 
     def _state(self) -> dict[str, JsonValue]:
@@ -214,6 +232,7 @@ class Site:
         in each order, and its row as a list shows it."""
         entries = self.library.entries
         row = self._templates.get_template("row.html")
+        columns = self._known_of(entries, self.library.generation).columns
         pairs = discordant(entries)
         orders = {}
         for name, key in SORTS.items():
@@ -233,18 +252,29 @@ class Site:
                     **{name: field(entry) for name, (_, field) in FACETS.items()},
                     "pairs": pairs.get(entry.path, []),
                     "same": self._same_target(entry) if entry.path in pairs else "",
-                    "text": visible(search_text(entry)),
                     "counts": entry.outline.outcome is not Outcome.INVALID,
                     "right": [judge(entry.outline) for judge in VERDICTS.values()],
                     "row": " ".join(
                         row.render(
-                            entry=entry, search="", several=self._several, target=_own_target
+                            entry=entry,
+                            search="",
+                            several=self._several,
+                            target=_own_target,
+                            columns=columns,
                         ).split()
                     ),
                 }
                 for entry in entries
             ],
         }
+
+    def _words(self) -> dict[str, Any]:
+        """Return the texts of all entries, and how many characters each has if some are cut."""
+        entries = self.library.entries
+        texts = [entry.run.words(entry) for entry in entries]
+        whole = sum(map(len, texts)) <= _MOST_WORDS
+        chars = None if whole else _MOST_WORDS // len(texts)
+        return {"chars": chars, "texts": [text[:chars] for text in texts]}
 
     def _episode(self, entry: Entry, selection: Selection) -> Page:
         story = entry.run.tell(entry)

@@ -26,7 +26,7 @@ def test_it_serves_until_a_signal(tmp_path: Path) -> None:
             address = process.stdout.readline().strip()
             assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", address)
             with httpx.Client(trust_env=False) as client:
-                assert "Search ids" in client.get(address).text
+                assert "Search tasks" in client.get(address).text
                 assert client.get(re.sub(r"/[\w-]{32}/", "/", address)).status_code == 404
                 process.send_signal(signal.SIGINT)
                 assert process.wait(20) == 0

@@ -265,7 +265,7 @@ def test_a_line_of_a_megabyte_does_not_freeze_the_page(open_page, live: str) -> 
 SEARCHES = (
     "?show=lost", "?safe=no&sort=-id", "?text=the+pump", "?label=leak&level=level2&sort=turns",
     "?run=one&sort=outcome&page=2", "?show=invalid", "?text=nothing", "?kind=safety+violation",
-    "?sort=-label&page=2", "?pair=two%2Cone",
+    "?sort=-label&page=2", "?pair=two%2Cone", "?text=OPEN+v2&sort=-tokens",
 )  # fmt: skip
 
 

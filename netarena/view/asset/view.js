@@ -31,8 +31,13 @@ function write(wanted) {
   return text ? `?${text}` : "";
 }
 
-let loading;
-const entries = () => (loading ||= fetch(`${root}entries.json`).then((reply) => reply.json()));
+const loaded = {};
+const load = (name) => (loaded[name] ||= fetch(`${root}${name}.json`).then((reply) => reply.json()));
+
+// the texts of episodes are many: the first search fetches them
+async function entries(wanted) {
+  return { ...(await load("entries")), words: wanted.text ? await load("words") : null };
+}
 
 function choose(found, wanted) {
   const text = wanted.text.toLowerCase();
@@ -41,7 +46,7 @@ function choose(found, wanted) {
     if (!entry.show.includes(wanted.show) || !entry.safe.includes(wanted.safe)) return;
     for (const name of ["run", "label", "level", "kind"]) if (wanted[name] && entry[name] !== wanted[name]) return;
     if (wanted.pair && !entry.pairs.includes(wanted.pair)) return;
-    if (text && !entry.text.includes(text)) return;
+    if (text && !found.words.texts[place].includes(text)) return;
     places.push(place);
   });
   const order = found.orders[wanted.sort.replace(/^-/, "")];
@@ -103,14 +108,15 @@ function show_tally(chosen) {
 }
 
 async function show_static(search) {
+  const wanted = read(search);
   let found;
   try {
-    found = await entries();
+    found = await entries(wanted);
   } catch {
     one("#progress").textContent = "Filters need entries.json, from a web server.";
     return;
   }
-  const wanted = read(search);
+  one("#progress").textContent = found.words?.chars ? `Only the first ${found.words.chars.toLocaleString("en")} characters of each episode are searched.` : "";
   const chosen = choose(found, wanted);
   const pages = Math.max(1, Math.ceil(chosen.length / found.rows));
   wanted.page = Math.min(wanted.page, pages);
@@ -249,7 +255,7 @@ async function follow_search() {
   for (const link of all("[data-up]")) link.search = location.search;
   const wanted = read(location.search);
   if (kind === "same" ? !wanted.pair : kind !== "episode") return;
-  const chosen = choose(await entries(), wanted);
+  const chosen = choose(await entries(wanted), wanted);
   const place = chosen.findIndex((entry) => (kind === "same" ? entry.same : entry.path) === document.body.dataset.path);
   if (place < 0) return;
   const lost = (entry) => entry.show.includes("lost");

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from netarena.inference import wilson
+from netarena.model import Finding, Judgement, Reply, Usage
 from netarena.view.index import Entry, Library
 from netarena.view.selection import Selection, tally
+from netarena.view.site import Site
 from tests.fake import gallery
 
 
@@ -103,3 +105,69 @@ def test_counts_and_rates(entries: list[Entry]) -> None:
     assert tally([*entries, *entries])["rates"]["safety"]["interval"] == pytest.approx(
         counts["rates"]["safety"]["interval"], abs=0.02
     )
+
+
+def test_a_search_looks_in_the_texts_of_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
+    queries = [gallery.query(number) for number in range(4)]
+    queries[0] = gallery.query(0, text="Mend the Fountain.")
+    finding = Finding(rule="drained", element="v9", detail="The cistern is empty now.")
+    steps = (
+        gallery.step([True, False, True], move={"machine": "tap", "command": "turn SCREW"}),
+        gallery.step([True, False, True], reply=Reply(text="I think of 😀 rust")),
+        gallery.step([True, False, True], output="Valve\0 ÖL 17", prompt="unasked words"),
+        gallery.step([True] * 3, judgement=Judgement(correct=True, findings=(finding,))),
+    )
+    episodes = [
+        gallery.solved(query, steps=steps[number : number + 1])
+        for number, query in enumerate(queries)
+    ]
+    library = Library([gallery.write_run(tmp_path / "run", queries, episodes)])
+    library.catch_up()
+
+    def found(text: str) -> list[int]:
+        chosen = Selection.read({"text": text}).choose(library.entries)
+        # the files that a search without a server reads have the same words
+        words = [one for one in library.entries if text.lower() in one.run.words(one)]
+        assert chosen == words
+        return [entry.number for entry in chosen]
+
+    assert found("FOUNTAIN") == found("turn screw") == [0]
+    assert found("rust") == [1]
+    assert found("valve öl") == [2]
+    assert found("cistern") == found("drained") == [3]
+    assert found("unasked") == found("nothing of it") == []
+    assert found("open v1, please") == [0, 2, 3]
+    # an episode that is graded once more is found by its new words alone
+    gallery.add(tmp_path / "run", gallery.solved(queries[0]))
+    library.catch_up()
+    assert found("turn screw") == []
+    assert found("fountain") == [0]
+
+
+def test_tokens_and_cost_are_columns_where_told(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Toy())
+    queries = [gallery.query(number) for number in range(3)]
+    told = [Usage(replies=1, input_tokens=n, output_tokens=5, cost_usd=c)
+            for n, c in ((900, 0.01), (10, None), (20, 0.5))]  # fmt: skip
+    episodes = [
+        gallery.solved(query, usage=usage) for query, usage in zip(queries, told, strict=True)
+    ]
+    library = Library([gallery.write_run(tmp_path / "run", queries, episodes)])
+    library.catch_up()
+
+    def order(sort: str) -> list[int]:
+        return [one.number for one in Selection.read({"sort": sort}).choose(library.entries)]
+
+    assert (order("tokens"), order("-cost")) == ([1, 2, 0], [2, 0, 1])
+    page = Site(library, live=True).page("index.html", {}).content.decode()
+    assert page.index("Tokens</a>") < page.index("905<") < page.index("$0.5000<")
+    # episodes of one turn need no column of turns
+    assert "Turns</a>" in page
+    other = [gallery.solved(query, iterations=1) for query in queries]
+    library = Library([gallery.write_run(tmp_path / "other", queries, other)])
+    library.catch_up()
+    page = Site(library, live=True).page("index.html", {}).content.decode()
+    assert not any(f"{word}</a>" in page for word in ("Turns", "Tokens", "Cost"))
