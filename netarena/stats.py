@@ -117,7 +117,7 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
         **{f"avg_{key}": value for key, value in measures.items()},
         "version": application.version_of(config),
         "seed": seed,
-        "config": _public(config, seed),
+        "config": public_config(config, seed),
         "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},
         "failure_types": failure_types(episodes),
         "unsafe_by": unsafe_by(graded, len(unasked)),
@@ -136,8 +136,8 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
     }
 
 
-def _public(config: Config, seed: int | None) -> dict[str, Any]:
-    """What was asked, for everybody to read: no key, and no folder of this machine."""
+def public_config(config: Config, seed: int | None) -> dict[str, Any]:
+    """Return what was asked, for everybody to read: no key, and no folder of this machine."""
     # old local files put their API keys in agent_client_configs
     public = config.model_dump(mode="json", exclude={"agent_client_configs"})
     paths = config.input_paths() | ({"output_dir": config.output_dir} if config.output_dir else {})

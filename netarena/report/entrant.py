@@ -27,7 +27,7 @@ from netarena.assessment import RESULTS_NAME
 from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.inference import wilson
-from netarena.journal import JOURNAL_NAME
+from netarena.journal import JOURNAL_NAME, Header
 from netarena.model import Episode, FailureKind, JsonValue, Outcome, Outline, Query, Usage
 from netarena.report.file import read_documents
 from netarena.stats import agent_used_time, rate_all, summarise, tell_repeats
@@ -140,10 +140,7 @@ def _from_stored(stored: Stored) -> Entrant:
         application=header.application,
         title=stored.application.title,
         agents=tuple(sorted({(one.agent.name, one.agent.base_url) for one in episodes})),
-        terms=_terms(
-            header.application, header.version, stored.config.shape(), stored.config.briefing
-        )
-        | _limits(stored.application, stored.config, complete=not not_run),
+        terms=terms_of_run(stored.application, header, stored.config, complete=not not_run),
         queries=len(stored.queries),
         outlines=outlines,
         unasked=not_run if agent_used_time(outlines) else (),
@@ -209,6 +206,14 @@ def _merge(members: Sequence[Entrant]) -> Entrant:
         summary=summary | {"version": runs[0].header.version, "seeds": seeds},
         runs=runs,
     )
+
+
+def terms_of_run(
+    application: Application, header: Header, config: Config, *, complete: bool
+) -> dict[str, JsonValue]:
+    """Return the terms of a stored run, which must be equal for two runs to be compared."""
+    asked = _terms(header.application, header.version, config.shape(), config.briefing)
+    return asked | _limits(application, config, complete=complete)
 
 
 def _terms(

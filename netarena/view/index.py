@@ -25,6 +25,7 @@ from pydantic import BaseModel, ValidationError
 from netarena.application import Application, load
 from netarena.archive import find_participants
 from netarena.assessment import QUERIES_NAME
+from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.file import open_regular
 from netarena.journal import JOURNAL_NAME, MOST_LINE_BYTES, Header, is_running, read_events
@@ -34,6 +35,7 @@ from netarena.model import (
     Episode,
     Failure,
     Finding,
+    JsonValue,
     Judgement,
     Localised,
     Outcome,
@@ -44,6 +46,7 @@ from netarena.model import (
     Usage,
     storable,
 )
+from netarena.report.entrant import terms_of_run
 from netarena.report.story import Story, is_lost, move_text, tell, why
 from netarena.view.corpus import Corpus
 from netarena.view.text import visible
@@ -160,7 +163,6 @@ class Run:
         header = _read_header(folder)
         self.folder = folder
         self.slug = slug
-        self.title = folder.name if folder == home else f"{home.name}/{folder.name}"
         self.header: Header = header
         self.application: Application = load(header.application)
         self.complete = False
@@ -169,6 +171,8 @@ class Run:
         #: lines that are no episodes of this version, and so have no page: number, from 1, and why
         self.problems: list[str] = []
         self._home = home
+        #: tells it from the other runs of its library, which may lengthen it
+        self.title = self.name(1)
         self._path = folder / JOURNAL_NAME
         self._queries_path = home / QUERIES_NAME
         self._queries: dict[str, Place] = {}
@@ -183,6 +187,23 @@ class Run:
         self._lines = 0
         self._file = -1
         self._lock = threading.Lock()
+
+    def name(self, depth: int) -> str:
+        """Return the end of the run's path: the run's folder at depth 1, with more of those that
+        hold it at each further depth."""
+        depth += self.folder != self._home
+        return "/".join(self.folder.resolve().parts[-depth:]).replace("//", "/")
+
+    @property
+    def config(self) -> Config:
+        """What was asked for. Raises ConfigError where it is of another version."""
+        return self.application.config_type.parse(self.header.config)
+
+    @property
+    def terms(self) -> dict[str, JsonValue]:
+        """What must be equal in two runs that are compared. Raises ConfigError as ``config``."""
+        whole = len(self.entries) >= self.asked
+        return terms_of_run(self.application, self.header, self.config, complete=whole)
 
     @property
     def entries(self) -> list[Entry]:
@@ -409,6 +430,7 @@ class Library:
             number += 1
             slug = f"{plain}-{number}"
         self.runs.append(Run(place, home, slug))
+        _tell_apart(self.runs)
         return True
 
     def _scan(self) -> bool:
@@ -471,6 +493,19 @@ class Library:
         while not self._stopped.is_set():
             if not self.catch_up(_SLICE_S):
                 self._stopped.wait(_LOOK_EVERY_S)
+
+
+def _tell_apart(runs: Sequence[Run]) -> None:
+    """Give runs of one name titles with as much of their paths as they differ in."""
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(run.name(1), []).append(run)
+    for members in alike.values():
+        depth = 1
+        while len({run.name(depth) for run in members}) < len(members):
+            depth += 1
+        for run in members:
+            run.title = run.name(depth)
 
 
 def _find(folder: Path) -> Iterator[tuple[Path, Path]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -21,11 +22,11 @@ from markupsafe import Markup
 from netarena.errors import ConfigError
 from netarena.model import Ask, JsonValue, Move, Outcome, Step
 from netarena.picture import Difference, Matrix, Picture, Topology, Turned, turned
-from netarena.report.markdown import percent
+from netarena.report.markdown import interval, number, percent
 from netarena.report.story import Story, Turn, asked_text, move_text, parting_step
 from netarena.stats import VERDICTS
-from netarena.view import drawing
-from netarena.view.index import Entry, Library
+from netarena.view import drawing, summary
+from netarena.view.index import Entry, Library, Run
 from netarena.view.selection import (
     APART,
     COLUMNS,
@@ -45,7 +46,7 @@ from netarena.view.text import fold, visible
 _HERE = Path(__file__).parent
 #: files that are handed out as they are
 ASSETS = {"view.css": "text/css", "view.js": "text/javascript", "icon.svg": "image/svg+xml"}
-LIST = "index.html"
+LIST, RUNS = "index.html", "runs.html"
 #: what a filter without a server works on, and what a page asks for news
 ENTRIES, STATE = "entries.json", "state.json"
 #: the texts that a search without a server looks in, fetched by the first search
@@ -59,6 +60,7 @@ POLICY = (
 )
 _MOST_PROBLEMS = 20
 _EPISODE = re.compile(r"(episode|same)/([^/]+)/([^/]+)\.html")
+_RUN = re.compile(r"run/([^/]+)\.html")
 _OUTCOMES = {
     "solved": ("✓", "solved"),
     "unsolved": ("✕", "not solved"),
@@ -106,6 +108,10 @@ class Site:
         )
         self._templates.filters |= {
             "percent": percent,
+            "interval": lambda bounds: f"{interval(bounds)} %",
+            "number": number,
+            "short": shorten,
+            "query": urlencode,
             "seconds": _seconds,
             "size": _size,
             "fold": fold,
@@ -127,6 +133,11 @@ class Site:
             return self._list(Selection.read(parameters))
         if path in ASSETS:
             return Page(ASSETS[path], (_HERE / "asset" / path).read_bytes())
+        if path == RUNS:
+            runs = [(run, summary.rates_of(run)) for run in self.library.runs]
+            return self._html("runs.html", "", runs=runs)
+        if (match := _RUN.fullmatch(path)) and (run := self.library.run(match[1])):
+            return self._run(run)
         if path == STATE:
             return _json(self._state())
         if path == ENTRIES:
@@ -152,6 +163,7 @@ class Site:
     def paths(self) -> Iterator[str]:
         """Of all pages and files but ``Page.texts``, the list first."""
         yield from (LIST, ENTRIES, WORDS, *ASSETS)
+        yield from (RUNS, *(f"run/{run.slug}.html" for run in self.library.runs))
         for entry in self.library.entries:
             yield entry.path
             others = self._same_ask(entry)
@@ -267,6 +279,21 @@ class Site:
                 for entry in entries
             ],
         }
+
+    def _run(self, run: Run) -> Page:
+        known = self._known_of(self.library.entries, self.library.generation)
+        return self._html(
+            "run.html",
+            "../",
+            run=run,
+            facts=list(summary.facts(run)),
+            rates=summary.rates_of(run),
+            outcomes=summary.outcomes_of(run),
+            others=summary.oppose(run, self.library.runs),
+            breakdowns=list(summary.breakdowns(run)),
+            columns=known.columns,
+            config=summary.config_text(run),
+        )
 
     def _words(self) -> dict[str, Any]:
         """Return the texts of all entries, and how many characters each has if some are cut."""
@@ -482,7 +509,9 @@ def _pairs(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
     words = [("", "solved by one run alone")]
     for pair, count in sorted(found.items()):
         better, _, worse = pair.partition(APART)
-        text = f"{_clip(titles[better], 40)} solved, {_clip(titles[worse], 40)} did not ({count})"
+        text = (
+            f"{shorten(titles[better], 40)} solved, {shorten(titles[worse], 40)} did not ({count})"
+        )
         words.append((pair, text))
     return {"pair": words}
 
@@ -494,6 +523,17 @@ def _seen(value: Any) -> Any:
 
 def _clip(text: str, chars: int = 300) -> str:
     return text if len(text) <= chars else f"{text[: chars - 1]}…"
+
+
+def shorten(text: str, chars: int) -> str:
+    """Return a name with its middle left out where it is long: names differ at either end.
+
+    >>> shorten("a-long-name-of-run-17", 12)
+    'a-long…un-17'
+    """
+    if len(text) <= chars:
+        return text
+    return f"{text[: chars // 2]}…{text[len(text) - (chars - chars // 2 - 1) :]}"
 
 
 def _seconds(value: float) -> str:

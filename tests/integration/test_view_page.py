@@ -185,6 +185,7 @@ def test_a_deep_link_marks_its_step_and_keeps_the_filter(open_page, live: str) -
 PAGES = (
     "index.html", "index.html?text=script", "index.html?text=nothing",
     "episode/one/toy-1-abc-7-1.html", "episode/one/~120.html", "same/one/toy-1-abc-7-1.html",
+    "run/one.html", "runs.html",
 )  # fmt: skip
 
 

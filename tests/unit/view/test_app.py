@@ -139,7 +139,7 @@ def test_what_an_agent_wrote_stays_text(client: TestClient, library: Library, pa
     assert found.names.keys() - {"p"} <= expected.names.keys() | {"ul", "li", "noscript"}
     assert found.names.get("script") == found.names.get("style", 1) == 1
     assert not {name for name in found.attributes if name.startswith("on") or name == "style"}
-    ours = re.compile(r"(\.\./)*(index|episode|same|text|view|icon|#|$)[\w./~?=&%#-]*")
+    ours = re.compile(r"(\.\./)*(index|runs?|episode|same|text|view|icon|#|$)[\w./~?=&%#-]*")
     assert all(ours.fullmatch(target) for target in found.targets), found.targets
     for sign in "\x1b\x07\u202e\u200b\ufeff\U000e0041":
         assert sign not in text

@@ -1,0 +1,112 @@
+"""What the page of a run shows: what was asked, rates, and comparisons with the other runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from netarena.errors import ConfigError
+from netarena.identity import Secrecy
+from netarena.inference import holm
+from netarena.model import JsonValue, Outcome, Outline
+from netarena.report.entrant import list_terms
+from netarena.stats import break_down, compare, failure_types, public_config, rate_all
+from netarena.view.index import Run
+
+
+class Opposed(NamedTuple):
+    """Another run next to the one of the page."""
+
+    run: Run
+    #: ``stats.compare`` with ``p_holm``; nothing where the runs asked differently
+    table: dict[str, Any]
+    #: keys in which the runs asked differently, with the values of both
+    apart: str
+
+
+def rates_of(run: Run) -> dict[str, dict[str, Any]]:
+    """Return the rates of the graded episodes of a run that are not invalid."""
+    return rate_all([one for one in _outlines(run) if one.outcome is not Outcome.INVALID])
+
+
+def breakdowns(run: Run) -> Iterator[tuple[str, str, dict[str, dict[str, Any]]]]:
+    """Yield the field, its title and the rates of each of its values."""
+    outlines = _outlines(run)
+    for by in ("level", "label"):
+        yield by, by, break_down(outlines, by)
+
+
+def outcomes_of(run: Run) -> list[tuple[str, int]]:
+    """Return how many episodes ended in each way, then how many failed in each way."""
+    outlines = _outlines(run)
+    counts = Counter(one.outcome.value.replace("_", " ") for one in outlines)
+    kinds = failure_types(outlines)
+    return [*sorted(counts.items()), *((kind, count) for kind, count in kinds.items() if count)]
+
+
+def facts(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield what identifies a run, in words."""
+    header = run.header
+    graded, asked = len(run.entries), run.asked
+    yield "application", header.application
+    yield "version", header.version
+    yield "role", header.role
+    if run.agent:
+        yield "agent", run.agent
+    seed = seed_of(run)
+    yield "seed", "not shown" if seed is None else str(seed)
+    yield "graded", f"{graded} of {asked}"
+    if graded < asked:
+        yield "state", "under way" if run.going else "stopped"
+
+
+def seed_of(run: Run) -> int | None:
+    """Return the seed, if queries that others may still be asked do not depend on it."""
+    secret = run.header.secrecy is not Secrecy.OPEN and len(run.entries) < run.asked
+    return None if secret else run.header.seed
+
+
+def config_text(run: Run) -> str:
+    """Return the config as JSON, without keys of agents and folders of this machine."""
+    try:
+        config = public_config(run.config, seed_of(run))
+    except ConfigError as error:
+        return str(error)
+    return json.dumps(config, indent=1, ensure_ascii=False, sort_keys=True)
+
+
+def oppose(run: Run, runs: Sequence[Run]) -> list[Opposed]:
+    """Compare a run with each other run that asked alike."""
+    found = []
+    for other in runs:
+        if other is run:
+            continue
+        apart = _apart(run, other)
+        table = {} if apart else compare(_outlines(run), _outlines(other))
+        found.append(Opposed(other, table, apart))
+    told = [one.table for one in found if one.table and one.table["pairs"]]
+    for table, p_holm in zip(told, holm([table["p_value"] for table in told]), strict=True):
+        table["p_holm"] = p_holm
+    return found
+
+
+def _outlines(run: Run) -> list[Outline]:
+    return [entry.outline for entry in run.entries]
+
+
+def _apart(run: Run, other: Run) -> str:
+    try:
+        terms, others = run.terms, other.terms
+    except ConfigError as error:
+        return str(error)
+    keys = sorted(key for key in terms.keys() | others.keys() if terms.get(key) != others.get(key))
+    texts = []
+    for key in keys:
+        pair: list[str] = []
+        for one in (terms, others):
+            value: dict[str, JsonValue] = {key: one.get(key)}
+            pair.append(list_terms(value).removeprefix(f"{key} ") or "default")
+        texts.append(f"{key} {pair[0]} here, {pair[1]} there")
+    return "; ".join(texts)
