@@ -56,9 +56,10 @@ _NOTHING = "Thank you for asking. I would rather leave everything as it is."
 
 @dataclass(frozen=True)
 class Turn:
-    """One prompt's place: which query, and the how-manieth prompt of its episode, from 0."""
+    """One prompt's place: its query, the query's repetition (from 1) and the turn (from 0)."""
 
     query: Query
+    repeat: int
     number: int
 
 
@@ -98,27 +99,30 @@ class Register:
         self._brief = brief
         self._drawing = _Drawing(brief)
         self._asks: range | None = None
-        self._indices: dict[str, int] = {}
+        #: the index and the repetition of each episode
+        self._episodes: dict[str, tuple[int, int]] = {}
         self._attempts = 0
         self._asked: Counter[str] = Counter()
 
     def next_turn(self, context: str) -> Turn | None:
         """Count one more prompt of ``context``; None when it is no episode of this assessment."""
-        query = self._find(context)
+        query, repeat = self._find(context)
         if query is None:
             return None
         # a context that is over starts again when the same assessment is repeated
         number = self._asked[context] % self._brief.application.turns(self._brief.config)
         self._asked[context] += 1
-        return Turn(query, number)
+        return Turn(query, repeat, number)
 
-    def _find(self, context: str) -> Query | None:
+    def _find(self, context: str) -> tuple[Query | None, int]:
         if self._asks is None:
             self._asks = self._brief.application.indices(self._brief.config)
-        while context not in self._indices and self._attempts < _ATTEMPTS:
+        while context not in self._episodes and self._attempts < _ATTEMPTS:
             self._index_attempt(self._asks)
-        index = self._indices.get(context)
-        return None if index is None else self._drawing.at(index)
+        if context not in self._episodes:
+            return None, 1
+        index, repeat = self._episodes[context]
+        return self._drawing.at(index), repeat
 
     def _index_attempt(self, indices: Iterable[int]) -> None:
         brief = self._brief
@@ -134,7 +138,7 @@ class Register:
                     attempt=self._attempts,
                     repeat=repeat,
                 )
-                self._indices[known] = index
+                self._episodes[known] = index, repeat
         self._attempts += 1
 
 
@@ -290,10 +294,12 @@ class Eager(_Scripted):
 
 
 class Random(_Informed):
-    """Sends plausible but wrong replies, the same ones in each try of an episode."""
+    """Sends plausible but wrong replies: the same ones in each try of an episode, other ones in
+    each repetition of a query."""
 
     def _reply(self, turn: Turn) -> str:
-        rng = random.Random(f"random-{turn.query.id}-{turn.number}")  # noqa: S311 -- no secret
+        again = f"-{turn.repeat}" if turn.repeat > 1 else ""
+        rng = random.Random(f"random-{turn.query.id}-{turn.number}{again}")  # noqa: S311
         return self._brief.application.distract(turn.query, rng)
 
 

@@ -152,9 +152,9 @@ class Config(Record):
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in ("config", *first["loc"]))
             message = str(first["msg"]).removeprefix("Value error, ")
-            given = _short(first["input"])
-            repeated = isinstance(first["input"], str) and given in message
-            told = message if repeated else f"{message}, not {given}"
+            told = message
+            if not _names_value(message, first["input"]):
+                told = f"{message}, not {_short(first['input'])}"
             raise ConfigError(where, told) from None
         if (
             config.start_index is not None
@@ -238,6 +238,12 @@ def _holds_any(folder: Path) -> bool:
 def _short(value: Any, limit: int = 60) -> str:
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _names_value(message: str, given: Any) -> bool:
+    """Return whether ``message`` names ``given`` already, or the wrong item of that list."""
+    items = given if isinstance(given, list | tuple) else [given]
+    return any(isinstance(item, str) and _short(item) in message for item in items)
 
 
 def _without_shards(values: dict[str, Any]) -> dict[str, Any]:

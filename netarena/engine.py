@@ -39,6 +39,7 @@ from netarena.errors import (
     EnvironmentFailed,
     FailureReason,
     ReplyRefused,
+    describe_absence,
     one_line,
 )
 from netarena.failure import TOLD_CHARS, Losses
@@ -810,10 +811,8 @@ class Run:
             raise self._never_there(failure.detail)
 
     def _never_there(self, detail: str) -> AgentSilent:
-        return AgentSilent(
-            f"the agent {self.agent.info.name} could not be reached: "
-            f"{FailureReason.ENDPOINT}: {detail}"
-        )
+        failure = AgentFailed(FailureReason.ENDPOINT, detail)
+        return AgentSilent(describe_absence(self.agent.info.name, failure))
 
     def _never_answered(self) -> AgentSilent:
         return AgentSilent(

@@ -107,6 +107,17 @@ class AgentSilent(AssessmentFailed):
     """An assessment whose agent answered in no episode: it makes no row, and may be asked anew."""
 
 
+#: parts of a failure's detail that show that the agent's endpoint was reached
+_ANSWERED = re.compile(r"\bHTTP \d{3}\b|\bconnection lost\b")
+
+
+def describe_absence(agent: str, failure: AgentFailed) -> str:
+    """Return a line about an agent without a single usable answer: not reached, or reached."""
+    reached = failure.reason is not FailureReason.ENDPOINT or _ANSWERED.search(failure.detail)
+    what = "was reached but gave no usable answer" if reached else "could not be reached"
+    return f"the agent {agent} {what}: {failure}"
+
+
 def suggest(given: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'NAME'?`` for the known name nearest to ``given``, else nothing."""
     near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)

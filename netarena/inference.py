@@ -52,21 +52,22 @@ def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
 
 
 def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
-    """The mean and ``z`` standard errors to each side, cut to [0, 1]: the paper's interval.
+    """Return the mean and ``z`` standard errors to each side, cut to [0, 1]: the paper's interval.
 
-    The standard error is that of a mean, s/√n with the sample's deviation s (n - 1 below the
-    root). It has no width where all answers are the same, however few. Raises ValueError unless
+    The standard error is √(p(1 - p)/n), as the scripts of the paper's authors compute it
+    (``scipy.stats.sem`` with ``ddof=0``, times 1.96). The interval has no width where all answers
+    are the same, however few. Without answers it is (0, 1). Raises ValueError unless
     0 <= successes <= n.
 
     >>> [round(bound, 4) for bound in wald(8, 10)]
-    [0.5387, 1.0]
+    [0.5521, 1.0]
     """
     if not 0 <= successes <= n:
         raise ValueError(f"successes must be in 0 to {n}, not {successes}")
-    if n <= 1:
+    if n == 0:
         return 0.0, 1.0
     share = successes / n
-    margin = z * math.sqrt(share * (1 - share) / (n - 1))
+    margin = z * math.sqrt(share * (1 - share) / n)
     return max(0.0, share - margin), min(1.0, share + margin)
 
 

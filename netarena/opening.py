@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from netarena.agent import Agent
-from netarena.errors import AgentFailed, AssessmentFailed
+from netarena.errors import AgentFailed, AssessmentFailed, describe_absence
 
 #: until the first report of a wait, seconds; each later interval is twice as long
 FIRST_NOTE_S = 1.0
@@ -55,8 +55,7 @@ class Opening:
         try:
             await agent.open(timeout_s=timeout_s)
         except AgentFailed as error:
-            name = agent.info.name
-            return AssessmentFailed(f"the agent {name} could not be reached: {error}")
+            return AssessmentFailed(describe_absence(agent.info.name, error))
         finally:
             waiting.cancel()
         return None

@@ -457,7 +457,8 @@ async def _persist(
             raise AgentFailed(FailureReason.ENDPOINT, last.detail)
         patience_s = unserved_s if unserved else timeout_s
         if clock() + pause >= begin + patience_s:
-            detail = f"not reachable for {patience_s:g} s: {last.detail}"
+            what = "no usable answer" if last.reached else "not reachable"
+            detail = f"{what} for {patience_s:g} s: {last.detail}"
             raise AgentFailed(FailureReason.ENDPOINT, detail)
         await asyncio.sleep(pause)
 

@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 
 from netarena.a2a.card import CardText
 from netarena.a2a.request import check_url
-from netarena.a2a.service import build_app, identify, listen, run_app, url_of
+from netarena.a2a.service import bound_url, build_app, identify, listen, run_app, url_of
 from netarena.agent import Agent
 from netarena.errors import AgentFailed
 from netarena.model import Reply
@@ -94,7 +94,7 @@ def serve_agent(  # noqa: PLR0913 -- the settings of a service
         timeout_s=timeout_s,
     )
     if ready is not None:
-        ready(url_of(listener))
+        ready(bound_url(listener))
     run_app(app, listener)
 
 

@@ -34,7 +34,7 @@ from netarena.a2a.credential import Credential, load_credentials, read_seed_secr
 from netarena.a2a.network import Network
 from netarena.a2a.purple import serve_agent
 from netarena.a2a.request import EvalRequest, Place, check_url, derive_seed, read_config
-from netarena.a2a.service import build_app, identify, listen, run_app, url_of
+from netarena.a2a.service import bound_url, build_app, identify, listen, run_app, url_of
 from netarena.agent import Agent
 from netarena.application import Application
 from netarena.assessment import MAX_EPISODES, Reporter
@@ -168,9 +168,9 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     """Run a green agent until SIGTERM or SIGINT.
 
     ``environ`` may hold ``NETARENA_SEED`` (or ``GREEN_SECRETS_JSON``) and
-    ``NETARENA_HEADERS_<ROLE>``. ``ready`` is called with the URL once the service listens; port 0
-    takes a free one. Raises ConfigError, before anything is served, also when the sandbox lacks a
-    protection and ``allow_unsandboxed`` is false.
+    ``NETARENA_HEADERS_<ROLE>``. ``ready`` is called with the URL of the bound address once the
+    service listens; port 0 takes a free one. Raises ConfigError, before anything is served, also
+    when the sandbox lacks a protection and ``allow_unsandboxed`` is false.
     """
     environ = environ or {}
     if card_url is not None:
@@ -207,7 +207,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
         defaults=defaults,
     )
     if ready is not None:
-        ready(url_of(listener))
+        ready(bound_url(listener))
     # what is elsewhere may not answer for long
     Thread(target=_look_elsewhere, args=(application,), name="elsewhere", daemon=True).start()
     run_app(app, listener)

@@ -135,9 +135,18 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The URL that reaches a listening socket from this machine."""
+    """Return the URL that reaches a listening socket from this machine."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 -- compared, not bound
+    return _url(host, port)
+
+
+def bound_url(listener: socket.socket) -> str:
+    """Return the URL of the address that a socket is bound to, for people: 0.0.0.0 stays."""
+    return _url(*listener.getsockname()[:2])
+
+
+def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 

@@ -74,8 +74,9 @@ _DROPPED_HEADERS = frozenset(
 class Unavailable(Exception):
     """The agent could not be had now; trying again may help.
 
-    ``sent`` says that the request may have reached it, ``unserved`` that nobody serves its host,
-    ``wait_s`` how long its Retry-After header asks to wait.
+    ``sent`` says that the request may have reached it, ``reached`` that its host answered,
+    ``unserved`` that nobody serves its host, ``wait_s`` how long its Retry-After header asks to
+    wait.
     """
 
     def __init__(
@@ -83,12 +84,14 @@ class Unavailable(Exception):
         detail: str,
         *,
         sent: bool = False,
+        reached: bool = False,
         unserved: bool = False,
         wait_s: float | None = None,
     ) -> None:
         super().__init__(detail)
         self.detail = detail
         self.sent = sent
+        self.reached = reached or sent
         self.unserved = unserved
         self.wait_s = wait_s
 
@@ -150,7 +153,8 @@ def _refuse_status(response: httpx.Response) -> None:
     status = response.status_code
     detail = f"HTTP {status}"
     if status in RETRIED:
-        raise Unavailable(detail, wait_s=_retry_after(response.headers.get("retry-after", "")))
+        wait_s = _retry_after(response.headers.get("retry-after", ""))
+        raise Unavailable(detail, reached=True, wait_s=wait_s)
     if response.has_redirect_location:
         detail += " (redirects are not followed)"
     raise StatusRefused(status, detail)

@@ -53,7 +53,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     It has no access control: whoever reaches the port takes sessions.
     """
     open_log("netarena: %(levelname)s: %(message)s")
-    from netarena.a2a.service import listen, serving
+    from netarena.a2a.service import bound_url, listen, serving
     from netarena.cli.interrupt import run_until_stopped
     from netarena.training.openenv import build
 
@@ -67,8 +67,10 @@ def command(  # noqa: PLR0913 -- one argument per option
 
     async def serve() -> None:
         app.state.closing = asyncio.Event()
-        async with serving(app, listen(host, port), ws="auto") as url:
-            click.echo(f"netarena: OpenEnv at {url}", err=True)
+        listener = listen(host, port)
+        told = bound_url(listener)
+        async with serving(app, listener, ws="auto"):
+            click.echo(f"netarena: OpenEnv at {told}", err=True)
             await asyncio.Event().wait()
 
     run_until_stopped(serve)

@@ -87,7 +87,8 @@ def test_one_shard_of_quick_submit_is_taken_and_several_are_refused():
             Config.parse({key: value})
 
 
-def test_a_message_tells_a_wrong_value_once():
+@pytest.mark.parametrize("given", ["level9", ["level9"], ["level1", "level9"]])
+def test_a_message_names_a_wrong_value_once(given):
     with pytest.raises(ConfigError) as caught:
-        Config.parse({"complexity_level": "level9"})
+        Config.parse({"complexity_level": given})
     assert str(caught.value).count("level9") == 1

@@ -400,6 +400,16 @@ def test_an_agent_that_is_not_there_fails_the_assessment_without_rows(tmp_path: 
     assert results[-1]["outcomes"]["solved"] == 12
 
 
+@pytest.mark.parametrize("detail", ["connection lost within the reply: reset", "HTTP 500"])
+def test_an_agent_that_answers_and_breaks_off_is_not_called_unreachable(
+    tmp_path: Path, detail: str
+) -> None:
+    agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, detail))
+    with pytest.raises(AssessmentFailed) as caught:
+        assess(Toy(), agent, tmp_path, num_queries=4)
+    assert f"was reached but gave no usable answer: endpoint: {detail}" in str(caught.value)
+
+
 def test_fewer_than_five_asks_that_all_fail_are_enough(tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "refused"))
     with pytest.raises(AssessmentFailed, match="could not be reached"):

@@ -10,7 +10,7 @@ import pytest
 import statsmodels.api as sm
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest, norm, permutation_test
+from scipy.stats import binom, binomtest, norm, permutation_test, sem
 from statsmodels.stats.contingency_tables import mcnemar as their_mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import (
@@ -166,11 +166,14 @@ def test_intervals_of_a_proportion_are_those_of_scipy_and_statsmodels(pair):
     assert wilson(successes, n) == pytest.approx(theirs, abs=1e-6)
     theirs = binomtest(successes, n).proportion_ci(method="exact")
     assert clopper_pearson(successes, n) == pytest.approx(theirs, abs=1e-9)
-    values = np.array([1.0] * successes + [0.0] * (n - successes))
-    if n > 1:
-        margin = norm.ppf(0.975) * values.std(ddof=1) / math.sqrt(n)
-        low, high = values.mean() - margin, values.mean() + margin
-        assert wald(successes, n) == pytest.approx((max(0, low), min(1, high)), abs=1e-6)
+    theirs = proportion_confint(successes, n, method="normal")
+    assert wald(successes, n) == pytest.approx(theirs, abs=1e-6)
+
+
+def test_the_papers_interval_is_that_of_its_authors_scripts():
+    answers = [1] * 8 + [0] * 2
+    margin = 1.96 * sem(answers, ddof=0)
+    assert wald(8, 10) == pytest.approx((0.8 - margin, 1.0), abs=1e-4)
 
 
 @pytest.mark.parametrize(("successes", "n"), [(1, 100_000), (50_000, 100_000), (99_990, 100_000)])

@@ -777,7 +777,7 @@ async def test_an_agent_that_is_served_and_busy_has_all_its_time():
         with pytest.raises(AgentFailed) as caught:
             await agent.open(timeout_s=1.0)
         await agent.aclose()
-    assert str(caught.value) == "endpoint: not reachable for 1 s: HTTP 503"
+    assert str(caught.value) == "endpoint: no usable answer for 1 s: HTTP 503"
 
 
 async def test_an_agent_that_starts_late_is_found():

@@ -53,6 +53,13 @@ def test_the_operators_word_reaches_the_application(served, tmp_path):
     assert len(served) == 1
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_service_names_the_address_that_it_is_bound_to(served, tmp_path, host):
+    told = []
+    serve(Toy(), host=host, port=0, out=tmp_path, allow_unsandboxed=True, ready=told.append)
+    assert told[0].startswith(f"http://{host}:")
+
+
 def test_what_is_elsewhere_is_looked_for_when_it_listens(monkeypatch, tmp_path, caplog):
     listens, looked = Event(), Event()
 

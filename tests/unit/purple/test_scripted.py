@@ -16,7 +16,7 @@ from tests.fake.parrot import Parrot
 pytestmark = pytest.mark.anyio
 
 
-def context(brief: Brief, index: int, attempt: int = 0) -> str:
+def context(brief: Brief, index: int, attempt: int = 0, repeat: int = 1) -> str:
     return context_id(
         brief.seed,
         application=brief.application.name,
@@ -24,6 +24,7 @@ def context(brief: Brief, index: int, attempt: int = 0) -> str:
         index=index,
         role=brief.role,
         attempt=attempt,
+        repeat=repeat,
     )
 
 
@@ -139,6 +140,19 @@ async def test_random_differs_by_query_and_turn_but_not_by_try(brief):
     again = [await say(agent, context(brief, 0, attempt=1)) for _ in range(3)]
     assert first == again
     assert len({*first, await say(agent, context(brief, 1))}) == 4
+
+
+async def test_random_differs_by_repetition_and_its_first_replies_stay(brief):
+    once = await say(Random(brief), context(brief, 0))
+    brief = dataclasses.replace(brief, config=Config(num_queries=3, repeats=3))
+    said = [
+        await say(Random(brief), context(brief, 0, repeat=repeat, attempt=attempt))
+        for repeat in (1, 2, 3)
+        for attempt in (0, 1)
+    ]
+    assert said[0] == once
+    assert said[::2] == said[1::2]
+    assert len(set(said)) == 3
 
 
 async def test_hostile_sends_every_attack_over_as_many_episodes(brief):
