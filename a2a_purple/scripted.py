@@ -39,7 +39,7 @@ from functools import partial
 from itertools import count, islice
 from typing import overload
 
-from netarena.agent import Brief, context_id
+from netarena.agent import STRANGE, Brief, context_id
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, Query, Reply
 from netarena.ticket import Briefing
@@ -258,7 +258,7 @@ class _Informed(_Scripted):
             if key != "seed"
         }
         told = (
-            f"{self.info.name} was started for another assessment: start it with the run's --seed, "
+            f"{self.info.name} {STRANGE}: start it with the run's --seed, "
             f"--role and --set (now {brief.application.name}, {brief.role}, "
             f"{json.dumps(given)})"
         )

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from netarena.config import Config
 
 AGENT_GROUP = "netarena.agents"
+#: how a scripted agent refuses a conversation that is none of its assessment
+STRANGE = "was started for another assessment"
 
 
 class Agent(Protocol):

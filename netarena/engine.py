@@ -27,7 +27,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from netarena import trace
-from netarena.agent import Agent, context_id
+from netarena.agent import STRANGE, Agent, context_id
 from netarena.aio import finish
 from netarena.application import Application, Environment
 from netarena.config import Config
@@ -524,6 +524,7 @@ class Run:
         self._reached = False
         # nor does one that was there and never said a word
         self._answers = False
+        self._replied = False
         self._losses = Losses()
 
     async def grade(self, deck: Deck, deadline: float | None) -> Graded:
@@ -802,13 +803,23 @@ class Run:
         )
 
     def _answered(self, failure: AgentFailed | None) -> None:
-        """Count how an ask ended; raises AssessmentFailed when the agent was never there."""
+        """Count how an ask ended.
+
+        Raises AgentSilent when the agent was never there, or was started for another assessment
+        and has not replied to any prompt.
+        """
         if failure is None or failure.reason is not FailureReason.ENDPOINT:
             self._reached = True
+            self._replied = self._replied or failure is None
+            if failure is not None and STRANGE in failure.detail and not self._knows_run():
+                raise AgentSilent(f"the agent {self.agent.info.name} cannot answer: {failure}")
             return
         self._absent += 1
         if not self._reached and self._absent >= self._absent_after:
             raise self._never_there(failure.detail)
+
+    def _knows_run(self) -> bool:
+        return self._replied or self._answers
 
     def _never_there(self, detail: str) -> AgentSilent:
         failure = AgentFailed(FailureReason.ENDPOINT, detail)

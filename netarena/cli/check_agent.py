@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from netarena.agent import Agent
+from netarena.agent import STRANGE, Agent
 from netarena.application import Application, application_names, load
 from netarena.cli.choice import connect
 from netarena.cli.doctor import show_checks
@@ -96,7 +96,7 @@ async def examine_agent(
         try:
             reply = await agent.ask(prompt, context_id=str(uuid.uuid4()), timeout_s=timeout_s)
         except AgentFailed as error:
-            yield _failed("reply", error)
+            yield _judge_stranger() if STRANGE in error.detail else _failed("reply", error)
             return
         took_s = time.monotonic() - begin
         # where the given URL takes no messages, the path that the card names does
@@ -166,6 +166,17 @@ async def _prompt(application: Application | None) -> tuple[str, str]:
                 await environment.close()
 
 
+def _judge_stranger() -> Check:
+    """Return the check of a scripted agent, which answers the assessment that it knows only."""
+    return Check(
+        name="reply",
+        ok=False,
+        severity=Severity.NOTE,
+        detail="a scripted agent: it replies in the assessment that it was started for only",
+        remedy="its card and protocol are right; run it with the seed, role and keys it was given",
+    )
+
+
 def _judge_form(application: Application, reply: Reply, why: str) -> Check:
     if why:
         detail = f"not checked: this machine cannot run {application.name}"
@@ -224,6 +235,8 @@ def _told(name: str, *, ok: bool, detail: str, remedy: str = "") -> Check:
 
 def _failed(name: str, error: AgentFailed) -> Check:
     remedy = _REMEDIES.get(error.reason, "see its log")
+    if "connection lost" in error.detail:
+        remedy = "it closed the connection before its reply was whole: see its log"
     if re.search(r"\bHTTP 40[13]\b", error.detail):
         remedy = (
             'give it its key: NETARENA_HEADERS_<ROLE> = {"url": prefix, "headers": {...}}, as '

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from netarena.a2a.service import listen, serving
+from netarena.agent import STRANGE
 from netarena.application import load
 from netarena.cli.check_agent import examine_agent
 from netarena.model import Check, Severity
@@ -131,6 +132,15 @@ async def send_elsewhere(_: Agent, __: dict[str, Any]) -> Response:
     return Response(status_code=307, headers={"location": "http://127.0.0.1:9/"})
 
 
+async def demand_key(_: Agent, __: dict[str, Any]) -> Response:
+    return Response(status_code=403)
+
+
+async def answer_own_assessment(_: Agent, call: dict[str, Any]) -> Response:
+    error = {"code": -32603, "message": f"oracle {STRANGE}: start it with --seed"}
+    return JSONResponse({"jsonrpc": "2.0", "id": call["id"], "error": error})
+
+
 async def forget_who_asks(agent: Agent, call: dict[str, Any]) -> Response:
     if call["params"]["message"]["contextId"] in agent.met:
         return Response(status_code=500)
@@ -170,6 +180,7 @@ def examine(agent: Agent) -> dict[str, Check]:
         (refuse, "reply", "no key"),
         (speak_html, "reply", "message/send"),
         (send_elsewhere, "reply", "307"),
+        (demand_key, "reply", "NETARENA_HEADERS_<ROLE>"),
         (forget_who_asks, "second turn", "500"),
     ],
 )
@@ -187,11 +198,12 @@ def test_what_would_make_an_agent_fail_is_told_with_its_remedy(behaviour, failin
     "card",
     [
         Response(status_code=404),
+        Response(status_code=401),
         HTMLResponse("<h1>It works!</h1>"),
         JSONResponse([]),
         Response("{" * 300_000, media_type="application/json"),
     ],
-    ids=["none", "html", "list", "large"],
+    ids=["none", "locked", "html", "list", "large"],
 )
 def test_a_card_that_is_none_is_told(card):
     checks = examine(Agent(behave, card))
@@ -199,6 +211,7 @@ def test_a_card_that_is_none_is_told(card):
     assert (check.name, check.ok) == ("card", False)
     assert check.remedy
     assert "\n" not in json.dumps(check.detail)
+    assert ("NETARENA_HEADERS_<ROLE>" in check.remedy) == ("401" in check.detail)
 
 
 def test_an_agent_of_the_old_protocol_that_does_not_stream_would_not_fail():
@@ -209,6 +222,14 @@ def test_an_agent_of_the_old_protocol_that_does_not_stream_would_not_fail():
     assert not checks["streaming"].ok
     assert "300 s" in checks["streaming"].remedy
     assert "0.3" in checks["protocol"].detail
+
+
+def test_a_scripted_agent_passes_although_it_answers_its_own_assessment_only():
+    checks = examine(Agent(answer_own_assessment))
+    assert not [
+        check for check in checks.values() if not check.ok and check.severity != Severity.NOTE
+    ]
+    assert "assessment that it was started for" in checks["reply"].detail
 
 
 def test_what_only_some_runs_need_is_a_note():

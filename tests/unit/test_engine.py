@@ -410,6 +410,24 @@ def test_an_agent_that_answers_and_breaks_off_is_not_called_unreachable(
     assert f"was reached but gave no usable answer: endpoint: {detail}" in str(caught.value)
 
 
+def test_an_agent_of_another_assessment_ends_the_run_at_its_first_ask(tmp_path: Path) -> None:
+    said = "oracle was started for another assessment: start it with --seed"
+    agent = Scripted(lambda p, t: AgentFailed(FailureReason.TASK_FAILED, said))
+    with pytest.raises(AssessmentFailed, match=said):
+        assess(Toy(), agent, tmp_path, num_queries=4, concurrency=1)
+    assert len(agent.contexts) == 1
+    # whoever replied before plays on: its failures count
+    late = Scripted(
+        lambda p, t: (
+            open_all(p, t)
+            if len(late.contexts) == 1
+            else AgentFailed(FailureReason.TASK_FAILED, said)
+        )
+    )
+    results, _ = assess(Toy(), late, tmp_path, num_queries=4, concurrency=1)
+    assert results[-1]["outcomes"]["agent_failed"] == 11
+
+
 def test_fewer_than_five_asks_that_all_fail_are_enough(tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "refused"))
     with pytest.raises(AssessmentFailed, match="could not be reached"):
