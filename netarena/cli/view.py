@@ -36,12 +36,26 @@ if TYPE_CHECKING:
     metavar="OUT",
     help="Write the pages to a new folder, for a web server, and end.",
 )
-def command(*, directories: tuple[Path, ...], port: int, opens: bool, out: Path | None) -> None:
+@click.option(
+    "--episode",
+    metavar="ID",
+    help="With --static: one HTML file OUT of this episode; ID~K for its K-th repeat.",
+)
+@click.option("--public", is_flag=True, help="Leave out ground truth and what tells it.")
+def command(  # noqa: PLR0913 -- each is an option
+    *,
+    directories: tuple[Path, ...],
+    port: int,
+    opens: bool,
+    out: Path | None,
+    episode: str | None,
+    public: bool,
+) -> None:
     """Serve pages to read the trajectories of the runs in each DIR by, until Ctrl-C.
 
     Each DIR is a run, one of its participants, or holds runs. Runs that go on are followed, and
     runs that begin later in DIR appear. The printed address holds a token, without which nothing is
-    shown. The pages hold ground truth.
+    shown. The pages hold ground truth, unless --public is given.
     """
     try:
         import netarena.view.site  # noqa: F401 -- imports what the extra brings
@@ -51,16 +65,26 @@ def command(*, directories: tuple[Path, ...], port: int, opens: bool, out: Path 
         ) from None
     from netarena.view.index import Library
 
-    library = Library(directories, watch=out is None)
+    if episode is not None and out is None:
+        raise ConfigError("--episode", "needs --static OUT, the name of the file")
+    library = Library(directories, watch=out is None, public=public)
     if out is not None:
-        _write(library, out)
+        if not public:
+            click.echo(
+                "netarena: warning: this holds ground truth; --public leaves it out", err=True
+            )
+        _write(library, out, episode)
     else:
         _serve(library, port, opens=opens)
 
 
-def _write(library: Library, out: Path) -> None:
-    from netarena.view.static import write_site
+def _write(library: Library, out: Path, episode: str | None) -> None:
+    from netarena.view.static import write_episode, write_site
 
+    if episode is not None:
+        write_episode(library, episode, out)
+        click.echo(out)
+        return
     with Meter("view") as meter:
         write_site(library, out, expect=meter.expect, told=lambda: meter.advance("written"))
     click.echo(out / "index.html")

@@ -98,7 +98,8 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
                 "name": header.application,
                 "samples": len(stored.queries),
                 "sample_ids": [
-                    public_id(query) if public else query.id for query in stored.queries
+                    public_id(query.id, query.seed) if public else query.id
+                    for query in stored.queries
                 ],
                 "shuffled": False,
             },

@@ -40,7 +40,7 @@ class Told:
     @property
     def query_id(self) -> str:
         """The id; sealed in public, for an open one tells the seed, which draws the answers."""
-        return public_id(self.query) if self.public else self.query.id
+        return public_id(self.query.id, self.query.seed) if self.public else self.query.id
 
     @property
     def actions(self) -> list[str]:
@@ -68,11 +68,11 @@ class Column(Generic[T]):
     truth: bool = False
 
 
-def public_id(query: Query) -> str:
-    """The sealed form of a query's id."""
-    identity = read_id(query.id)
+def public_id(query_id: str, seed: int) -> str:
+    """Return the sealed form of the id of a query that was drawn by ``seed``."""
+    identity = read_id(query_id)
     open_id = identity is not None and identity.index is not None
-    return seal_id(query.id, query.seed) if open_id else query.id
+    return seal_id(query_id, seed) if open_id else query_id
 
 
 def tell_run(run: Iterable[Stored], *, public: bool) -> Iterator[Told]:

@@ -47,7 +47,8 @@ from netarena.model import (
     storable,
 )
 from netarena.report.entrant import terms_of_run
-from netarena.report.story import Story, is_lost, move_text, tell, why
+from netarena.report.story import Story, Turn, is_lost, move_text, tell, why
+from netarena.report.table import public_id
 from netarena.view.corpus import Corpus
 from netarena.view.text import visible
 
@@ -158,11 +159,16 @@ class Entry:
 class Run:
     """One participant of a stored assessment, whose journal is followed."""
 
-    def __init__(self, folder: Path, home: Path, slug: str) -> None:
-        """Raises ConfigError where ``folder`` holds no journal that says what was run."""
+    def __init__(self, folder: Path, home: Path, slug: str, *, public: bool = False) -> None:
+        """With ``public`` a run has no ground truth and nothing that reveals it: ids are sealed,
+        and reasons, findings, states, pictures and the seed are left out.
+
+        Raises ConfigError where ``folder`` holds no journal that says what was run.
+        """
         header = _read_header(folder)
         self.folder = folder
         self.slug = slug
+        self.public = public
         self.header: Header = header
         self.application: Application = load(header.application)
         self.complete = False
@@ -175,7 +181,10 @@ class Run:
         self.title = self.name(1)
         self._path = folder / JOURNAL_NAME
         self._queries_path = home / QUERIES_NAME
+        #: by the id that is shown
         self._queries: dict[str, Place] = {}
+        #: of a public run, the sealed id of each query
+        self._sealed: dict[str, str] = {}
         #: the texts of episodes, by ``Ask``, and the tasks, by the query's id
         self._corpus: Corpus[Ask | str] = Corpus()
         self._originals = 0
@@ -300,13 +309,27 @@ class Run:
         if place is None:
             raise ConfigError("query", f"{episode.query_id} is in no {QUERIES_NAME}")
         query = _parse(Query, _read_at(self._queries_path, place), self._queries_path)
-        return tell(self.application, query, episode)
+        if not self.public:
+            return tell(self.application, query, episode)
+        turns = (
+            Turn(number, step, move_text(step.move), pictures=(), turned=())
+            for number, step in enumerate(episode.steps, start=1)
+        )
+        query = query.model_copy(update={"id": episode.query_id})
+        return Story(query, episode, _reason(episode), actions=(), pictures=(), turns=tuple(turns))
 
     def read(self, entry: Entry) -> Episode:
         """An episode with all that the journal has. Raises ConfigError as ``tell``."""
         event = _read_at(self._path, entry.place)
         episode = event.get("episode") if isinstance(event, dict) else None
-        return _parse(Episode, episode, self._path)
+        read = _parse(Episode, episode, self._path)
+        return _without_truth(read, self.shown_id(read.query_id)) if self.public else read
+
+    def shown_id(self, query_id: str) -> str:
+        """Return the id under which a query is shown."""
+        if not self.public:
+            return query_id
+        return self._sealed.get(query_id) or public_id(query_id, self.header.seed)
 
     def _read_more_queries(self) -> None:
         if self._queries_path.stat().st_size != self._queries_bytes:
@@ -320,9 +343,12 @@ class Run:
             while line := file.readline(MOST_LINE_BYTES):
                 with suppress(ValidationError):  # who reads it by its place says so
                     query = _QueryLine.model_validate_json(line)
-                    if query.id not in self._queries:
-                        self._queries[query.id] = Place(offset, len(line))
-                        self._corpus.add(query.id, [query.text])
+                    if self.public:
+                        self._sealed[query.id] = public_id(query.id, query.seed)
+                    shown = self.shown_id(query.id)
+                    if shown not in self._queries:
+                        self._queries[shown] = Place(offset, len(line))
+                        self._corpus.add(shown, [query.text])
                     originals.add(query.id if query.seed == self.header.seed else "")
                 offset += len(line)
         # a query that replaces another one adds none
@@ -362,8 +388,11 @@ class Run:
         if event.episode is None:
             return
         episode = _slim(event.episode)
-        reason = visible(why(episode)[:WHY_CHARS])
-        self._corpus.add(episode.ask, [episode.query_id, reason, *_texts(event.episode)])
+        if self.public:
+            episode = _without_truth(episode, self.shown_id(episode.query_id))
+        reason = visible((_reason if self.public else why)(episode)[:WHY_CHARS])
+        texts = _texts(event.episode, public=self.public)
+        self._corpus.add(episode.ask, [episode.query_id, reason, *texts])
         with self._lock:
             old = self._entries.get(episode.ask)
             entry = Entry(
@@ -391,15 +420,18 @@ class Run:
 class Library:
     """The runs that are shown, in the order in which they were named or found."""
 
-    def __init__(self, folders: Sequence[Path], *, watch: bool = False) -> None:
+    def __init__(
+        self, folders: Sequence[Path], *, watch: bool = False, public: bool = False
+    ) -> None:
         """Each folder is a run, one of its participants, or holds runs.
 
-        With ``watch`` folders may hold no run yet: runs that begin later are found. Raises
-        ConfigError.
+        ``public`` runs have no ground truth. With ``watch`` folders may hold no run yet: runs that
+        begin later are found. Raises ConfigError.
         """
         self.runs: list[Run] = []
         self._folders = tuple(folders)
         self._watch = watch
+        self._public = public
         self._scanned = -math.inf
         for folder in folders:
             try:
@@ -422,6 +454,11 @@ class Library:
         """
         if any(run.folder == place or run.folder.samefile(place) for run in list(self.runs)):
             return False
+        if self._public:  # the folder may be named after the seed
+            number = len(self.runs) + 1
+            self.runs.append(Run(place, home, f"run-{number}", public=True))
+            self.runs[-1].title = f"run {number}"
+            return True
         words = home.resolve().name if place == home else f"{home.resolve().name}-{place.name}"
         plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", words).strip("-.")[:60] or "run"
         taken = {run.slug.lower() for run in self.runs}
@@ -461,6 +498,23 @@ class Library:
     def run(self, slug: str) -> Run | None:
         """By the name that it has in paths."""
         return next((run for run in self.runs if run.slug == slug), None)
+
+    def find_episode(self, name: str) -> Entry:
+        """Return the episode of a query's id, or ``ID~K`` for its K-th repeat.
+
+        Raises ConfigError unless exactly one run has it.
+        """
+        found = []
+        for run in self.runs:
+            base, apart, repeat = name.partition("~")
+            entry = run.find(name) or run.find(f"{run.shown_id(base)}{apart}{repeat}")
+            found += [entry] if entry else []
+        if not found:
+            raise ConfigError("--episode", f"no run here has a graded episode {name!r}")
+        if len(found) > 1:
+            titles = ", ".join(entry.run.title for entry in found)
+            raise ConfigError("--episode", f"{name!r} is in several runs ({titles}): name one DIR")
+        return found[0]
 
     def catch_up(self, limit_s: float = math.inf) -> bool:
         """Read on in each journal for so long at most; whether there was anything."""
@@ -541,7 +595,40 @@ def _read_event(line: bytes) -> _Line:
         return _Line.model_validate(storable(_load(line)))
 
 
-def _texts(read: _Episode) -> Iterator[str]:
+def _reason(episode: Episode) -> str:
+    """Return why an agent failed, in the word of the record: all that a public run has."""
+    return episode.reason if episode.outcome is Outcome.AGENT_FAILED else ""
+
+
+def _without_truth(episode: Episode, shown_id: str) -> Episode:
+    """Return an episode with what an export with ``--public`` has, under the id that is shown."""
+    steps = [
+        step.model_copy(
+            update={
+                "state": None,
+                "judgement": step.judgement
+                and step.judgement.model_copy(
+                    update={
+                        "reason": "",
+                        "detail": None,
+                        "noted": (),
+                        "findings": tuple(
+                            Finding(rule=finding.rule, element="", detail="")
+                            for finding in step.judgement.findings
+                        ),
+                    }
+                ),
+            }
+        )
+        for step in episode.steps
+    ]
+    failure = episode.failure and episode.failure.model_copy(update={"detail": ""})
+    left_out = {"detail": "", "noted": (), "localised": None, "evidence": (), "initial_state": None}
+    shown = {"query_id": shown_id, "steps": tuple(steps), "failure": failure}
+    return episode.model_copy(update=left_out | shown)
+
+
+def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
     """Yield the texts of the steps that a search looks in, each once."""
     for step in read.steps:
         reply = step.reply.text if step.reply else ""
@@ -549,7 +636,7 @@ def _texts(read: _Episode) -> Iterator[str]:
         yield from (reply, "" if asked in reply else asked, step.output)
         if step.judgement:
             for finding in step.judgement.findings:
-                yield from (finding.rule, finding.detail)
+                yield from (finding.rule, "" if public else finding.detail)
 
 
 def _slim(read: _Episode) -> Episode:

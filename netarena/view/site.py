@@ -6,6 +6,8 @@ whoever wrote it.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
 import re
@@ -123,6 +125,9 @@ class Site:
         self._templates.globals |= {
             "policy": POLICY,
             "live": live,
+            #: whether a page is a file of its own
+            "alone": False,
+            "layout": "base.html",
             "drawing": drawing,
             "asked_text": asked_text,
         }
@@ -159,6 +164,19 @@ class Site:
             problem = str(error)
         root = "../" * path.count("/")
         return self._html("missing.html", root, found=False, problem=problem)
+
+    def bundle(self, entry: Entry) -> bytes:
+        """Return the page of an episode as one file that loads nothing and runs nothing."""
+        style = (_HERE / "asset" / "view.css").read_text()
+        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        return self._episode(
+            entry,
+            Selection(),
+            alone=True,
+            layout="alone.html",
+            style=Markup(style),  # noqa: S704 -- a file of ours
+            style_hash=f"sha256-{digest}",
+        ).content
 
     def paths(self) -> Iterator[str]:
         """Of all pages and files but ``Page.texts``, the list first."""
@@ -303,7 +321,7 @@ class Site:
         chars = None if whole else _MOST_WORDS // len(texts)
         return {"chars": chars, "texts": [text[:chars] for text in texts]}
 
-    def _episode(self, entry: Entry, selection: Selection) -> Page:
+    def _episode(self, entry: Entry, selection: Selection, **values: Any) -> Page:
         story = entry.run.tell(entry)
         texts = _Texts(entry)
         chosen, places = self._choose(selection)
@@ -327,6 +345,7 @@ class Site:
                 for repeat in range(1, entry.run.repeats + 1)
                 if (other := entry.run.answer(Ask(entry.outline.query_id, repeat)))
             ],
+            **values,
         )
 
     def _same(self, entry: Entry, selection: Selection) -> Page:

@@ -37,6 +37,21 @@ def write_site(
         told()
 
 
+def write_episode(library: Library, name: str, out: Path) -> None:
+    """Write the episode of a query's id as one HTML file, which must not be there yet.
+
+    Raises ConfigError, and OSError.
+    """
+    library.catch_up()
+    content = Site(library, live=False).bundle(library.find_episode(name))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("xb") as file:
+            file.write(content)
+    except FileExistsError:
+        raise ConfigError("--static", f"{out} is there already: name a new file") from None
+
+
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

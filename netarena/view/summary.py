@@ -63,9 +63,9 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def seed_of(run: Run) -> int | None:
-    """Return the seed, if queries that others may still be asked do not depend on it."""
+    """Return the seed, unless the run is public or others may still be asked its queries."""
     secret = run.header.secrecy is not Secrecy.OPEN and len(run.entries) < run.asked
-    return None if secret else run.header.seed
+    return None if secret or run.public else run.header.seed
 
 
 def config_text(run: Run) -> str:
@@ -74,6 +74,8 @@ def config_text(run: Run) -> str:
         config = public_config(run.config, seed_of(run))
     except ConfigError as error:
         return str(error)
+    if run.public:
+        config |= {key: None for key in ("output_dir", "benchmark_path") if key in config}
     return json.dumps(config, indent=1, ensure_ascii=False, sort_keys=True)
 
 

@@ -21,7 +21,7 @@ from netarena.report.entrant import read_entrants
 from netarena.report.page import render_html
 from netarena.view.app import make_app
 from netarena.view.index import Library
-from netarena.view.static import write_site
+from netarena.view.static import write_episode, write_site
 from tests.fake import gallery
 
 if TYPE_CHECKING:
@@ -261,6 +261,28 @@ def test_a_line_of_a_megabyte_does_not_freeze_the_page(open_page, live: str) -> 
     assert max(sizes) <= 8193
     assert pieces.first.evaluate("(one) => getComputedStyle(one).contentVisibility") == "auto"
     assert len(box.evaluate("(box) => box.textContent")) > len(gallery.LONG)
+
+
+def test_one_episode_is_a_file_that_asks_for_nothing(
+    browser: Browser, library: Library, tmp_path: Path
+) -> None:
+    path = tmp_path / "episode.html"
+    write_episode(library, "~120", path)
+    context = browser.new_context(viewport=PHONE)
+    page = context.new_page()
+    asked: list[str] = []
+    complaints: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda line: complaints.append(line.text))
+    page.goto(path.as_uri())
+    # our style, and none of theirs
+    assert page.evaluate("getComputedStyle(document.querySelector('.step')).borderRadius") == "8px"
+    assert page.locator("main").is_visible()
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("window.hacked") is None
+    assert (asked, complaints) == ([path.as_uri()], [])
+    context.close()
 
 
 SEARCHES = (

@@ -14,7 +14,7 @@ from netarena.errors import ConfigError
 from netarena.view.app import make_app
 from netarena.view.index import Library
 from netarena.view.site import Site
-from netarena.view.static import write_site
+from netarena.view.static import write_episode, write_site
 from tests.fake import gallery
 
 PORT, TOKEN = 8123, "a-token"
@@ -175,6 +175,60 @@ def test_the_files_are_the_pages(library: Library, tmp_path: Path) -> None:
                 assert name in {"", "../../"} or place.resolve().is_file(), (path, target)
     with pytest.raises(ConfigError, match="name a new folder"):
         write_site(library, tmp_path / "site")
+
+
+def test_a_public_site_has_no_ground_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
+    queries = [gallery.query(number, id=f"toy-1-0123abcd-7-{number}") for number in range(4)]
+    kinds = (gallery.declared, gallery.lost, gallery.invalid, gallery.silent)
+    episodes = [make(query) for make, query in zip(kinds, queries, strict=True)]
+    episodes[0] = gallery.declared(queries[0], noted=("leftover_fault",))
+    folders = [
+        gallery.write_run(tmp_path / "seed-7", queries, episodes),
+        gallery.write_run(tmp_path / "other", queries, map(gallery.solved, queries)),
+    ]
+    library = Library(folders, public=True)
+    write_site(library, tmp_path / "site")
+    secrets = (
+        "toy-1-0123abcd-7", "seed-7", "v2 was open", "closed: v1", "is closed", "the pump broke",
+        "leftover_fault", "of them, ", "Ground truth", "<figure", "Evidence", "&#34;v1&#34;",
+        "&#34;seed&#34;: 7",
+    )  # fmt: skip
+    for path in (tmp_path / "site").rglob("*.*"):
+        text = path.read_text()
+        for secret in secrets:
+            assert secret not in text, (path, secret)
+            assert secret not in str(path.relative_to(tmp_path / "site"))
+    # what an agent saw and sent stays, and so do verdicts
+    first = library.entries[0]
+    page = (tmp_path / "site" / first.path).read_text()
+    for words in ("What do you do?", "open v1, please", "declared wrongly", "false claim"):
+        assert words in page, words
+    # the answers of both runs stand side by side under the sealed id
+    assert (tmp_path / "site" / "same" / "run-1" / f"{first.name}.html").is_file()
+    assert f">{first.outline.query_id}</a>" in (tmp_path / "site" / "entries.json").read_text()
+    # the open id of a query finds its page
+    only = Library(folders[:1], public=True)
+    only.catch_up()
+    assert only.find_episode(queries[0].id).name == first.name
+
+
+def test_an_episode_is_one_file(library: Library, tmp_path: Path) -> None:
+    out = tmp_path / "sub" / "episode.html"
+    write_episode(library, "toy-1-abc-7-4", out)
+    with pytest.raises(ConfigError, match="name a new file"):
+        write_episode(library, "toy-1-abc-7-4", out)
+    with pytest.raises(ConfigError, match="no run here"):
+        write_episode(library, "toy-1-abc-7-4~2", out)
+    with pytest.raises(ConfigError, match=r"several runs \(one, two\)"):
+        write_episode(library, "toy-1-abc-7-1", out)
+    text = Site(library, live=False).bundle(library.find_episode("~12")).decode()
+    found = Elements(text)
+    assert all(target.startswith("#") for target in found.targets)
+    assert found.names["style"] == 1
+    assert not {"script", "img", "iframe", "link"} & found.names.keys()
+    # long texts are whole
+    assert gallery.LONG in text
 
 
 def test_a_declaration_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
