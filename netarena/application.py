@@ -394,6 +394,15 @@ class Application(ABC):
         del config
         return ""
 
+    def typical_s(self, config: Config) -> float | None:
+        """Return the seconds that a query of one turn typically takes without the agent's reply.
+
+        Measured with the oracle on two processors. Clients see the estimate, and no verdict uses
+        it. None where it is unknown.
+        """
+        del config
+        return None
+
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
         """Config keys that a service takes from its surroundings where a request leaves them out.
 

@@ -304,6 +304,10 @@ class Kubernetes(Reactive):
             return f"the cluster {shop.cluster}"
         return f"the embedded cluster{real.why_embedded(os.environ)}"
 
+    def typical_s(self, config: Config) -> float:
+        """Embedded: docs/evidence/k8s.md; on a real cluster: docs/evidence/cluster.md."""
+        return 0.5 if cast("KubernetesConfig", config).cluster == EMBEDDED else 10.0
+
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
         """Where KUBECONFIG is readable, the cluster that it names."""
         if not environ.get("KUBECONFIG"):

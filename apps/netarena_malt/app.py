@@ -139,6 +139,11 @@ class Malt(Labelled):
         """Canonical sentences are fixed; varied and held-out texts are not."""
         return "parser" if cast("MaltConfig", config).phrasing == "canonical" else None
 
+    def typical_s(self, config: Config) -> float:
+        """Of the released model's size: docs/evidence/malt.md."""
+        del config
+        return 0.1
+
     def parse_task(self, prompt: str) -> str:
         """Raises ValueError for a text in other than the canonical sentences."""
         return solution.program(parser.read(parser.task_of(prompt)))

@@ -205,6 +205,10 @@ class Route(Reactive):
         sized = None not in {route.num_switches, route.num_hosts_per_subnet}
         return "blanket" if sized and route.world == "standard" else None
 
+    def typical_s(self, config: Config) -> float:
+        """A backbone's routers must converge first; other networks open at once."""
+        return 8.0 if cast("RouteConfig", config).world == "backbone" else 2.0
+
     def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
         del briefing
         house, provider = heuristic.Operator(), heuristic_backbone.Operator()

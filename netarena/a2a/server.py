@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -311,7 +312,12 @@ class AssessmentExecutor(AgentExecutor):
             log.warning("agent_client_configs is ignored: it comes from old local files")
         seed = derive_seed(self._seed_secret, task_id) if self._seed_secret is not None else None
         await updater.start_work()
-        reporter = ArtifactReporter(updater, config.time_budget_s)
+        reporter = ArtifactReporter(
+            updater,
+            config.time_budget_s,
+            typical_s=self._application.typical_s(config),
+            lanes=min(config.concurrency, os.cpu_count() or 1),
+        )
         try:
             await self._conduct(
                 self._application,
@@ -372,13 +378,24 @@ class ArtifactReporter:
     The first ``SINGLE_PARTS`` of a task one by one, later ones in batches of at least
     (total − 200) / 300, the rest with the summary: an event has a price of its own.
     Each record is a text part of its own, holding JSON; the summary is the last one. Status
-    messages say how many queries there are, and the time that is left after 5, 20, 80, ... records.
-    ``limit_s`` is the time that the task may take.
+    messages say how many queries there are and how long they will take, and the time that is left
+    after 5, 20, 80, ... records. ``limit_s`` is the time that the task may take, ``typical_s`` that
+    of a query without the agent's replies (``Application.typical_s``), of which ``lanes`` are
+    asked at a time.
     """
 
-    def __init__(self, updater: TaskUpdater, limit_s: float | None = None) -> None:
+    def __init__(
+        self,
+        updater: TaskUpdater,
+        limit_s: float | None = None,
+        *,
+        typical_s: float | None = None,
+        lanes: int = 1,
+    ) -> None:
         self._updater = updater
         self._limit_s = limit_s
+        self._typical_s = typical_s
+        self._lanes = lanes
         self._sheets: dict[str, _Sheet] = {}
         self._total = 0
         self._begin = clock()
@@ -395,7 +412,15 @@ class ArtifactReporter:
         self._begin = clock()
         queries = "1 query" if total == 1 else f"{total} queries"
         limit = "" if self._limit_s is None else f", at most {duration(self._limit_s)}"
-        await self._tell(f"{queries} for {role}{limit}", role=role, total=total)
+        estimate, values = "", dict[str, JsonValue]()
+        if self._typical_s is not None:
+            eta_s = total * self._typical_s / min(self._lanes, max(total, 1))
+            estimate = (
+                f", about {duration(eta_s)} plus the agent's replies "
+                f"(typically {self._typical_s:g} s a query, {self._lanes} at a time)"
+            )
+            values = {"eta_s": round(eta_s, 1)}
+        await self._tell(f"{queries} for {role}{estimate}{limit}", role=role, total=total, **values)
 
     async def noted(self, role: str, line: str) -> None:
         log.info("task %s: %s", self._updater.task_id, line)

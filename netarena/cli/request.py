@@ -99,6 +99,10 @@ class Arrived:
             self.kept = f"{number} records that had arrived are in {self.out} ({PARTIAL_NAME})"
 
 
+class _NoResults(AssessmentFailed):
+    """A reply that is no assessment: nothing of it is kept."""
+
+
 async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
     """Ask, show progress and write a ``results.json`` per participant; returns their contents.
 
@@ -115,13 +119,16 @@ async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
                     meter.advance(str(record["outcome"]))
 
             def hear(said: str, known: Mapping[str, Any]) -> None:
-                if isinstance(total := known.get("total"), int | float):
+                total = known.get("total")
+                if isinstance(total, int | float):
                     meter.expect(int(total))
-                if "eta_s" not in known:  # the meter has its own
+                if total is not None or "eta_s" not in known:  # later the meter has its own
                     meter.tell(said[:MOST_SAID])
 
             assessed = await request_assessment(url, text, told=tell, heard=hear)
         return keep(assessed, arrived.participants, arrived.out)
+    except _NoResults:
+        raise
     except AssessmentFailed as error:
         arrived.keep()
         if arrived.kept:
@@ -140,15 +147,27 @@ def keep(assessed: Assessed, participants: Mapping[str, str], out: Path) -> list
     """
     if assessed.state != "completed":
         raise AssessmentFailed(f"the assessment ended {assessed.state}: {assessed.said}")
-    if not all(results and _is_json(results[-1]) for results in assessed.results.values() or [[]]):
-        said = assessed.said or next(chain.from_iterable(assessed.results.values()), "")
-        raise AssessmentFailed(f"the agent replied without results: {said:.200}: {TAKES_GREEN}")
+    found = assessed.results or {"": []}
+    if not all(_has_summary(each, known=name in participants) for name, each in found.items()):
+        said = assessed.said or str(next(chain.from_iterable(found.values()), ""))
+        raise _NoResults(f"the agent replied without results: {said:.200}: {TAKES_GREEN}")
     documents = []
     for folder, document in _documents(assessed.results, participants, out):
         _keep_earlier(folder)
         write_json(folder / RESULTS_NAME, document)
         documents.append(document)
     return documents
+
+
+def _has_summary(results: list[Any], *, known: bool) -> bool:
+    """Return whether the parts of an artifact are records and a summary.
+
+    A single JSON object is a reply of an agent under test, unless the artifact has the name of a
+    participant (``known``) or the object has averages as a summary has.
+    """
+    if not results or not _is_json(results[-1]):
+        return False
+    return known or len(results) > 1 or any(key.startswith("avg_") for key in results[-1])
 
 
 def _is_json(value: Any) -> bool:

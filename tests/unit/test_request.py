@@ -43,8 +43,8 @@ class Course:
 
 
 @asynccontextmanager
-async def purple() -> AsyncIterator[str]:
-    app = purple_app(Answering(lambda _: "Hello."), name="purple", description="d")
+async def purple(reply: str) -> AsyncIterator[str]:
+    app = purple_app(Answering(lambda _: reply), name="purple", description="d")
     async with serving(app, listen("127.0.0.1", 0)) as url:
         yield url
 
@@ -69,13 +69,15 @@ def test_without_a_total_lines_of_progress_are_few(capsys):
     assert [line.split()[1] for line in lines] == ["1", "2", "4", "8", "16", "32", "64"]
 
 
+@pytest.mark.parametrize("reply", ["Hello.", '{"answer": 42}', '{"outcome": "solved"}'])
 @pytest.mark.parametrize("tagged", [True, False])
-async def test_a_request_to_an_agent_under_test_is_one_line(tmp_path, monkeypatch, tagged):
+async def test_a_request_to_an_agent_under_test_is_one_line(tmp_path, monkeypatch, tagged, reply):
     if not tagged:  # an agent of others, whose card does not say what it is
         monkeypatch.setattr(green, "_is_purple", lambda card: False)
-    async with purple() as url:
-        with pytest.raises(AssessmentFailed, match="a request goes to a green agent"):
+    async with purple(reply) as url:
+        with pytest.raises(AssessmentFailed, match="a request goes to a green agent") as caught:
             await assess(url, REQUEST, Arrived({ROLE: "x"}, tmp_path / "out"))
+    assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 

@@ -26,6 +26,7 @@ from netarena.a2a.request import derive_seed
 from netarena.a2a.server import create_app
 from netarena.a2a.service import listen, serving
 from netarena.a2a.store import BoundedTaskStore
+from netarena.application import load
 from netarena.assessment import conduct
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.identity import Secrecy
@@ -243,6 +244,38 @@ async def test_the_first_status_message_tells_the_number_of_queries_and_the_time
         fake.go.set()
     assert said(task) == "300 queries for toy_operator, at most 28 min"
     assert task["status"]["message"]["metadata"]["netarena"]["total"] == 300
+
+
+async def test_the_first_status_message_estimates_the_time_from_what_a_query_typically_takes():
+    told = []
+
+    class Heard(Updates):
+        def new_agent_message(self, parts, metadata):
+            told.append((parts[0].text, metadata["netarena"]))
+
+    reporter = server.ArtifactReporter(Heard(), 1680, typical_s=0.5, lanes=2)  # type: ignore[arg-type]
+    await reporter.planned("r", 300)
+    ((text, values),) = told
+    assert text == (
+        "300 queries for r, about 75 s plus the agent's replies (typically 0.5 s a query, "
+        "2 at a time), at most 28 min"
+    )
+    assert values == {"role": "r", "total": 300, "eta_s": 75.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected_s"),
+    [
+        ("malt", {}, 0.1),
+        ("k8s", {}, 0.5),
+        ("k8s", {"cluster": "kind"}, 10.0),
+        ("route", {}, 2.0),
+        ("route", {"world": "backbone"}, 8.0),
+    ],
+)
+def test_applications_know_what_a_query_typically_takes(name, values, expected_s):
+    app = load(name)
+    assert app.typical_s(app.config_type.parse(values)) == expected_s
 
 
 async def test_the_time_that_is_left_is_estimated(tmp_path):
