@@ -92,9 +92,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     if source is not None:
         told = from_run(source, folder)
     else:
-        app.check(config)
         total = sum(wanted.values())
         click.echo(f"netarena: drawing and solving {total} queries of {application}", err=True)
+        app.check(config)  # which may ask other machines
 
         async def write() -> Told:
             async with app:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from netarena.application import load
 from netarena.report.markdown import replace_section
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +122,38 @@ def test_programs_write_into_pages_of_evidence(name: str) -> None:
     assert "<!--" not in use
     assert len(use.split()) <= USE_WORDS
     assert f"evidence/{name}.md" in use
+
+
+@pytest.mark.parametrize("printed", ["role: by solved safely\n#  agent \n1  oracle\n\nmore\n", ""])
+def test_the_demo_writes_its_first_table_into_the_page(tmp_path: Path, printed: str) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("# Here\n<!-- demo -->\n\n```\nold\n```\n\n<!-- /demo -->\nthe end\n")
+    command = [sys.executable, str(ROOT / "benchmarks" / "readme_table.py"), str(page)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, input=printed.encode(), check=False, capture_output=True, env=environment
+    )
+    assert done.returncode == (0 if printed else 1), done.stderr
+    table = "role: by solved safely\n#  agent\n1  oracle" if printed else "old"
+    assert page.read_text() == (
+        f"# Here\n<!-- demo -->\n\n```\n{table}\n```\n\n<!-- /demo -->\nthe end\n"
+    )
+
+
+def test_the_table_of_the_readme_is_one_that_the_demo_prints() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("<!-- demo -->\n\n```\n")[2].partition("```")[0]
+    title, head, *rows = table.splitlines()
+    assert title == "malt_operator: by solved safely"
+    demo = (ROOT / "scripts" / "demo").read_text(encoding="utf-8")
+    agents = re.search(r"malt\) agents=\((.*?)\) queries=(\d+)", demo)
+    assert agents is not None
+    malt = load("malt")
+    asked = str(int(agents[2]) * len(malt.labels(malt.config_type.parse({}))))
+    # agents that solve as much are ranked by their time
+    assert sorted(row.split()[1] for row in rows) == sorted(agents[1].split())
+    graded = head.index("graded")
+    assert {row[graded:].split()[0] for row in rows} == {asked}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from netarena_toy import Toy
 
 from netarena.application import load
 from netarena.cli import main
@@ -52,6 +53,14 @@ def test_sets_by_level_and_mixed(tmp_path, capsys):
     again = tmp_path / "again"
     main(["sft", "toy", *keys, "--out", str(again)])
     assert (again / "mixed.jsonl").read_bytes() == (tmp_path / "mixed.jsonl").read_bytes()
+
+
+def test_the_first_line_comes_before_anything_is_checked_or_drawn(tmp_path, monkeypatch, capsys):
+    said = []
+    monkeypatch.setattr(Toy, "check", lambda self, config: said.append(capsys.readouterr().err))
+    keys = ("--seed", "5", "--sizes", "2,1,1")
+    assert main(["sft", "toy", *keys, "--out", str(tmp_path)]) == 0
+    assert said[0] == "netarena: drawing and solving 4 queries of toy\n"
 
 
 def test_a_demonstration_that_raises_ends_the_others_first(tmp_path, monkeypatch):

@@ -1,0 +1,42 @@
+"""Writes the first table of standard input into a page, as ``scripts/demo --readme`` does.
+
+    netarena leaderboard FILE... | python benchmarks/readme_table.py README.md
+
+The page has lines ``<!-- demo -->`` and ``<!-- /demo -->``; the table comes between them as it was
+printed. Input without a table changes no page.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from itertools import takewhile
+from pathlib import Path
+
+from netarena.report.markdown import replace_section
+
+
+def put_table(page: str, printed: Iterable[str]) -> str:
+    """Return ``page`` with the lines of ``printed`` up to the first empty one.
+
+    Raises ValueError for a page without the two lines, and where nothing was printed.
+    """
+    table = list(takewhile(str.strip, printed))
+    if not table:
+        raise ValueError("standard input has no table")
+    return replace_section(page, "demo", ["```", *(line.rstrip() for line in table), "```"])
+
+
+def main() -> int:
+    path = Path(sys.argv[1])
+    try:
+        page = put_table(path.read_text(encoding="utf-8"), sys.stdin)
+    except ValueError as error:
+        sys.stderr.write(f"{path}: {error}\n")
+        return 1
+    path.write_text(page, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
