@@ -37,6 +37,29 @@ SEED_BITS = 64
 
 #: keys that AgentBeats' Quick Submit adds to each config, with the only values that are taken
 _ONE_SHARD = {"num_shards": 1, "shard_index": 0}
+#: keys of AgentBeats' workflow and of the reference's files that no key replaces one to one, by
+#: what to write in their place
+_MODEL = "the participant chooses its model (MODEL_NAME of netarena-purple): delete the key"
+_FLAT = "its keys belong below [config] itself"
+_INSTEAD = {
+    "num_instances": "num_queries counts queries per label: set it in assessment_config and delete "
+    "num_instances from quick-submit.yml",
+    "microservice_dir": "only k8s has it: delete the key",
+    "num_switches": "only route has it: delete the key",
+    "num_hosts_per_subnet": "only route has it: delete the key",
+    "parallel": "set concurrency, the number of episodes at once",
+    "agent_type": _MODEL,
+    "llm_agent_type": _MODEL,
+    "llm_model_type": _MODEL,
+    "model": _MODEL,
+    "model_path": _MODEL,
+    "num_gpus": _MODEL,
+    "benchmark": _FLAT,
+    "topology": _FLAT,
+    "paths": _FLAT,
+    "output": _FLAT,
+    "root_dir": "set output_dir",
+}
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +161,8 @@ class Config(Record):
         known = sorted(cls.model_fields)
         for key in values:
             if key not in known:
+                if key in _INSTEAD:
+                    raise ConfigError(f"config.{key}", f"unknown key; {_INSTEAD[key]}")
                 near = difflib.get_close_matches(str(key), known, 1)
                 guess = f"did you mean {near[0]!r}? Known" if near else "known"
                 raise ConfigError(
@@ -258,6 +283,6 @@ def _without_shards(values: dict[str, Any]) -> dict[str, Any]:
             raise ConfigError(
                 f"config.{key}",
                 f"must be {allowed}, not {_short(given)}: an assessment is not split into shards; "
-                "set num_shards: 1 in quick-submit.yml",
+                "set num_shards: 1 in assessment_config and in quick-submit.yml",
             )
     return {key: value for key, value in values.items() if key not in _ONE_SHARD}
