@@ -8,12 +8,11 @@
 
 Observations are prompts, actions are replies. ``reset(seed=S)`` draws from seed S; which of its
 tasks comes next is drawn by the environment's own generator, or told: ``options={"task": 3}``.
-``make_vec`` plays several at once, in one loop.
+``make_vec`` plays several at once, in as many processes as there are processors.
 """
 
 from __future__ import annotations
 
-import asyncio
 import string
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -27,8 +26,8 @@ except ImportError:
     raise ConfigError("gymnasium", 'is not installed: pip install "netarena[gymnasium]"') from None
 
 from netarena.training.arena import Seat
+from netarena.training.fleet import Fleet, Start, ended
 from netarena.training.reward import Rewards
-from netarena.training.session import Acted
 
 NAMESPACE = "NetArena"
 #: id below the namespace -> what its environments are made with, beside what ``make`` is given
@@ -101,10 +100,13 @@ class Training(gymnasium.Env[str, str]):
 
 
 class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
-    """Several sessions whose turns are taken at once; one that is over starts anew at its next
-    step, whose action counts for nothing. Spaces are tuples of texts."""
+    """Several sessions whose turns are taken at once, in as many processes as there are processors.
 
-    def __init__(
+    A session that is over starts anew at its next step, whose action counts for nothing. Spaces are
+    tuples of texts. Results do not depend on the number of processes.
+    """
+
+    def __init__(  # noqa: PLR0913 -- what sessions are made with
         self,
         num_envs: int,
         application: str,
@@ -112,18 +114,22 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         *,
         training: bool = True,
         render_mode: str | None = None,
+        processes: int | None = None,
         **config: Any,
     ) -> None:
-        """Raises ConfigError."""
+        """``processes``: 1 for the caller's own; one per processor where it is not given.
+
+        Raises ConfigError.
+        """
         self.num_envs = num_envs
         self.render_mode = render_mode
         self.metadata = {
             **Training.metadata,
             "autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP,
         }
-        self.seats = [
-            Seat(application, config, rewards, training=training) for _ in range(num_envs)
-        ]
+        self.fleet = Fleet(
+            num_envs, application, config, rewards, training=training, processes=processes
+        )
         self.single_observation_space, self.single_action_space = prompts(), replies()
         batch = gymnasium.vector.utils.batch_space
         self.observation_space = batch(self.single_observation_space, num_envs)
@@ -145,51 +151,38 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         else:
             seeds = list(seed)
             super().reset(seed=seeds[0])
-        tasks = []
-        for at, (seat, given) in enumerate(zip(self.seats, seeds, strict=True)):
-            self._seeds[at], task = choose(self, given, self._seeds[at], seat.tasks, options)
-            tasks.append(task)
-        started = self._together(
-            seat.starting(own or 0, task)
-            for seat, own, task in zip(self.seats, self._seeds, tasks, strict=True)
+        started = self.fleet.play(
+            [self._next(at, given, options) for at, given in enumerate(seeds)]
         )
         self._over[:] = False
-        return tuple(map(fit, started)), {}
+        return tuple(fit(turn.observation) for turn in started), {}
 
     def step(self, actions: Sequence[str]) -> tuple[tuple[str, ...], Any, Any, Any, dict[str, Any]]:
-        found = self._together(
-            self._starting_next(at) if self._over[at] else seat.acting(action)
-            for at, (seat, action) in enumerate(zip(self.seats, actions, strict=True))
+        turns = self.fleet.play(
+            [
+                self._next(at, None, None) if self._over[at] else str(action)
+                for at, action in enumerate(actions)
+            ]
         )
-        rewards = np.zeros(self.num_envs)
-        terminated, truncated = (np.zeros(self.num_envs, dtype=np.bool_) for _ in range(2))
+        rewards = np.array([turn.reward for turn in turns])
+        terminated = np.array([turn.terminated for turn in turns])
+        truncated = np.array([turn.truncated for turn in turns])
         infos: dict[str, Any] = {}
-        observations = []
-        for at, (seat, one) in enumerate(zip(self.seats, found, strict=True)):
-            if isinstance(one, Acted):
-                rewards[at] = one.reward
-                terminated[at], truncated[at] = ended(seat, one)
-                infos = self._add_info(infos, one.info, at)
-                observations.append(fit(one.observation))
-            else:
-                observations.append(fit(one))
+        for at, turn in enumerate(turns):
+            if turn.info is not None:
+                infos = self._add_info(infos, turn.info, at)
         self._over = terminated | truncated
-        return tuple(observations), rewards, terminated, truncated, infos
+        return tuple(fit(turn.observation) for turn in turns), rewards, terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
         del kwargs
-        for seat in self.seats:
-            seat.close()
+        self.fleet.close()
 
-    def _starting_next(self, at: int) -> Any:
-        self._seeds[at], task = choose(self, None, self._seeds[at], self.seats[at].tasks, None)
-        return self.seats[at].starting(self._seeds[at] or 0, task)
-
-    def _together(self, works: Any) -> list[Any]:
-        async def wait() -> list[Any]:
-            return await asyncio.gather(*works)
-
-        return self.seats[0].wait(wait())
+    def _next(self, at: int, given: int | None, options: dict[str, Any] | None) -> Start:
+        """The episode that session ``at`` begins with."""
+        seed, task = choose(self, given, self._seeds[at], self.fleet.tasks, options)
+        self._seeds[at] = seed
+        return Start(seed, task)
 
 
 def choose(
@@ -201,17 +194,6 @@ def choose(
         seed = int(env.np_random.integers(_SEEDS))
     told = (options or {}).get("task")
     return seed, int(env.np_random.integers(tasks)) if told is None else int(told)
-
-
-def ended(seat: Seat, acted: Acted) -> tuple[bool, bool]:
-    """Terminated, truncated."""
-    if not acted.done:
-        return False, False
-    last = seat.steps[-1] if seat.steps else None
-    judged = acted.info["outcome"] != "invalid"
-    own_end = acted.info.get("solved", False) or seat.application.one_shot
-    terminated = judged and (own_end or (last is not None and last.claim is not None))
-    return terminated, not terminated
 
 
 def fit(text: str) -> str:

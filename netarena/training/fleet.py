@@ -1,0 +1,288 @@
+"""Several sessions whose turns are taken at once, in processes of their own.
+
+    fleet = Fleet(8, "route", {"emulator": "netns"})
+    turns = fleet.play([Start(seed=7, task=at) for at in range(8)])
+    turns = fleet.play([reply for turn in turns])
+
+There are as many processes as processors, at most one per session. With one process the sessions
+are in the caller's own. A session depends only on its orders, so results do not depend on the
+number of processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import traceback
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.model import Query
+from netarena.training.arena import Seat
+from netarena.training.reward import Rewards
+from netarena.training.session import Acted
+
+#: a process may need that long to tear its worlds down, s
+_STOP_S = 60.0
+
+
+class Start(NamedTuple):
+    """Order to begin an episode."""
+
+    seed: int
+    task: int
+
+
+class Turn(NamedTuple):
+    """What an order led to, in the terms of Gymnasium."""
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    #: of a reply; None of a start
+    info: dict[str, Any] | None = None
+
+
+#: a reply is an order too
+Order = Start | str
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What sessions are made with."""
+
+    application: str
+    values: Mapping[str, Any]
+    rewards: str | Rewards
+    training: bool
+
+    def seats(self, number: int) -> list[Seat]:
+        return [
+            Seat(self.application, self.values, self.rewards, training=self.training)
+            for _ in range(number)
+        ]
+
+
+class Fleet:
+    """``number`` sessions; ``processes`` is how many processes share them."""
+
+    def __init__(  # noqa: PLR0913 -- what sessions are made with
+        self,
+        number: int,
+        application: str,
+        values: Mapping[str, Any] | None = None,
+        rewards: str | Rewards = "default",
+        *,
+        training: bool = True,
+        processes: int | None = None,
+    ) -> None:
+        """Raises ConfigError."""
+        if processes is None:
+            processes = len(os.sched_getaffinity(0))
+        if processes < 1:
+            raise ConfigError("processes", f"must be at least 1, not {processes}")
+        processes = min(processes, number)
+        plan = _Plan(application, dict(values or {}), rewards, training)
+        self._seats: list[Seat] = plan.seats(number) if processes == 1 else []
+        self._workers: list[_Worker] = []
+        # workers end when nobody has the fleet, and when the interpreter ends
+        self._end = weakref.finalize(self, _end_all, self._workers)
+        if processes > 1:
+            # started together: each needs seconds to load
+            self._workers += [_Worker(plan, number, processes, at) for at in range(processes)]
+        try:
+            for worker in self._workers:
+                self.tasks = _value(worker.receive())
+        except BaseException:
+            self._end()
+            raise
+        if self._seats:
+            self.tasks = self._seats[0].tasks
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that the sessions are in."""
+        return [worker.process.pid for worker in self._workers] or [os.getpid()]
+
+    @property
+    def queries(self) -> list[Query]:
+        """The queries that are played, with their ground truth. Raises ConfigError where no episode
+        has begun."""
+        if self._seats:
+            return [seat.query for seat in self._seats]
+        return self._ask([None] * len(self._workers))
+
+    def play(self, orders: Sequence[Order]) -> list[Turn]:
+        """Carry out one order per session at once.
+
+        Raises ConfigError for a task that does not exist, and EnvironmentFailed for a world that
+        cannot be built or a process that has ended.
+        """
+        if self._seats:
+            return _play(self._seats, orders)
+        number = len(self._workers)
+        return self._ask([orders[at::number] for at in range(number)])
+
+    def close(self) -> None:
+        """Tear all worlds down. A fleet in the caller's process may be played again."""
+        for seat in self._seats:
+            seat.close()
+        self._end()
+
+    def _ask(self, requests: Sequence[Any]) -> list[Any]:
+        """Send each worker its request, and put the answers in the order of the sessions."""
+        for worker, request in zip(self._workers, requests, strict=True):
+            worker.send(request)
+        # every answer is read, also after a failure: the next one is to another request
+        answers = [worker.receive() for worker in self._workers]
+        found = [_value(answer) for answer in answers]
+        merged: list[Any] = [None] * sum(map(len, found))
+        for at, part in enumerate(found):
+            merged[at :: len(found)] = part
+        return merged
+
+
+class _Worker:
+    """A process with every ``step``-th session from ``first`` on."""
+
+    def __init__(self, plan: _Plan, number: int, step: int, first: int) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # the script of the caller is not run again, as multiprocessing would
+            code = (
+                f"import sys; sys.path[:] = {sys.path!r}; "
+                f"from {__name__} import serve; serve({theirs.fileno()})"
+            )
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                # Ctrl-C reaches the caller, who ends the process
+                start_new_session=True,
+            )
+        self._connection = Connection(ours.detach())
+        self.send((plan, len(range(first, number, step))))
+
+    def send(self, request: Any) -> None:
+        with suppress(OSError):  # the answer says so
+            self._connection.send(request)
+
+    def receive(self) -> Any:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            self.process.wait()
+            return EnvironmentFailed(
+                f"a process with sessions has ended (status {self.process.returncode}); "
+                "make the environment again"
+            )
+
+    def leave(self) -> None:
+        self._connection.close()
+
+    def end(self) -> None:
+        try:
+            self.process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _end_all(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.leave()
+    for worker in workers:
+        worker.end()
+    workers.clear()
+
+
+def serve(descriptor: int) -> None:
+    """Carry out the requests of a caller until it goes away: the main function of a process."""
+    with Connection(descriptor) as connection, suppress(EOFError, OSError):
+        plan, number = connection.recv()
+        try:
+            seats = plan.seats(number)
+            connection.send(seats[0].tasks)
+        except Exception as error:  # noqa: BLE001 -- raised again where it is asked for
+            connection.send(_portable(error))
+            return
+        while True:
+            orders = connection.recv()
+            try:
+                answer: Any = (
+                    [seat.query for seat in seats] if orders is None else _play(seats, orders)
+                )
+            except Exception as error:  # noqa: BLE001 -- likewise
+                answer = _portable(error)
+            connection.send(answer)
+
+
+def _play(seats: Sequence[Seat], orders: Sequence[Order]) -> list[Turn]:
+    async def together() -> list[str | Acted | BaseException]:
+        return await asyncio.gather(
+            *(
+                seat.starting(*order) if isinstance(order, Start) else seat.acting(order)
+                for seat, order in zip(seats, orders, strict=True)
+            ),
+            return_exceptions=True,
+        )
+
+    found = seats[0].wait(together())
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [
+        _told(seat, one) if isinstance(one, Acted) else Turn(str(one))
+        for seat, one in zip(seats, found, strict=True)
+    ]
+
+
+def _told(seat: Seat, acted: Acted) -> Turn:
+    return Turn(acted.observation, acted.reward, *ended(seat, acted), acted.info)
+
+
+def ended(seat: Seat, acted: Acted) -> tuple[bool, bool]:
+    """Return whether the episode is terminated, and whether it is truncated."""
+    if not acted.done:
+        return False, False
+    last = seat.steps[-1] if seat.steps else None
+    judged = acted.info["outcome"] != "invalid"
+    own_end = acted.info.get("solved", False) or seat.application.one_shot
+    terminated = judged and (own_end or (last is not None and last.claim is not None))
+    return terminated, not terminated
+
+
+class _Bug(NamedTuple):
+    """An exception that nobody raises on purpose."""
+
+    text: str
+
+
+def _portable(error: Exception) -> object:
+    """Return what another process can read of an exception."""
+    if isinstance(error, ConfigError):
+        return (ConfigError, error.field, error.problem)
+    if isinstance(error, EnvironmentFailed):
+        return (EnvironmentFailed, str(error))
+    return _Bug("".join(traceback.format_exception(error)))
+
+
+def _value(answer: Any) -> Any:
+    """Return an answer, or raise what it stands for."""
+    match answer:
+        case EnvironmentFailed():
+            raise answer
+        case _Bug(text):
+            raise RuntimeError(text)
+        case (kind, *arguments) if isinstance(answer, tuple):
+            raise kind(*arguments)
+    return answer
