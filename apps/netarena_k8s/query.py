@@ -6,14 +6,14 @@ import logging
 import random
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from itertools import compress
 from pathlib import Path
 
 from netarena.application import Drawer, Drawn
 from netarena.errors import ConfigError
-from netarena.label import COUNTED, kinds_of
+from netarena.label import COUNTED, kinds_of, read_labels
 from netarena.model import Query
 from netarena.reactive import broken, world_reader
+from netarena.ticket import Briefing
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault.intent import draw_intended, draw_named
 from netarena_k8s.fault.mask import draw_number
@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 VERSION = "3"
 #: drawn shops of which one has room for a combination
 _WORLDS = 24
+#: draws of a combination that was asked for, before it is refused
+_DRAWS = 3
 
 _TEXT = (
     "Network policies of this namespace are wrong: repair them until every connection is as it "
@@ -42,38 +44,58 @@ _TEXT = (
 def labels(config: KubernetesConfig) -> Collection[str]:
     """Return the labels that are drawn.
 
-    Without ``error_types``, combinations for which the policies of a folder have no room are left
-    out. Raises ConfigError for a kind that does not exist, and where no combination is left.
+    Combinations for which the policies of a folder have no room are left out where they are the
+    default. Raises ConfigError for a kind that does not exist, for given combinations without
+    room, and where no combination is left.
     """
     chosen = CATALOGUE.choose(config.error_types, config.complexity_level)
     folder = config.microservice_dir
-    if config.error_types is not None or folder is None or config.benchmark_path is not None:
+    if folder is None:
         return chosen
-    return _fitting(folder, digest_checkout(folder), tuple(chosen))
+    usual = config.IN_TICKETS if config.briefing is Briefing.TICKET else {}
+    given = config.error_types is not None and config.error_types != read_labels(
+        usual.get("error_types")
+    )
+    # a draw may miss what another one finds
+    draws = _DRAWS if given else 1
+    found, others = _fitting(folder, digest_checkout(folder), tuple(chosen), draws)
+    if others and (given or not found):
+        raise ConfigError(
+            "config.error_types",
+            f"the policies of {KEY} have no room for {', '.join(others)}: leave them out",
+        )
+    return found
 
 
 @lru_cache(maxsize=8)
-def _fitting(folder: str, digest: str, chosen: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the labels that the policies of a folder have room for; log the others, once."""
+def _fitting(
+    folder: str, digest: str, chosen: tuple[str, ...], draws: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the labels that the policies of a folder have room for, and the others, which are
+    logged once."""
     del digest
     world = read_checkout(folder)
-    methods = methods_of(world)
     # a seed for each label, not for secrets: the same labels fit in every assessment
-    fits = [draw(world, kinds_of(one), random.Random(one), methods) is not None for one in chosen]  # noqa: S311
-    found = tuple(compress(chosen, fits))
-    others = ", ".join(one for one in chosen if one not in found)
-    if not found:
-        raise ConfigError("config.error_types", f"none of {others} shows in the policies of {KEY}")
-    if others:
+    found = tuple(one for one in chosen if _fits(world, one, random.Random(one), draws))  # noqa: S311
+    others = tuple(one for one in chosen if one not in found)
+    if others and found and draws == 1:
         _log.warning(
             "microservice_dir %s: its policies have no room for %s: %d of %d combinations are "
             "drawn; name error_types for others",
             Path(folder).name,
-            others,
+            ", ".join(others),
             len(found),
             len(chosen),
         )
-    return found
+    return found, others
+
+
+def _fits(world: World, label: str, rng: random.Random, draws: int) -> bool:
+    """Whether one of some draws finds faults of a label."""
+    if label in COUNTED:
+        return any(draw_number(world, COUNTED[label], rng) is not None for _ in range(_WORLDS))
+    methods = methods_of(world)
+    return any(draw(world, kinds_of(label), rng, methods) is not None for _ in range(draws))
 
 
 def drawer(config: KubernetesConfig) -> Drawer:

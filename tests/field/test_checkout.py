@@ -145,8 +145,31 @@ ROWS = (
         {"web.yaml": WEB.replace("metadata: {name:", "metadata: {namespace: shop, name:"),
          "dns.yaml": DNS}, told="no workload of the manifests has these labels"),
     Row("kubernetes/kubectl#1178", "the same object in two files", {"web2.yaml": WEB}),
-    Row("kubernetes/kubectl#1178", "two objects of one name in two files",
-        {"web2.yaml": WEB.replace("8080", "8081")}, Refused("another workload of this name")),
+    Row("kubernetes/kubectl#1178", "another form of it in a later file",
+        {"web2.yaml": WEB.replace("8080", "8081")},
+        told="web.yaml, document 1 (Deployment web): web2.yaml, document 1, replaces it"),
+    Row("kubernetes/kubectl#1178", "another policy of the same name in a later file",
+        {"z.yaml": CLOSED.replace("closed", "db")}, "",
+        "policy.yaml, document 1 (NetworkPolicy db): z.yaml, document 1, replaces it"),
+    Row("kubernetes/kubectl#1178", "the same in an earlier file",
+        {"a.yaml": CLOSED.replace("closed", "db")},
+        told="a.yaml, document 1 (NetworkPolicy db): policy.yaml, document 1, replaces it"),
+    Row("kubernetes/kubectl#1178", "an earlier form that no cluster would take",
+        {"a.yaml": changed(WEB, "labels: {app: web}", "labels: {app: no}")},
+        told="a.yaml, document 1 (Deployment web): web.yaml, document 1, replaces it"),
+    Row("kubernetes/kubectl#1178", "one folder below the other: files by their paths",
+        {"a/policy.yaml": CLOSED.replace("closed", "db")},
+        told="a/policy.yaml, document 1"),
+    Row("kubernetes/kubernetes#26202", "a selector that a later file changes",
+        {"web2.yaml": WEB.replace("app: web", "app: front")},
+        Refused("web2.yaml, document 1 (Deployment web): spec.selector: a cluster does not change "
+                "it: web.yaml, document 1 has the same object")),
+    Row("kubernetes/kubernetes#49908", "a pod's ports that a later file changes",
+        {"batch2.yaml": changed(BATCH, "{name: batch}]", "{name: batch, ports: "
+                                "[{containerPort: 1}]}]")}, Refused("spec: a cluster does not")),
+    Row("kubernetes/kubernetes#49908", "a pod's image that a later file changes",
+        {"batch2.yaml": changed(BATCH, "{name: batch}]", "{name: batch, image: new}]")},
+        told="(Pod batch): batch2.yaml, document 1, replaces it"),
     # lists
     Row("k0sproject/k0s#1211", "a list, which has no name",
         {"policy.yaml": "apiVersion: v1\nkind: List\nitems:\n- " + POLICY.strip().replace(
@@ -220,6 +243,7 @@ def test_a_folder_is_read_as_a_cluster_would_take_it(
     row: Row, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, text in {**SHOP, **row.files}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(text.encode())
     if isinstance(row.comes_to, Refused):
         with pytest.raises(ConfigError) as refused:

@@ -148,7 +148,10 @@ def _one_more(world: World, faults: list[Fault], rng: random.Random) -> list[Fau
     """With a fault more, if this draw finds one that goes with each of them."""
     taken, kinds = ({getattr(fault, key) for fault in faults} for key in ("policy", "kind"))
     kind = rng.choice([kind for kind in methods_of(world) if kind not in kinds])
-    policy = rng.choice([policy for policy in world.policies if policy.name not in taken])
+    free = [policy for policy in world.policies if policy.name not in taken]
+    if not free:
+        return faults
+    policy = rng.choice(free)
     fault = draw_one(world, kind, policy, rng, methods_of(world))
     if fault is None or not all(sound(world, [fault, other]) for other in faults):
         return faults

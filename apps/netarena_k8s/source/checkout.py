@@ -415,19 +415,52 @@ def _read_files(paths: Sequence[Path], folder: Path, passed: _Passed) -> list[_D
                 found.append(one)
         left -= values
     named: Counter[str] = Counter()
-    return list(_without_repeated([_named(one, named) for one in found], passed))
+    return _last_applied([_named(one, named) for one in found], passed)
 
 
-def _without_repeated(documents: Sequence[_Document], passed: _Passed) -> Iterator[_Document]:
-    """Yield each object once: a cluster takes the same manifest again and changes nothing."""
-    known: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+def _last_applied(documents: Sequence[_Document], passed: _Passed) -> list[_Document]:
+    """Return each object once, as the last document has it: ``kubectl apply -f`` takes files in the
+    order of their names, and a later document replaces an earlier one.
+
+    Raises ConfigError for a later document that changes what a cluster never changes.
+    """
+    last: dict[tuple[str, str, str], _Document] = {}
     for one in documents:
         key = (one.kind, str(one.metadata.get("namespace")), str(one.metadata.get("name")))
-        if one.manifest in known.setdefault(key, []):
-            passed.count(one, f"{one.kind} that is there twice")
-        else:
-            known[key].append(one.manifest)
-            yield one
+        before = last.get(key)
+        last[key] = one
+        if before is None:
+            continue
+        if before.manifest == one.manifest:
+            passed.count(before, f"{one.kind} that is there twice")
+            continue
+        for field in _FIXED.get(one.kind, ()):
+            if _fixed(before.manifest, field) != _fixed(one.manifest, field):
+                where = f"{before.file}, document {before.number}"
+                one.refuse(f"a cluster does not change it: {where} has the same object", field)
+        passed.add(before, f"{one.file}, document {one.number}, replaces it")
+    return list(last.values())
+
+
+def _fixed(manifest: Mapping[str, Any], field: str) -> Any:
+    """Return what must stay of a field: of a pod all but its images."""
+    value: Any = manifest
+    for key in field.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    if field != _POD or not isinstance(value, Mapping):
+        return value
+    containers = value.get("containers")
+    if not isinstance(containers, list):
+        return value
+    return {
+        **value,
+        "containers": [
+            {key: part for key, part in one.items() if key != "image"}
+            if isinstance(one, Mapping)
+            else one
+            for one in containers
+        ],
+    }
 
 
 def _unread(document: _Document) -> tuple[str, str] | None:
@@ -734,6 +767,13 @@ _READ: Mapping[str, tuple[str, ...]] = {
     "StatefulSet": ("apps",),
     **dict.fromkeys(("Pod", "Service", "Namespace"), ("",)),
     "NetworkPolicy": ("networking.k8s.io", "extensions"),
+}
+#: fields that stay as they are for the life of an object, by its kind
+_POD = "spec"
+_FIXED: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"), ("spec.selector",)),
+    "Pod": (_POD,),
+    "Service": ("spec.clusterIP",),
 }
 #: as what a workload is in a world
 _AS: Mapping[str, str] = {"ReplicaSet": "Deployment"}

@@ -265,9 +265,18 @@ def test_combinations_that_do_not_fit_are_left_out_and_listed_once(tmp_path, cap
     assert {query.label for query in app.generate(config, 1)} == set(labels)
     (told,) = [one for one in caplog.messages if "have no room for" in one]
     assert "remove_ingress+add_ingress, " in told
-    joined = config.model_copy(update={"error_types": ("remove_ingress+add_ingress",)})
-    with pytest.raises(ConfigError, match="remove_ingress\\+add_ingress does not show"):
-        list(app.generate(joined, 1))
+    given = ("remove_ingress+add_ingress", "add_ingress", "joined_peers")
+    with pytest.raises(ConfigError) as caught:
+        app.labels(config.model_copy(update={"error_types": given}))
+    assert str(caught.value) == (
+        "config.error_types: the policies of config.microservice_dir have no room for "
+        "remove_ingress+add_ingress, joined_peers: leave them out"
+    )
+    # a file of queries is written with the same ones, and a ticket has as many faults as fit
+    written = config.model_copy(update={"benchmark_path": "queries.jsonl"})
+    assert [*app.labels(written)] == labels[: len(labels) // 2]
+    ticket = KubernetesConfig.parse({"briefing": "ticket", "microservice_dir": folder})
+    assert [*app.labels(ticket)] == ["faults_0", "faults_1"]
 
 
 def test_its_content_shapes_the_queries(shop):
@@ -301,7 +310,6 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("{role: web, release: v2}", "{role: web, release: 2}", "metadata.labels.release"),
         ("metadata: {name: db}\n  spec:\n    serv", "metadata: {name: web-v2}\n  spec:\n    serv",
          "(StatefulSet web-v2): metadata.name: there is another workload"),
-        ("metadata: {name: web-public}", "metadata: {name: web}", "there is another service"),
         ("metadata: {name: web-v2, namespace: market}", "metadata: {name: w, namespace: mall}",
          "(Deployment w): namespace: 'mall' and 'market': an application has one"),
         ("type: NodePort", "type: Balancer", "spec.type: 'Balancer' is none of"),
@@ -319,7 +327,6 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web}",
          "extensions/v1beta1\nkind: NetworkPolicy\nmetadata: {name: web}",
          "apiVersion: must be networking.k8s.io/v1"),
-        ("metadata: {name: db}\nspec:", "metadata: {name: web}\nspec:", "another policy"),
         ("replicas: 3\n", f"replicas: 3\n  bomb: {{{BOMB.replace(chr(10), ', ')}}}\n",
          f"app.yaml: no YAML: more than {MAX_VALUES} values"),
         ("replicas: 3\n", "replicas: &x [*x]\n", f"more than {MAX_VALUES} values"),
