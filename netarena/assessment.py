@@ -29,7 +29,7 @@ from netarena import trace
 from netarena.agent import Agent
 from netarena.aio import finish
 from netarena.application import Application
-from netarena.config import SEED_BITS, Config
+from netarena.config import SEED_BITS, Config, with_seed_text
 from netarena.deck import Deck
 from netarena.engine import Run, clock
 from netarena.errors import (
@@ -1020,7 +1020,8 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     had: dict[str, Any] = {"agent": dict(origin)} if origin else {}
     if seeds := sorted({card.seed for card in deck.cards} - {config.seed}):
         had["replaced_seeds"] = seeds
-    write_json(out / CONFIG_NAME, {**header, "participants": dict(names), **had})
+    told = with_seed_text({**header, "participants": dict(names), **had})
+    write_json(out / CONFIG_NAME, told)
     parts = []
     for role, agent in agents.items():
         folder = _folder_of(role, agents, out)
@@ -1028,11 +1029,11 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         past = read_journal(journal.path)
         own = Header.model_validate({**header, "role": role})
         if past.header is None:
-            journal.append("assessment", header=own.model_dump(mode="json"))
+            journal.append("assessment", header=with_seed_text(own.model_dump(mode="json")))
         elif not past.header.same_run(own):
             raise ConfigError("output_dir", f"{JOURNAL_NAME} there belongs to another run")
         elif past.header.config.get("num_queries") != config.num_queries:
-            journal.append("assessment", header=own.model_dump(mode="json"))
+            journal.append("assessment", header=with_seed_text(own.model_dump(mode="json")))
         if past.silent:
             # whatever kept the agent from answering may be mended
             journal.append("anew")

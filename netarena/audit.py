@@ -42,7 +42,7 @@ from typing import NamedTuple, TypeVar
 from netarena.aio import finish
 from netarena.application import Application, Environment
 from netarena.assessment import MOST_QUERIES
-from netarena.config import Config
+from netarena.config import Config, with_seed_text
 from netarena.errors import ConfigError, EnvironmentFailed, ReplyRefused
 from netarena.evidence import Evidence
 from netarena.model import Judgement, Query, Record, State
@@ -135,7 +135,7 @@ class Audit(Record):
         return {
             "application": self.application,
             "version": self.version,
-            "seed": self.seed,
+            **with_seed_text({"seed": self.seed}),
             "queries": self.queries,
             "invalid": self.invalid,
             "not_checked": self.not_checked,

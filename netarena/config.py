@@ -34,6 +34,11 @@ from netarena.prompts import PromptStyle
 from netarena.ticket import TICKET_TURNS, Briefing
 
 SEED_BITS = 64
+#: larger integers are rounded by readers whose numbers are floating-point (JavaScript, jq)
+MOST_EXACT = 2**53
+#: the digits of a seed, beside the number
+SEED_TEXT = "seed_text"
+_SEEDS = ("seed", "seeds", "replaced_seeds")
 
 #: keys that AgentBeats' Quick Submit adds to each config, with the only values that are taken
 _ONE_SHARD = {"num_shards": 1, "shard_index": 0}
@@ -61,6 +66,8 @@ _INSTEAD = {
     "root_dir": "set output_dir",
 }
 
+_DIGITS = re.compile(r"[0-9]{1,20}")
+
 log = logging.getLogger(__name__)
 
 
@@ -71,6 +78,42 @@ def shapes(*, added: bool = False, **kwargs: Any) -> Any:
     ids stay as they are.
     """
     return Field(json_schema_extra={"shapes": True, "added": added}, **kwargs)
+
+
+def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``values`` with the digits of a seed above ``MOST_EXACT`` as text beside the number.
+
+    ``seed`` gets ``seed_text``; a list of seeds, as ``seeds``, gets ``seeds_text``.
+
+    >>> with_seed_text({"seed": 2**53 + 1, "queries": 3})
+    {'seed': 9007199254740993, 'seed_text': '9007199254740993', 'queries': 3}
+    """
+    told: dict[str, Any] = {}
+    for key, value in values.items():
+        told[key] = value
+        if key in _SEEDS and value is not None:
+            seeds = value if isinstance(value, list) else [value]
+            if any(isinstance(seed, int) and seed > MOST_EXACT for seed in seeds):
+                texts = [str(seed) for seed in seeds]
+                told[f"{key}_text"] = texts if isinstance(value, list) else texts[0]
+    return told
+
+
+def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``values`` with the seed that ``seed_text`` says in place of the number and the text.
+
+    Raises ConfigError where the text is no seed, or the number is another one, not only rounded.
+    """
+    told = dict(values)
+    if (text := told.pop(SEED_TEXT, None)) is None:
+        return told
+    where = f"config.{SEED_TEXT}"
+    if not isinstance(text, str) or not _DIGITS.fullmatch(text):
+        raise ConfigError(where, f"must be the digits of a seed as text, not {_short(text)}")
+    number = told.get("seed")
+    if isinstance(number, int | float) and float(number) != float(text):
+        raise ConfigError(where, f"{text} and the seed {number} differ: leave one out")
+    return told | {"seed": int(text)}
 
 
 def limits(**kwargs: Any) -> Any:
@@ -157,7 +200,7 @@ class Config(Record):
         """
         if not isinstance(values, dict):
             raise ConfigError("config", f"must be a JSON object, not {type(values).__name__}")
-        values = _without_shards(values)
+        values = _without_shards(without_seed_text(values))
         known = sorted(cls.model_fields)
         for key in values:
             if key not in known:

@@ -35,6 +35,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
+from netarena.config import SEED_TEXT
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.file import finite, read_lines
 from netarena.identity import Secrecy
@@ -167,6 +168,9 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
         ask = read_ask(event)
         match event["event"]:
             case "assessment":
+                # the number says the same
+                if isinstance(header := event.get("header"), dict):
+                    header.pop(SEED_TEXT, None)
                 past.header = _parse(path, event, "header", Header)
             case "start":
                 past.starts[ask] += 1

@@ -17,7 +17,7 @@ from itertools import accumulate, combinations, takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
-from netarena.config import Config
+from netarena.config import Config, with_seed_text
 from netarena.errors import without_folders
 from netarena.inference import (
     Cluster,
@@ -116,7 +116,7 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
         **{f"avg_{name}": rates[name]["rate"] for name in VERDICTS},
         **{f"avg_{key}": value for key, value in measures.items()},
         "version": application.version_of(config),
-        "seed": seed,
+        **with_seed_text({"seed": seed}),
         "config": public_config(config, seed),
         "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},
         "failure_types": failure_types(episodes),
@@ -142,7 +142,7 @@ def public_config(config: Config, seed: int | None) -> dict[str, Any]:
     public = config.model_dump(mode="json", exclude={"agent_client_configs"})
     paths = config.input_paths() | ({"output_dir": config.output_dir} if config.output_dir else {})
     public |= {key: Path(path).name for key, path in paths.items() if Path(path).is_absolute()}
-    return public if seed is not None else public | {"seed": None}
+    return with_seed_text(public if seed is not None else public | {"seed": None})
 
 
 def failure_types(episodes: Iterable[Outline]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from netarena.a2a.document import parse_document
-from netarena.config import SEED_BITS, Config
+from netarena.config import SEED_BITS, Config, without_seed_text
 from netarena.errors import ConfigError
 from netarena.journal import LOCK_NAME
 from netarena.model import JsonValue
@@ -217,6 +217,7 @@ def read_config(
     values = {**(defaults or {}), **request.config}
     if values.get("time_budget_s") is None:
         values["time_budget_s"] = TIME_BUDGET_S
+    values = without_seed_text(values)
     if secret_seed and values.get("seed") is not None:
         raise ConfigError(
             "config.seed", "must not be given: this service draws a seed for each task"

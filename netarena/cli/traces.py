@@ -13,7 +13,7 @@ from netarena.audit import CONCURRENCY, chosen_of, collect
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.screen import Meter, bounded, show_table
 from netarena.cli.text import json_text
-from netarena.config import Config
+from netarena.config import Config, with_seed_text
 from netarena.errors import ConfigError
 from netarena.evidence import Evidence, Kind
 from netarena.model import read_jsonl
@@ -50,7 +50,8 @@ def examine_traces(  # noqa: PLR0913 -- what is drawn, and where it goes
     with Meter(f"audit {app.name} --traces") as meter:
         report = examine(evidence, seed, meter.tell)
     if as_json:
-        click.echo(json_text({"application": app.name, "seed": seed, **report.as_json()}))
+        told = with_seed_text({"application": app.name, "seed": seed, **report.as_json()})
+        click.echo(json_text(told))
     else:
         _show(app, seed, report)
     return 1 if report.missed else 0

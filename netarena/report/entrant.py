@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from netarena.application import Application, application_names, load
 from netarena.archive import Stored, read_run
 from netarena.assessment import RESULTS_NAME
-from netarena.config import Config
+from netarena.config import Config, with_seed_text
 from netarena.errors import ConfigError
 from netarena.inference import wilson
 from netarena.journal import JOURNAL_NAME, Header
@@ -203,7 +203,7 @@ def _merge(members: Sequence[Entrant]) -> Entrant:
         queries=sum(one.queries for one in members),
         outlines=outlines,
         unasked=not_run if agent_used_time(outlines) else (),
-        summary=summary | {"version": runs[0].header.version, "seeds": seeds},
+        summary=summary | with_seed_text({"version": runs[0].header.version, "seeds": seeds}),
         runs=runs,
     )
 

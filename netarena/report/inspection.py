@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from netarena.archive import Stored
+from netarena.config import with_seed_text
 from netarena.journal import JOURNAL_NAME
 from netarena.model import Judgement, Outcome, Usage
 from netarena.report.story import why
@@ -108,7 +109,9 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
             "config": {"epochs": config.repeats},
             # an agent's words are nobody's markup: no pictures are loaded, no links made
             "viewer": {"trust_content": False},
-            "metadata": {"seed": summary["seed"], "generator_version": header.version},
+            "metadata": with_seed_text(
+                {"seed": summary["seed"], "generator_version": header.version}
+            ),
         },
         "plan": {},
         "results": {

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from netarena.archive import Stored
+from netarena.config import with_seed_text
 from netarena.identity import read_id, seal_id
 from netarena.model import Episode, Query, Step, Usage
 from netarena.report.story import move_text, why
@@ -114,7 +115,8 @@ def json_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Ite
     """A table as JSONL."""
     names = [one.name for one in columns]
     for cells in table:
-        yield json.dumps(dict(zip(names, cells, strict=True)), ensure_ascii=False) + "\n"
+        line = with_seed_text(dict(zip(names, cells, strict=True)))
+        yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def _csv_line(cells: Iterable[Cell]) -> str:

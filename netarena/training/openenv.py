@@ -15,6 +15,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from netarena.application import load
+from netarena.config import SEED_TEXT, without_seed_text
 from netarena.errors import ConfigError, one_line
 
 try:
@@ -81,10 +82,15 @@ class Training(Environment[Reply, Prompt, Turns]):
         seed: int | None = None,
         episode_id: str | None = None,
         task: int | None = None,
+        seed_text: str | None = None,
         **kwargs: Any,
     ) -> Prompt:
-        """Raises ConfigError for a task that there is not."""
+        """``seed_text`` has the digits of a seed, for clients that would round a large number.
+
+        Raises ConfigError for a task that does not exist.
+        """
         del kwargs
+        seed = without_seed_text({"seed": seed, SEED_TEXT: seed_text})["seed"]
         if seed is not None and seed != self._seed:
             self._seed, self._task = seed, -1
         self._task = (self._task + 1) % self._seat.tasks if task is None else task

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from netarena.application import Application
+from netarena.config import with_seed_text
 from netarena.errors import ConfigError, ReplyRefused
 from netarena.prompts import news
 from netarena.tool import DONE, Tool
@@ -53,13 +54,13 @@ class Rollout:
         #: of each turn so far, what ``Acted.info`` told: for who counts; no method, so no tool
         self.infos: list[dict[str, Any]] = []
 
-    def reset(self, seed: int = 0, task: int = 0, **row: Any) -> str:
+    def reset(self, seed: int = 0, task: int = 0, seed_text: str = "", **row: Any) -> str:
         """Begin with task ``task`` of ``seed``, which the rollouts of a group share by their row.
 
         Raises ConfigError, EnvironmentFailed.
         """
         del row
-        self._prompt = self._seat.start(int(seed), int(task))
+        self._prompt = self._seat.start(int(seed_text or seed), int(task))
         self._reward, self._done, self.infos = 0.0, False, []
         return _opening(self._prompt)
 
@@ -104,7 +105,7 @@ def make_rows(seed: int, number: int, start: int = 0) -> list[dict[str, Any]]:
     """Rows of a data set: ``number`` tasks of ``seed`` from ``start`` on, labels in turn."""
     prompt = [{"role": "user", "content": ""}]
     tasks = range(start, start + number)
-    return [{"prompt": prompt, "seed": seed, "task": task} for task in tasks]
+    return [with_seed_text({"prompt": prompt, "seed": seed, "task": task}) for task in tasks]
 
 
 def make_dialogues(

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import Field
 
+from netarena.config import with_seed_text
 from netarena.errors import ConfigError
 
 try:
@@ -31,6 +32,8 @@ class NetArenaData(vf.TaskData):
 
     application: str
     seed: int
+    #: its digits, where readers of JSON may round the number
+    seed_text: str | None = None
     task: int
     rewards: str
     training: bool
@@ -67,7 +70,7 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
                 name=f"{told.application}-{told.seed}-{task}",
                 prompt=None,
                 application=told.application,
-                seed=told.seed,
+                **with_seed_text({"seed": told.seed}),
                 task=task,
                 rewards=told.rewards,
                 training=told.training,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena.config import Config
+from netarena.config import Config, with_seed_text
 from netarena.errors import ConfigError
 from netarena.prompts import PromptStyle
 
@@ -92,3 +92,32 @@ def test_a_message_names_a_wrong_value_once(given):
     with pytest.raises(ConfigError) as caught:
         Config.parse({"complexity_level": given})
     assert str(caught.value).count("level9") == 1
+
+
+def test_a_seed_is_given_as_text_by_clients_that_would_round_it():
+    assert Config.parse({"seed_text": "18446744073709551615"}).seed == 2**64 - 1
+    # the number of a copied summary, as JavaScript writes it
+    assert Config.parse({"seed": 2**53, "seed_text": "9007199254740993"}).seed == 2**53 + 1
+    assert Config.parse({"seed": None, "seed_text": "7"}) == Config.parse({"seed": 7})
+    assert Config.parse({"seed": 7, "seed_text": None}) == Config.parse({"seed": 7})
+
+
+@pytest.mark.parametrize("text", [7, "", "-7", "0x7", "\uff17", "1_0", "9" * 21, ["7"]])
+def test_a_seed_as_text_has_digits_only(text):
+    with pytest.raises(ConfigError, match=r"^config\.seed_text: must be the digits of a seed"):
+        Config.parse({"seed_text": text})
+
+
+def test_a_seed_that_differs_from_its_text_is_refused():
+    with pytest.raises(ConfigError, match=r"^config\.seed_text: 8 and the seed 7 differ"):
+        Config.parse({"seed": 7, "seed_text": "8"})
+
+
+def test_lists_of_seeds_have_lists_of_texts():
+    told = with_seed_text({"seed": None, "seeds": [1, 2**60], "replaced_seeds": [3]})
+    assert told == {
+        "seed": None,
+        "seeds": [1, 2**60],
+        "seeds_text": ["1", "1152921504606846976"],
+        "replaced_seeds": [3],
+    }

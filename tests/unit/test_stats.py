@@ -199,6 +199,14 @@ def test_a_summary_names_no_folder_of_the_machine():
     assert summarise(Lamp(), relative, 7, [episode(1)])["config"]["output_dir"] == "a/b"
 
 
+def test_a_seed_that_javascript_would_round_is_text_beside_the_number():
+    config = CONFIG.model_copy(update={"seed": 2**53 + 1})
+    result = summarise(Lamp(), config, 2**53 + 1, [episode(0)])
+    for told in (result, result["config"]):
+        assert (told["seed"], told["seed_text"]) == (2**53 + 1, "9007199254740993")
+    assert "seed_text" not in summary([episode(0)])
+
+
 def test_a_seed_that_is_not_told_is_in_no_key():
     config = CONFIG.model_copy(update={"seed": 123456})
     result = summarise(Lamp(), config, None, [episode(0)])

@@ -152,6 +152,8 @@ def test_a_seed_is_refused_where_the_service_draws_it(place):
     assert read_config(Config, parse(seed=7), place).seed == 7
     with pytest.raises(ConfigError, match=r"config\.seed: must not be given"):
         read_config(Config, parse(seed=7), place, secret_seed=True)
+    with pytest.raises(ConfigError, match=r"config\.seed: must not be given"):
+        read_config(Config, parse(seed_text="7"), place, secret_seed=True)
     assert read_config(Config, parse(), place, secret_seed=True).seed is None
 
 
