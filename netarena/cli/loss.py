@@ -10,7 +10,7 @@ import click
 
 from netarena.failure import Losses
 from netarena.model import Outcome
-from netarena.report.markdown import plain
+from netarena.report.markdown import graded_of, plain
 
 
 def tell_losses(report: Mapping[str, Any], folder: Path) -> None:
@@ -20,7 +20,7 @@ def tell_losses(report: Mapping[str, Any], folder: Path) -> None:
         _tell(
             f"{participant['role']}: " if several else "",
             participant["lost"],
-            participant["summary"]["graded"],
+            graded_of(participant["summary"]),
             f" (netarena show {folder} lists them)",
         )
 

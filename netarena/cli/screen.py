@@ -26,6 +26,7 @@ from rich.text import Text
 
 from netarena.report.markdown import (
     duration,
+    graded_of,
     interval,
     number,
     percent,
@@ -101,7 +102,7 @@ def show_result(participant: Mapping[str, Any]) -> None:
             ),
             *measures,
         ],
-        title=f"{participant['application']}: {plain(agents)}, {summary['graded']} graded of "
+        title=f"{participant['application']}: {plain(agents)}, {graded_of(summary)} graded of "
         f"{participant['queries']}, seed {seed_text(summary)}",
     )
     for unseen in unseen_text(summary):

@@ -24,6 +24,7 @@ from netarena.stats import (
     mean_costs,
     overlap_by_size,
     time_spent,
+    unsafe_types,
 )
 
 #: in the order of which participants are ranked
@@ -134,6 +135,7 @@ def _participant(one: Entrant) -> dict[str, Any]:
         "failure_rules": _count(
             f"{lost.kind}: {lost.rule}" for lost in lost_of(one) if lost.kind and lost.rule
         ),
+        "unsafe_types": unsafe_types(one.outlines, len(one.unasked)),
         "unsafe_by": dict(one.summary.get("unsafe_by", {})),
         "findings": _findings(episodes),
         "noted": _count(

@@ -30,7 +30,7 @@ from netarena.inference import wilson
 from netarena.journal import JOURNAL_NAME, Header
 from netarena.model import Episode, FailureKind, JsonValue, Outcome, Outline, Query, Usage
 from netarena.report.file import read_documents
-from netarena.stats import agent_used_time, rate_all, summarise, tell_repeats
+from netarena.stats import count_unasked, rate_all, summarise, tell_repeats
 from netarena.ticket import LEFTOVER, Briefing
 
 #: keys that shaped queries in older versions, and only say how many of them are drawn
@@ -143,7 +143,7 @@ def _from_stored(stored: Stored) -> Entrant:
         terms=terms_of_run(stored.application, header, stored.config, complete=not not_run),
         queries=len(stored.queries),
         outlines=outlines,
-        unasked=not_run if agent_used_time(outlines) else (),
+        unasked=count_unasked(stored.config, outlines, not_run),
         # the queries are those of the version that drew them
         summary=summarise(
             stored.application,
@@ -202,7 +202,7 @@ def _merge(members: Sequence[Entrant]) -> Entrant:
         agents=tuple(sorted({agent for one in members for agent in one.agents})),
         queries=sum(one.queries for one in members),
         outlines=outlines,
-        unasked=not_run if agent_used_time(outlines) else (),
+        unasked=count_unasked(runs[0].config, outlines, not_run),
         summary=summary | with_seed_text({"version": runs[0].header.version, "seeds": seeds}),
         runs=runs,
     )

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from netarena.model import FailureKind
+
 #: characters of one piece of evidence; the JSON report has all of it
 EVIDENCE_CHARS = 2000
 #: lost episodes that are listed; the JSON report has all of them
@@ -129,7 +131,7 @@ def _stand(ranked: Sequence[Mapping[str, Any]], title: str, group: int) -> Compa
                 str(one["name"]),
                 ", ".join(str(agent["name"]) for agent in one["agents"]) or _NONE,
                 _seed_cell(one["summary"]),
-                str(one["summary"]["graded"]),
+                str(graded_of(one["summary"])),
                 *(percent(one["summary"][f"avg_{name}"]) for name in _RATES),
                 interval(one["summary"]["intervals"]["solved_safely"]),
                 *(number(one["summary"].get(key)) for key in measures),
@@ -172,6 +174,43 @@ def _oppose(pairs: Sequence[Mapping[str, Any]], title: str, group: int) -> Compa
 def _needed(pair: Mapping[str, Any]) -> str:
     size = pair["needed"].get("paired" if pair["pairs"] else "unpaired")
     return _NONE if size is None else str(size)
+
+
+def shorten(text: str, chars: int) -> str:
+    """Return a name with its middle left out where it is long: names differ at either end.
+
+    >>> shorten("a-long-name-of-run-17", 12)
+    'a-long…un-17'
+    """
+    if len(text) <= chars:
+        return text
+    return f"{text[: chars // 2]}…{text[len(text) - (chars - chars // 2 - 1) :]}"
+
+
+def graded_of(summary: Mapping[str, Any]) -> int:
+    """Return how many episodes were graded: ``graded`` of a summary, the denominator of its rates,
+    may also count queries that were never asked."""
+    counted = summary["not_run"] if summary["not_run_counted"] else 0
+    return int(summary["graded"]) - counted
+
+
+def has_turns(participant: Mapping[str, Any]) -> bool:
+    """Return whether episodes have more than one turn; otherwise the number says nothing."""
+    groups = participant["by_label"].values()
+    return any((group["iterations"] or 0) > 1 for group in groups)
+
+
+def unsafe_text(types: Mapping[str, int]) -> str:
+    """Return how the episodes that are not safe are spread over failure types, or nothing where all
+    are safety violations."""
+    if not types.keys() - {FailureKind.SAFETY_VIOLATION.value}:
+        return ""
+    counts = ", ".join(f"{name} {count}" for name, count in types.items())
+    return (
+        f"Not safe: {sum(types.values())} ({counts}). A failure type names what decided an "
+        "episode first. Episodes of the other types are also not safe if they broke a safety rule, "
+        "or if nothing showed that they were safe."
+    )
 
 
 def harmless(text: str) -> str:
@@ -224,7 +263,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         f"- Application: {clean(one['application'])}, version {clean(version)}",
         f"- Role: {clean(one['role'])}",
         f"- Seed{'s' if 'seeds' in summary else ''}: {seed_text(summary)}",
-        f"- Queries: {one['queries']}, graded {summary['graded']}",
+        f"- Queries: {one['queries']}, graded {graded_of(summary)}",
         f"- Complete: {'yes' if summary['complete'] else 'no'}",
         *(f"- Solvable unseen: {clean(text)}" for text in unseen_text(summary)),
     ]
@@ -260,7 +299,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
     if "claims" in summary:
         lines += ["## Tickets", "", *_tickets(summary)]
     for title, key in (("level", "by_level"), ("label", "by_label")):
-        lines += [f"## By {title}", "", *_breakdown(title, one[key])]
+        lines += [f"## By {title}", "", *_breakdown(title, one[key], turns=has_turns(one))]
     for title, key, words in (
         ("Where answers went wrong", "failure_types", "Failure type"),
         ("What decided that", "failure_rules", "Failure type and rule"),
@@ -271,7 +310,9 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
     ):
         if one[key]:
             rows = [(clean(name) or _NONE, count) for name, count in one[key].items()]
+            note = unsafe_text(one["unsafe_types"]) if key == "unsafe_by" else ""
             lines += [f"## {title}", "", *table((words, "Episodes"), rows)]
+            lines += [note, ""] * bool(note)
     if one["lost"]:
         lines += [
             "## Lost",
@@ -320,10 +361,10 @@ def _tickets(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _breakdown(title: str, groups: Mapping[str, Any]) -> list[str]:
+def _breakdown(title: str, groups: Mapping[str, Any], *, turns: bool) -> list[str]:
     heads = [head for words in _RATES.values() for head in (words, "95 %")]
     return table(
-        (title.capitalize(), "Graded", "Invalid", *heads, "Iterations"),
+        (title.capitalize(), "Graded", "Invalid", *heads, *(["Iterations"] if turns else [])),
         [
             (
                 clean(name),
@@ -334,7 +375,7 @@ def _breakdown(title: str, groups: Mapping[str, Any]) -> list[str]:
                     for key in _RATES
                     for cell in (percent(group[key]["rate"]), interval(group[key]["interval"]))
                 ),
-                number(group["iterations"]),
+                *([number(group["iterations"])] if turns else []),
             )
             for name, group in groups.items()
         ],

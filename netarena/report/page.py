@@ -16,10 +16,13 @@ from netarena.report.markdown import (
     MAX_LOST,
     Comparison,
     compare_participants,
+    graded_of,
+    has_turns,
     interval,
     number,
     percent,
     plain,
+    unsafe_text,
     unseen_text,
 )
 from netarena.report.plot import Dot, bars, dot_plot, lines, marker, plane
@@ -116,6 +119,9 @@ def _environment() -> jinja2.Environment:
         percent=percent,
         interval=interval,
         number=number,
+        graded=graded_of,
+        has_turns=has_turns,
+        unsafe=unsafe_text,
         unseen=lambda summary: [_line(text) for text in unseen_text(summary)],
         # of our own plots alone, which escape what they hold
         svg=Markup,
@@ -188,6 +194,8 @@ def _dot(place: int, row: Mapping[str, Any], rate: str = "solved_safely") -> Dot
 
 def _costs(members: Sequence[Mapping[str, Any]], places: Mapping[str, int]) -> Iterator[Figure]:
     for key, (title, about, unit) in _MEANS.items():
+        if key == "iterations" and not any(map(has_turns, members)):
+            continue
         rows = [(places[one["name"]], plain(one["name"]), one["means"][key]) for one in members]
         if any(value is not None for _, _, value in rows):
             yield Figure(title, about, bars(title, rows, unit))

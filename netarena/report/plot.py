@@ -8,17 +8,20 @@ who do not see it. Rates are shares in [0, 1].
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from netarena.report.markdown import plain
+from netarena.report.markdown import plain, shorten
 
 #: units of every plot; the page scales it to the width that there is
 WIDTH = 400
 SERIES = 8
-#: how far a name goes before it is cut
-_NAME_CHARS = 42
+#: of a line of a name, and lines of a name; a longer one loses its middle
+_NAME_CHARS, _NAME_LINES = 42, 3
+#: height of a line of a name
+_LINE = 14
 #: a marker around (0, 0)
 _SHAPES = (
     '<circle r="4"/>',
@@ -55,8 +58,9 @@ def dot_plot(title: str, rows: Sequence[tuple[str, Sequence[Dot]]]) -> str:
     parts, y = [], top
     for name, dots in rows:
         height = 11 * max(1, len(dots))
-        parts.append(f'<text x="{left}" y="{y + 10}" class="name">{_cut(name)}</text>')
-        y += 16
+        text, height_of_name = _name(name, left, y)
+        parts.append(text)
+        y += height_of_name
         parts.append(
             f'<rect x="{left}" y="{y}" width="{right - left}" height="{height}" class="band"/>'
         )
@@ -108,18 +112,19 @@ def plane(title: str, points: Sequence[tuple[int, Dot, Dot]], names: tuple[str, 
 def bars(title: str, rows: Sequence[tuple[int, str, float | None]], unit: str) -> str:
     """A bar from 0 for each series, its value written at it."""
     most = max((value for _, _, value in rows if value is not None), default=0.0) or 1.0
-    parts = []
-    for place, (series, name, value) in enumerate(rows):
-        y = 6 + 34 * place
+    parts, y = [], 6
+    for series, name, value in rows:
         width = 0.0 if value is None else 250 * value / most
         told = "not told" if value is None else f"{_short(value)} {unit}".strip()
+        text, height = _name(name, 8, y)
+        y += height
         parts.append(
-            f'<text x="8" y="{y + 10}" class="name">{_cut(name)}</text>'
-            f'<rect x="8" y="{y + 15}" width="{width:.1f}" height="11" '
+            f'{text}<rect x="8" y="{y - 1}" width="{width:.1f}" height="11" '
             f'class="bar s{series % SERIES}"/>'
-            f'<text x="{14 + width:.1f}" y="{y + 25}" class="tick">{escape(told)}</text>'
+            f'<text x="{14 + width:.1f}" y="{y + 9}" class="tick">{escape(told)}</text>'
         )
-    return _svg(title, 10 + 34 * len(rows), "".join(parts))
+        y += 18
+    return _svg(title, y + 4, "".join(parts))
 
 
 def lines(
@@ -207,9 +212,15 @@ def _svg(title: str, height: float, content: str) -> str:
     )
 
 
-def _cut(name: str) -> str:
-    name = plain(name)
-    return escape(name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…")
+def _name(name: str, x: float, y: float) -> tuple[str, int]:
+    """Return the lines of a name below ``y``, and how much height they take."""
+    short = shorten(plain(name), _NAME_CHARS * _NAME_LINES)
+    rows = textwrap.wrap(short, _NAME_CHARS) or [""]
+    text = "".join(
+        f'<text x="{x}" y="{y + 10 + _LINE * place}" class="name">{escape(row)}</text>'
+        for place, row in enumerate(rows)
+    )
+    return text, 2 + _LINE * len(rows)
 
 
 def _short(value: float) -> str:

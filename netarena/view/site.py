@@ -24,7 +24,7 @@ from markupsafe import Markup
 from netarena.errors import ConfigError
 from netarena.model import Ask, JsonValue, Move, Outcome, Step
 from netarena.picture import Difference, Matrix, Picture, Topology, Turned, turned
-from netarena.report.markdown import interval, number, percent
+from netarena.report.markdown import interval, number, percent, shorten, unsafe_text
 from netarena.report.story import Story, Turn, asked_text, move_text, parting_step
 from netarena.stats import VERDICTS
 from netarena.view import drawing, summary
@@ -307,6 +307,7 @@ class Site:
             facts=list(summary.facts(run)),
             rates=summary.rates_of(run),
             outcomes=summary.outcomes_of(run),
+            unsafe=unsafe_text(summary.unsafe_of(run)),
             others=summary.oppose(run, self.library.runs),
             breakdowns=list(summary.breakdowns(run)),
             columns=known.columns,
@@ -542,17 +543,6 @@ def _seen(value: Any) -> Any:
 
 def _clip(text: str, chars: int = 300) -> str:
     return text if len(text) <= chars else f"{text[: chars - 1]}…"
-
-
-def shorten(text: str, chars: int) -> str:
-    """Return a name with its middle left out where it is long: names differ at either end.
-
-    >>> shorten("a-long-name-of-run-17", 12)
-    'a-long…un-17'
-    """
-    if len(text) <= chars:
-        return text
-    return f"{text[: chars // 2]}…{text[len(text) - (chars - chars // 2 - 1) :]}"
 
 
 def _seconds(value: float) -> str:

@@ -12,7 +12,14 @@ from netarena.identity import Secrecy
 from netarena.inference import holm
 from netarena.model import JsonValue, Outcome, Outline
 from netarena.report.entrant import list_terms
-from netarena.stats import break_down, compare, failure_types, public_config, rate_all
+from netarena.stats import (
+    break_down,
+    compare,
+    failure_types,
+    public_config,
+    rate_all,
+    unsafe_types,
+)
 from netarena.view.index import Run
 
 
@@ -44,6 +51,11 @@ def outcomes_of(run: Run) -> list[tuple[str, int]]:
     counts = Counter(one.outcome.value.replace("_", " ") for one in outlines)
     kinds = failure_types(outlines)
     return [*sorted(counts.items()), *((kind, count) for kind, count in kinds.items() if count)]
+
+
+def unsafe_of(run: Run) -> dict[str, int]:
+    """Return the failure types of episodes that are not safe."""
+    return unsafe_types(_outlines(run))
 
 
 def facts(run: Run) -> Iterator[tuple[str, str]]:

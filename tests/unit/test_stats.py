@@ -50,7 +50,7 @@ def episode(number: int = 0, outcome: Outcome = Outcome.SOLVED, **values: object
 
 
 def summary(episodes: Sequence[Outline], not_run: Sequence[Query] = ()) -> dict[str, object]:
-    return summarise(Lamp(), CONFIG, 7, episodes, not_run)
+    return summarise(Lamp(), LampConfig(num_queries=3, time_budget_s=60.0), 7, episodes, not_run)
 
 
 # the summary
@@ -152,6 +152,14 @@ def test_queries_never_asked_are_failures_when_the_agent_used_the_time(
     assert result["avg_safety"] == (0.25 if counted else 1.0)
     assert result["avg_iterations"] == (8.0 if counted else 2.0)  # 10 is max_iterations
     assert result["graded"] == (4 if counted else 1)
+
+
+def test_queries_never_asked_without_a_time_budget_are_no_failures():
+    """Ctrl-C stopped the run, or it still goes on: nobody's time ran out."""
+    result = summarise(Lamp(), CONFIG, 7, [timed(9.0, 0.0, 1.0)], QUERIES[1:4])
+    assert (result["not_run"], result["not_run_counted"], result["graded"]) == (3, False, 1)
+    assert result["avg_correctness"] == 1.0
+    assert "not seen: never asked" not in result["unsafe_by"]
 
 
 def test_the_share_is_summed_over_all_episodes():

@@ -17,6 +17,7 @@ from netarena.cli import main
 from netarena.model import Reply
 from netarena.report.document import make_report
 from netarena.report.entrant import read_entrants
+from netarena.report.markdown import render_markdown
 from netarena.report.page import render_html
 from netarena.report.plot import Dot, bars, dot_plot, lines, plane
 
@@ -114,6 +115,43 @@ def test_the_command_writes_it(
     assert out.read_text().startswith("<!doctype html>")
     assert main(["report", str(tmp_path), "--html", "--json"]) == 2
     assert "--html: and --json exclude each other" in capsys.readouterr().err
+
+
+def test_names_in_plots_are_not_cut_before_they_differ() -> None:
+    first = "capacity planning, level-2, an operation of many words, remove-count"
+    second = first.replace("count", "rank")
+    rows = [(name, [Dot(0, 0.5, (0.2, 0.8))]) for name in (first, second)]
+    for plot in (dot_plot("x", rows), bars("x", [(0, name, 1.0) for name, _ in rows], "s")):
+        read = " ".join(re.findall(r'class="name">([^<]*)', plot))
+        assert read == f"{first} {second}"
+    # of longer ones the end stays
+    plot = dot_plot("x", [("long " * 99 + "tail", [])])
+    assert "tail</text>" in plot
+    assert len(re.findall('class="name"', plot)) <= 4
+
+
+def test_episodes_of_one_turn_have_no_table_of_turns(tmp_path: Path, toy: None) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path / "one", max_iterations=1)
+    assess(Toy(), Scripted(hostile), tmp_path / "more")
+    for name, turns in (("one", False), ("more", True)):
+        report = make_report(read_entrants([tmp_path / name]))
+        text = render_html(report)
+        assert ("<b>Turns</b>" in text) is ("<th>turns</th>" in text) is turns
+        assert ("Iterations" in render_markdown(report)) is turns
+
+
+def test_failure_types_of_what_is_not_safe_are_explained(tmp_path: Path, toy: None) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path)
+    report = make_report(read_entrants([tmp_path]))
+    one = report["participants"][0]
+    one["failure_rules"] = {"safety violation: flood": 8}
+    one["unsafe_by"] = {"flood": 20}
+    one["unsafe_types"] = {"operational error": 12, "safety violation": 8}
+    words = "Not safe: 20 (operational error 12, safety violation 8)."
+    assert words in render_html(report)
+    assert words in render_markdown(report)
+    one["unsafe_types"] = {"safety violation": 20}
+    assert "Not safe: 20" not in render_html(report) + render_markdown(report)
 
 
 names = st.text(max_size=60)
