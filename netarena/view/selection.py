@@ -130,12 +130,6 @@ class Selection:
         """Whether episodes are left out."""
         return replace(self, sort="graded", page=1) != _NOTHING
 
-    @property
-    def runs(self) -> tuple[str, str] | None:
-        """The names of the runs of a pair, the one that solved first."""
-        better, apart, worse = self.pair.partition(APART)
-        return (better, worse) if apart else None
-
     def choose(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries that the filter lets through, in order.
 

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -152,10 +153,9 @@ class Site:
         problem = "There is no such page here."
         try:
             if match := _EPISODE.fullmatch(path):
-                kind, slug, name = match.groups()
-                if entry := self._find(slug, name):
-                    make = self._episode if kind == "episode" else self._same
-                    return make(entry, Selection.read(parameters))
+                page = self._reading(*match.groups(), Selection.read(parameters))
+                if page is not None:
+                    return page
             if match := _PART.fullmatch(path):
                 slug, name, number, part = match.groups()
                 if (entry := self._find(slug, name)) and (text := _text(entry, number, part)):
@@ -164,6 +164,20 @@ class Site:
             problem = str(error)
         root = "../" * path.count("/")
         return self._html("missing.html", root, found=False, problem=problem)
+
+    def _reading(self, kind: str, slug: str, name: str, selection: Selection) -> Page | None:
+        """Return the page of an episode, or of several next to each other."""
+        better, apart, worse = slug.partition(APART)
+        entry = self._find(worse if apart else slug, name)
+        if entry is None:
+            return None
+        if kind == "episode":
+            return self._episode(entry, selection)
+        if not apart:
+            return self._same(entry, self._same_ask(entry), selection)
+        run = self.library.run(better)
+        other = run.answer(entry.outline.ask) if run else None
+        return self._same(entry, [other, entry], selection, pair=slug) if other else None
 
     def bundle(self, entry: Entry) -> bytes:
         """Return the page of an episode as one file that loads nothing and runs nothing."""
@@ -187,6 +201,9 @@ class Site:
             others = self._same_ask(entry)
             if len(others) > 1 and others[0] is entry:
                 yield _same_path(entry)
+        for path, pairs in discordant(self.library.entries).items():
+            name = path.rpartition("/")[2]
+            yield from (f"same/{pair}/{name}" for pair in pairs)
 
     @property
     def _several(self) -> bool:
@@ -200,10 +217,6 @@ class Site:
         """The answers of all runs to what ``entry`` answers."""
         answers = [run.answer(entry.outline.ask) for run in self.library.runs]
         return [answer for answer in answers if answer is not None]
-
-    def _same_target(self, entry: Entry) -> str:
-        """Return the path of the page that shows an episode next to those of other runs."""
-        return _same_path(self._same_ask(entry)[0])
 
     def _choose(self, selection: Selection) -> tuple[list[Entry], dict[str, int]]:
         """What a selection chooses, and where each path stands in it."""
@@ -230,7 +243,7 @@ class Site:
             selection=selection,
             search=selection.search(page=page),
             rows=chosen[start : start + PAGE_ROWS],
-            target=self._same_target if selection.pair else _own_target,
+            target=partial(_pair_path, selection.pair) if selection.pair else _own_target,
             page=page,
             pages=pages,
             tally=tally(chosen),
@@ -281,7 +294,7 @@ class Site:
                     "safe": [name for name, (_, test) in SAFETIES.items() if test(entry)],
                     **{name: field(entry) for name, (_, field) in FACETS.items()},
                     "pairs": pairs.get(entry.path, []),
-                    "same": self._same_target(entry) if entry.path in pairs else "",
+                    "name": entry.name,
                     "counts": entry.outline.outcome is not Outcome.INVALID,
                     "right": [judge(entry.outline) for judge in VERDICTS.values()],
                     "row": " ".join(
@@ -349,17 +362,18 @@ class Site:
             **values,
         )
 
-    def _same(self, entry: Entry, selection: Selection) -> Page:
-        others = self._same_ask(entry)
+    def _same(
+        self, entry: Entry, others: Sequence[Entry], selection: Selection, *, pair: str = ""
+    ) -> Page:
+        """Return the page with the answers ``others`` next to each other; of a ``pair`` of runs its
+        neighbours are the further queries on which the two differ."""
         chosen: list[Entry] = []
         here = 0
-        if selection.runs:
-            by_run = {other.run.slug: other for other in others}
-            pair = [by_run[slug] for slug in selection.runs if slug in by_run]
-            if len(pair) == 2:
-                others = pair
-                chosen, places = self._choose(selection)
-                here = places.get(pair[1].path, 0)
+        if pair:
+            chosen, places = self._choose(
+                selection if selection.pair == pair else Selection(pair=pair)
+            )
+            here = places.get(entry.path, 0)
         stories = [other.run.tell(other) for other in others]
         texts = [_Texts(other) for other in others]
         steps = [story.episode.steps for story in stories]
@@ -382,9 +396,9 @@ class Site:
             search=selection.search(page=selection.page),
             parts_at=parts_at,
             parts_lane=parts_lane,
-            same_path=self._same_target(entry),
-            before=self._same_target(chosen[here - 1]) if here else "",
-            after=self._same_target(chosen[here + 1]) if here + 1 < len(chosen) else "",
+            same_path=_pair_path(pair, entry) if pair else _same_path(others[0]),
+            before=_pair_path(pair, chosen[here - 1]) if here else "",
+            after=_pair_path(pair, chosen[here + 1]) if here + 1 < len(chosen) else "",
         )
         return page._replace(texts=tuple(path for text in texts for path in text.paths))
 
@@ -469,6 +483,12 @@ def _short(move: Move) -> str:
 
 def _own_target(entry: Entry) -> str:
     return entry.path
+
+
+def _pair_path(pair: str, entry: Entry) -> str:
+    """Return the path of the page that shows the failed episode of a pair of runs next to that of
+    the other run."""
+    return f"same/{pair}/{entry.name}.html"
 
 
 def _same_path(entry: Entry) -> str:

@@ -58,7 +58,7 @@ function choose(found, wanted) {
 }
 
 // of a pair of runs, the page with both episodes
-const target = (entry, wanted) => (wanted.pair && entry.same) || entry.path;
+const target = (entry, wanted) => (wanted.pair ? `same/${wanted.pair}/${entry.name}.html` : entry.path);
 
 // inference.wilson and inference.clustered
 function wilson(successes, n, z = 1.959964) {
@@ -256,7 +256,7 @@ async function follow_search() {
   const wanted = read(location.search);
   if (kind === "same" ? !wanted.pair : kind !== "episode") return;
   const chosen = choose(await entries(wanted), wanted);
-  const place = chosen.findIndex((entry) => (kind === "same" ? entry.same : entry.path) === document.body.dataset.path);
+  const place = chosen.findIndex((entry) => target(entry, kind === "same" ? wanted : {}) === document.body.dataset.path);
   if (place < 0) return;
   const lost = (entry) => entry.show.includes("lost");
   for (const [name, entry] of [["before", chosen.slice(0, place).findLast(lost)], ["after", chosen.slice(place + 1).find(lost)]]) {

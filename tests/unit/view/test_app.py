@@ -266,11 +266,18 @@ def test_side_by_side_is_of_one_query_and_repeat(
     library.catch_up()
     site = Site(library, live=True)
     assert [path for path in site.paths() if path.startswith("same")] == [
-        "same/good/toy-1-abc-7-0.html", "same/good/toy-1-abc-7-0~2.html"
+        "same/good/toy-1-abc-7-0.html", "same/good/toy-1-abc-7-0~2.html",
+        "same/good,bad/toy-1-abc-7-0.html", "same/other,bad/toy-1-abc-7-0.html",
     ]  # fmt: skip
-    for path, titles in (("", ["good", "bad", "other"]), ("~2", ["good", "bad"])):
-        page = site.page(f"same/good/toy-1-abc-7-0{path}.html", {}).content.decode()
+    for path, titles in (
+        ("good/toy-1-abc-7-0", ["good", "bad", "other"]),
+        ("good/toy-1-abc-7-0~2", ["good", "bad"]),
+        # of a pair, the run that solved the query first
+        ("other,bad/toy-1-abc-7-0", ["other", "bad"]),
+    ):
+        page = site.page(f"same/{path}.html", {}).content.decode()
         assert re.findall(r"<h2><a [^>]*>(\w+)</a>", page) == titles
+    assert not site.page("same/nobody,bad/toy-1-abc-7-0.html", {}).found
     page = site.page("episode/bad/toy-1-abc-7-0~2.html", {}).content.decode()
     assert 'href="../../same/good/toy-1-abc-7-0~2.html"' in page
     assert 'href="../../episode/bad/toy-1-abc-7-0.html">1</a>' in page
