@@ -140,6 +140,21 @@ async def test_a_0_3_client_is_told_what_is_wrong(tmp_path, python03, mode):
     assert got["results"] == []
 
 
+async def test_a_0_3_client_sees_within_the_time_to_connect_that_nobody_serves_the_agent(
+    tmp_path, python03
+):
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}/"
+    async with green(tmp_path) as server:
+        text = request(url, connect_timeout_s=3)  # a reply may take 280 s
+        got = await stock_client(python03, "stream", server.line, text)
+    assert got["state"] == "failed"
+    assert "not reachable for 3 s: no connection" in got["said"]
+    waiting = f"waiting for the agent card of {ROLE} at {url}"
+    assert any(line.startswith(waiting) for line in got["heard"])
+    assert got["results"] == []
+
+
 async def test_a_0_3_client_can_cancel(tmp_path, python03):
     async with green(tmp_path, 0.05) as server, purple(solve) as url:
         got = await stock_client(python03, "cancel", server.line, request(url, num_queries=50))

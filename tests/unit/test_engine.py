@@ -416,15 +416,16 @@ def test_an_agent_of_another_assessment_ends_the_run_at_its_first_ask(tmp_path: 
     with pytest.raises(AssessmentFailed, match=said):
         assess(Toy(), agent, tmp_path, num_queries=4, concurrency=1)
     assert len(agent.contexts) == 1
-    # whoever replied before plays on: its failures count
-    late = Scripted(
-        lambda p, t: (
-            open_all(p, t)
-            if len(late.contexts) == 1
-            else AgentFailed(FailureReason.TASK_FAILED, said)
-        )
-    )
-    results, _ = assess(Toy(), late, tmp_path, num_queries=4, concurrency=1)
+    # an agent that replied before plays on: its failures count
+    asked: list[str] = []
+
+    def answer(prompt: str, turn: int) -> str | AgentFailed:
+        asked.append(prompt)
+        if len(asked) == 1:
+            return open_all(prompt, turn)
+        return AgentFailed(FailureReason.TASK_FAILED, said)
+
+    results, _ = assess(Toy(), Scripted(answer), tmp_path, num_queries=4, concurrency=1)
     assert results[-1]["outcomes"]["agent_failed"] == 11
 
 

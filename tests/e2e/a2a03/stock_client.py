@@ -2,7 +2,8 @@
 
 Run in the environment of the 0.3 line: ``stock_client.py MODE URL REQUEST``. MODE: ``stream``,
 ``block``, ``leave`` (goes after the first artifact, comes back by ``tasks/resubscribe``) or
-``cancel``. Prints one JSON object: state, status text, results, events, task id.
+``cancel``. Prints one JSON object: state, status text, all status texts while the task ran
+(``heard``), results, events, task id.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ async def main(mode: str, url: str, request: str) -> dict:
             message_id=uuid.uuid4().hex,
             parts=[Part(root=TextPart(kind="text", text=request))],
         )
-        task, events = None, 0
+        task, events, heard = None, 0, []
         async for event in client.send_message(message):
             task, update = event
             events += 1
+            if update is not None and update.kind == "status-update" and update.status.message:
+                heard.extend(texts(update.status.message.parts))
             if mode in {"leave", "cancel"} and update is not None and task.artifacts:
                 break
         if mode == "cancel":
@@ -53,6 +56,7 @@ async def main(mode: str, url: str, request: str) -> dict:
         return {
             "id": task.id,
             "state": task.status.state.value,
+            "heard": heard,
             "said": "".join(texts(status.parts)) if status else "",
             "results": [
                 json.loads(text)
