@@ -140,6 +140,15 @@ def test_episodes_of_one_turn_have_no_table_of_turns(tmp_path: Path, toy: None) 
         assert ("Iterations" in render_markdown(report)) is turns
 
 
+def test_a_column_of_reasons_needs_a_reason(tmp_path: Path) -> None:
+    for why, shown in (("", False), ("v1 is closed", True)):
+        records = [{"id": f"q{number}", "outcome": "unsolved", "why": why} for number in range(3)]
+        document = {"participants": {"lamp_operator": "a"}, "results": [*records, {}]}
+        (tmp_path / "results.json").write_text(json.dumps(document))
+        text = page(tmp_path / "results.json")
+        assert ("<th>why</th>" in text) is ('<td class="reason">' in text) is shown
+
+
 def test_failure_types_of_what_is_not_safe_are_explained(tmp_path: Path, toy: None) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     report = make_report(read_entrants([tmp_path]))
