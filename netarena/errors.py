@@ -113,9 +113,9 @@ _ANSWERED = re.compile(r"\bHTTP \d{3}\b|\bconnection lost\b")
 
 def describe_absence(agent: str, failure: AgentFailed) -> str:
     """Return a line about an agent without a single usable answer: not reached, or reached."""
-    reached = failure.reason is not FailureReason.ENDPOINT or _ANSWERED.search(failure.detail)
-    what = "was reached but gave no usable answer" if reached else "could not be reached"
-    return f"the agent {agent} {what}: {failure}"
+    if failure.reason is not FailureReason.ENDPOINT or _ANSWERED.search(failure.detail):
+        return f"the agent {agent} was reached but gave no usable answer: {failure}"
+    return f"the agent {agent} could not be reached: {failure}"
 
 
 def suggest(given: str, known: Iterable[str]) -> str:
