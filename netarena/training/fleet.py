@@ -18,7 +18,7 @@ import subprocess
 import sys
 import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -227,14 +227,13 @@ def serve(descriptor: int) -> None:
 
 
 def _play(seats: Sequence[Seat], orders: Sequence[Order]) -> list[Turn]:
+    works: list[Coroutine[Any, Any, str | Acted]] = [
+        seat.starting(*order) if isinstance(order, Start) else seat.acting(order)
+        for seat, order in zip(seats, orders, strict=True)
+    ]
+
     async def together() -> list[str | Acted | BaseException]:
-        return await asyncio.gather(
-            *(
-                seat.starting(*order) if isinstance(order, Start) else seat.acting(order)
-                for seat, order in zip(seats, orders, strict=True)
-            ),
-            return_exceptions=True,
-        )
+        return await asyncio.gather(*works, return_exceptions=True)
 
     found = seats[0].wait(together())
     for one in found:
