@@ -153,7 +153,8 @@ class Site:
         problem = "There is no such page here."
         try:
             if match := _EPISODE.fullmatch(path):
-                page = self._reading(*match.groups(), Selection.read(parameters))
+                kind, slug, name = match.groups()
+                page = self._reading(kind, slug, name, Selection.read(parameters))
                 if page is not None:
                     return page
             if match := _PART.fullmatch(path):
