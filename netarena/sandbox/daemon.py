@@ -47,8 +47,9 @@ class Confined:
     with the process that made it.
 
     ``programs`` are found where they are on this machine, ``texts`` (path -> text) are read-only;
-    ``folders`` (path -> folder) are theirs to write, and seen from without. Raises
-    EnvironmentFailed when they cannot be held.
+    ``folders`` (path -> folder) are theirs to write, and seen from without. Only they see what they
+    write in ``private`` folders. They start in ``home``. Raises EnvironmentFailed when they cannot
+    be held.
     """
 
     def __init__(  # noqa: PLR0913 -- what a sandbox is made of
@@ -61,6 +62,8 @@ class Confined:
         texts: Mapping[str, str],
         folders: Mapping[str, Path],
         limits: Limits,
+        private: Iterable[str] = ("/tmp", "/run", "/var/tmp"),  # noqa: S108 -- its own
+        home: str = "/",
     ) -> None:
         self._limits = limits
         with contextlib.ExitStack() as stack:
@@ -78,11 +81,11 @@ class Confined:
                 line += ["--perms", "0444", "--ro-bind-data", str(content), path]
             line += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
             line += ["--bind", "/proc/sys/net", "/proc/sys/net", "--dev", "/dev"]
-            for path in ("/tmp", "/run", "/var/tmp"):  # noqa: S108 -- its own
+            for path in private:
                 line += ["--size", str(_FOLDER_BYTES), "--tmpfs", path]
             for path, folder in folders.items():
                 line += ["--bind", str(folder), path]
-            line += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
+            line += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", home]
             line += ["--seccomp", str(calls), "--", _SHELL, "-c", _limited(script, limits)]
             with entered(netns):
                 try:

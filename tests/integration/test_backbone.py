@@ -53,6 +53,7 @@ _ADJACENT = tuple(one for one in _MET if one[1] == "ospf")
 #: what ends or refuses them, where it says so
 ENDS = {
     "log-to-system": "can't open logfile",
+    "log-to-private-folder": "can't open logfile",
     "log-to-configuration": "can't open logfile",
     "log-to-core-pattern": "can't open logfile",
     "write-by-vtysh": "saved to /etc/frr/frr.conf",

@@ -63,6 +63,8 @@ def _python(program: str) -> Attack:
 
 _FILES = {
     "log-to-system": _log("/usr/lib/evil.log"),
+    # no command could read it
+    "log-to-private-folder": _log("/run/evil.log"),
     "log-to-configuration": _log("/etc/frr/evil.log"),
     "log-over-accounts": _configure(
         "log file /etc/passwd",
@@ -108,11 +110,11 @@ for name in ("zebra", "staticd", "ospfd", "bgpd"):
         f"ls /usr/lib/evil /etc/frr/evil 2>/dev/null {_SHOWN}"
     ),
     "dump-until-full": _router(
-        "vtysh -c 'configure terminal' -c 'dump bgp all /tmp/d' -c 'dump bgp updates /var/tmp/d' "
-        "-c 'debug bgp updates' -c 'log file /tmp/l debugging'; for i in $(seq 5); do "
+        "vtysh -c 'configure terminal' -c 'dump bgp all /var/log/frr/d' -c 'dump bgp updates u' "
+        "-c 'debug bgp updates' -c 'log file /var/log/frr/l debugging'; for i in $(seq 5); do "
         "vtysh -c 'clear bgp * soft'; done; vtysh -c 'configure terminal' -c 'no dump bgp all' "
         "-c 'no dump bgp updates' -c 'no debug bgp updates' -c 'no log file' -c 'end' "
-        f"-c 'no debug bgp updates'; [ $(stat -fc %b /tmp) -gt 4096 ] {_WON}"
+        f"-c 'no debug bgp updates'; [ $(stat -fc %b /var/log/frr) -gt 4096 ] {_WON}"
     ),
     "read-by-configuration": _router(
         f"vtysh -f /etc/shadow 2>/dev/null | grep root {_SHOWN}; vtysh -f /proc/1/environ | "

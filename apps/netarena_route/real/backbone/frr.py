@@ -131,7 +131,7 @@ def hold(  # noqa: PLR0913 -- what the daemons of a router are made of
         for name in daemons
     )
     # in the background a daemon is when it is ready: only then others find it
-    script = f"mkdir {_PRIVATE}; {first}\n{' & '.join(rest)} &\nwait"
+    script = f"{first}\n{' & '.join(rest)} &\nwait"
     return Confined(
         script,
         netns=netns,
@@ -140,6 +140,9 @@ def hold(  # noqa: PLR0913 -- what the daemons of a router are made of
         texts=texts,
         folders={SOCKETS: sockets, **({} if logs is None else {LOGS: logs})},
         limits=LIMITS,
+        # a log elsewhere is refused: no command could read it
+        private=[_PRIVATE],
+        home="/" if logs is None else LOGS,
     )
 
 

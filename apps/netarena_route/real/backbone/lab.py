@@ -379,7 +379,7 @@ class Lab(Worker):
             }
         if machine in self._daemons:
             texts |= _VTYSH
-            views["/var/run/frr"] = folder / _SOCKETS
+            views["/var/run/frr"] = views[frr.SOCKETS] = folder / _SOCKETS
             views[frr.LOGS] = folder / _LOGS
             folders["/etc/frr"] = folder / _SAVED
         return Room(texts=texts, views=views, folders=folders)
