@@ -13,10 +13,12 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -276,8 +278,27 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--every: a whole number from 1 on")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """End what pytest-cov 7.1 begins in each worker of xdist as if it were the main process.
+
+    It is never read, and its tracing would go on below that of the worker, also in tests that are
+    not to be traced.
+    """
+    control = _coverage(session.config)
+    if control is not None and hasattr(session.config, "workerinput"):
+        control.cov.stop()
+
+
+def _coverage(config: pytest.Config) -> Any:
+    """What begins and ends tracing; None where nothing is traced."""
+    return getattr(config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
+
+
 #: in this order: what waits most begins first, and many quick ones fill the end of a run
 _FOLDERS = ("integration", "e2e", "contract", "unit", "")
+#: seconds of processor time after which a test is no longer traced
+_TRACED_S = 2
 _NARROW_SCOPES = ("function", "session")
 
 
@@ -319,6 +340,32 @@ def _shares_a_fixture(item: pytest.Item) -> bool:
     info = getattr(item, "_fixtureinfo", None)
     definitions = info.name2fixturedefs.values() if info is not None else ()
     return any(each[-1].scope not in _NARROW_SCOPES for each in definitions if each)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test that computes for long is no longer traced: what it reaches, it reaches early on.
+
+    Tracing doubles the processor time of the whole run, most of it in loops of few tests.
+    """
+    control = _coverage(item.config)
+    if control is None or not control.started:
+        yield
+        return
+
+    def stop_tracing(_signal: int, _frame: object) -> None:
+        if control.started:
+            control.pause()
+
+    before = signal.signal(signal.SIGPROF, stop_tracing)
+    signal.setitimer(signal.ITIMER_PROF, _TRACED_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+        if not control.started:
+            control.resume()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
