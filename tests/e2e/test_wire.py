@@ -62,7 +62,7 @@ async def started(*command: object, **environ: str) -> AsyncIterator[Process]:
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             line = (await process.stdout.readline()).decode().strip()
         yield Process(process, line)
     finally:
@@ -98,7 +98,7 @@ async def stock_client(python: Path, mode: str, url: str, text: str) -> dict[str
         python, HERE / "a2a03" / "stock_client.py", mode, url, text,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
     result: dict[str, Any] = json.loads(out)

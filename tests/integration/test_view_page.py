@@ -31,7 +31,7 @@ pytestmark = pytest.mark.requires("chromium")
 
 PHONE = {"width": 400, "height": 800}
 WIDE = {"width": 1280, "height": 900}
-PATIENCE_MS = 10_000
+PATIENCE_MS = 60_000
 
 
 @pytest.fixture(scope="module")
