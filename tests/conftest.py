@@ -298,7 +298,7 @@ def _coverage(config: pytest.Config) -> Any:
 #: in this order: what waits most begins first, and many quick ones fill the end of a run
 _FOLDERS = ("integration", "e2e", "contract", "unit", "")
 #: seconds of processor time after which a test is no longer traced
-_TRACED_S = 2
+_TRACED_S = 4
 _NARROW_SCOPES = ("function", "session")
 
 

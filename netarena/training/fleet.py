@@ -163,7 +163,7 @@ class _Worker:
                 f"from {__name__} import serve; serve({theirs.fileno()})"
             )
             self.process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-P", "-c", code],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 # Ctrl-C reaches the caller, who ends the process

@@ -751,7 +751,7 @@ def test_agent_cmd_starts_an_agent_and_stops_it(fake, capsys):
 def test_agent_cmd_leaves_no_agent_behind(fake, number, status):
     seed = str(time.monotonic_ns())
     command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--out", "run"]
-    command += ["--agent-cmd", own_agent(seed), "--seed", seed, "--num-queries", "50"]
+    command += ["--agent-cmd", own_agent(seed, "noop"), "--seed", seed, "--num-queries", "50"]
     with subprocess.Popen([*command, "--set", "delay_s=0.2"], stderr=subprocess.DEVNULL) as process:
         wait_for(fake / "run" / "journal.jsonl", '"event": "episode"')
         assert serving(seed)
