@@ -299,7 +299,8 @@ class Random(_Informed):
 
     def _reply(self, turn: Turn) -> str:
         again = f"-{turn.repeat}" if turn.repeat > 1 else ""
-        rng = random.Random(f"random-{turn.query.id}-{turn.number}{again}")  # noqa: S311
+        seed = f"random-{turn.query.id}-{turn.number}{again}"
+        rng = random.Random(seed)  # noqa: S311 -- no secret
         return self._brief.application.distract(turn.query, rng)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from netarena.config import Config
 
 AGENT_GROUP = "netarena.agents"
-#: how a scripted agent refuses a conversation that is none of its assessment
+#: part of the error of a scripted agent that is asked in another assessment than its own
 STRANGE = "was started for another assessment"
 
 

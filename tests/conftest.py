@@ -291,7 +291,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _coverage(config: pytest.Config) -> Any:
-    """What begins and ends tracing; None where nothing is traced."""
+    """Return pytest-cov's controller, which starts and stops tracing; None without ``--cov``."""
     return getattr(config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
 
 

@@ -1,23 +1,23 @@
-"""Whether work grows with its input and not with its square, whatever machine it runs on."""
+"""Test that work takes linear time, by the ratio of two sizes: no limit depends on the machine."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-#: how much larger the large input is
+#: ratio of the two sizes
 LARGER = 8
-#: more than ``LARGER`` for what a busy machine adds, and less than its square
+#: largest ratio of a linear growth: above ``LARGER`` (noise), below its square
 MOST_RATIO = 32
-#: below this the clock tells more of the machine than of the work
+#: shorter times, in seconds, count as this long: they are mostly noise
 LEAST_S = 0.005
 
 
 def is_linear(work: Callable[[int], object], size: int) -> bool:
-    """Whether ``work(size)`` costs about ``LARGER`` times what ``work(size // LARGER)`` costs.
+    """Return whether the processor time of ``work`` grows in proportion to ``size``.
 
-    Cost is time of the processor; the least of up to three runs counts, since other processes can
-    only make a run dearer.
+    ``work(size)`` is compared with ``work(size // LARGER)``. Of each, the fastest of up to three
+    runs counts, because other processes can only make a run slower.
     """
 
     def cost_s(size: int) -> float:

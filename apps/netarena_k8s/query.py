@@ -75,8 +75,8 @@ def _fitting(
     logged once."""
     del digest
     world = read_checkout(folder)
-    # a seed for each label, not for secrets: the same labels fit in every assessment
-    found = tuple(one for one in chosen if _fits(world, one, random.Random(one), draws))  # noqa: S311
+    # a seed for each label: the same labels fit in every assessment
+    found = tuple(one for one in chosen if _fits(world, one, draws))
     others = tuple(one for one in chosen if one not in found)
     if others and found and draws == 1:
         _log.warning(
@@ -90,8 +90,9 @@ def _fitting(
     return found, others
 
 
-def _fits(world: World, label: str, rng: random.Random, draws: int) -> bool:
-    """Whether one of some draws finds faults of a label."""
+def _fits(world: World, label: str, draws: int) -> bool:
+    """Return whether one of the first ``draws`` draws finds faults of a label."""
+    rng = random.Random(label)  # noqa: S311 -- no secret
     if label in COUNTED:
         return any(draw_number(world, COUNTED[label], rng) is not None for _ in range(_WORLDS))
     methods = methods_of(world)

@@ -206,7 +206,7 @@ class Route(Reactive):
         return "blanket" if sized and route.world == "standard" else None
 
     def typical_s(self, config: Config) -> float:
-        """A backbone's routers must converge first; other networks open at once."""
+        """Rough estimates, from a busy machine: the routers of a backbone must converge first."""
         return 8.0 if cast("RouteConfig", config).world == "backbone" else 2.0
 
     def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:

@@ -42,7 +42,7 @@ class Start(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What an order led to, in the terms of Gymnasium."""
+    """The result of an order: what Gymnasium's ``step`` returns for one session."""
 
     observation: str
     reward: float = 0.0
@@ -58,7 +58,7 @@ Order = Start | str
 
 @dataclass(frozen=True)
 class _Plan:
-    """What sessions are made with."""
+    """The arguments from which each process makes its sessions."""
 
     application: str
     values: Mapping[str, Any]
@@ -75,7 +75,7 @@ class _Plan:
 class Fleet:
     """``number`` sessions; ``processes`` is how many processes share them."""
 
-    def __init__(  # noqa: PLR0913 -- what sessions are made with
+    def __init__(  # noqa: PLR0913 -- those of a session, and how many
         self,
         number: int,
         application: str,
@@ -212,7 +212,7 @@ def serve(descriptor: int) -> None:
         try:
             seats = plan.seats(number)
             connection.send(seats[0].tasks)
-        except Exception as error:  # noqa: BLE001 -- raised again where it is asked for
+        except Exception as error:  # noqa: BLE001 -- ``_value`` raises it in the caller
             connection.send(_portable(error))
             return
         while True:
@@ -221,7 +221,7 @@ def serve(descriptor: int) -> None:
                 answer: Any = (
                     [seat.query for seat in seats] if orders is None else _play(seats, orders)
                 )
-            except Exception as error:  # noqa: BLE001 -- likewise
+            except Exception as error:  # noqa: BLE001 -- ``_value`` raises it in the caller
                 answer = _portable(error)
             connection.send(answer)
 

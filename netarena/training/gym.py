@@ -106,7 +106,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
     tuples of texts. Results do not depend on the number of processes.
     """
 
-    def __init__(  # noqa: PLR0913 -- what sessions are made with
+    def __init__(  # noqa: PLR0913 -- those of a session, and how many
         self,
         num_envs: int,
         application: str,

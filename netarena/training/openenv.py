@@ -46,7 +46,7 @@ class Reply(Action):
 
 
 class Prompt(Observation):
-    """What an agent is told; empty at the end. ``metadata`` is the ``info`` of the step."""
+    """The next prompt, empty at the end of an episode. ``metadata`` is the ``info`` of the step."""
 
     text: str
 

@@ -29,7 +29,7 @@ class Corpus(Generic[K]):
 
     def __init__(self) -> None:
         """Raises OSError where no temporary file can be made."""
-        self._file = tempfile.TemporaryFile(prefix="netarena-")  # noqa: SIM115
+        self._file = tempfile.TemporaryFile(prefix="netarena-")  # noqa: SIM115 -- closed below
         weakref.finalize(self, self._file.close)
         self._places: dict[K, _Place] = {}
         self._size = 0

@@ -205,12 +205,12 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """What was asked for. Raises ConfigError where it is of another version."""
+        """The config of the run. Raises ConfigError if this version cannot read it."""
         return self.application.config_type.parse(self.header.config)
 
     @property
     def terms(self) -> dict[str, JsonValue]:
-        """What must be equal in two runs that are compared. Raises ConfigError as ``config``."""
+        """Settings that two runs must share to be compared; raises ConfigError as ``config``."""
         whole = len(self.entries) >= self.asked
         return terms_of_run(self.application, self.header, self.config, complete=whole)
 

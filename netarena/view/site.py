@@ -84,9 +84,9 @@ class Page(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What all lists share."""
+    """The filters and columns that every list of episodes has, from all episodes."""
 
-    #: the values of filters
+    #: the values of each filter, with their words
     choices: dict[str, list[tuple[str, str]]]
     columns: set[str]
 

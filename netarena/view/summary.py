@@ -1,4 +1,4 @@
-"""What the page of a run shows: what was asked, rates, and comparisons with the other runs."""
+"""The contents of a run's page: its config, its rates, and comparisons with the other runs."""
 
 from __future__ import annotations
 

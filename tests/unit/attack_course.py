@@ -82,7 +82,7 @@ class Course:
 
 
 class _LimitedCell(Cell):
-    """Ends what only the limit ends after ``SHORT_S``; repairs have all the time they need."""
+    """Ends the commands of endless attacks after ``SHORT_S``, and all others after ``WALL_S``."""
 
     async def run(self, command: str, *, limits: Limits = LIMITS, **options: Any) -> Result:
         wall_s = SHORT_S if command in _ENDLESS else WALL_S
