@@ -7,7 +7,8 @@ agent code. Request and result travel as JSON over a socket of that child's own;
 claim (``netarena.sandbox.claim``): agent code may have forged it, so nothing that decides a
 verdict may be in the request or the context, nor be believed because the guest reported it.
 
-``docs/sandbox.md`` says what is protected how and what is left.
+``docs/sandbox.md`` lists limits and remaining risks,
+``docs/evidence/sandbox-walls.md`` each protection.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ command left behind is dead. Five layers:
 * a watch, every ``TICK_S``: memory in all, files in the temporary folders, and what the caller
   watches for.
 
-``docs/sandbox.md`` says what is protected by what, and what is left.
+``docs/sandbox.md`` lists limits and remaining risks,
+``docs/evidence/sandbox-walls.md`` each protection.
 """
 
 from __future__ import annotations
