@@ -240,7 +240,7 @@ def _failed(name: str, error: AgentFailed) -> Check:
     if re.search(r"\bHTTP 40[13]\b", error.detail):
         remedy = (
             'give it its key: NETARENA_HEADERS_<ROLE> = {"url": prefix, "headers": {...}}, as '
-            "in docs/wire.md"
+            "in docs/wire-agent.md"
         )
     elif name == "card" and "HTTP" in error.detail:
         remedy = "give the URL below which /.well-known/agent-card.json is served"
