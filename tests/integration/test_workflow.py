@@ -69,7 +69,7 @@ def test_a_pushed_scenario_is_assessed_and_its_results_are_proposed(tmp_path):
     assert [call.split()[0] for call in calls] == ["pip", "docker", "gh"]
     install, up, propose = calls
     assert install.endswith(
-        "netarena[leaderboard] @ git+https://github.com/OWNER/netarena.git@v0.1.0"
+        "netarena[leaderboard] @ git+https://github.com/OWNER/netarena.git@v0.2.0"
     )
     assert up == "docker compose up --abort-on-container-exit --exit-code-from assessment"
     assert propose == "gh pr create --base main --head submission-mine-7 --fill"
@@ -109,7 +109,7 @@ def test_a_real_cluster_gets_the_stand_in_and_the_agent_before_it_is_examined(tm
         ["netarena", "run"],
     ]
     # the folder that is built is there, and so is each option of the command
-    context = calls[1].split("#v0.1.0:")[1]
+    context = calls[1].split("#v0.2.0:")[1]
     assert (ROOT / context / "Dockerfile").is_file()
     arguments = calls[4].split()[2:]
     options = run_command.make_context("run", arguments).params

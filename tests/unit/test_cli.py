@@ -16,6 +16,7 @@ import time
 import tomllib
 import urllib.request
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,7 @@ def test_each_command_has_help(name, capsys):
 
 def test_version(capsys):
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("netarena ")
+    assert capsys.readouterr().out == f"netarena {version('netarena')}\n"
 
 
 def test_no_command_shows_the_help(capsys):

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -111,6 +112,17 @@ def test_every_page_that_is_named_is_there() -> None:
     }
     assert ("docs/cluster.md", "apps/netarena_k8s/real/shop.py") in named
     assert not [pair for pair in named if not (ROOT / pair[0]).exists()]
+
+
+def test_changelog_has_the_release_of_the_package_and_one_short_line_per_entry() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    releases = [line.split()[1] for line in lines if line.startswith("## ")]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert releases == ["Unreleased", project["version"], "0.1.0"]
+    kinds = {line.removeprefix("### ") for line in lines if line.startswith("### ")}
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert not [line for line in lines if line.startswith("- ") and len(line.split()) > 21]
+    assert len(lines) <= 150
 
 
 @pytest.mark.parametrize("name", SECTIONS)

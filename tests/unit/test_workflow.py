@@ -132,7 +132,7 @@ def test_a_manifest_starts_the_agent_and_declares_what_it_uses(path):
 def test_the_leaderboards_scenario_becomes_a_compose_file():
     made = compose(read_scenario(ROOT / "scenarios" / "leaderboard" / "scenario.toml"))
     images = {service["image"] for service in made["services"].values()}
-    assert images == {f"ghcr.io/OWNER/netarena-{name}:0.1.0" for name in ("malt", "purple")}
+    assert images == {f"ghcr.io/OWNER/netarena-{name}:0.2.0" for name in ("malt", "purple")}
 
 
 def test_the_leaderboards_amber_scenario_binds_what_its_manifests_have():
