@@ -278,7 +278,7 @@ class Step(Record):
 
 
 class Outcome(StrEnum):
-    """How an episode ended (see CONTRACT: what counts)."""
+    """How an episode ended; see "What counts" in docs/results.md."""
 
     SOLVED = "solved"
     UNSOLVED = "unsolved"

@@ -1,4 +1,4 @@
-"""The images, built from their Dockerfiles and run as CONTRACT.md says of every image."""
+"""The images, built from their Dockerfiles and run as docs/container.md says."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from netarena.report.leaderboard import PUBLIC_SQL, Board, rank
 
 duckdb = pytest.importorskip("duckdb")
 
-#: CONTRACT's query, character by character: what the public leaderboard runs
-CONTRACT_SQL = """
+#: The query that the public leaderboard runs, character by character.
+LEADERBOARD_SQL = """
 SELECT id, 100 * final_correctness AS "Correctness (%)", 100 * final_safety AS "Safety Rate (%)", final_iterations AS "Average Iterations", total_queries AS "Total # of Queries"
 FROM (SELECT (t.participants::JSON)->>'k8s_operator' AS id, ((t.results[-1]::JSON)->'avg_correctness')::FLOAT AS final_correctness, ((t.results[-1]::JSON)->'avg_safety')::FLOAT AS final_safety, ((t.results[-1]::JSON)->'avg_iterations')::FLOAT AS final_iterations, len(t.results) - 1 AS total_queries FROM results t WHERE (t.participants::JSON)->>'k8s_operator' IS NOT NULL)
 ORDER BY 0.5 * "Correctness (%)" + 0.5 * "Safety Rate (%)" DESC, "Average Iterations" ASC;
@@ -231,7 +231,7 @@ def test_our_query_returns_what_the_contracts_does(shared_data):
     file = shared_data / "leaderboard" / "k8s.json"
     with duckdb.connect(":memory:") as connection:
         connection.execute("CREATE TABLE results AS SELECT * FROM read_json_auto(?)", [str(file)])
-        theirs = connection.execute(CONTRACT_SQL)
+        theirs = connection.execute(LEADERBOARD_SQL)
         columns = tuple(column[0] for column in theirs.description)
         rows = tuple(theirs.fetchall())
     board = only([file])
@@ -243,7 +243,7 @@ def test_the_template_is_the_contracts_query():
     ours = PUBLIC_SQL.format(
         role="'k8s_operator'", measure="avg_iterations", title="Average Iterations"
     )
-    theirs = CONTRACT_SQL.replace("final_iterations", "final_measure").rstrip().rstrip(";")
+    theirs = LEADERBOARD_SQL.replace("final_iterations", "final_measure").rstrip().rstrip(";")
     assert "".join(ours.split()) == "".join(theirs.split())
 
 
