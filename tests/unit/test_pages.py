@@ -125,6 +125,15 @@ def test_changelog_has_the_release_of_the_package_and_one_short_line_per_entry()
     assert len(lines) <= 150
 
 
+def test_the_page_of_the_architecture_names_every_module_of_the_core() -> None:
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    core = ROOT / "netarena"
+    modules = {path.stem for path in core.glob("[!_]*.py")}
+    modules |= {path.parent.name for path in core.glob("[!_]*/__init__.py")}
+    rows = "".join(line for line in page.splitlines() if line.startswith("| "))
+    assert modules == modules & set(re.findall(r"`(\w+)`", rows))
+
+
 @pytest.mark.parametrize("name", SECTIONS)
 def test_programs_write_into_pages_of_evidence(name: str) -> None:
     page = (EVIDENCE / f"{name}.md").read_text(encoding="utf-8")
