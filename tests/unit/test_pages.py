@@ -26,7 +26,7 @@ SECTIONS = {
     "k8s": ["audit k8s", "agents"],
 }
 #: words of a page that somebody who uses an application reads from end to end, in ten minutes
-USE_WORDS = 2500
+USE_WORDS = 2000
 #: where a page may be named: in remedies, docstrings, comments
 SOURCES = ("netarena", "apps", "a2a_purple", "benchmarks", "scripts", "scenarios", "tests", "docs")
 
