@@ -119,6 +119,8 @@ def test_changelog_has_the_release_of_the_package_and_one_short_line_per_entry()
     releases = [line.split()[1] for line in lines if line.startswith("## ")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert releases == ["Unreleased", project["version"], "0.1.0"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {project['version']}\n" in citation
     kinds = {line.removeprefix("### ") for line in lines if line.startswith("### ")}
     assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert not [line for line in lines if line.startswith("- ") and len(line.split()) > 21]

@@ -34,7 +34,7 @@ def test_a_workflows_scripts_are_bash_and_its_actions_have_versions(path):
     for step in steps(path):
         assert ("run" in step) != ("uses" in step), step
         if "uses" in step:
-            assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", str(step["uses"]))
+            assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|[0-9a-f]{40})", str(step["uses"]))
             continue
         # expressions are replaced before bash sees them
         script = re.sub(r"\$\{\{.*?\}\}", "x", str(step["run"]))
@@ -58,6 +58,22 @@ def test_workflows_are_what_github_publishes_as_such(tmp_path):
     broken = tmp_path / "broken.yml"
     broken.write_text(WORKFLOWS[0].read_text().replace("runs-on", "runs-at"))
     assert "runs-at" in check_schema("github-workflows", broken).stdout
+
+
+@pytest.mark.parametrize(
+    ("schema", "pattern", "number"),
+    [
+        ("github-issue-forms", ".github/ISSUE_TEMPLATE/[!c]*.yml", 3),
+        ("github-issue-config", ".github/ISSUE_TEMPLATE/config.yml", 1),
+        ("dependabot", ".github/dependabot.yml", 1),
+        ("citation-file-format", "CITATION.cff", 1),
+    ],
+)
+def test_repository_files_fit_their_published_schemas(schema, pattern, number):
+    paths = sorted(ROOT.glob(pattern))
+    assert len(paths) == number
+    done = check_schema(schema, *paths)
+    assert done.returncode == 0, done.stdout
 
 
 def test_compose_files_are_what_compose_publishes_as_such(tmp_path):
