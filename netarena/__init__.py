@@ -1,1 +1,1 @@
-"""The core: engine, wire, sandbox and command line of NetArena; it knows no application."""
+"""NetArena's core: engine, A2A protocol, sandbox and command line. It knows no application."""

@@ -1,11 +1,12 @@
-"""What one HTTP client can cost a service: an ASGI middleware with bounds both ways.
+"""ASGI middleware that limits what one HTTP client can cost a service.
 
-A request's body is read whole before the application sees it, at most ``max_body`` bytes and
-``body_timeout_s`` seconds. A response goes through an outbox: the application never waits for a
-slow reader (the SDK would keep a copy of the whole task for each event not yet sent), and a reader
-that falls too far behind loses its connection; it can come back and subscribe again. When the
-service closes, open responses end. What leaves as JSON, streamed or not, holds no character that a
-client may take for the end of a line.
+- A request's body is read completely before the application sees it: at most ``max_body`` bytes
+  and ``body_timeout_s`` seconds.
+- A response goes through an outbox, so the application never waits for a slow reader. (The SDK
+  would keep a copy of the whole task for each unsent event.) A reader that falls too far behind
+  loses its connection; it can reconnect and subscribe again.
+- Open responses end when the service closes.
+- JSON output, streamed or not, contains no character that a client may treat as a line end.
 """
 
 from __future__ import annotations

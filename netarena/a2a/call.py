@@ -1,8 +1,8 @@
-"""JSON-RPC calls of strangers, judged before the SDK reads them.
+"""Validation of JSON-RPC calls before the SDK parses them.
 
-The SDK answers what it cannot read with an internal error and a traceback in the log, and spends
-seconds on what is small and has many values. Here it becomes an error that says what a call must
-be, in one line; so does a method of A2A 0.3 in a call that says it is of another version.
+The SDK answers unreadable input with an internal error and a traceback in the log, and needs
+seconds for small inputs with many values. This module returns an error that states in one line
+what a call must be. It also rejects a method of A2A 0.3 in a call that names another version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Agent cards: one per service, for both protocol lines, at both well-known paths."""
+"""Agent cards: one per service, for both protocol versions, at both well-known paths."""
 
 from __future__ import annotations
 

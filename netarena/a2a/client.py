@@ -1,20 +1,23 @@
-"""The agent under test, over A2A.
+"""Client for the agent under test, over A2A.
 
-It speaks protocol 1.0 or 0.3, whichever the agent's card names, to the URL that was given (the
-card's own URL is often the inside of a container). Only where that URL takes no messages (404,
-405), and took none before, is the origin that was given asked at the path of the card's interface:
-a line in the log says so, as whoever answers there may be another agent. A reply is the first
-of these that holds text: a message; the task's artifacts; its status message; in the history of a
-completed task, the agent's last message. Data and files are no text. Parts, artifacts and messages
-that are marked as thoughts (``netarena.marker``) are text only where there is no other. An agent
-that gives no stream, though its card promises one, is asked for the whole reply. Whatever the
-agent does ends within the deadline, as a ``Reply`` or as ``AgentFailed`` with one of these reasons:
+The client speaks protocol 1.0 or 0.3, as the agent's card says, to the given URL. (The URL in the
+card is often an address inside a container.) If that URL accepts no messages (404, 405) and never
+did, the client tries the path of the card's interface at the same origin. It logs this, since
+another agent may answer there.
+
+The reply is the first of these that holds text: a message; the task's artifacts; its status
+message; the agent's last message in a completed task's history. Data and files are ignored. Parts,
+artifacts and messages that are marked as thoughts (``netarena.marker``) are used only if there is
+no other text. If the card promises a stream and none comes, the client requests the whole reply.
+
+Every request ends within the deadline, with a ``Reply`` or with ``AgentFailed`` and one of these
+reasons:
 
 ==============  =============================================================================
 ``endpoint``    not reachable, connection lost, an HTTP error
 ``timeout``     reachable, but no whole reply in time
 ``too_large``   more bytes, text or values than a reply may have (see ``transport``)
-``malformed``   not the protocol: broken JSON, a wrong version, no text, a broken card
+``malformed``   protocol error: broken JSON, a wrong version, no text, a broken card
 ``task_failed`` its task ended failed, rejected or cancelled, or it answered with an error
 ==============  =============================================================================
 """

@@ -1,13 +1,12 @@
-"""One HTTP connection, with a bound on what an idle one can cost, and a busy one at once.
+"""HTTP connections with limits on what an idle or busy one can cost.
 
-A connection without a whole request head within ``HEAD_TIMEOUT_S`` is closed. Beyond
-``MAX_CONNECTIONS`` the one that is worth the least makes room (``Worth``): nobody holds off others
-by requests that do not end, or by streams that he leaves open. While all wait for an answer,
-newcomers are closed.
+A connection without a complete request head within ``HEAD_TIMEOUT_S`` is closed. Beyond
+``MAX_CONNECTIONS`` the least valuable connection is closed (``Worth``), so unfinished requests and
+open streams cannot keep others out. If all connections wait for an answer, new ones are closed.
 
-Each line of a head and each chunk of a body costs far more than its bytes. So ``READ`` bytes of a
-connection are read in one turn of the event loop, and a request with more lines or finer chunks
-than any client sends is refused.
+Each line of a head and each chunk of a body costs far more than its bytes. Therefore only ``READ``
+bytes of a connection are read per turn of the event loop, and requests with more lines or smaller
+chunks than any client sends are refused.
 """
 
 from __future__ import annotations

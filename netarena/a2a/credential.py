@@ -1,8 +1,8 @@
 """Headers for a participant, such as an API key, from the environment of the service.
 
-``NETARENA_HEADERS_<ROLE>`` holds ``{"url": prefix, "headers": {...}}``. The headers go to URLs of
-that origin and path prefix and nowhere else, so that a request that names another URL for the
-role gets nothing. Values appear in no message and no representation.
+``NETARENA_HEADERS_<ROLE>`` holds ``{"url": prefix, "headers": {...}}``. The headers are sent only
+to URLs with that origin and path prefix, so a request that names another URL for the role does not
+get them. Values appear in no message and no representation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""JSON of strangers: what is bounded before it is parsed, and what is escaped before it is sent.
+"""Limits on untrusted JSON before it is parsed, and escaping before it is sent.
 
-A small text can become a hundred times its size, and seconds of parsing on the event loop; and it
-can hold what JSON does not have or what nothing can write back. Both are found here, in one pass
-over the bytes.
+A small text can grow to a hundred times its size and block the event loop for seconds. It can also
+contain values that JSON does not have or that cannot be written back. One pass over the bytes
+finds both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Asking a green agent for an assessment, as the stock client of AgentBeats does.
+"""Client that requests an assessment from a green agent, like the standard client of AgentBeats.
 
-The stream of the task is followed; where it breaks (a gateway ends it after 300 s), the task is
-looked at until it has ended. The URL that was given is talked to, whatever the card says.
+The client follows the task's stream. If the stream breaks (a gateway ends it after 300 s), the
+client polls the task until it ends. It uses the given URL, whatever the card says.
 """
 
 from __future__ import annotations

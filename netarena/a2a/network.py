@@ -1,13 +1,12 @@
-"""Connections to agents: their names are looked up beside everything else, and judged.
+"""Connections to agents: name lookups that block nobody, and refused addresses.
 
-- A name is looked up in a thread of its own: one that never answers holds up nobody. A task can
-  always have ``OWN_LOOKUPS`` at a time, those that it gave up among them; all tasks together have
+- Each name is looked up in a thread of its own, so a lookup that never returns blocks nobody. A
+  task can always have ``OWN_LOOKUPS`` at a time, abandoned ones included; all tasks together have
   ``SHARED_LOOKUPS`` more.
-- Link-local addresses, and those at which clouds keep an instance's credentials, are refused,
-  whatever a name or a number stands for, in the moment of connecting: the address that was judged
-  is the one that is connected to.
-- What arrives is read in small pieces, between which the event loop has its turn; what comes
-  before a reply's body is bounded, however many heads of no reply (100 Continue) it has.
+- Link-local addresses, and those where clouds keep an instance's credentials, are refused in
+  every notation at the time of the connection. The checked address is the one that is used.
+- Data is read in small pieces between turns of the event loop. The data before a reply's body is
+  limited, however many interim responses (100 Continue) it contains.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Any ``netarena.agent.Agent``, served over A2A: what a purple agent of ours is made of.
+"""Server that exposes any ``netarena.agent.Agent`` over A2A.
 
-A task is sent at once, and says that it is working: gateways and 0.3 streams then know that
-somebody is there. The reply is an artifact: of one text part, or of several that come as they are
-known, from an agent that has a ``stream``.
+A task is sent at once with the state "working", so gateways and 0.3 streams see activity. The reply
+is an artifact with one text part, or with several parts as they arrive from an agent that has a
+``stream``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What a client asked for: the text of an A2A message becomes an ``EvalRequest``, or an error.
+"""Parser of assessment requests: the text of an A2A message becomes an ``EvalRequest`` or an error.
 
-Everything here is pure but for looking at the file system to refuse links. Errors are
-``ConfigError``: one line that names the field and what is allowed; the server turns them into a
-rejected task.
+Everything here is pure, except that paths are checked for links. Errors are ``ConfigError``: one
+line that names the field and the allowed values. The server turns them into rejected tasks.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A green agent: an assessment for each A2A task.
+"""Green agent: one assessment per A2A task.
 
-A task goes on when its client leaves. It ends
+A task continues when its client leaves. It ends as
 
-- ``completed``, with an artifact per participant whose last part is the summary; also when
-  another participant has none, whom the status message then names;
+- ``completed``, with an artifact per participant whose last part is the summary; also if another
+  participant has none, which the status message then names;
 - ``rejected``, with one line that says what is wrong with the request;
-- ``failed``, with one line, when there is nothing to summarise;
-- ``canceled``, when a client asked for it.
+- ``failed``, with one line, if there is nothing to summarise;
+- ``canceled``, if a client asked for it.
 """
 
 from __future__ import annotations

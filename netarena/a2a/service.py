@@ -1,4 +1,4 @@
-"""What every agent that we serve shares: routes, bounds, start and end."""
+"""Shared parts of every served agent: routes, limits, start and shutdown."""
 
 from __future__ import annotations
 

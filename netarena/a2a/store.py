@@ -1,13 +1,12 @@
-"""Tasks of a service, in memory: all that run, and the last ones that ended.
+"""In-memory store of a service's tasks: all running ones and the last ones that ended.
 
-The SDK holds a task twice, and copies it at each event for those who listen. What it is given are
-tickets: the parts of each event go, compressed, on the task's pile, and one part, whose text is
-their number there, takes their place. ``Handler`` puts the parts back into what leaves. So a task
-is held once and compactly, an event costs as much as it brings, and a client that reads slowly
-holds up tickets alone.
+The SDK keeps a task twice and copies it at each event for subscribers. It therefore gets
+references: the parts of each event are stored once, compressed, and one part with their number
+replaces them. ``Handler`` restores the parts in responses. An event thus costs as much as its own
+data, and a slow client delays only references.
 
-A task is shown, and cancelled, to who knows its id, which nobody can guess, and listed to who
-names its context.
+A client that knows a task's unguessable id can see and cancel the task. A client that names the
+task's context can list it.
 """
 
 from __future__ import annotations

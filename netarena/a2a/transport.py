@@ -1,21 +1,21 @@
-"""HTTP to an agent under test, with a bound on everything that comes back.
+"""HTTP transport to an agent under test, with limits on everything that comes back.
 
-``BoundedTransport`` sits under the SDK's client and is the one place where an agent's bytes enter:
+``BoundedTransport`` is below the SDK's client and is the only place where an agent's bytes enter:
 
-- a JSON reply is held until it is whole, at most ``MAX_DOCUMENT`` bytes; an event stream may be
-  longer (``MAX_EXCHANGE``), each of its events not;
-- structure is bounded too (``MAX_TOKENS`` commas, brackets and braces outside strings in one
-  document, ``MAX_EVENTS`` in one stream): a small text can otherwise become a hundred times its
-  size, and seconds of parsing on the event loop;
-- so is fineness (``MAX_PIECES`` and one per ``_BYTES_A_PIECE``): a chunk of one byte costs as much
-  as one of a thousand, and after each few the event loop has its turn;
-- compressed replies are unpacked here, piece by piece, and the bounds count what goes in and what
-  comes out; nothing may follow their end;
-- other statuses than 2xx, redirects among them, end here, their bodies unread;
-- cookies are dropped.
+- A JSON reply is held until it is complete, at most ``MAX_DOCUMENT`` bytes. An event stream may be
+  longer (``MAX_EXCHANGE``), but each of its events may not.
+- Structure is limited: ``MAX_TOKENS`` commas, brackets and braces outside strings per document,
+  ``MAX_EVENTS`` per stream. Otherwise a small text can grow to a hundred times its size and block
+  the event loop for seconds.
+- The number of pieces is limited (``MAX_PIECES`` and one per ``_BYTES_A_PIECE``). A chunk of one
+  byte costs as much as one of a thousand; after every few, the event loop gets a turn.
+- Compressed replies are unpacked piece by piece, with limits on both sizes. Nothing may follow
+  their end.
+- Responses other than 2xx, redirects included, end here without reading their bodies.
+- Cookies are dropped.
 
-Whoever is at fault is said here: ``AgentFailed`` with its reason, or ``Unavailable`` where trying
-again may help. Neither is an ``httpx`` error, so both pass through the SDK as they are.
+Errors name the side at fault: ``AgentFailed`` with its reason, or ``Unavailable`` if a retry may
+help. Neither is an ``httpx`` error, so both pass through the SDK unchanged.
 """
 
 from __future__ import annotations

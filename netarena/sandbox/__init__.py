@@ -1,1 +1,1 @@
-"""Running what an agent sent; nothing else in this project does."""
+"""Sandboxes: the only code of this project that runs what an agent sent."""

@@ -1,7 +1,7 @@
-"""Who is at the other end of a connection over this machine's loopback, as the kernel tells it.
+"""Owner of a loopback connection, as the kernel reports it.
 
-Whoever listens there is met by everybody on the machine. A ``Caller`` is the one who may be heard:
-a user that nobody else is, or a process with all that are below it.
+Everybody on the machine can connect to a loopback port. A ``Caller`` is the one that a server may
+accept: a user that no other process has, or a process with its descendants.
 """
 
 from __future__ import annotations

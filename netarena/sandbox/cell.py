@@ -1,20 +1,19 @@
-"""One shell command that reaches one address of this machine, and nothing else.
+"""Sandbox for one shell command that can reach one address of this machine.
 
     async with Cell({"kubectl": path}) as cell:
         result = await cell.run("kubectl get pods", address=("127.0.0.1", 6443), files=...)
 
-A warm process forks a relay for each command. The relay forks again: what runs the command
-(``shell.run``, without any capability) is process 1 of namespaces of its own, whose network is
-loopback alone. There a socket listens at the one address; the relay, which stayed outside, has it
-too and carries what arrives to that address on the machine, a bounded number of connections at a
-time. When the command has ended nothing of it is left but, where it was asked for, the content of
-one small folder (``Keep``).
+A warm process forks a relay for each command. The relay forks the process that runs the command
+(``shell.run``, without capabilities) as process 1 of its own namespaces, whose network has only a
+loopback interface. A socket listens there at the given address. The relay outside shares this
+socket and forwards a limited number of connections to the address on the machine. After the
+command nothing is left, except the content of one small folder if requested (``Keep``).
 
-Where there are no namespaces, as in a default container, the forked process holds the command by
-landlock instead (``confinement``), which protects less; ``examine`` says what is missing.
+Without namespaces, as in a default container, landlock confines the command instead
+(``confinement``), which protects less. ``examine`` reports what is missing.
 
     python -m netarena.sandbox.cell DESCRIPTOR [WALLS]   be the process of a ``child.Forker``
-    python -m netarena.sandbox.cell                      say what this machine is to a cell
+    python -m netarena.sandbox.cell                      report what a cell can use here
 """
 
 from __future__ import annotations

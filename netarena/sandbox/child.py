@@ -1,19 +1,19 @@
-"""A process of ours beside the service: started, spoken to over a socket, watched, ended.
+"""Helper processes of the service: start, requests over a socket, supervision, end.
 
-``Child`` is one life of such a process. It ends when its control socket does, so that nothing is
-left whoever is killed. ``Forker`` is a process that forks others on demand from its warm memory,
-and is started anew when it has died:
+``Child`` is one run of such a process. The process ends when its control socket closes, so nothing
+is left even if the service is killed. ``Forker`` is a process that forks others on demand from its
+warm memory; it is restarted if it dies:
 
     forker = Forker("no networks", line, start_s=60.0, stop_s=10.0)
-    begun = await forker.begin()    # a process that speaks on the other end of begun.connection
+    begun = await forker.begin()    # a process at the other end of begun.connection
     ...
     forker.kill(begun.number)
     report = await begun.end
 
 The control socket of a ``Forker`` carries one JSON object per packet. To the process:
 ``{"begin": number}`` with a socket attached, and ``{"kill": number}``. From it: ``{"ready": ...}``
-or ``{"failed": text}`` once, then ``{"ended": number, ...}`` when nothing of a begun one is left.
-``netarena.sandbox.fork`` is its loop.
+or ``{"failed": text}`` once, then ``{"ended": number, ...}`` when a started process has ended
+completely. ``netarena.sandbox.fork`` is the loop of the process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What came back from agent code: bytes that claim to be an answer, parsed as hostile.
+"""Parser for the untrusted result of agent code.
 
-The child writes one byte when its protections are on and before any agent code runs, then one
-message: a tag byte and JSON. Agent code can write to the same descriptor; whatever it writes is a
-claim like any other, so nothing here may do more than refuse it.
+The child writes one byte when its protections are on, before any agent code runs, then one
+message: a tag byte and JSON. Agent code can write to the same descriptor. Its output is parsed
+like any other, and the only possible reaction is to refuse it.
 """
 
 from __future__ import annotations

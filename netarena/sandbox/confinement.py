@@ -1,17 +1,17 @@
-"""One shell command held without namespaces, as in a default container: it reaches one TCP port.
+"""Sandbox for one shell command without namespaces, as in a default container: one TCP port.
 
-What bubblewrap would leave out of sight is here in sight, but out of reach:
+The machine's resources stay visible, but out of reach:
 
-* landlock: the system's programs, a scratch directory and what it is given can be opened, nothing
-  else; no port but one can be connected to (any address's, from version 4 on); no other process
-  can be traced, nor signalled from version 6 on,
-* seccomp: the calls that the shell's sandbox refuses, and those by which one user's processes,
-  files and sockets touch each other: no sockets but TCP's, no listening, no priorities, limits or
-  signals of others. Changes of modes, owners and times are not made, and said to be,
-* a user of its own, where the service is root; else the service's,
-* limits of the kernel, and a watch every ``TICK_S``: memory, processes, files, output.
+* landlock: only the system's programs, a scratch directory and the given files can be opened; only
+  one port can be connected to (at any address, from version 4 on); other processes cannot be
+  traced, nor signalled from version 6 on,
+* seccomp: refuses the calls that the shell sandbox refuses, and those with which processes, files
+  and sockets of one user affect each other. Only TCP sockets; no listening; no priorities, limits
+  or signals of others. Changes of modes, owners and times succeed without effect,
+* a user of its own if the service is root, otherwise the service's,
+* kernel limits, and a watch every ``TICK_S``: memory, processes, files, output.
 
-``run`` is for a process of its own, which adopts whatever the command leaves behind and ends it.
+``run`` is for a process of its own, which adopts and kills all descendants of the command.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Programs of the system that run, for as long as a world does, on what an agent configures.
+"""Confinement of system daemons that an agent configures and that run for the whole episode.
 
-An agent's commands speak to them over sockets in one folder, and by these they may be made to
-write, remember and compute whatever their language has. So they are held as commands are
-(``shell``): namespaces of their own but for the network, a root of libraries, a shell that starts
-them and the programs alone, the two capabilities of commands and the one for ports below 1,024, the
-same refused calls, limits of the kernel. Their files are in memory, small, and gone with them.
+An agent's commands talk to the daemons over sockets in one folder and can make them write, store
+and compute anything that their language allows. Daemons are therefore confined like commands
+(``shell``): their own namespaces except the network; a root with only libraries, the daemons and
+the shell that starts them; a command's two capabilities and the one for ports below 1,024; the same
+refused calls; kernel limits. Their files are small, in memory, and deleted with them.
 
     with Confined(script, netns=..., hostname="r1", programs=..., texts=..., folders=...) as held:
-        held.excess(limits)        # what the kernel does not bound: to be asked every now and then
+        held.excess(limits)        # usage that the kernel does not limit; poll it
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""A folder of one process below the machine's temporary one, which does not outlive it for long.
+"""Temporary folders that belong to one process and are removed after it.
 
-A process that is killed removes nothing, so that whoever makes such a folder first removes those
-that were left. A folder belongs to a process while that holds a lock on it (flock(2)): the kernel
-takes the lock back however the process ends, and knows it across containers, where the number of
-a process says nothing.
+A killed process removes nothing, so creating a folder first removes abandoned ones. A folder
+belongs to a process while the process holds a lock on it (flock(2)). The kernel releases the lock
+however the process ends, and also across containers, where a process number is meaningless.
 
-Others write to the temporary folder as well. Only folders of the same user are looked at, no link
-is followed, and a folder is locked before anybody else may open it.
+Others write to the temporary folder too. Only folders of the same user are considered, no link is
+followed, and a folder is locked before anybody else may open it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The loop of a process that forks others on demand: the other side of a ``child.Forker``.
+"""Loop of a process that forks others on demand: the other side of a ``child.Forker``.
 
-``netarena.sandbox.child`` says what is told on the control socket. Standard library only, and no
-import of this project: it is in the memory of the process in which answers of agents run.
+``netarena.sandbox.child`` describes the messages of the control socket. This module uses only the
+standard library and imports nothing of this project, because it is in the memory of the process in
+which agents' answers run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A folder that outlives a command: what it holds between one command and the next."""
+"""Folder whose content is kept between the commands of an episode."""
 
 from __future__ import annotations
 

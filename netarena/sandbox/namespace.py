@@ -1,6 +1,6 @@
-"""Namespaces of the Linux kernel: a life apart for one episode, networks apart for its machines.
+"""Linux namespaces: isolation of one episode, and a network for each of its machines.
 
-Python has unshare and setns from 3.12 on only, hence ctypes (namespaces(7), user_namespaces(7)).
+Python has unshare and setns only from 3.12 on, hence ctypes (namespaces(7), user_namespaces(7)).
 Descriptors of namespaces are plain integers; a thread is in one network namespace at a time.
 """
 

@@ -1,16 +1,16 @@
-"""What keeps a child of the warm process from everything but its own memory and its answer.
+"""Protections of a child of the warm process: only its own memory and its answer stay accessible.
 
-Loaded by the warm process, whose path holds the standard library alone: nothing of this project
-may be imported here. Four layers, each of which holds without the others:
+The warm process loads this module, and its path holds only the standard library, so nothing of
+this project may be imported here. Four layers, each of which holds without the others:
 
-* limits of the kernel on CPU time, memory, processes, files and their size (``setrlimit``),
-* a user of its own and no capability, where the service may give one,
-* landlock: the standard library and the preloaded packages can be read, nothing else,
-* seccomp: the system calls of ``ALLOWED`` and ``GUARDED``, and no others.
+* kernel limits on CPU time, memory, processes, files and their size (``setrlimit``),
+* a user of its own and no capability, if the service may give one,
+* landlock: only the standard library and the preloaded packages can be read,
+* seccomp: only the system calls of ``ALLOWED`` and ``GUARDED``.
 
-Landlock and seccomp are spoken to by ctypes. Of the bindings, pyseccomp (last release 2021) needs
-libseccomp, which slim images lack; py-landlock is one release old and covers neither the reuse of
-one ruleset by many children nor scopes. What is needed of both is small and part of the kernel's
+Landlock and seccomp are called through ctypes. Of the bindings, pyseccomp (last release 2021) needs
+libseccomp, which slim images lack; py-landlock has one release and covers neither scopes nor the
+reuse of one ruleset by many children. The required parts are small and belong to the kernel's
 frozen interface (landlock(7), seccomp(2), <linux/filter.h>).
 """
 

@@ -1,11 +1,11 @@
-"""Running Python that an agent sent, out of reach of what grades it.
+"""Sandbox for Python code that an agent sent.
 
-A warm process (``netarena.sandbox.warm``), a fresh interpreter that can import the standard
-library and the preloaded packages only, runs the guest's ``load`` once. Each answer is a forked
-child of it that protects itself (``netarena.sandbox.protection``) before the guest's ``call`` runs
-agent code. Request and result travel as JSON over a socket of that child's own; the result is a
-claim (``netarena.sandbox.claim``): agent code may have forged it, so nothing that decides a
-verdict may be in the request or the context, nor be believed because the guest reported it.
+A warm process (``netarena.sandbox.warm``) is a fresh interpreter that can import only the standard
+library and the preloaded packages. It runs the guest's ``load`` once. Each answer is a forked
+child that protects itself (``netarena.sandbox.protection``) before the guest's ``call`` runs agent
+code. Request and result are JSON over a socket of that child. Agent code may have forged the
+result (``netarena.sandbox.claim``). Therefore nothing that decides a verdict may be in the request
+or the context, and nothing counts only because the guest reported it.
 
 ``docs/sandbox.md`` lists limits and remaining risks,
 ``docs/evidence/sandbox-walls.md`` each protection.

@@ -1,7 +1,7 @@
-"""Connections carried from a listening socket to one address: bounded, and nothing is read.
+"""Relay from a listening socket to one address, with limits; it does not read the data.
 
-What listens is given: a socket in a namespace of its own. Bytes go both ways as they are, so that
-TLS stays between the two ends.
+The caller passes the listening socket, which is in a namespace of its own. Bytes are forwarded
+unchanged in both directions, so TLS stays end to end.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A process of ours that carries out orders, started anew when it has ended.
+"""Helper process that answers requests and is restarted after it has ended.
 
     servant = Servant("the API server", line, start_s=60.0, stop_s=10.0, answer_s=60.0)
     await servant.start()
     value = await servant.ask("look", episode=3)
 
-Orders and answers are lines of JSON on the stream that it was born with. The process says first
-``{"ready": true, ...}``, or ``{"failed": text}``; an order is ``{"number": n, "do": text, ...}``,
-and is answered by ``{"number": n, "ok": value}`` or ``{"number": n, "failed": text}``.
+Requests and answers are lines of JSON on an inherited stream. The process first writes
+``{"ready": true, ...}`` or ``{"failed": text}``. A request is ``{"number": n, "do": text, ...}``;
+its answer is ``{"number": n, "ok": value}`` or ``{"number": n, "failed": text}``.
 """
 
 from __future__ import annotations

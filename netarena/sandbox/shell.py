@@ -1,18 +1,16 @@
-"""Running one shell command line that an agent sent, in a network namespace, out of reach of all
-else.
+"""Sandbox for one shell command line that an agent sent, in a network namespace.
 
 ``run`` is synchronous, for a process that serves one world. It starts bubblewrap (a process
-namespace of the command's own, a root of nothing but the system's programs and small temporary
-folders), holds it while limits are put on it, lets it go, and returns when every process that the
-command left behind is dead. Five layers:
+namespace of the command's own, a root with only the system's programs and small temporary
+folders), pauses it until its limits are set, resumes it, and returns when every process of the
+command is dead. Five layers:
 
-* namespaces: no process, file, host name or message queue of the machine is there to be named,
+* namespaces: processes, files, host name and message queues of the machine are not visible,
 * capabilities: ``NET_ADMIN`` and ``NET_RAW`` in the given network namespace, none without one,
-* seccomp: the calls of ``REFUSED`` and ``GUARDED`` are refused (no namespaces, mounts, tracing,
-  keys, kernel doors; sockets of the network families only, since vsock knows no namespaces),
-* limits of the kernel: CPU time, memory, processes, files and their size,
-* a watch, every ``TICK_S``: memory in all, files in the temporary folders, and what the caller
-  watches for.
+* seccomp: refuses the calls of ``REFUSED`` and ``GUARDED`` (namespaces, mounts, tracing, keys and
+  similar; sockets other than those of network families, since vsock ignores namespaces),
+* kernel limits: CPU time, memory, processes, files and their size,
+* a watch, every ``TICK_S``: total memory, files in the temporary folders, and the caller's checks.
 
 ``docs/sandbox.md`` lists limits and remaining risks,
 ``docs/evidence/sandbox-walls.md`` each protection.

@@ -1,9 +1,9 @@
-"""The bash command line that parses an agent's command as a whole before it runs any of it.
+"""Command line of bash that parses an agent's command completely before it runs any part.
 
 ``bash -c`` reads a text line by line and runs each line before it parses the next one. A text that
-ends inside a ``for``, ``if`` or ``{``, or behind a ``>``, would therefore run in part. The parser
-is bash itself (``bash -n``), inside the sandbox and within the limits of the command, because no
-other parser agrees with it on every text.
+ends inside a ``for``, ``if`` or ``{``, or after a ``>``, would therefore run in part. The parser
+is bash itself (``bash -n``), inside the sandbox and within the command's limits, because no other
+parser agrees with it on every text.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The program of the warm process: holds the imports and the guest's context, forks per answer.
+"""Program of the warm process: holds the imports and the guest's context, and forks per answer.
 
-Started by ``netarena.sandbox.python`` as a fresh interpreter without site-packages; what it is and
-has is what an answer can find in memory, so it is told no more than guest, payload and limits.
-Standard library only, and no import of this project.
+``netarena.sandbox.python`` starts it as a fresh interpreter without site-packages. An answer can
+find everything in this process's memory, so the process gets only guest, payload and limits. It
+uses only the standard library and imports nothing of this project.
 
-Standard input holds a header (length in 8 bytes, JSON) and the payload. The control socket (its
-descriptor is the one argument) is that of a ``child.Forker``: see ``fork``.
+Standard input holds a header (length in 8 bytes, JSON) and the payload. The control socket, whose
+descriptor is the only argument, is that of a ``child.Forker`` (see ``fork``).
 
-The answer's socket gives the request up to its end, and takes the message described in
-``netarena.sandbox.claim``. The end of the control socket is the end of the service: every child
-is killed, and this process leaves.
+The answer's socket delivers the request until its end, and takes the message described in
+``netarena.sandbox.claim``. When the control socket closes, the service has ended: every child is
+killed, and this process exits.
 """
 
 from __future__ import annotations
