@@ -1,1 +1,1 @@
-"""What is made of results: summaries, tables, leaderboards."""
+"""Presentation of results: summaries, tables, leaderboards."""

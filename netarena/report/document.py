@@ -1,6 +1,6 @@
-"""A report as data: everything that ``netarena report`` says, plain JSON.
+"""Report of ``netarena report`` as plain JSON data.
 
-Runs that asked alike (``entrant``) make a group, with a ranking and comparisons of its own.
+Runs with the same questions (``entrant``) form a group with its own ranking and comparisons.
 """
 
 from __future__ import annotations

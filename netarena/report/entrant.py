@@ -1,7 +1,7 @@
-"""Who is reported on: an agent's run, from its folder or from a result file alone.
+"""Entrant of a report: an agent's run, from its folder or only from a result file.
 
-A folder has the journal, and with it every step. A result file (of ``run --json``, ``request``, the
-stock client, the public leaderboard) has records and a summary: rates and failure types, but no
+A folder has the journal with every step. A result file (of ``run --json``, ``request``, the
+standard client, the public leaderboard) has records and a summary: rates and failure types, but no
 transcript.
 
 Runs are ranked together only under the same ``terms``: the application, the version of its

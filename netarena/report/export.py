@@ -1,4 +1,4 @@
-"""Runs for other tools: files in a folder, written whole or not at all."""
+"""Export of runs for other tools: files in a folder, written completely or not at all."""
 
 from __future__ import annotations
 

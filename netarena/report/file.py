@@ -1,4 +1,4 @@
-"""Result files: what the stock client writes, read as what anybody may have written."""
+"""Reader of result files that the standard client writes; their content is untrusted."""
 
 from __future__ import annotations
 
