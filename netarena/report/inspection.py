@@ -1,10 +1,9 @@
-"""A participant's run as a log of Inspect (version 2, JSON), which its viewer and data frames read.
+"""Export of a run as a log of Inspect (version 2, JSON), for its viewer and data frames.
 
-A sample is a query, an epoch a repeat; our three verdicts are its scores, ``C`` or ``I``, and
+A sample is a query, an epoch a repetition. The three verdicts are its scores, ``C`` or ``I``;
 ``solved_safely`` is the first, which Inspect shows as the headline. Each turn is a call of the
-model, the action that was read of the reply as a call of a tool, and the verdict after it as an
-intermediate score. An invalid episode is a sample with an error and no score. Inspect itself is
-not needed.
+model, the parsed action a tool call, and the verdict after it an intermediate score. An invalid
+episode is a sample with an error and no score. Inspect itself is not needed.
 """
 
 from __future__ import annotations

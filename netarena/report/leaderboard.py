@@ -1,9 +1,9 @@
-"""Rank result files: by the public leaderboard's own SQL, and by what we think should count.
+"""Ranking of result files: with the public leaderboard's SQL, and with NetArena's own measure.
 
 The public query gives an agent that does nothing 50 points (nothing correct, nothing unsafe), and
-counts a run without any graded query as a row of zeros. Our ranking goes by ``avg_solved_safely``,
-leaves such runs out and names their files, and shows the application's floors (``noop``,
-``random``; ``parser`` or ``blanket``) where their results are among the files.
+counts a run without any graded query as a row of zeros. NetArena ranks by ``avg_solved_safely``,
+leaves such runs out and names their files, and shows the application's baselines (``noop``,
+``random``; ``parser`` or ``blanket``) if their results are among the files.
 """
 
 from __future__ import annotations

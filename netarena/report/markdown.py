@@ -1,4 +1,4 @@
-"""A report as Markdown. What agents and worlds said is quoted so that it stays text."""
+"""Report as Markdown; texts of agents and worlds are quoted so that they stay text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A report as one HTML page that loads nothing: styles and plots are part of it.
+"""Report as one self-contained HTML page with styles and plots.
 
-Texts of agents are escaped by the templates, control characters are replaced, and the policy of the
-page allows no script. Tables and texts have bounds, so that the page of any run stays below 3 MB;
-transcripts are in the viewer.
+The templates escape agents' texts, control characters are replaced, and the page's policy allows
+no script. Tables and texts are limited, so the page of any run stays below 3 MB; transcripts are
+in the viewer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The queries on which two runs differ: one solved them safely, the other one failed.
+"""Queries on which two runs differ: one solved them safely, the other one failed.
 
-A pair is one query and repeat that both runs have graded. Folders also tell the first step at which
-the two episodes part; result files have no steps.
+A pair is one query and repetition that both runs have graded. Run folders also show the first step
+at which the two episodes differ; result files have no steps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Plots as SVG: small, without a library, readable at 400 pixels, in any colour scheme.
+"""Plots as SVG: small, without a library, readable at 400 pixels and in any colour scheme.
 
-Colours are classes (``s0`` to ``s7``) that the page's style sheet gives; each has a shape of its
-own too, so that no plot needs its colours. Every text is escaped; a plot has a title for readers
-who do not see it. Rates are shares in [0, 1].
+Colours are classes (``s0`` to ``s7``) of the page's style sheet. Each has a shape of its own too,
+so no plot depends on colours. Every text is escaped; a plot has a title for screen readers. Rates
+are shares in [0, 1].
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""One episode as a person reads it: plain data for the terminal, the report and the viewer.
+"""Readable form of one episode: plain data for the terminal, the report and the viewer.
 
-Knows no application: what a state looks like comes from ``Application.pictures``, and what a step
-changed from two pictures of it. Texts are as agents and worlds gave them; who shows them escapes
-them.
+This module knows no application: ``Application.pictures`` draws a state, and two pictures show the
+changes of a step. Texts are unchanged; the code that displays them escapes them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Episodes and steps as two flat tables, with the same columns for all applications.
 
-What is ground truth, or tells it, is marked: a public table has null there, and sealed ids.
+Columns that contain or reveal ground truth are marked: a public table has null there, and sealed
+ids.
 """
 
 from __future__ import annotations

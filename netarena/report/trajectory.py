@@ -1,7 +1,7 @@
-"""Episodes as trajectories of Harbor: the Agent Trajectory Interchange Format (ATIF), version 1.8.
+"""Export of episodes as trajectories of Harbor: Agent Trajectory Interchange Format (ATIF), 1.8.
 
-Each turn is two steps: the prompt as it was sent, whole, and the agent's reply with the action that
-was read of it as a tool call, what it printed as the observation, and our verdict as extra.
+Each turn is two steps: the complete prompt, then the agent's reply with the parsed action as a tool
+call, its output as the observation, and the verdict as extra data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Learning from the same worlds: sets of dialogues (``sft``), and sessions to be played.
+"""Training on the same worlds: sets of dialogues (``sft``) and interactive sessions.
 
-One core, ``session``, and thin doors that import their framework when they are imported.
+``session`` is the core. Thin adapters import their framework when they are imported.
 """

@@ -1,7 +1,7 @@
-"""Sessions for who does not wait in a loop: calls that return when it is done.
+"""Blocking interface to sessions for callers without an event loop.
 
-All sessions of a process share one thread with a loop, and one entered application by its name;
-both are made with the first of them, and left when the process ends.
+All sessions of a process share one thread with an event loop, and one entered application per
+name. Both are created with the first session and released when the process ends.
 """
 
 from __future__ import annotations

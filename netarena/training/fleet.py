@@ -1,4 +1,4 @@
-"""Several sessions whose turns are taken at once, in processes of their own.
+"""Several sessions that take their turns at the same time, in processes of their own.
 
     fleet = Fleet(8, "route", {"emulator": "netns"})
     turns = fleet.play([Start(seed=7, task=at) for at in range(8)])

@@ -1,4 +1,4 @@
-"""Sessions as environments of Gymnasium; importing this registers their ids.
+"""Sessions as Gymnasium environments; importing this module registers their ids.
 
     import gymnasium, netarena.training.gym
 
@@ -6,8 +6,8 @@
     observation, info = env.reset(seed=7)
     observation, reward, terminated, truncated, info = env.step('{"machine": "h1", ...}')
 
-Observations are prompts, actions are replies. ``reset(seed=S)`` draws from seed S; which of its
-tasks comes next is drawn by the environment's own generator, or told: ``options={"task": 3}``.
+Observations are prompts, actions are replies. ``reset(seed=S)`` draws from seed S. The
+environment's own generator chooses the next task, or the caller: ``options={"task": 3}``.
 ``make_vec`` plays several at once, in as many processes as there are processors.
 """
 

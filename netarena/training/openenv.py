@@ -1,10 +1,10 @@
-"""Sessions as an environment of OpenEnv, served over HTTP and WebSockets.
+"""Sessions as an OpenEnv environment, served over HTTP and WebSockets.
 
     netarena openenv route --port 8000 --set emulator=netns
 
-Each client has an environment of its own, with ``reset(seed=…, task=…)`` and ``step``; without a
-task that follows the one before, from 0 on. A session that nobody is connected to for
-``session_timeout_s`` is ended: else those whose clients vanish would hold all places for good.
+Each client has its own environment, with ``reset(seed=…, task=…)`` and ``step``. Without a task,
+the next one follows, starting at 0. A session without a connected client ends after
+``session_timeout_s``; otherwise vanished clients would occupy all slots for good.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Rewards as data: what each kind of step is worth, and potential-based shaping.
+"""Rewards as data: the value of each kind of step, and potential-based shaping.
 
 ========  ==========  ===========================================================================
-step      worth       when
+step      value       when
 ========  ==========  ===========================================================================
 refused   ``refused`` the reply could not be read, or nothing was run
-failed    ``failed``  what was run came to an error
-valid     ``valid``   all else that does not solve: looks, and changes that leave something wrong
-solved    ``solved``  the episode ends with all as it should be, and something was run
+failed    ``failed``  the command ended with an error
+valid     ``valid``   any other step that does not solve: observations, incomplete changes
+solved    ``solved``  the episode ends in the intended state, and something was run
 ========  ==========  ===========================================================================
 
-Beside it ``turn`` for each step, ``harm`` for each that was not safe, and ``unsolved`` where the
-episode ends otherwise. Shaping adds ``progress`` × (``gamma`` × Φ(after) − Φ(before)), with Φ the
-share of what is tested that is as it should be, and 0 at the end of an episode: by Ng, Harada and
-Russell (1999) it makes no policy better or worse than another of the same start.
+In addition, ``turn`` counts for each step, ``harm`` for each unsafe step, and ``unsolved`` if the
+episode ends otherwise. Shaping adds ``progress`` × (``gamma`` × Φ(after) − Φ(before)), where Φ is
+the share of tested elements that are as intended, and 0 at the end of an episode. By Ng, Harada
+and Russell (1999) shaping does not change the order of policies with the same start.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""One session: an episode of the engine, played from outside a turn at a time.
+"""Session: one episode of the engine, played by the caller one turn at a time.
 
     session = Session(application, config)
     observation = await session.start(seed=7, task=0)
     observation, reward, done, info = await session.act(reply)
 
-The session is the agent of ``netarena.engine.Play``, which takes every turn as in an assessment:
-the same prompts, the same parser, the same sandbox, the same judge. The observation is the prompt,
-and nothing else: what is hidden from an agent is hidden here. Rewards are computed in addition.
+The session is the agent of ``netarena.engine.Play``, which runs every turn as in an assessment:
+the same prompts, parser, sandbox and judge. The observation is the prompt and nothing else, so
+what is hidden from an agent is hidden here too. Rewards are computed in addition.
 
-In tickets, the harm and the progress of a turn would tell the agent which repairs it still needs.
-Their parts of the reward are therefore paid at the end of the episode, as one sum: the return of
-an episode is the same as without the delay.
+In tickets, the harm and progress of a turn would show the agent which repairs it still needs.
+These parts of the reward are therefore paid as one sum at the end of the episode. The episode's
+return is the same as without the delay.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Sets to learn from by imitation: chat JSONL of prompts as an agent sees them, and replies.
+"""Data for imitation learning: chat JSONL with prompts as an agent gets them, and replies.
 
-Each prompt of ours is complete in itself, so a line is one turn:
+Each prompt is complete in itself, so a line is one turn:
 
     {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": reply}],
      "query_id": ..., "label": ..., "level": ..., "turn": 1, "turns": 4}
 
-Replies are demonstrated (``Application.demonstrate``) in the live world, so that what a prompt
-tells of earlier turns is what came of them; what does not end solved and safe is left out. Queries
-are those of an application that is ``training``. ``from_run`` takes what agents did instead.
+Replies are demonstrated (``Application.demonstrate``) in the live world, so later prompts show
+their real effects. Episodes that do not end solved and safe are left out. Queries are those of an
+application with ``training`` set. ``from_run`` uses the replies of examined agents instead.
 """
 
 from __future__ import annotations

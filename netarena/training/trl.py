@@ -1,4 +1,4 @@
-"""Sessions as what TRL's ``GRPOTrainer`` takes as ``environment_factory``.
+"""Sessions as ``environment_factory`` for TRL's ``GRPOTrainer``.
 
     from netarena.training.trl import make_environment, make_rows
 
@@ -7,10 +7,10 @@
         train_dataset=Dataset.from_list(make_rows(seed=7, number=512)),
     )
 
-The kinds of actions of an application (``Application.acts``) are the tools: methods of a class that
-is made for it, typed and documented as TRL reads them. The model is given the first prompt, and
-after each call what is new in the next one. ``make_dialogues`` makes of a set of ``netarena sft``
-what such rollouts would have been, for ``SFTTrainer``. TRL itself is not imported here.
+An application's kinds of action (``Application.acts``) become tools: methods of a generated class,
+typed and documented as TRL expects. The model gets the first prompt, and after each call the new
+part of the next one. ``make_dialogues`` converts a set of ``netarena sft`` to such rollouts for
+``SFTTrainer``. This module does not import TRL.
 """
 
 from __future__ import annotations

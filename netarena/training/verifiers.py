@@ -2,9 +2,10 @@
 
     eval netarena-verifiers --env.taskset.application route --env.taskset.seed 7 ...
 
-The world is the run's user: it opens with the first prompt, each reply of the agent is a turn, and
-what is new in the next prompt is what it says then. The rewards of all turns, those that an agent
-forfeits who ends early among them, add up to ``netarena``, and ``solved`` and ``safe`` are metrics.
+The world is the run's user. It starts with the first prompt, each reply of the agent is a turn, and
+its next message is the new part of the next prompt. The rewards of all turns add up to
+``netarena``, including those that an agent forfeits by ending early. ``solved`` and ``safe`` are
+metrics.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The viewer: pages to read trajectories by, over the journals of runs; read-only.
+"""Viewer: read-only pages for trajectories in the journals of runs.
 
-``index`` follows journals, ``selection`` filters what it found, ``site`` renders pages from both,
+``index`` follows journals, ``selection`` filters their episodes, ``site`` renders pages from both,
 ``app`` serves them on loopback and ``static`` writes them as files.
 """

@@ -1,9 +1,9 @@
-"""The site on loopback: for whoever knows the token in its address, and nobody else.
+"""Web application of the viewer on loopback; a token in the address is required.
 
-Other users of this machine reach the port, and so do pages of other sites in the same browser. The
-token stands in the path: what does not know it gets nothing, and no cookie is there for others to
-use. ``Host`` must be ours, else a name that a stranger points at this machine would make his pages
-ours (DNS rebinding). Nothing can be changed by any request.
+Other users of this machine can reach the port, and so can pages of other sites in the same
+browser. The token is part of the path, so there is no cookie that others could use. ``Host`` must
+be this machine; otherwise a foreign name that points here would give its pages access (DNS
+rebinding). No request can change anything.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The texts of a run that a search looks in, lower-cased, in an unnamed temporary file.
+"""Searchable texts of a run, lower-cased, in an unnamed temporary file.
 
-They may have gigabytes, so no search parses journals: it reads these texts from start to end.
+The texts may have gigabytes, so a search reads this file from start to end and parses no journal.
 """
 
 from __future__ import annotations

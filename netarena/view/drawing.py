@@ -1,4 +1,4 @@
-"""Pictures as a page draws them: places of a topology, marks of a matrix, lines of a difference."""
+"""Drawings of pictures on a page: topology layout, matrix marks, lines of a difference."""
 
 from __future__ import annotations
 

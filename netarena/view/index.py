@@ -1,7 +1,7 @@
-"""What journals hold, found by offsets: outlines in memory, whole episodes read when asked for.
+"""Index of journals by file offset: outlines in memory, whole episodes read on request.
 
-A journal may have gigabytes, and may still grow. What a list of episodes shows is parsed of each
-line once, and the line's place is kept.
+A journal may have gigabytes and may still grow. The fields that a list of episodes shows are parsed
+once per line, and the line's offset is stored.
 """
 
 from __future__ import annotations

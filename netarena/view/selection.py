@@ -1,6 +1,6 @@
-"""Which episodes a list shows, in what order, and what they come to.
+"""Filter, order and totals of the episodes in a list.
 
-``asset/view.js`` does the same for pages that no server renders; a test holds both together.
+``asset/view.js`` does the same for static pages; a test compares both.
 """
 
 from __future__ import annotations

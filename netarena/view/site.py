@@ -1,7 +1,7 @@
-"""The pages: the same for a browser that asks for them and for files that a web server hands out.
+"""Pages of the viewer, identical for the live server and for static files.
 
-Paths are relative to the site, and so are all links. Every text passes ``visible`` and is escaped,
-whoever wrote it.
+Paths and links are relative to the site. Every text passes ``visible`` and is escaped, whoever
+wrote it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The site as files, for a web server: the pages that the app serves, rendered once."""
+"""Static site for a web server: the viewer's pages, rendered once."""
 
 from __future__ import annotations
 

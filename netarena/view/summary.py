@@ -1,4 +1,4 @@
-"""The contents of a run's page: its config, its rates, and comparisons with the other runs."""
+"""Contents of a run's page: its config, its rates, and comparisons with the other runs."""
 
 from __future__ import annotations
 

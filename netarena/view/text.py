@@ -1,6 +1,6 @@
-"""Text of others on a page: nothing in it is hidden, reorders its surroundings or is a command.
+"""Untrusted text on a page: no hidden or reordering characters, no control sequences.
 
-Escaping of markup is the templates' (autoescape); here is what HTML lets through.
+The templates escape markup (autoescape). This module handles what HTML allows.
 """
 
 from __future__ import annotations
