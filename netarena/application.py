@@ -133,6 +133,9 @@ class Application(ABC):
     #: version of the generator: part of each query's id, raised whenever a seed would draw
     #: something else
     version: ClassVar[str]
+    #: version of the prompts' wording, raised whenever it changes: runs of different wordings are
+    #: not compared with each other
+    prompt_version: ClassVar[int] = 1
     #: the participant's role in the outside contract
     role: ClassVar[str]
     #: one line, and a paragraph, for the agent card

@@ -154,6 +154,7 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
         **application.record(query, episode),
         **told,
         "id": query.id,
+        "prompt_version": episode.prompt_version,
         **({"repeat": episode.repeat} if episode.repeat > 1 else {}),
         "outcome": episode.outcome.value,
         "level": episode.level,
@@ -576,6 +577,7 @@ def _take_up(
     try:
         stored = json.loads(read_text(path))
         held = (stored["application"], stored["version"], dict(stored["participants"]))
+        worded = int(stored.get("prompt_version", 1))
         values = dict(stored["config"])
         kept = Secrecy(stored.get("secrecy", Secrecy.OPEN))
         seeds = {int(stored["seed"]), *map(int, stored.get("replaced_seeds", ()))}
@@ -606,6 +608,8 @@ def _take_up(
                 "it goes on with it, this one can report and regrade it",
             )
         refuse(what, old, new)
+    if worded != application.prompt_version:
+        refuse("prompt_version", worded, application.prompt_version)
     if secrecy is Secrecy.SEALED != kept:
         raise ConfigError(
             "resume", "the run there was begun where ids tell the seed: ask for a new one"
@@ -1011,6 +1015,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     header = {
         "application": application.name,
         "version": application.version_of(config),
+        "prompt_version": application.prompt_version,
         "seed": config.seed,
         "shape": config.shape(),
         "config": public,

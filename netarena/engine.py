@@ -762,6 +762,7 @@ class Run:
             role=self.role,
             agent=self.agent.info,
             prompt_type=self.config.prompt_type,
+            prompt_version=self.application.prompt_version,
             attempt=attempt,
             interrupted=interrupted,
             initial_state=world.state,

@@ -2,7 +2,7 @@
 
 One line per event, each written whole by one system call before anything is reported:
 
-- ``assessment``: application, version, role, seed and config; the first line, and again when the
+- ``assessment``: application, versions, role, seed and config; the first line, and again when the
   run is extended: the last one counts
 - ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
 - ``retry``: a try failed through our fault, with its evidence
@@ -71,11 +71,17 @@ class Header(Record):
 
     application: str
     version: str
+    #: of the prompts' wording; journals written before it was recorded have the first one
+    prompt_version: int = 1
     role: str
     seed: int
     shape: dict[str, JsonValue]
     config: dict[str, JsonValue]
     secrecy: Secrecy = Secrecy.OPEN
+
+    def versions(self) -> dict[str, str | int]:
+        """Return the versions of queries and prompts, as a summary names them."""
+        return {"version": self.version, "prompt_version": self.prompt_version}
 
     def same_run(self, other: Header) -> bool:
         """Whether both ask the same queries of the same role; the rest may be set anew."""

@@ -326,6 +326,8 @@ class Episode(Record):
     role: str
     agent: AgentInfo
     prompt_type: str
+    #: of the prompts' wording; episodes stored before it was recorded have the first one
+    prompt_version: int = 1
     #: 0 for the first try; a failure of ours or a killed run makes a new one
     attempt: int = 0
     #: earlier tries that a killed process left half done

@@ -73,8 +73,8 @@ class Regrade:
             stored.not_run,
             replaced=len(stored.past.replaced),
         )
-        # the queries are those of the version that drew them
-        return [*self.records, summary | {"version": stored.header.version}]
+        # queries and prompts are those of the release that ran them
+        return [*self.records, summary | stored.header.versions()]
 
 
 def regrade(stored: Stored) -> Regrade:

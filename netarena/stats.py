@@ -119,6 +119,7 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
         **{f"avg_{name}": rates[name]["rate"] for name in VERDICTS},
         **{f"avg_{key}": value for key, value in measures.items()},
         "version": application.version_of(config),
+        "prompt_version": application.prompt_version,
         **with_seed_text({"seed": seed}),
         "config": public_config(config, seed),
         "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},

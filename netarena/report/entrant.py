@@ -42,6 +42,7 @@ GREEN = "green_agent"
 #: keys of a summary, beside rates and measures, that are believed, and what they must be
 _TAKEN = {
     "version": str,
+    "prompt_version": int,
     "seed": int,
     "config": dict,
     "not_run": int,
@@ -144,7 +145,7 @@ def _from_stored(stored: Stored) -> Entrant:
         queries=len(stored.queries),
         outlines=outlines,
         unasked=count_unasked(stored.config, outlines, not_run),
-        # the queries are those of the version that drew them
+        # queries and prompts are those of the release that ran them
         summary=summarise(
             stored.application,
             stored.config,
@@ -153,7 +154,7 @@ def _from_stored(stored: Stored) -> Entrant:
             not_run,
             replaced=len(stored.past.replaced),
         )
-        | {"version": header.version},
+        | header.versions(),
         runs=(stored,),
         failed=stored.past.failed if stored.past.silent else "",
     )
@@ -203,7 +204,7 @@ def _merge(members: Sequence[Entrant]) -> Entrant:
         queries=sum(one.queries for one in members),
         outlines=outlines,
         unasked=count_unasked(runs[0].config, outlines, not_run),
-        summary=summary | with_seed_text({"version": runs[0].header.version, "seeds": seeds}),
+        summary=summary | with_seed_text({**runs[0].header.versions(), "seeds": seeds}),
         runs=runs,
     )
 
@@ -212,14 +213,26 @@ def terms_of_run(
     application: Application, header: Header, config: Config, *, complete: bool
 ) -> dict[str, JsonValue]:
     """Return the terms of a stored run, which must be equal for two runs to be compared."""
-    asked = _terms(header.application, header.version, config.shape(), config.briefing)
+    asked = _terms(
+        header.application,
+        header.version,
+        header.prompt_version,
+        config.shape(),
+        config.briefing,
+    )
     return asked | _limits(application, config, complete=complete)
 
 
 def _terms(
-    application: str, version: str | None, shape: Mapping[str, JsonValue], briefing: JsonValue
+    application: str,
+    version: str | None,
+    prompt_version: JsonValue,
+    shape: Mapping[str, JsonValue],
+    briefing: JsonValue,
 ) -> dict[str, JsonValue]:
     rest = {key: value for key, value in shape.items() if key not in COUNTS}
+    if type(prompt_version) is int and prompt_version != 1:  # a run that states none has the first
+        rest["prompt_version"] = prompt_version
     if briefing not in {None, Briefing.FULL.value}:  # what it was before there were others
         rest["briefing"] = str(briefing)
     return {"application": application, "version": version, **rest}
@@ -258,8 +271,8 @@ def limits_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
 
 
 def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return how a result file says that its queries were drawn: application, version, shape and
-    briefing, without limits.
+    """Return how a result file says that its queries were drawn and worded: application, versions,
+    shape and briefing, without limits.
 
     A file of the reference implementation states none of them.
     """
@@ -276,7 +289,13 @@ def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
     name = application.name if application else role
     told = config.get("briefing") if isinstance(config, dict) else None
     briefing = told if isinstance(told, str) else None
-    return _terms(name, version if isinstance(version, str) else None, shape, briefing)
+    return _terms(
+        name,
+        version if isinstance(version, str) else None,
+        summary.get("prompt_version"),
+        shape,
+        briefing,
+    )
 
 
 @cache
@@ -458,6 +477,7 @@ def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[s
     whole: dict[str, Any] = {
         **{f"avg_{name}": rate["rate"] for name, rate in rates.items()},
         "version": None,
+        "prompt_version": 1,
         "seed": None,
         "config": {},
         "outcomes": {outcome.value: outcomes[outcome] for outcome in Outcome},

@@ -109,7 +109,11 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
             # an agent's words are nobody's markup: no pictures are loaded, no links made
             "viewer": {"trust_content": False},
             "metadata": with_seed_text(
-                {"seed": summary["seed"], "generator_version": header.version}
+                {
+                    "seed": summary["seed"],
+                    "generator_version": header.version,
+                    "prompt_version": header.prompt_version,
+                }
             ),
         },
         "plan": {},

@@ -186,6 +186,7 @@ EPISODES: tuple[Column[Told], ...] = (
     Column("agent", TEXT, lambda told: told.episode.agent.name),
     Column("agent_url", TEXT, lambda told: told.episode.agent.base_url),
     Column("prompt_type", TEXT, _field("prompt_type")),
+    Column("prompt_version", INT, _field("prompt_version")),
     Column("query_id", TEXT, lambda told: told.query_id),
     Column("repeat", INT, _field("repeat")),
     Column("label", TEXT, _field("label")),

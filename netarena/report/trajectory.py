@@ -39,6 +39,7 @@ def make_trajectory(told: Told) -> dict[str, Any]:
         "extra": {
             "application": told.query.application,
             "generator_version": told.query.version,
+            "prompt_version": episode.prompt_version,
             "query_id": told.query_id,
             "repeat": episode.repeat,
             "label": episode.label,

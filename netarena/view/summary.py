@@ -64,6 +64,7 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
     graded, asked = len(run.entries), run.asked
     yield "application", header.application
     yield "version", header.version
+    yield "prompt version", str(header.prompt_version)
     yield "role", header.role
     if run.agent:
         yield "agent", run.agent

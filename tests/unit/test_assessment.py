@@ -743,6 +743,23 @@ def test_a_run_is_taken_up_by_the_version_of_its_own_keys(tmp_path: Path) -> Non
         assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True)
 
 
+def test_prompt_version_is_in_records_and_summary_and_is_never_mixed(tmp_path: Path) -> None:
+    class Worded(Toy):
+        prompt_version = 2
+
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "old")
+    for results, version in ((first, 1), (assess(Worded(), Scripted(open_all), tmp_path)[0], 2)):
+        assert {one["prompt_version"] for one in results} == {version}
+    with pytest.raises(ConfigError, match="resume: the run there has prompt_version 1, not 2"):
+        assess(Worded(), Scripted(open_all), tmp_path / "old", resume=True)
+    path = tmp_path / "journal.jsonl"
+    header = read_journal(path).header
+    assert header and header.prompt_version == 2
+    path.write_text(path.read_text().replace('"prompt_version": 2, ', ""))
+    header = read_journal(path).header
+    assert header and header.prompt_version == 1, "an older journal has the first wording"
+
+
 def test_another_role_cannot_take_up_a_run(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     config = Toy.config_type.parse({"seed": 7, "resume": True})

@@ -342,7 +342,8 @@ def test_runs_that_asked_otherwise_have_a_ranking_of_their_own(tmp_path):
     """Another version, world or level; neither seed nor number."""
 
     def asked(name, version, **config):
-        told = {**summary(), "version": version, "seed": len(name), "config": config}
+        worded = {"prompt_version": 3} if name.startswith("worded") else {}
+        told = {**summary(), "version": version, "seed": len(name), "config": config, **worded}
         return write(tmp_path, name, told, role="route_operator")
 
     files = [
@@ -350,6 +351,7 @@ def test_runs_that_asked_otherwise_have_a_ranking_of_their_own(tmp_path):
         asked("bb", "2", num_queries=9, concurrency=4),
         asked("ccc", "2", world="varied", num_switches=3),
         asked("dddd", "1"),
+        asked("worded anew", "2"),
         asked("eeeee", "2", complexity_level=["level1"]),
         write(tmp_path, "reference", {**summary()}, role="route_operator"),
     ]
@@ -358,11 +360,15 @@ def test_runs_that_asked_otherwise_have_a_ranking_of_their_own(tmp_path):
     for entry in board.ranking:
         groups.setdefault(entry.terms, []).append((entry.rank, entry.id))
     assert sorted(groups.values()) == sorted(
-        [[(1, "a"), (2, "bb")], [(1, "ccc")], [(1, "dddd")], [(1, "eeeee")], [(1, "reference")]]
+        [
+            [(1, "a"), (2, "bb")],
+            *([(1, name)] for name in ("ccc", "dddd", "eeeee", "reference", "worded anew")),
+        ]
     )
-    assert len(board.public) == 6, "the public table is one"
+    assert len(board.public) == 7, "the public table is one"
     assert any(terms.startswith("route 2:") and "world varied" in terms for terms in groups)
     assert "route of a version that is not told" in groups
+    assert "route 2: prompt_version 3" in "".join(groups)
 
 
 @pytest.mark.parametrize("own", [{"name": "netarena-noop"}, {"name": "x", "itself": "noop"}])
