@@ -512,7 +512,9 @@ class Application(ABC):
         # by the open id, which sealing leaves as it is
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
         parts = self.ticket(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
-        turn = f"Turn {len(steps) + 1} of {self.turns(config)}; a declaration takes one, too."
+        turn = (
+            f"Turn {len(steps) + 1} of {self.turns(config)}. A declaration uses up one turn, too."
+        )
         return replace(parts, situation=turn)
 
     def acts(self, config: Config) -> Sequence[Tool]:

@@ -42,17 +42,17 @@ def tell_catalogue(world: World, plan: Plan) -> str:
     ]
     uncalled = ", ".join(name for name, some in callers.items() if not some)
     inventory = (
-        f"An application belongs to a team (label {plan.team_key} of its pod: {', '.join(teams)}) "
-        f"and has a role (label {plan.role_key}: {', '.join(roles)}). The labels of its pod say "
-        "so, its name does not. The service of an application has its name. The namespace itself "
-        f"is labelled {_labels(world.labels)}. Each service is listed with the applications that "
-        "call it, by the first port of the service:"
+        f"Each application belongs to a team (label {plan.team_key} of its pod: "
+        f"{', '.join(teams)}) and has a role (label {plan.role_key}: {', '.join(roles)}). Only the "
+        f"labels show team and role; the name does not.{_tell_key(world)} Its service has the "
+        f"application's name. The namespace is labelled {_labels(world.labels)}. Each service is "
+        "listed with the applications that must be able to connect to its first port:"
     )
     return "\n".join(
         (
             inventory,
             *lines,
-            *([f"Nobody calls: {uncalled}."] if uncalled else []),
+            *([f"Services without callers: {uncalled}."] if uncalled else []),
             "Further connections:",
             *(f"- {line}" for line in _further(world, plan)),
             _REST,
@@ -61,11 +61,19 @@ def tell_catalogue(world: World, plan: Plan) -> str:
 
 
 _REST = (
-    "Whatever is not listed here must not connect, not even within a team. Some policies are "
-    "prepared for later: they may name pods, labels, ports and namespaces that do not exist yet, "
-    "or hold rules that are not in force. Such entries are right as long as the connections are as "
-    "listed here."
+    "All connections between applications that are not listed here must be blocked, also within a "
+    "team. Some policies are prepared for later: they name pods, labels, ports or namespaces that "
+    "do not exist yet, or have rules that do not apply. Such entries are correct as long as the "
+    "connections are as listed here."
 )
+
+
+def _tell_key(world: World) -> str:
+    """The label that identifies an application, in a sentence, if all have the same."""
+    keys = set.intersection(
+        *({key for key, value in app.labels.items() if value == app.name} for app in world.apps)
+    )
+    return f" The label {min(keys)} of its pod has its name and identifies it." if keys else ""
 
 
 def tell_names(
@@ -121,7 +129,7 @@ def _further(world: World, plan: Plan) -> Iterator[str]:
         on = "" if grant.port is None else f" on port {grant.port}/{grant.protocol}"
         for ends, some in targets.items():
             source, target = (_tell_ends(world, plan, one) for one in (ends, some))
-            yield f"{source} may connect to {target}{on}."
+            yield f"{source} must be able to connect to {target}{on}."
 
 
 def _tell_ends(world: World, plan: Plan, ends: Sequence[str]) -> str:
@@ -132,7 +140,7 @@ def _tell_ends(world: World, plan: Plan, ends: Sequence[str]) -> str:
             return f"{guest.name} (pods {labels} in the namespace {guest.space}, labelled {spaces})"
     for partner in plan.partners:
         if partner.address in ends:
-            return f"{partner.name} ({partner.cidr}, outside)"
+            return f"{partner.name} ({partner.cidr}, outside the cluster)"
     return tell_names(world, plan, ends)
 
 

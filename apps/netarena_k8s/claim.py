@@ -22,17 +22,22 @@ DONE = "done"
 #: word -> what it says is wrong with a policy, as the prompt lists it
 WORDS: Mapping[str, str] = MappingProxyType(
     {
-        "missing": "a rule or a peer that should be there is not",
-        "extra": "a rule or a peer too many lets in what must not come in",
-        "peer": "a peer of a rule selects other pods than it should",
-        "namespace": "a peer is looked for in the wrong namespaces",
-        "address": "a rule has addresses where it should have pods",
-        "port": "a port of a rule of ingress has the wrong number, name or range",
-        "protocol": "a port of a rule of ingress has the wrong protocol",
-        "selector": "the policy is about other pods than it should be (podSelector)",
-        "types": "a direction is not in force (policyTypes)",
-        "egress": "egress is allowed to too few applications or ports, or to the wrong ones",
-        "lookup": "names cannot be looked up",
+        "missing": "an ingress rule or peer is missing (example: one caller is not in the list)",
+        "extra": "an ingress rule or peer must not exist (example: a rule allows a foreign caller)",
+        "peer": "the podSelector of an ingress peer selects the wrong pods (example: app=till1 "
+        "instead of app=till)",
+        "namespace": "an ingress peer selects the wrong namespaces (example: namespaceSelector "
+        "team=shop, which this namespace is not labelled with)",
+        "address": "an ingress rule has an ipBlock instead of pods (example: 10.0.0.0/8)",
+        "port": "an ingress port has the wrong number, name or range (example: the service's port "
+        "instead of the pod's port)",
+        "protocol": "an ingress port has the wrong protocol (example: UDP instead of TCP)",
+        "selector": "the policy applies to the wrong pods (example: a wrong label in "
+        "spec.podSelector)",
+        "types": "policyTypes is wrong (example: Ingress is missing, so no ingress rule applies)",
+        "egress": "the egress rules are wrong (example: the rule for one called application is "
+        "missing)",
+        "lookup": "egress does not allow name lookups (example: the rule for UDP 53 is missing)",
     }
 )
 #: kind of fault -> the word for it

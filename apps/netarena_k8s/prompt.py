@@ -60,7 +60,7 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
         rules=rules,
         reply_format=read_text(PACKAGE, "reply"),
         task=query.text,
-        situation=f"Connections that are not as intended ({number}):\n{found}",
+        situation=f"Connections that differ from the intended state ({number}):\n{found}",
         history=tell_turns(steps, KEYS, limits, _tell_change),
         examples=read_examples(PACKAGE),
     )
@@ -87,14 +87,23 @@ def _tell_intent(world: World) -> str:
     uses = [f"- {use}" for use in world.uses]
     return "\n".join(
         (
-            "Each service with the applications that must reach it; all others must not:",
+            "Each service, with the applications that must be able to connect to it. All other "
+            "applications must be blocked:",
             *lines,
-            *(["What must work beside, other namespaces and addresses among it:"] if uses else []),
+            *(["Further connections that must work:"] if uses else []),
             *uses,
-            "The applications, by the labels of their pods:",
+            f"Applications, with the labels of their pods{_tell_key(world)}:",
             *pods,
         )
     )
+
+
+def _tell_key(world: World) -> str:
+    """The label that identifies an application, if all have the same."""
+    keys = set.intersection(
+        *({key for key, value in app.labels.items() if value == app.name} for app in world.apps)
+    )
+    return f" (the label {min(keys)} identifies an application)" if keys else ""
 
 
 def _tell_callers(names: Sequence[str], most: int) -> str:
@@ -121,7 +130,7 @@ def _tell_change(step: Step) -> str:
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: Mapping[str, object] = step.judgement.detail
-    words = {"broke": "broke", "healed": "healed", "opened": "opened wrongly"}
+    words = {"broke": "broke", "healed": "repaired", "opened": "wrongly opened"}
     changes = []
     for key, word in words.items():
         pairs = detail[key]
@@ -129,8 +138,8 @@ def _tell_change(step: Step) -> str:
             named = ", ".join(f"{source} -> {target}" for source, target in pairs)
             changes.append(f"{word}: {named}")
     harm = tell_harm(list(_tell_harm(step.judgement.findings, detail)))
-    same = "those that are tested, as before" if harm else "as before"
-    told = f"Connections afterwards: {'; '.join(changes) or same}."
+    same = "no tested connection changed" if harm else "unchanged"
+    told = f"Connections after the command: {'; '.join(changes) or same}."
     return f"{told}\n{harm}" if harm else told
 
 

@@ -29,30 +29,30 @@ _TRIES = 40
 _SEEN: Mapping[bool, Sequence[str]] = {
     False: (
         "{source} gets no answer from {target}.",
-        "Calls from {source} to {target} run into timeouts.",
-        "In the logs of {source}: dial {target}: i/o timeout.",
-        "No request of {source} has arrived at {target} for an hour.",
-        "{target} looks idle as seen from {source}: each attempt to connect hangs.",
+        "Connections from {source} to {target} time out.",
+        "The log of {source} says: dial {target}: i/o timeout.",
+        "{source} cannot connect to {target}.",
+        "{target} does not receive any request from {source}.",
     ),
     True: (
-        "{target} answers {source}.",
+        "{source} gets answers from {target}.",
         "The connection log of {target} shows calls from {source}.",
-        "A scan that ran in the pod of {source} found the service of {target} open.",
-        "{source} is among the clients that {target} has served today.",
-        "From the pod of {source} a connection to {target} is set up at once.",
+        "A port scan from the pod of {source} found the service of {target} open.",
+        "{source} can connect to {target}.",
+        "{target} receives requests from {source}.",
     ),
 }
 #: the same, of what is used beside the pairs
 _SEEN_BESIDE: Mapping[bool, Sequence[str]] = {
     False: (
         "{source} gets no answer from {target} on port {port}.",
-        "Connections from {source} to port {port} of {target} time out.",
-        "Since this morning {source} has not reached {target} (port {port}).",
+        "Connections from {source} to {target} on port {port} time out.",
+        "{source} cannot connect to {target} on port {port}.",
     ),
     True: (
         "{source} is connected to {target} on port {port}.",
-        "From {source} port {port} of {target} answers at once.",
-        "Logs of {source} show an exchange with {target} (port {port}) a minute ago.",
+        "{source} can connect to {target} on port {port}.",
+        "The log of {source} shows a connection to {target} on port {port}.",
     ),
 }
 #: what somebody may have seen
@@ -83,15 +83,15 @@ def ticket_parts(
 
 
 _USES = (
-    "\n- Further ports, callers of other namespaces and addresses outside: by those that are named "
-    "above, also after every command."
+    "\n- The further connections listed above, to other ports, other namespaces and outside "
+    "addresses, are judged too, after every command."
 )
 
 
 #: of large shops
 _NAMES = (
-    "Names of policies say nothing of what they are about, and several policies may be about one "
-    "application; what one of them lacks another may have.\n\n"
+    "The name of a policy does not say which pods it selects. Several policies may select the same "
+    "pod; traffic is then allowed if any one of them allows it.\n\n"
 )
 
 

@@ -91,7 +91,7 @@ class Operator:
     def reply(self, prompt: str) -> str:
         """What the runbook says next. Raises ValueError for a prompt that holds no plan."""
         plan = Plan.read(prompt)
-        situation = prompt.rpartition("Connections that are not as intended")[2]
+        situation = prompt.rpartition("Connections that differ from the intended state")[2]
         policies = _read_policies(prompt)
         for source, target, wanted in _MISMATCH.findall(situation):
             find = _unblock if wanted == "work" else _block

@@ -58,16 +58,16 @@ DUMP = "( {} ) | gzip -9n | base64 -w0".format(
 )
 _PACKED = re.compile(r"[A-Za-z0-9+/=]+$", re.MULTILINE)
 _KEYS = re.compile(r"\(label (\S+) of its pod: .*? and has a role \(label (\S+):")
-_SPACE = re.compile(r"The namespace itself is labelled ([^=\s]+)=(\S+?)\. Each")
+_SPACE = re.compile(r"The namespace is labelled ([^=\s]+)=(\S+?)\. Each")
 _SERVICE = re.compile(r"- (\S+): (.+)")
 _GRANT = re.compile(
-    r"- (?P<source>.+?) may connect to (?P<target>.+?)"
+    r"- (?P<source>.+?) must be able to connect to (?P<target>.+?)"
     r"(?: on port (?P<port>\d+)/(?P<protocol>\w+))?\."
 )
 _GUEST = re.compile(
     r"(\S+) \(pods ([^=]+)=(\S+) in the namespace (\S+), labelled ([^=]+)=([^)]+)\)"
 )
-_PARTNER = re.compile(r"(.+) \((\S+), outside\)")
+_PARTNER = re.compile(r"(.+) \((\S+), outside the cluster\)")
 
 
 @dataclass
@@ -176,7 +176,7 @@ def read_documents(prompt: str, apps: Sequence[App]) -> tuple[Plan, list[tuple[s
     """What the prompt says is intended: further connections as a plan, and the calls. Raises
     ValueError for a prompt that does not."""
     keys = _KEYS.search(prompt)
-    told = prompt.partition("What is intended:")[2].partition("Whatever is not listed here")[0]
+    told = prompt.partition("Intended state:")[2].partition("All connections between applications")[0]
     if keys is None or not told:
         raise ValueError("the prompt tells no plan of teams and roles")
     bare = Plan(team_key=keys[1], role_key=keys[2], grants=())

@@ -54,7 +54,7 @@ def test_each_service_is_listed_once_or_among_those_that_nobody_calls():
     world, _ = alter(estate(rng, 20, 20), rng)
     assert world.plan is not None
     told = tell_catalogue(world, world.plan)
-    uncalled = told.partition("Nobody calls: ")[2].partition(".")[0].split(", ")
+    uncalled = told.partition("Services without callers: ")[2].partition(".")[0].split(", ")
     for app in world.apps:
         listed = f"\n- {app.name}: " in told
         assert listed + (app.name in uncalled) == bool(app.service)

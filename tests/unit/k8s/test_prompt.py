@@ -86,17 +86,17 @@ def test_what_a_command_exposed_is_told_from_where_and_on_which_port():
     frontend = {"from": [{"podSelector": {"matchLabels": {"app": "frontend"}}}]}
     wide = state_of(world, altered("adservice", ingress=[frontend]))
     assert told(world, healthy, healthy, wide) == [
-        "Connections afterwards: those that are tested, as before.",
+        "Connections after the command: no tested connection changed.",
         "Not safe in this turn:",
         "- exposed: frontend -> adservice: TCP 1-9554, TCP 9556-65535, all UDP, all SCTP",
     ]
-    assert told(world, healthy, wide, wide) == ["Connections afterwards: as before."]
+    assert told(world, healthy, wide, wide) == ["Connections after the command: unchanged."]
     # many ends of the same ports are told together
     space = {"from": [{"namespaceSelector": {}}], "ports": [{"port": 9555}]}
     strangers = told(
         world, healthy, healthy, state_of(world, altered("adservice", ingress=[space]))
     )
-    assert strangers[0].startswith("Connections afterwards: opened wrongly: ")
+    assert strangers[0].startswith("Connections after the command: wrongly opened: ")
     (line,) = [one for one in strangers if "exposed" in one]
     assert "default/any, default/" in line
     assert re.search(r" and \d+ more -> adservice: TCP 9555$", line)
@@ -127,9 +127,9 @@ def test_a_prompt_holds_the_report_and_the_history_within_bounds():
     assert "namespace shop-1" in text
     assert "$" not in parts.rules
     assert "at most 16000 characters of its output" in parts.rules
-    assert "32000 of all turns together" in parts.rules
-    assert "Connections afterwards: healed: " in text
-    assert "Connections afterwards: as before." in text
+    assert "32000 characters of all turns together" in parts.rules
+    assert "Connections after the command: repaired: " in text
+    assert "Connections after the command: unchanged." in text
     assert "characters left out" in text
     assert "kubectl patch networkpolicy ledger-in" in text
     assert "Command: kubectl get netpol\nOutput:\nxxx" in text

@@ -82,7 +82,7 @@ def test_what_is_reported_is_true_and_some_of_it_is_no_symptom(drawn):
         world = world_of(query)
         parts = application.brief(config, query, {}, ())
         assert parts == application.brief(config, query, {}, ())
-        assert parts.situation == "Turn 1 of 12; a declaration takes one, too."
+        assert parts.situation == "Turn 1 of 12. A declaration uses up one turn, too."
         healthy, now = Net(world, world.policies), Net(world, faulty(world, faults_of(query)))
         seen = [
             (pair, works, now.reaches(pair) != healthy.reaches(pair))
@@ -112,7 +112,7 @@ def test_that_names_say_nothing_is_told_where_they_do(world, told):
     config = KubernetesConfig.parse({**values, **({"num_apps": 20} if told else {})})
     (query,) = Kubernetes().generate(config, 1)
     rules = Kubernetes().brief(config, query, {}, ()).rules
-    assert ("Names of policies say nothing" in rules) == told
+    assert ("The name of a policy does not say" in rules) == told
     assert "\n\n\n" not in rules
     assert "$" not in rules
 

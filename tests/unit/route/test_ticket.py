@@ -76,7 +76,7 @@ def test_what_is_reported_is_true_and_some_of_it_is_no_symptom() -> None:
         world = world_of(query)
         parts = APP.brief(SMALL, query, None, ())
         assert parts == APP.brief(SMALL, query, None, ())
-        assert parts.situation == "Turn 1 of 12; a declaration takes one, too."
+        assert parts.situation == "Turn 1 of 12. A declaration uses up one turn, too."
         names = [
             (name, {name, address})
             for name, address in zip(world.endpoints, world.addresses, strict=True)

@@ -146,7 +146,7 @@ def test_the_documentation_is_read_as_it_is_told() -> None:
     assert {*calls} == {*SHOP.calls}
 
 
-@pytest.mark.parametrize("prompt", ["", "What is intended:\nnothing"])
+@pytest.mark.parametrize("prompt", ["", "Intended state:\nnothing"])
 def test_a_prompt_without_a_plan_is_none_of_its(prompt: str) -> None:
     operator = Triage()
     assert re.search("kubectl get deployments", operator.reply(prompt))
