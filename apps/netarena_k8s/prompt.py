@@ -87,8 +87,7 @@ def _tell_intent(world: World) -> str:
     uses = [f"- {use}" for use in world.uses]
     return "\n".join(
         (
-            "Each service, with the applications that must be able to connect to it. All other "
-            "applications must be blocked:",
+            "Each service, with all applications that must reach it (the others must be blocked):",
             *lines,
             *(["Further connections that must work:"] if uses else []),
             *uses,

@@ -98,6 +98,7 @@ class Route(Reactive):
 
     name: ClassVar[str] = "route"
     version: ClassVar[str] = query.VERSION
+    prompt_version: ClassVar[int] = 2
     role: ClassVar[str] = "route_operator"
     title: ClassVar[str] = "NetArena routing: repair of a broken network"
     summary: ClassVar[str] = (
@@ -241,14 +242,15 @@ class Route(Reactive):
     def causes(self, query_: Query) -> Sequence[Cause]:
         return claim.causes_of(query.faults_of(query_))
 
-    def named(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """A machine may be called as in a command."""
+    def named(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
+        """A machine may be called as in a command, and a fault by any word that describes it."""
         find = (
-            partial(backbone_live.resolve, case_of(query).world)
-            if _is_backbone(query)
-            else partial(resolve, _world(query))
+            partial(backbone_live.resolve, case_of(query_).world)
+            if _is_backbone(query_)
+            else partial(resolve, _world(query_))
         )
-        return [one._replace(place=find(one.place) or one.place) for one in causes]
+        found = [one._replace(place=find(one.place) or one.place) for one in causes]
+        return claim.as_injected(query.faults_of(query_), found)
 
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
         if _is_backbone(query):

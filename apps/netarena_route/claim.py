@@ -8,7 +8,7 @@ PLACE is a machine, WHAT one of ``WORDS``, or of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from netarena.errors import ReplyRefused
@@ -19,17 +19,21 @@ from netarena_route.action import Fault
 #: word -> what it says is wrong at a machine, as the prompt lists it
 WORDS: Mapping[str, str] = MappingProxyType(
     {
-        "link": "an interface is down, has the wrong MTU, or does not speak ARP",
-        "queue": "a queue of an interface keeps or drops what it should send",
-        "address": "an address or its mask is missing, wrong, or another machine's",
-        "neighbour": "a hardware address is known wrongly",
-        "route": "a route of any table is missing, wrong, or too many",
-        "rule": "a policy rule is missing or too many",
-        "filter": "a filter drops or refuses what should pass (iptables, nftables)",
-        "translation": "addresses of packets are rewritten",
-        "forwarding": "the router does not forward, from one interface or at all",
-        "setting": "another kernel setting is wrong, of echo or TTL for instance",
-        "guard": "what keeps machines apart by design is gone, or something lets them through",
+        "link": "the state of an interface is wrong (example: it is down, or its MTU is 68)",
+        "queue": "a queueing discipline drops or delays packets (example: tc pfifo limit 0)",
+        "address": "an address or prefix length is wrong, missing or duplicate (example: /32 "
+        "instead of /24)",
+        "neighbour": "an ARP table entry is wrong (example: a permanent entry with a wrong MAC "
+        "address)",
+        "route": "a route in any table is wrong, missing or must not exist (example: a blackhole "
+        "route)",
+        "rule": "a policy rule is wrong, missing or must not exist (example: ip rule ... prohibit)",
+        "filter": "iptables or nftables drops traffic that must pass (example: DROP in FORWARD)",
+        "translation": "packets get another address (example: DNAT in iptables)",
+        "forwarding": "the router's forwarding is disabled (example: net.ipv4.ip_forward is 0)",
+        "setting": "another kernel setting is wrong (example: icmp_echo_ignore_all is 1)",
+        "guard": "separation or isolation that is intended is missing or bypassed (example: the "
+        "DROP rule between two separated subnets has been deleted)",
     }
 )
 #: the same for a backbone
@@ -119,6 +123,36 @@ _METHODS: Mapping[str, str] = MappingProxyType(
 )
 
 
+#: method of a fault -> further words that describe it
+_ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "ip_forward": ("setting",),
+        "forward_policy": ("forwarding",),
+        "port_forwarding": ("setting",),
+        "reverse_path": ("setting",),
+        "local_host": ("address",),
+        "source_table": ("route",),
+        "target_table": ("route",),
+        "peer_table": ("route",),
+        "arp_off": ("neighbour",),
+    }
+)
+#: how a command begins -> the word for what it changes
+_TOUCHED: Mapping[str, str] = MappingProxyType(
+    {
+        "iptables": "filter",
+        "nft": "filter",
+        "ip rule": "rule",
+        "ip route": "route",
+        "ip addr": "address",
+        "ip link": "link",
+        "ip neigh": "neighbour",
+        "sysctl": "setting",
+        "tc": "queue",
+    }
+)
+
+
 def word_of(fault: Fault) -> str:
     """The word for a fault."""
     return _METHODS.get(fault.method) or _KINDS[fault.kind]
@@ -127,6 +161,27 @@ def word_of(fault: Fault) -> str:
 def causes_of(faults: Iterable[Fault]) -> list[Cause]:
     """Faults as a right declaration names them."""
     return [Cause(fault.machine, word_of(fault)) for fault in faults]
+
+
+def as_injected(faults: Iterable[Fault], named: Iterable[Cause]) -> list[Cause]:
+    """The named causes, each replaced by the injected one that it describes in another word."""
+    injected = list(faults)
+    own = causes_of(injected)
+    known: dict[Cause, Cause] = {}
+    for fault, cause in zip(injected, own, strict=True):
+        for word in _further(fault):
+            known.setdefault(Cause(fault.machine, word), cause)
+    return [one if one in own else known.get(one, one) for one in named]
+
+
+def _further(fault: Fault) -> Iterator[str]:
+    """Words that describe a fault, in addition to its own."""
+    yield from _ALSO.get(fault.method, ())
+    if word_of(fault) == "guard":  # the separation, and the means by which it was removed
+        commands = " && ".join(one.command for one in fault.inject).split(" && ")
+        for beginning, word in _TOUCHED.items():
+            if any(command.startswith(beginning) for command in commands):
+                yield word
 
 
 def read_causes(named: Sequence[Mapping[str, object]]) -> list[Cause]:

@@ -57,73 +57,67 @@ def prompt_parts(
 
 
 def tell_intent(world: World) -> str:
-    """Who must reach whom, and what of it the router is meant to do by itself, in words."""
+    """Which machines must reach each other, and how the router separates the others, in words."""
     if not world.apart:
-        return "- Every machine reaches every other one."
+        return "- Each machine reaches each other machine."
     pairs = "; ".join(f"{world.networks[a]} and {world.networks[b]}" for a, b in world.apart)
     lines = [
-        f"- The hosts of these pairs of subnets stay apart, in both directions: {pairs}.",
-        "- Every other pair works, hosts and router too, but for what is said of the reserve.",
-        "- The router keeps them apart by design, with filters, policy rules or routing tables.",
-        "- Other filters, routes to nowhere and settings of machines belong to it if they fit.",
+        f"- Hosts of these subnets must not reach each other, in either direction: {pairs}.",
+        "- Each other pair of machines must work, except as the table of the reserve says."
+        if world.reserve
+        else "- Each other pair of machines must work.",
+        "- The router separates these subnets with filters, policy rules or routing tables.",
+        "- Other filters, unreachable routes and settings that fit these lines are correct, too.",
     ]
     if any(entry.startswith("-P FORWARD DROP") for entry in world.router.filters):
-        lines.append("- The router forwards nothing that no filter accepts.")
+        lines.append("- The router forwards only traffic that a filter accepts.")
     if any(" lookup " in entry for entry in world.router.rules):
         lines.append(
-            "- What comes in on an interface of the router is routed by a table of that "
-            "interface: a route to each subnet that it may reach, its own included, and "
-            "unreachable for all else."
+            "- The router routes the traffic that enters an interface with a table of that "
+            "interface. The table has a route to each subnet that may be reached, including the "
+            "interface's own subnet, and unreachable for the rest."
         )
     if any(" to " in entry for entry in world.router.rules):
-        lines.append("- Policy rules refuse what comes in on one subnet for another, both ways.")
+        lines.append(
+            "- Policy rules refuse traffic from one of these subnets to the other, in both "
+            "directions."
+        )
     return "\n".join([*lines, *_tell_reserve(world)])
 
 
 def _tell_reserve(world: World) -> Iterator[str]:
-    """Which machines are in reserve, and the pairs that must not work for it."""
+    """The reserve hosts, and a table of the pings that are intended for them and the router."""
     if not world.reserve:
         return
     yield (
-        f"- In reserve, and kept back by design: {', '.join(world.reserve)}. Whatever keeps them "
-        "back, on any machine, is healthy and stays: it may be of any sort, a port that is down, a "
-        "filter, a rule, a route, an address, a setting. A port of the router may forward nothing "
-        "that comes in by it, where no such pair is meant to work; note that setting "
-        "net.ipv4.ip_forward sets the forwarding of every port. These pairs must not work:"
+        f"- Reserve hosts, isolated by design: {', '.join(world.reserve)}. Configuration of any "
+        "kind, on any machine, may isolate them: an interface that is down, a filter, a policy "
+        "rule, a route, an address or a setting. This isolation is correct and must remain. "
+        "Forwarding may be disabled on a router interface for it; note that setting "
+        "net.ipv4.ip_forward sets the forwarding of all interfaces. Intended pings:"
     )
+    yield "  | machine | is reached by | reaches |"
+    yield "  | --- | --- | --- |"
     names = world.endpoints
-    told: set[Pair] = set()
-    closed = set(world.closed)
     for place in (0, *map(names.index, world.reserve)):
-        name = names[place]
         others = [other for other in range(len(names)) if other != place]
-        for way, pairs in (
-            ("to", [(other, place) for other in others]),
-            ("from", [(place, other) for other in others]),
-        ):
-            named = {(names[a], names[b]) for a, b in pairs}
-            if not closed & named - told:
-                continue
-            told |= named
-            works = [world.intended[a][b] == "1" for a, b in pairs]
-            may = [names[other] for other, work in zip(others, works, strict=True) if work]
-            not_may = [names[other] for other, work in zip(others, works, strict=True) if not work]
-            if not may:
-                yield f"  - nobody reaches {name}" if way == "to" else f"  - {name} reaches nobody"
-            elif len(may) < len(not_may):
-                few = _enumerate(may)
-                yield (
-                    f"  - {name} is reached by {few} only"
-                    if way == "to"
-                    else f"  - {name} reaches {few} only"
-                )
-            else:
-                few = _enumerate(not_may)
-                yield (
-                    f"  - {name} is not reached by {few}"
-                    if way == "to"
-                    else f"  - {name} does not reach {few}"
-                )
+        reached = [world.intended[other][place] == "1" for other in others]
+        reaches = [world.intended[place][other] == "1" for other in others]
+        cells = (_tell_some([names[one] for one in others], some) for some in (reached, reaches))
+        yield f"  | {names[place]} | {' | '.join(cells)} |"
+
+
+def _tell_some(names: Sequence[str], chosen: Sequence[bool]) -> str:
+    """The chosen ones of ``names``, or the exceptions if these are fewer."""
+    some = [name for name, one in zip(names, chosen, strict=True) if one]
+    rest = [name for name, one in zip(names, chosen, strict=True) if not one]
+    if not some:
+        return "none"
+    if not rest:
+        return "all"
+    if len(rest) < len(some):
+        return f"all except {_enumerate(rest)}"
+    return f"only {_enumerate(some)}"
 
 
 def _enumerate(names: Sequence[str]) -> str:
@@ -144,7 +138,7 @@ def tell_plan(world: World) -> str:
             f"- {world.networks[subnet]} (switch {switch}): "
             f"router {world.router.name} {port.address} on {port.name}; {', '.join(hosts)}"
         )
-    lines.append(f"The router is pinged at {world.addresses[0]}.")
+    lines.append(f"Pings to the router use {world.addresses[0]}.")
     return "\n".join(lines)
 
 
@@ -158,8 +152,8 @@ def pingall(world: World, state: State) -> str:
     order = [*range(1, number), 0]
     received, sent = count_pings(state)
     lists = [
-        ("Must work and does not", lost(world, state)),
-        ("Must stay apart and does not", opened(world, state)),
+        ("Must work, but fails", lost(world, state)),
+        ("Must be separated, but works", opened(world, state)),
     ]
     if number * number * (len(world.endpoints[-1]) + 1) <= MAX_TABLE_CHARS:
         names = world.endpoints
@@ -171,7 +165,7 @@ def pingall(world: World, state: State) -> str:
         if not world.apart:  # every X is to be repaired
             lists = []
     else:
-        lines = [f"(the table of {number} machines is too long: only what is wrong is told)"]
+        lines = [f"(the table of {number} machines is too long; only wrong pairs are listed)"]
     lines.append(f"*** Results: {loss_pct(state)}% dropped ({received}/{sent} received)")
     lines += [
         f"{title} ({len(pairs)}): {_tell(pairs, len(pairs))}"
@@ -187,7 +181,9 @@ def loss_pct(state: State) -> int:
     return 100 * (sent - received) // sent
 
 
-#: findings that are told by the pairs themselves
+#: key of a judgement -> the word for pairs that changed so
+_CHANGES = {"broke": "broke", "healed": "repaired", "opened": "wrongly opened"}
+#: findings that the pairs themselves show
 _TOLD_AS_PINGS = frozenset({"pair_broken", "pair_opened"})
 
 
@@ -198,11 +194,11 @@ def _tell_change(step: Step) -> str:
         return ""
     detail: dict[str, Any] = step.judgement.detail
     changes = [
-        f"{word}: {_tell(detail[word], detail[f'num_{word}'])}"
-        for word in ("broke", "healed", "opened")
-        if detail[f"num_{word}"]
+        f"{word}: {_tell(detail[key], detail[f'num_{key}'])}"
+        for key, word in _CHANGES.items()
+        if detail[f"num_{key}"]
     ]
-    pings = f"Pings afterwards: {'; '.join(changes) or 'as before'}."
+    pings = f"Pings after the command: {'; '.join(changes) or 'unchanged'}."
     harm = [one.detail for one in step.judgement.findings if one.rule not in _TOLD_AS_PINGS]
     return "\n".join(filter(None, (pings, tell_harm(harm))))
 

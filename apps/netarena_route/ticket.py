@@ -30,18 +30,18 @@ _TRIES = 60
 _SEEN: Mapping[bool, Sequence[str]] = {
     False: (
         "{source} gets no answer from {target}.",
-        "From {source}, {target} seems to be down.",
-        "A job on {source} that talks to {target} has been failing with timeouts.",
-        "The monitoring on {source} has {target} in red.",
-        "Somebody who is logged in on {source} cannot ping {target}.",
-        "{target} has heard nothing of {source} today.",
+        "{target} does not answer {source}.",
+        "Connections from {source} to {target} time out.",
+        "The monitoring on {source} shows {target} as down.",
+        "A user on {source} cannot ping {target}.",
+        "{source} cannot reach {target}.",
     ),
     True: (
         "{source} gets answers from {target}.",
-        "The monitoring on {source} has {target} in green.",
-        "Somebody who is logged in on {source} can ping {target}.",
-        "A scan that was started on {source} lists {target} as reachable.",
-        "{target} shows up in the statistics of {source} as alive.",
+        "The monitoring on {source} shows {target} as up.",
+        "A user on {source} can ping {target}.",
+        "A scan from {source} lists {target} as reachable.",
+        "{source} can reach {target}.",
     ),
 }
 

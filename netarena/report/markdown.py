@@ -260,8 +260,8 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
     lines = [
         f"# {clean(one['title'])}: {clean(agents) or 'no agent'}",
         "",
-        f"- Application: {clean(one['application'])}, version {clean(version)}, "
-        f"prompt version {summary['prompt_version']}",
+        f"- Application: {clean(one['application'])}, version {clean(version)}",
+        f"- Prompt version: {summary['prompt_version']}",
         f"- Role: {clean(one['role'])}",
         f"- Seed{'s' if 'seeds' in summary else ''}: {seed_text(summary)}",
         f"- Queries: {one['queries']}, graded {graded_of(summary)}",

@@ -89,7 +89,10 @@ def render_pairs(pairs: dict[str, Any]) -> str:
         "",
     ]
     if not pairs["alike"]:
-        lines += ["The runs had other limits, prompts or another briefing: the pairs are no comparison.", ""]
+        lines += [
+            "The runs had other limits, prompts or another briefing: the pairs are no comparison.",
+            "",
+        ]
     for key, winner, loser in (
         ("only_first", "first", "second"),
         ("only_second", "second", "first"),

@@ -754,10 +754,12 @@ def test_prompt_version_is_in_records_and_summary_and_is_never_mixed(tmp_path: P
         assess(Worded(), Scripted(open_all), tmp_path / "old", resume=True)
     path = tmp_path / "journal.jsonl"
     header = read_journal(path).header
-    assert header and header.prompt_version == 2
+    assert header is not None
+    assert header.prompt_version == 2
     path.write_text(path.read_text().replace('"prompt_version": 2, ', ""))
     header = read_journal(path).header
-    assert header and header.prompt_version == 1, "an older journal has the first wording"
+    assert header is not None
+    assert header.prompt_version == 1, "an older journal has the first wording"
 
 
 def test_another_role_cannot_take_up_a_run(tmp_path: Path) -> None:

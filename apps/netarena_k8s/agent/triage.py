@@ -176,7 +176,9 @@ def read_documents(prompt: str, apps: Sequence[App]) -> tuple[Plan, list[tuple[s
     """What the prompt says is intended: further connections as a plan, and the calls. Raises
     ValueError for a prompt that does not."""
     keys = _KEYS.search(prompt)
-    told = prompt.partition("Intended state:")[2].partition("All connections between applications")[0]
+    told = prompt.partition("Intended state:")[2].partition("All connections between applications")[
+        0
+    ]
     if keys is None or not told:
         raise ValueError("the prompt tells no plan of teams and roles")
     bare = Plan(team_key=keys[1], role_key=keys[2], grants=())

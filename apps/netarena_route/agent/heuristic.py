@@ -39,13 +39,15 @@ _LOOPBACK = "127.0.0.1/8"
 _SUBNET = re.compile(r"^- (\S+) \(switch \S+\): router (\S+) (\S+) on (\S+); (.+)$", re.MULTILINE)
 _HOST = re.compile(r"(\S+) (\S+) on ([^\s,]+)")
 _APART = re.compile(r"(\d\S+/\d+) and (\d\S+/\d+)")
-_RESERVE = re.compile(r"^- In reserve, [^:]*: ([^.]+)\.", re.MULTILINE)
+_RESERVE = re.compile(r"^- Reserve hosts, [^:]*: ([^.]+)\.", re.MULTILINE)
 _ROW = re.compile(r"^(\S+) -> (.*)$", re.MULTILINE)
-_LOST = re.compile(r"^Must work and does not \(\d+\): (.+)$", re.MULTILINE)
+_LOST = re.compile(r"^Must work, but fails \(\d+\): (.+)$", re.MULTILINE)
 _LINK = re.compile(r"^\d+: ([^:@\s]+)\S* <(\S*)> mtu (\d+)", re.MULTILINE)
 _ADDRESS = re.compile(r"^\d+: (\S+)\s+inet (\S+)", re.MULTILINE)
 _RULE = re.compile(r"^(\d+):\s+(.+?)\s*$", re.MULTILINE)
-_LAST_OUTPUT = re.compile(r".*\nOutput:\n(?P<output>.*?)(?:\nPings afterwards:|\n\n## )", re.DOTALL)
+_LAST_OUTPUT = re.compile(
+    r".*\nOutput:\n(?P<output>.*?)(?:\nPings after the command:|\n\n## )", re.DOTALL
+)
 _TICKET = "A ticket has come in:"
 #: what a reset begins with -> the word for what was wrong
 _WORDS = {
@@ -89,7 +91,9 @@ class Plan:
                 machines[name] = {interface: IPv4Interface(own)}
         if not ports:
             raise ValueError("the prompt holds no address plan")
-        told = next((line for line in prompt.splitlines() if "stay apart, in" in line), "")
+        told = next(
+            (line for line in prompt.splitlines() if "must not reach each other, in" in line), ""
+        )
         return cls(
             router=router,
             ports=ports,
@@ -98,12 +102,12 @@ class Plan:
                 frozenset((IPv4Network(a), IPv4Network(b)))
                 for a, b in _APART.findall(told.replace(";", " ; ").rstrip("."))
             ),
-            denies="forwards nothing that no filter accepts" in prompt,
-            tabulates="is routed by a table of that interface" in prompt,
+            denies="forwards only traffic that a filter accepts" in prompt,
+            tabulates="with a table of that interface" in prompt,
             reserve=frozenset(
                 name for found in _RESERVE.findall(prompt) for name in found.split(", ")
             ),
-            silent=f"- nobody reaches {router}" in prompt,
+            silent=f"| {router} | none |" in prompt,
         )
 
     def serves(self, target: str | IPv4Network) -> bool:

@@ -7,8 +7,8 @@ import pytest
 from netarena.errors import ReplyRefused
 from netarena.model import Cause, Claim
 from netarena.ticket import MAX_CAUSES
-from netarena_route.action import Fault
-from netarena_route.claim import WORDS, causes_of, claim_of, make_move, word_of
+from netarena_route.action import Command, Fault
+from netarena_route.claim import WORDS, as_injected, causes_of, claim_of, make_move, word_of
 from netarena_route.fault.table import ALL_KINDS
 from netarena_route.reply import read_reply
 
@@ -89,7 +89,14 @@ def test_a_place_that_cannot_be_written_is_refused() -> None:
 def test_every_fault_has_a_word_that_is_listed() -> None:
     named = [
         Fault(
-            kind=kind, method=one.name, machine="m", parameters={}, words="", inject=(), repair=()
+            kind=kind,
+            method=one.name,
+            machine="m",
+            parameters={},
+            words="",
+            parameters={},
+            inject=(),
+            repair=(),
         )
         for kind, methods in ALL_KINDS.items()
         for one in methods
@@ -102,3 +109,31 @@ def test_a_command_is_no_declaration() -> None:
     assert claim_of({"machine": "p1_r0", "command": "done"}) is None
     assert claim_of(None) is None
     assert claim_of({"done": "true"}) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "inject", "word", "fits"),
+    [
+        ("policy_rule", "source_table", "ip rule add from 10.1.0.0/24 lookup 9", "route", True),
+        ("disable_routing", "ip_forward", "sysctl -w net.ipv4.ip_forward=0", "setting", True),
+        ("guard", "apart", "ip rule del pref 3 prohibit", "rule", True),
+        ("guard", "apart", "ip rule del pref 3 prohibit", "filter", False),
+        ("host_setting", "ttl", "sysctl -w net.ipv4.ip_default_ttl=1", "route", False),
+    ],
+)
+def test_second_word_that_describes_a_fault_counts_as_its_own(
+    kind: str, method: str, inject: str, word: str, *, fits: bool
+) -> None:
+    command = Command(machine="p1_r0", command=inject)
+    fault = Fault(
+        kind=kind,
+        method=method,
+        machine="p1_r0",
+        words="",
+        parameters={},
+        inject=(command,),
+        repair=(command,),
+    )
+    (own,) = causes_of([fault])
+    named = [Cause("p1_r0", word), Cause("p1_h1", word)]
+    assert as_injected([fault], named) == [own if fits else named[0], named[1]]

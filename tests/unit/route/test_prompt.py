@@ -63,8 +63,8 @@ def test_what_must_stay_apart_is_told_apart_from_what_is_lost() -> None:
     rows[a][b] = "1"
     text = pingall(world, state(["".join(row) for row in rows]))
     names = world.endpoints
-    assert f"Must work and does not (1): {names[0]} -> {names[1]}" in text
-    assert f"Must stay apart and does not (1): {names[a]} -> {names[b]}" in text
+    assert f"Must work, but fails (1): {names[0]} -> {names[1]}" in text
+    assert f"Must be separated, but works (1): {names[a]} -> {names[b]}" in text
 
 
 def test_a_large_table_is_replaced_by_the_broken_pairs() -> None:
@@ -75,7 +75,7 @@ def test_a_large_table_is_replaced_by_the_broken_pairs() -> None:
     text = pingall(world, state(["".join(row) for row in rows]))
     assert len(text) < MAX_TABLE_CHARS
     assert f"{world.endpoints[0]} -> {world.endpoints[1]}" in text
-    assert "Must work and does not (100): " in text
+    assert "Must work, but fails (100): " in text
     assert text.endswith(" and 60 more")
     assert "0% dropped (65692/65792 received)" in text
 
@@ -86,7 +86,7 @@ def test_the_plan_names_every_machine_with_its_address() -> None:
         for machine in world.machines:
             for interface in machine.interfaces:
                 assert f"{interface.address} on {interface.name}" in plan
-    assert tell_intent(WORLD) == "- Every machine reaches every other one."
+    assert tell_intent(WORLD) == "- Each machine reaches each other machine."
 
 
 def test_the_intent_tells_how_a_varied_router_works_in_words() -> None:
@@ -95,7 +95,7 @@ def test_the_intent_tells_how_a_varied_router_works_in_words() -> None:
         for seed in range(40)
         for sentence in tell_intent(varied(3, 1, random.Random(seed))).splitlines()
     }
-    for words in ("no filter accepts", "by a table of that interface", "Policy rules refuse"):
+    for words in ("that a filter accepts", "with a table of that interface", "Policy rules refuse"):
         assert any(words in sentence for sentence in told), words
 
 
@@ -114,11 +114,11 @@ def test_every_style_is_complete_and_tells_nothing_hidden() -> None:
 def test_the_rules_tell_what_ends_a_command() -> None:
     world = standard(4, 4, random.Random(1))
     rules = prompt_parts(query(world), world, state(list(world.intended)), (), LIMITS).rules
-    assert "more than 162 neighbours" in rules
-    assert "more than 5000 packets and 1000 more each second" in rules
-    assert "At most 98 processes of it run at once" in rules
+    assert "exceeds 162 entries" in rules
+    assert "more than 5000 packets plus 1000 more for each second" in rules
+    assert "At most 98 processes of the command line run at the same time" in rules
     assert "at most 8000 characters of its output" in rules
-    assert "24000 of all turns together" in rules
+    assert "24000 characters of all turns together" in rules
 
 
 def test_examples_are_replies_about_machines_that_are_never_drawn() -> None:
@@ -143,8 +143,8 @@ def test_the_history_holds_commands_outputs_and_what_they_changed() -> None:
     history = prompt_parts(query(WORLD), WORLD, after, steps, LIMITS).history
     assert history[0] == (
         f"Turn 1\nMachine: {names[0]}\nCommand: ip route\nOutput:\ndefault via nowhere\n"
-        f"Pings afterwards: broke: {names[1]} -> {names[2]}; "
-        f"healed: {names[0]} -> {names[2]}."
+        f"Pings after the command: broke: {names[1]} -> {names[2]}; "
+        f"repaired: {names[0]} -> {names[2]}."
     )
     assert history[1:] == ("Turn 2: no object", "Turn 3: there was no reply")
 
@@ -167,11 +167,11 @@ def test_what_was_not_safe_and_shows_in_no_ping_is_told_at_its_turn() -> None:
     same = done.model_copy(update={"judgement": judge(WORLD, after, after)})
     first, second = prompt_parts(query(WORLD), WORLD, after, [done, same], LIMITS).history
     assert first.endswith(
-        "Pings afterwards: as before.\nNot safe in this turn:\n"
+        "Pings after the command: unchanged.\nNot safe in this turn:\n"
         f"- {p}_h1 took 192.168.2.1, which belongs to another machine.\n"
         f"- Not as built: + link {p}_s1-eth9 up"
     )
-    assert second.endswith("Pings afterwards: as before.")
+    assert second.endswith("Pings after the command: unchanged.")
 
 
 def test_a_long_history_is_cut_in_its_middle() -> None:

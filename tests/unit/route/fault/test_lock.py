@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from itertools import permutations
 
@@ -80,8 +81,9 @@ def test_a_port_that_forwards_nothing_by_design_is_told_by_the_pairs_that_must_n
             if f"sysctl -w net.ipv4.conf.{port.name}.forwarding=0" not in world.router.commands:
                 continue
             seen += 1
-            assert "setting net.ipv4.ip_forward sets the forwarding of every port" in tell_intent(
-                world
+            assert (
+                "setting net.ipv4.ip_forward sets the forwarding of all interfaces"
+                in tell_intent(world)
             )
             subnets = [host.interfaces[0].subnet for host in world.hosts]
             for here, there in permutations(range(len(subnets)), 2):
@@ -114,15 +116,19 @@ def test_most_machines_have_a_lock() -> None:
 def test_the_prompt_tells_the_reserve_and_every_pair_of_it() -> None:
     world, _ = _draw(["router_firewall"], 5)
     told = tell_intent(world)
-    assert f"- In reserve, and kept back by design: {', '.join(world.reserve)}." in told
-    ways = dict.fromkeys(world.endpoints, "")
-    for line in told.splitlines():
-        if line.startswith("  - nobody reaches "):
-            ways[line.split()[-1]] += "to"
-        elif line.startswith("  - "):
-            ways[line.split()[1]] += "to" if "reached by" in line else "from"
-    for source, target in world.closed:
-        assert "from" in ways[source] or "to" in ways[target]
+    assert f"- Reserve hosts, isolated by design: {', '.join(world.reserve)}." in told
+    table = dict(re.findall(r"^  \| (p\w+) \| (.+) \|$", told, re.MULTILINE))
+    assert [*table] == [world.router.name, *world.reserve]
+    for place, name in enumerate(world.endpoints):
+        if name not in table:
+            continue
+        for cell, reverse in zip(table[name].split(" | "), (True, False), strict=True):
+            named = set(re.findall(r"p\d+_\w+", cell)) or {*world.endpoints}
+            for other, end in enumerate(world.endpoints):
+                works = world.intended[other if reverse else place][place if reverse else other]
+                if end != name:
+                    expected = cell != "none" and (end in named) != cell.startswith("all except")
+                    assert (works == "1") == expected
 
 
 def test_the_standard_network_has_no_reserve() -> None:
@@ -130,7 +136,7 @@ def test_the_standard_network_has_no_reserve() -> None:
     drawn = query.draw(world, ["remove_ip"], random.Random(1), netem=False)
     assert drawn is not None
     assert drawn[0] == world
-    assert "In reserve" not in tell_intent(world)
+    assert "Reserve" not in tell_intent(world)
 
 
 @pytest.mark.parametrize("by_the_piece", [False, True])
