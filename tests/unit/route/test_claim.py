@@ -94,7 +94,6 @@ def test_every_fault_has_a_word_that_is_listed() -> None:
             machine="m",
             parameters={},
             words="",
-            parameters={},
             inject=(),
             repair=(),
         )
