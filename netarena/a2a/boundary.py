@@ -21,17 +21,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from netarena.a2a.document import escape_line_ends
 
-#: bytes of one request
+#: Bytes of one request.
 MAX_BODY = 2**20
-#: bytes beyond those that are read and thrown away, so that the client reads why it was refused
+#: Bytes beyond the limit that are read and discarded, so that the client reads the error.
 _DISCARDED = 2**20
-#: bytes that one event stream may be behind
+#: Unsent bytes of one event stream.
 MAX_BEHIND = 8 * 2**20
-#: bytes that all responses of the service may be behind together
+#: Unsent bytes of all responses of the service.
 MAX_BEHIND_ALL = 48 * 2**20
-#: seconds for what still waits when the service closes
+#: Seconds for unsent data when the service closes.
 _LAST_WORDS_S = 0.1
-#: bytes handed to the transport at once
+#: Bytes passed to the transport at once.
 _PIECE = 64 * 1024
 
 
@@ -41,13 +41,13 @@ class _ReaderLost(Exception):
 
 @dataclass
 class _Account:
-    """Bytes that wait to be sent, over all connections."""
+    """Counts unsent bytes over all connections."""
 
     waiting: int = 0
 
 
 class Boundary:
-    """ASGI middleware; see the module."""
+    """ASGI middleware (see the module's docstring)."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Boundary:
             answer.cancel()
             await asyncio.wait((answer,))
             if not answer.cancelled():
-                answer.exception()  # seen above, or of no interest any more
+                answer.exception()  # handled above, or no longer relevant
             if self._closing.is_set():
                 await asyncio.wait((pump,), timeout=_LAST_WORDS_S)
             outbox.drop()
@@ -106,10 +106,10 @@ class Boundary:
             closing.cancel()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Run the application; whether its reader was there to the end.
+        """Run the application; return whether its reader stayed until the end.
 
-        An error that left the task would hold the response, by its traceback, while many tasks wait
-        to be looked at, and with that look in a cycle until the collector comes.
+        A propagated error would hold the response through its traceback and form a reference cycle
+        until garbage collection.
         """
         try:
             await self._app(scope, receive, send)
@@ -118,9 +118,9 @@ class Boundary:
         return True
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body; None if it is too large, as its header says or as it turns out.
+        """Return the body; None if it is too large by its header or in fact.
 
-        Raises _ReaderLost when the client leaves before its end.
+        Raises _ReaderLost if the client leaves before its end.
         """
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._max_body + _DISCARDED:
@@ -142,13 +142,13 @@ class Boundary:
 
 
 async def _refuse(status: int, detail: str, scope: Scope, receive: Receive, send: Send) -> None:
-    # what is left of the body is not read, so the connection is of no further use
+    # the rest of the body is not read, so the connection cannot be reused
     response = PlainTextResponse(detail, status_code=status, headers={"connection": "close"})
     await response(scope, receive, send)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that gives the body once, then whatever comes (a disconnect)."""
+    """Return a ``receive`` that returns the body once, then later messages (a disconnect)."""
     first: Message | None = {"type": "http.request", "body": body, "more_body": False}
 
     async def replay() -> Message:
@@ -162,11 +162,11 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _escape(send: Send) -> Send:
-    """A ``send`` whose JSON holds no stray line ends.
+    """Return a ``send`` that escapes line ends inside JSON.
 
-    Each message's body is whole: Starlette sends one for a document, and one for each event.
+    Each message's body is complete: Starlette sends one for a document, and one for each event.
     """
-    #: of a document: its length is told before it is known
+    #: Of a document: its length is sent before it is known.
     head: Message | None = None
 
     async def escape(message: Message) -> None:
@@ -190,7 +190,7 @@ def _escape(send: Send) -> Send:
 
 
 class _Outbox:
-    """Messages on their way to one reader."""
+    """Queue of messages to one reader."""
 
     def __init__(self, send: Send, account: _Account, stall_timeout_s: float) -> None:
         self._send = send
@@ -204,11 +204,11 @@ class _Outbox:
         self._lost = False
 
     async def put(self, message: Message) -> None:
-        """Take a message; never waits for the reader. Raises _ReaderLost if too much waits."""
+        """Queue a message without waiting. Raises _ReaderLost if too much is unsent."""
         if self._lost or self._ended:
             raise _ReaderLost
         size = len(message.get("body", b""))
-        # a single large body is let through if the service as a whole can afford it
+        # a single large body is accepted if the service as a whole can afford it
         behind = self._waiting + size if message.get("more_body", False) else self._waiting
         if behind > MAX_BEHIND or (
             self._waiting + self._account.waiting and self._account.waiting + size > MAX_BEHIND_ALL
@@ -221,7 +221,7 @@ class _Outbox:
         self._started = True
         self._wake.set()
         if message["type"] == "http.response.body":
-            # a producer that never waits for anything else would leave no turn to the pump; none
+            # a producer that never waits would give the pump no turn; not
             # after the head: many tasks would hold a body that is not counted yet
             await asyncio.sleep(0)
 
@@ -230,7 +230,7 @@ class _Outbox:
         self._wake.set()
 
     def cut(self) -> None:
-        """End the response where it is, as if it were whole."""
+        """End the response here, as if it were complete."""
         if not self._started:
             headers = [(b"connection", b"close"), (b"content-length", b"0")]
             self._messages.append(
@@ -240,7 +240,7 @@ class _Outbox:
         self.end()
 
     def drop(self) -> None:
-        """Forget what waits."""
+        """Discard unsent messages."""
         self._lost = True
         self._account.waiting -= self._waiting
         self._waiting = 0
@@ -248,7 +248,7 @@ class _Outbox:
         self._wake.set()
 
     async def pump(self) -> None:
-        """Send what waits, until the end; a reader that takes nothing for a while is lost."""
+        """Send queued messages until the end; a reader that takes nothing for a while is lost."""
         while True:
             while self._messages:
                 message = self._messages.popleft()
@@ -269,7 +269,7 @@ class _Outbox:
 
 
 def _split(message: Message) -> Iterator[Message]:
-    """The message, its body in pieces: after each the reader may be found to have stopped."""
+    """Split a message's body into pieces; after each one the reader can be checked."""
     body = message.get("body", b"")
     if len(body) <= _PIECE:
         yield message

@@ -20,10 +20,10 @@ from netarena.errors import one_line
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-#: JSON-RPC's codes
+#: JSON-RPC error codes.
 PARSE_ERROR, METHOD_NOT_FOUND = -32700, -32601
 _METHODS_03 = frozenset(JSONRPC03Adapter.METHOD_TO_MODEL)
-#: loggers of the SDK, and what they say, with a traceback, of calls that somebody got wrong
+#: Loggers of the SDK and their messages, with tracebacks, about invalid calls.
 _LOGGERS = ("a2a.server.routes.jsonrpc_dispatcher", "a2a.compat.v0_3.jsonrpc_adapter")
 _CALLERS_FAULT = frozenset(
     {
@@ -35,14 +35,14 @@ _CALLERS_FAULT = frozenset(
 
 
 def guard(endpoint: Endpoint) -> Endpoint:
-    """``endpoint``, which is only asked what it can read."""
+    """Wrap ``endpoint`` so that it gets only readable calls."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_tidy)  # once, however often it is added
 
     async def answer(request: Request) -> Response:
         try:
             call = parse_document(await request.body())
-            # an escape may stand for half of a character, which nothing can write back
+            # an escape may be a lone surrogate, which cannot be written
             json.dumps(call, ensure_ascii=False).encode()
         except ValueError as error:
             what = "must be Unicode" if isinstance(error, UnicodeEncodeError) else error
@@ -65,7 +65,7 @@ def _refuse(number: str | int | None, code: int, said: str) -> Response:
 
 
 def _tidy(record: logging.LogRecord) -> bool:
-    """What a caller sent is one line of the log; no traceback for what is the caller's fault."""
+    """Log invalid calls in one line, without a traceback, since they are the caller's fault."""
     if record.msg in _CALLERS_FAULT and record.exc_info:
         record.msg, record.args = "%s: %s", (record.msg, str(record.exc_info[1]))
         record.exc_info = None

@@ -14,17 +14,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-#: where 1.0 clients, late 0.3 clients and early 0.3 clients look
+#: Paths that 1.0 clients, late 0.3 clients and early 0.3 clients use.
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-#: 0.3 clients fail unless the card names their line
+#: 0.3 clients fail unless the card names their protocol version.
 VERSIONS = ("1.0", "0.3")
-#: of a Host header: name, IPv4 or bracketed IPv6 address, and port
+#: Host header: name, IPv4 or bracketed IPv6 address, and port.
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
 
 
 @dataclass(frozen=True)
 class CardText:
-    """What a card says about a service, URL aside."""
+    """Contents of a card except its URL."""
 
     name: str
     description: str
@@ -34,7 +34,7 @@ class CardText:
 
 
 def make_card(text: CardText, url: str) -> AgentCard:
-    """The card of a service that is reached at ``url``."""
+    """Return the card of a service at ``url``."""
     skill = AgentSkill(
         id=re.sub(r"[^a-z0-9]+", "-", text.name.lower()).strip("-"),
         name=text.name,
@@ -58,7 +58,7 @@ def make_card(text: CardText, url: str) -> AgentCard:
 
 
 def _is_authority(host: str) -> bool:
-    """Whether a Host header can stand in a URL."""
+    """Return whether a Host header can be used in a URL."""
     match = _HOST.fullmatch(host)
     if match is None:
         return False
@@ -72,7 +72,7 @@ def _is_authority(host: str) -> bool:
 
 
 def card_routes(text: CardText, card_url: str | None, fallback_url: str) -> list[Route]:
-    """Serve the card with ``card_url``, else with the URL that the request itself came by.
+    """Serve the card with ``card_url``, otherwise with the URL of the request.
 
     ``fallback_url`` is for requests without a usable Host header.
     """

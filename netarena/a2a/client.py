@@ -79,19 +79,19 @@ from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.marker import marks_thought, names_thought
 from netarena.model import AgentInfo, JsonValue, Reply
 
-#: bytes of text of one reply, as JSON in UTF-8; some 250,000 tokens
+#: Bytes of text of one reply, as JSON in UTF-8; about 250,000 tokens.
 MAX_TEXT = 2**20
-#: bytes of an agent card
+#: Bytes of an agent card.
 MAX_CARD = 256 * 1024
-#: characters, as JSON, of what an agent tells about itself beside its reply
+#: Characters, as JSON, of a reply's metadata.
 MAX_METADATA = 16 * 1024
-#: waits between tries, seconds: doubled from the first to the last
+#: Waits between attempts, in s: doubled from the first to the last.
 FIRST_WAIT_S, LAST_WAIT_S = 0.25, 10.0
-#: the longest wait for somebody to serve the URL of a card, seconds
+#: Longest wait until something serves the URL of a card, in s.
 UNSERVED_WAIT_S = 1.0
-#: tries of a request that may have reached the agent, whose connection then broke without a word
+#: Attempts of a request that may have reached the agent before the connection broke.
 MAX_BROKEN_SENDS = 3
-#: waits between looks at a task that the agent works on in the background, seconds
+#: Waits between polls of a background task, in s.
 FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
 
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
@@ -102,16 +102,16 @@ _ENDED = frozenset(
         TaskState.TASK_STATE_FAILED,
         TaskState.TASK_STATE_REJECTED,
         TaskState.TASK_STATE_CANCELED,
-        # nobody will give it more input: what it says instead is its reply
+        # nobody will give it more input, so its message is the reply
         TaskState.TASK_STATE_INPUT_REQUIRED,
         TaskState.TASK_STATE_AUTH_REQUIRED,
     }
 )
 _ANSWERED = frozenset({TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED})
 _AGENT = Role.ROLE_AGENT
-#: statuses of a URL at which nothing takes messages
+#: Statuses of a URL that accepts no messages.
 _NO_SUCH_PLACE = frozenset({httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED})
-#: JSON-RPC errors that say that the two do not speak the same protocol
+#: JSON-RPC errors of different protocol versions.
 _PROTOCOL_ERRORS = (
     InvalidParamsError,
     InvalidRequestError,
@@ -120,17 +120,17 @@ _PROTOCOL_ERRORS = (
     VersionNotSupportedError,
 )
 
-#: JSON-RPC errors that say that there are no streams
+#: JSON-RPC errors of agents without streams.
 _NO_STREAMS = (MethodNotFoundError, UnsupportedOperationError)
-#: characters of a text that does not begin the next one by chance
+#: Shortest text that does not start the next one by chance.
 _MIN_REPEATED = 4
 
-#: within a line; and at the end of one
+#: Within a line; and at its end.
 _BLANKS, _LINE_ENDS = " \t", ("\n", "\r")
 
 _NOTHING = "the reply held no message and no task"
 
-#: how the SDK begins what it says of an answer that is no JSON-RPC
+#: Start of the SDK's message about an answer that is not JSON-RPC.
 _NO_JSON_RPC = ("Invalid JSON-RPC", "JSON Decode Error")
 
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -141,7 +141,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Interface:
-    """One way to speak to an agent, as its card has it."""
+    """One interface of an agent, as its card lists it."""
 
     url: str
     binding: str
@@ -150,9 +150,9 @@ class Interface:
 
 @dataclass(frozen=True)
 class Card:
-    """What of an agent's card matters to whoever talks to it; foreign text, bounded."""
+    """Relevant parts of an agent's card; untrusted text with limited length."""
 
-    #: where it was found
+    #: URL of the card.
     path: str
     name: str
     streaming: bool
@@ -162,8 +162,8 @@ class Card:
 class A2AAgent:
     """A participant at a URL (``netarena.agent.Agent``).
 
-    ``name`` stands for it until its card is known; ``network`` connects to it, one of its own
-    unless it is given. ``connect_timeout_s`` is how long its card is waited for while nobody
+    ``name`` is used until its card is known. ``network`` makes the connections; by default the
+    agent has one of its own. ``connect_timeout_s`` limits the wait for the card while nothing
     serves the URL. Raises ConfigError for a malformed URL.
     """
 
@@ -185,14 +185,14 @@ class A2AAgent:
         self._inner = transport
         self._http: httpx.AsyncClient | None = None
         self._clients: dict[str, Client] = {}
-        #: makes the client of a URL that asks for streams, or for none
+        #: Makes the client of a URL, with or without streams.
         self._connect: Callable[[str, bool], Client] | None = None
         self._streaming = False
-        #: in the order in which they are asked; one alone once it took a message
+        #: URLs in the order of attempts; only one remains once it has accepted a message.
         self._urls: tuple[str, ...] = ()
-        #: what answered a message at all, the given URL or another
+        #: The URL that answered a message.
         self._heard: set[str] = set()
-        #: what its card says, once it is open
+        #: Its card, once it is open.
         self.card: Card | None = None
 
     @property
@@ -201,7 +201,7 @@ class A2AAgent:
 
     @property
     def asked_url(self) -> str:
-        """Where messages go: the URL that was given, until another one is known to take them."""
+        """URL for messages: the given one, until another is known to accept them."""
         return next(iter(self._urls), self._url)
 
     async def open(self, *, timeout_s: float) -> None:
@@ -210,7 +210,7 @@ class A2AAgent:
             inner = self._inner or NetworkTransport(self._network, _tls(self._url))
             self._http = httpx.AsyncClient(
                 transport=BoundedTransport(inner, credential=self._credential),
-                # the transport bounds each try to connect, and ``_persist`` the whole
+                # the transport limits each attempt to connect, and ``_persist`` all of them
                 timeout=httpx.Timeout(None),
                 follow_redirects=False,
                 trust_env=False,
@@ -241,12 +241,12 @@ class A2AAgent:
         self._clients = {url: self._connect(url, self._streaming) for url in self._urls}
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
-        """Send one prompt and wait for the whole reply. Raises AgentFailed."""
+        """Send one prompt and wait for the complete reply. Raises AgentFailed."""
         if not self._clients:
             raise AgentFailed(FailureReason.ENDPOINT, "the agent was never reached")
         message = Message(
             role=Role.ROLE_USER,
-            # the same one in each try, so that an agent may know it again
+            # the same id in each attempt, so an agent can recognise a repetition
             message_id=str(uuid.uuid4()),
             context_id=context_id,
             parts=[Part(text=prompt)],
@@ -259,7 +259,7 @@ class A2AAgent:
             self._http, self._clients, self._urls, self._connect = None, {}, (), None
 
     async def _send(self, message: Message) -> Reply:
-        """Ask where messages are taken: the first URL that answers one is kept. Raises."""
+        """Send the message to the URLs in order; keep the first that answers. Raises."""
         refused: list[StatusRefused] = []
         for url in self._urls:
             # another turn may have been answered meanwhile
@@ -281,8 +281,10 @@ class A2AAgent:
         raise AgentFailed(first.reason, first.detail + also)
 
     async def _exchange(self, url: str, message: Message) -> Reply:
-        """By a stream, if the card promises one; where none comes, whole, and so from then on if
-        that brought an answer."""
+        """Request a stream if the card promises one; otherwise, or if none comes, the whole reply.
+
+        If the second request works, later messages do not request a stream.
+        """
         if not self._streaming:
             return await _exchange(self._clients[url], message)
         try:
@@ -298,7 +300,7 @@ class A2AAgent:
         return reply
 
     async def _hear(self, response: httpx.Response) -> None:
-        """Note who takes a message, as soon as the answer begins; other statuses end earlier."""
+        """Note the accepting URL as soon as the answer begins; other statuses end earlier."""
         request = response.request
         if request.method == "POST":
             for url in self._clients:
@@ -310,7 +312,7 @@ class A2AAgent:
             return
         self._heard.add(url)
         if url == self._url:
-            # from now on a 404 there passes: no prompt goes elsewhere
+            # from now on a 404 there is an error: no prompt goes elsewhere
             self._urls = (url,)
         else:
             log.warning(
@@ -334,7 +336,7 @@ class A2AAgent:
                 raise AgentFailed(
                     FailureReason.TOO_LARGE, f"agent card: more than {MAX_CARD} bytes"
                 )
-            # json and the card's parser raise all sorts on what is no card
+            # json and the card's parser raise many types of errors on invalid cards
             try:
                 return path, parse_agent_card(_without_nulls(response.json()))
             except Exception as error:  # noqa: BLE001 -- see above
@@ -343,14 +345,14 @@ class A2AAgent:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A null is nothing: some write them for lists."""
+    """Remove nulls, which some agents write for lists."""
     if isinstance(value, dict):
         return {key: _without_nulls(one) for key, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def _tls(url: str) -> ssl.SSLContext:
-    # reading the certificates takes 50 ms, and no redirect leads from http to https
+    # loading certificates takes 50 ms, and no redirect leads from http to https
     return _verifying_tls() if url.lower().startswith("https:") else _NO_TLS
 
 
@@ -365,7 +367,7 @@ def _card_url(url: str, path: str) -> str:
 
 
 def _rpc_interfaces(card: AgentCard) -> list[AgentInterface]:
-    """Those of JSON-RPC, the modern ones first."""
+    """Return the JSON-RPC interfaces, newest protocol first."""
     spoken = [one for one in card.supported_interfaces if one.protocol_binding.upper() == "JSONRPC"]
     return sorted(spoken, key=lambda one: not _is_modern(one))
 
@@ -375,10 +377,10 @@ def _is_modern(interface: AgentInterface) -> bool:
 
 
 def _other_urls(card: AgentCard, url: str) -> list[str]:
-    """Where an agent may take messages that does not do so at ``url``.
+    """Return other URLs where an agent may accept messages if ``url`` does not.
 
-    The path of the card's interface, at the origin that was given and nowhere else: below the
-    prefix that was given, which a proxy may have taken off, then at the root.
+    The path of the card's interface at the given origin: below the given prefix, which a proxy may
+    have removed, then at the root.
     """
     paths = [_path(one.url) for one in _rpc_interfaces(card)[:1]]
     given = urlsplit(url)
@@ -391,12 +393,12 @@ def _other_urls(card: AgentCard, url: str) -> list[str]:
 
 
 def _without_query(url: str) -> str:
-    """For a line of ours: a query may hold a secret."""
+    """Return the URL without its query, which may hold a secret."""
     return urlunsplit(urlsplit(url)._replace(query=""))
 
 
 def _path(url: str) -> str:
-    """Of a URL that a card names; empty where it is none, or has none."""
+    """Return the path of a URL in a card; empty if there is none."""
     try:
         path = urlsplit(url).path
     except ValueError:
@@ -413,9 +415,8 @@ def _is_url(url: str) -> bool:
 
 
 def reachable_card(card: AgentCard, url: str, *, streaming: bool) -> AgentCard:
-    """What the client needs to know of a card, with the URL that it is to use, and whether by
-    streams."""
-    # a card that lists no JSON-RPC at all is tried by the line that most agents speak
+    """Return the parts of a card that the client needs, with URL and streaming set."""
+    # without JSON-RPC in the card, the version that most agents speak is tried
     modern = any(map(_is_modern, _rpc_interfaces(card)))
     interface = AgentInterface(
         url=url, protocol_binding="JSONRPC", protocol_version="1.0" if modern else "0.3"
@@ -430,9 +431,9 @@ def reachable_card(card: AgentCard, url: str, *, streaming: bool) -> AgentCard:
 async def _persist(
     attempt: Callable[[], Awaitable[T]], timeout_s: float, unserved_s: float = math.inf
 ) -> T:
-    """Try until it works, fails for good, or ``timeout_s`` is over.
+    """Retry until success, permanent failure or ``timeout_s``.
 
-    The time is ``unserved_s``, if that is less, as long as nobody serves the agent's host.
+    While nothing serves the agent's host, the limit is ``unserved_s`` if that is less.
     """
     clock = asyncio.get_running_loop().time
     begin = clock()
@@ -440,7 +441,7 @@ async def _persist(
     unserved = unserved_s < timeout_s
     wait_s = FIRST_WAIT_S
     broken = 0
-    # the last word on an agent that cannot be had comes from a try that ended before the deadline
+    # the reported error comes from an attempt that ended before the deadline
     exchange_deadline.set(deadline)
     while True:
         try:
@@ -453,7 +454,7 @@ async def _persist(
             last = _unavailable(error)
         broken += last.sent
         unserved = unserved and last.unserved
-        # spread, so that many episodes do not knock at the same moment
+        # with jitter, so that many episodes do not retry at the same moment
         pause = max(last.wait_s or 0.0, wait_s * random.uniform(0.75, 1.25))  # noqa: S311
         wait_s = min(UNSERVED_WAIT_S if unserved else LAST_WAIT_S, wait_s * 2)
         if broken >= MAX_BROKEN_SENDS:
@@ -467,7 +468,7 @@ async def _persist(
 
 
 def _unavailable(error: Exception) -> Unavailable:
-    """The ``Unavailable`` behind an error; anything else is raised as whose fault it is."""
+    """Return the ``Unavailable`` behind an error; raise anything else with the side at fault."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, Unavailable):
@@ -476,17 +477,17 @@ def _unavailable(error: Exception) -> Unavailable:
             raise link
         link = link.__cause__ or link.__context__
     if isinstance(error, A2AError) and not isinstance(error, _PROTOCOL_ERRORS):
-        # the SDK's own word for what is not JSON-RPC; its other errors came from the agent
+        # the SDK's message for what is not JSON-RPC; its other errors came from the agent
         own = isinstance(error, A2AClientError) and str(error).startswith(_NO_JSON_RPC)
         reason = FailureReason.MALFORMED if own else FailureReason.TASK_FAILED
         raise AgentFailed(reason, f"the agent answered with an error: {_short(error)}") from error
-    # the SDK's parsers raise all sorts (pydantic, protobuf, KeyError, TypeError, RecursionError)
+    # the SDK's parsers raise pydantic, protobuf, KeyError, TypeError and RecursionError
     log.debug("not the protocol", exc_info=error)
     raise AgentFailed(FailureReason.MALFORMED, f"not the protocol: {_short(error)}") from error
 
 
 class _NoEvent(AgentFailed):
-    """A stream that ended before it began."""
+    """A stream that ended without an event."""
 
     def __init__(self) -> None:
         super().__init__(FailureReason.MALFORMED, _NOTHING)
@@ -496,17 +497,17 @@ async def _exchange(client: Client, message: Message) -> Reply:
     collector = _Collector()
     request = SendMessageRequest(message=message)
     empty = True
-    # an async generator, though the SDK declares only its iterator
+    # an async generator, though the SDK declares only an iterator
     events = cast("Any", client.send_message(request))
     async with aclosing(events) as stream:
         async for event in cast("AsyncIterator[StreamResponse]", stream):
             empty = False
             if collector.take(event):
                 if not collector.text() and collector.state == TaskState.TASK_STATE_COMPLETED:
-                    # what it said may stand in the task's history, which a stream does not tell
+                    # its reply may be in the task's history, which a stream does not contain
                     await _look_back(client, collector)
                 return collector.reply()
-            # many events may come in one piece of data: let others have their turn
+            # many events may arrive in one piece of data: give others a turn
             await asyncio.sleep(0)
     if empty:
         raise _NoEvent
@@ -517,7 +518,7 @@ async def _exchange(client: Client, message: Message) -> Reply:
 
 
 async def _follow(client: Client, collector: _Collector) -> None:
-    """Look at a task that did not end with the reply: its agent works in the background."""
+    """Poll a task that did not end with the reply: its agent works in the background."""
     if not collector.task_id:
         raise AgentFailed(FailureReason.MALFORMED, _NOTHING)
     wait_s = FIRST_POLL_S
@@ -536,19 +537,19 @@ async def _follow(client: Client, collector: _Collector) -> None:
 
 
 async def _look_back(client: Client, collector: _Collector) -> None:
-    """Look at a task that ended without a word, if it can be had."""
+    """Fetch a task that ended without text, if the agent still has it."""
     if not collector.task_id or collector.seen_whole:
         return
     try:
         task = await client.get_task(GetTaskRequest(id=collector.task_id))
-    except Exception as error:  # an agent may keep no tasks: then it said nothing
+    except Exception as error:  # an agent may keep no tasks: then it has sent nothing
         log.debug("a task that ended without a word cannot be had", exc_info=error)
         return
     collector.take(StreamResponse(task=task))
 
 
 class _Said(NamedTuple):
-    """Text of a message without its thoughts, and these."""
+    """Text of a message, without and with only its thoughts."""
 
     text: str = ""
     thoughts: str = ""
@@ -559,26 +560,26 @@ _NOTHING_SAID = _Said()
 
 @dataclass
 class _Collector:
-    """Puts a reply together from events."""
+    """Assembles a reply from events."""
 
     task_id: str = ""
     state: int = TaskState.TASK_STATE_UNSPECIFIED
-    #: artifacts by id, apart from their thoughts, in order of first sight: of each part what joins
-    #: it to the last, its text
+    #: Artifacts by id, apart from their thoughts, in order of arrival; for each part its separator
+    #: and its text.
     artifacts: dict[tuple[str, bool], list[tuple[str, str]]] = field(default_factory=dict)
-    #: ids of artifacts to which chunks were appended
+    #: Ids of artifacts that got appended chunks.
     grown: set[str] = field(default_factory=set)
-    #: ids of artifacts that are thoughts as a whole: a chunk need not repeat their name
+    #: Ids of artifacts that are thoughts as a whole: a chunk need not repeat their name.
     thoughts: set[str] = field(default_factory=set)
     has_message: bool = False
     message: _Said = _NOTHING_SAID
     status: _Said = _NOTHING_SAID
-    #: the agent's last message in the history of a completed task
+    #: The agent's last message in the history of a completed task.
     history: _Said = _NOTHING_SAID
-    #: the last event was a whole task
+    #: Whether the last event was a whole task.
     seen_whole: bool = False
     metadata: dict[str, JsonValue] = field(default_factory=dict)
-    #: bytes of the artifacts' text
+    #: Bytes of the artifacts' text.
     size: int = 0
 
     def artifact_text(self, *, thoughts: bool = False) -> str:
@@ -591,7 +592,7 @@ class _Collector:
         return text
 
     def text(self) -> str:
-        """Return the first text that is more than blanks; thoughts come last."""
+        """Return the first text that is not blank; thoughts come last."""
         artifacts, status = self.artifact_text(), self.status.text
         if artifacts.strip() and _repeats(status, artifacts):
             # the artifacts were a part of it
@@ -635,7 +636,7 @@ class _Collector:
         self.task_id = self.task_id or task.id
         self._note(task.metadata)
         if task.artifacts:
-            # a whole task replaces what its chunks said before
+            # a whole task replaces its earlier chunks
             known, self.artifacts, self.size = self.artifacts, {}, 0
             for artifact in task.artifacts:
                 self._note(artifact.metadata)
@@ -694,7 +695,7 @@ class _Collector:
                 self.metadata = noted
 
     def reply(self) -> Reply:
-        """Raises AgentFailed when the task did not end well, or without a word."""
+        """Return the reply. Raises AgentFailed if the task failed or ended without text."""
         if not self.has_message and self.state in _ENDED and self.state not in _ANSWERED:
             name = TaskState.Name(cast("Any", self.state)).removeprefix("TASK_STATE_").lower()
             why = _clean(self.status.text or self.status.thoughts, 300)
@@ -709,7 +710,7 @@ class _Collector:
 def _texts(
     parts: Iterable[Part], *, thoughts: bool = False, all_thoughts: bool = False
 ) -> list[str]:
-    """Return the texts of parts that are thoughts, or of the others; data and files are no text."""
+    """Return the texts of the parts that are thoughts, or of the others; ignore data and files."""
     return [
         part.text
         for part in parts
@@ -728,14 +729,14 @@ def _is_marked(metadata: Any) -> bool:
 
 
 def _repeats(text: str, known: str) -> bool:
-    """Return whether ``text`` is ``known``, or begins with it and goes on."""
+    """Return whether ``text`` is or starts with ``known``."""
     return text == known or (len(known.strip()) >= _MIN_REPEATED and text.startswith(known))
 
 
 def _is_snapshot(chunk: list[tuple[str, str]], known: list[tuple[str, str]], *, last: bool) -> bool:
     """Return whether an appended chunk repeats the whole text so far.
 
-    Short texts begin a piece by chance: of these it takes two chunks in a row, or the last chunk.
+    Short texts may start a chunk by chance: they need two such chunks in a row, or the last chunk.
     """
     text, before = ("".join(chain.from_iterable(parts)) for parts in (chunk, known))
     if not text.startswith(before) or not before.strip():
@@ -749,8 +750,10 @@ def _is_snapshot(chunk: list[tuple[str, str]], known: list[tuple[str, str]], *, 
 
 
 def _joined(texts: Iterable[str]) -> list[tuple[str, str]]:
-    """Parts of one message, status or whole artifact, each with what joins it to the one before:
-    a line end, where none stands already."""
+    """Return the parts of one message, status or whole artifact, each with its separator.
+
+    The separator is a line end, unless one is present already.
+    """
     given = list(texts)
     joints = ("" if _is_parted(one, other) else "\n" for one, other in pairwise(given))
     return list(zip(chain([""], joints), given, strict=False))
@@ -761,11 +764,11 @@ def _is_parted(one: str, other: str) -> bool:
 
 
 def _stored(texts: list[str], known: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Parts of an artifact in a task, of which ``known`` was seen to grow, if anything.
+    """Return parts of an artifact in a task, given the parts ``known`` from its stream.
 
-    Servers keep chunks as parts: what is more than was known was appended. Where nothing was
-    known, pieces of one text are told by the blanks within a line at which they were cut, which
-    parts that stand for themselves do not begin or end with.
+    Servers keep chunks as parts, so parts beyond the known ones were appended. If none is known,
+    blanks at the boundaries within a line show that the parts are chunks of one text; separate
+    parts do not start or end with blanks.
     """
     if known and [text for _, text in known] == texts[: len(known)]:
         return [*known, *(("", text) for text in texts[len(known) :])]
@@ -794,7 +797,7 @@ def _said(message: Message) -> _Said:
 
 
 def _size(text: str) -> int:
-    """Bytes of the text as the journal holds it: a control character takes six there."""
+    """Return the bytes of the text in the journal, where a control character takes six."""
     return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")) - 2
 
 
@@ -809,7 +812,7 @@ def _check_size(size: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Undo what protobuf does to JSON: whole numbers come back as floats."""
+    """Undo protobuf's conversion of whole numbers to floats."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -820,13 +823,13 @@ def _plain(value: Any) -> Any:
 
 
 def _clean(text: str, limit: int) -> str:
-    """Foreign text for a line of ours: bounded, no control characters, no lone surrogates."""
+    """Return untrusted text for one line: limited, no control characters, no lone surrogates."""
     line = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def _short(error: BaseException) -> str:
     if isinstance(error, ValidationError):
-        # its own text lists every error that a hostile reply holds
+        # its own text lists every error of a hostile reply
         return f"{error.error_count()} errors in a {_clean(error.title, 100)}"
     return _clean(f"{type(error).__name__}: {error}".strip(": "), 300)

@@ -21,27 +21,27 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-#: seconds from the first byte of a request, or the beginning of a connection, to the head's end
+#: Seconds from the first byte of a request, or the start of a connection, to the head's end.
 HEAD_TIMEOUT_S = 10.0
-#: open connections of a service, and the share of its file descriptors that they may take
+#: Open connections of a service, and their share of its file descriptors.
 MAX_CONNECTIONS = 512
 _SHARE = 0.5
-#: seconds in which a connection without a request is not taken for one that has none
+#: Seconds in which a connection without a request may still be sending one.
 FRESH_S = 0.5
-#: bytes of a connection that are read at once; the others wait for their turn
+#: Bytes of a connection that are read at once; the rest waits for its turn.
 READ = 1024
-#: bytes and lines of a request's head
+#: Bytes and lines of a request's head.
 MAX_HEAD, MAX_HEAD_LINES = 16 * 1024, 128
-#: chunks of a body beyond one for each ``_BYTES_A_CHUNK`` bytes
+#: Chunks of a body beyond one for each ``_BYTES_A_CHUNK`` bytes.
 MAX_CHUNKS = 128
 _BYTES_A_CHUNK = 256
-#: bytes between the data of two chunks, or after the last one
+#: Bytes between the data of two chunks, or after the last one.
 _MAX_BETWEEN = 1024
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 
 def max_connections() -> int:
-    """As many as the limits of the process allow, half of which are for everything else."""
+    """Return the number that the process's limits allow; half of them are for other uses."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -49,22 +49,22 @@ def max_connections() -> int:
 
 
 class Worth(IntEnum):
-    """What is lost with a connection."""
+    """What closing a connection loses, in ascending order."""
 
-    #: nothing: there is no request, or half a head
+    #: Nothing: no request, or half a head.
     IDLE = auto()
-    #: a request whose body is not whole
+    #: A request whose body is incomplete.
     ASKING = auto()
-    #: the rest of an answer, mostly a stream: its client may come back and subscribe again
+    #: The rest of an answer, mostly a stream: its client may reconnect and subscribe again.
     HEARING = auto()
-    #: perhaps a request that is on its way: there was none for less than ``FRESH_S``
+    #: Perhaps a request that is arriving: idle for less than ``FRESH_S``.
     FRESH = auto()
-    #: all of an answer
+    #: A whole answer.
     WAITING = auto()
 
 
 class Reader(h11.Connection):
-    """h11's side of a server; what takes too long to read is refused before it is read."""
+    """h11 server that refuses input which would take too long to parse."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD)
@@ -83,7 +83,7 @@ class Reader(h11.Connection):
             if self._chunks > MAX_CHUNKS + self._size // _BYTES_A_CHUNK:
                 raise h11.RemoteProtocolError("too many chunks")
         elif event is h11.NEED_DATA and self.their_state is h11.SEND_BODY:
-            # data is taken as it comes: these are the size of a chunk, or trailers
+            # data is read as it comes: these bytes are the size of a chunk, or trailers
             waiting, _ = self.trailing_data
             if len(waiting) > _MAX_BETWEEN:
                 raise h11.RemoteProtocolError("too much between chunks", 431)
@@ -98,18 +98,18 @@ class Reader(h11.Connection):
 
 
 class Connection(H11Protocol):
-    """uvicorn's protocol, bounded; see the module."""
+    """uvicorn's protocol with limits (see the module's docstring)."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self.conn = Reader()
         self._head_timer: asyncio.TimerHandle | None = None
-        #: when the request, or the time without one, began, on the event loop's clock
+        #: Start of the request, or of the time without one, by the event loop's clock.
         self.since = 0.0
 
     @property
     def idle(self) -> bool:
-        """Whether there is no request."""
+        """Return whether there is no request."""
         # uvicorn declares it, and sets it with the first request
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is None or cycle.response_complete
@@ -129,7 +129,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # of asyncio's transports over sockets: bytes that one call of the system takes
+        # asyncio's socket transports: bytes that one system call reads
         cast("Any", transport).max_size = READ
         self.since = self.loop.time()
         self._await_head()
@@ -137,8 +137,11 @@ class Connection(H11Protocol):
             self._make_room()
 
     def _make_room(self) -> None:
-        """Close another connection: of the least worth, of the client that has the most, the one
-        that has been so for longest. This one, where all others wait."""
+        """Close the least valuable connection, to make room for this one.
+
+        Of equal ones: of the client with the most connections, the one in that state for the
+        longest time. If all wait for an answer, this one is closed.
+        """
         others = [each for each in self.connections if isinstance(each, Connection)]
         held = Counter(each.host for each in others)
         least = min(
@@ -162,7 +165,7 @@ class Connection(H11Protocol):
         if self.worth is not Worth.HEARING:
             super().send_400_response(msg)
         else:
-            # a second answer would be none of HTTP's
+            # a second answer would violate HTTP
             self.transport.abort()
 
     def on_response_complete(self) -> None:
@@ -175,7 +178,7 @@ class Connection(H11Protocol):
 
     def give_up(self) -> None:
         """Close the connection at once."""
-        # a peer that is away would keep a transport that waits to send
+        # with an absent peer, a transport would wait to send
         self.connections.discard(self)
         self.transport.abort()
 

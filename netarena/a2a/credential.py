@@ -18,7 +18,7 @@ from netarena.errors import ConfigError
 
 PREFIX = "NETARENA_HEADERS_"
 SEED, SECRETS = "NETARENA_SEED", "GREEN_SECRETS_JSON"
-#: of ``GREEN_SECRETS_JSON``, the first one wins
+#: Keys in ``GREEN_SECRETS_JSON``; the first one counts.
 _SEED_KEYS = ("netarena_seed", "holdout_key")
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _DEFAULT_PORT = {"http": 80, "https": 443}
@@ -26,16 +26,16 @@ _DEFAULT_PORT = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Credential:
-    """Headers and the URLs that may have them: same origin, path at or below the prefix's."""
+    """Headers and the URLs that may get them: same origin, path at or below the prefix's."""
 
     url: str
     headers: Mapping[str, str] = field(repr=False)
 
     def covers(self, url: str) -> bool:
-        """Whether ``url`` may have the headers.
+        """Return whether ``url`` may get the headers.
 
-        Paths are compared by whole segments. A path that another server might read as a different
-        one (dot segments, encoded slashes) is never covered.
+        Paths are compared by whole segments. A path that another server might read differently (dot
+        segments, encoded slashes) is never covered.
         """
         own, other = urlsplit(self.url), urlsplit(url)
         if _origin(own) != _origin(other):
@@ -59,12 +59,12 @@ def _is_ambiguous(segment: str) -> bool:
 
 
 def variable(role: str) -> str:
-    """The environment variable of a role."""
+    """Return the environment variable of a role."""
     return PREFIX + re.sub(r"[^A-Z0-9]", "_", role.upper())
 
 
 def load_credentials(environ: Mapping[str, str]) -> dict[str, Credential]:
-    """All credentials in ``environ``, by variable name.
+    """Return all credentials in ``environ`` by variable name.
 
     Raises ConfigError that names the variable, never its content.
     """
@@ -96,11 +96,11 @@ def _parse(name: str, text: str) -> Credential:
 
 
 def read_seed_secret(environ: Mapping[str, str]) -> str | None:
-    """Return the secret that makes seeds: ``NETARENA_SEED``, else that of ``GREEN_SECRETS_JSON``.
+    """Return the secret for seeds: ``NETARENA_SEED``, otherwise that of ``GREEN_SECRETS_JSON``.
 
     AgentBeats' Quick Submit calls a leaderboard's secrets ``GREEN_SECRETS_JSON``: a JSON object of
-    texts, here with ``netarena_seed`` or ``holdout_key``. Raises ConfigError for anything else. No
-    message holds a value.
+    strings, here with ``netarena_seed`` or ``holdout_key``. Raises ConfigError for anything else.
+    No message contains a value.
     """
     if secret := environ.get(SEED):
         return secret

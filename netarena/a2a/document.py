@@ -13,19 +13,19 @@ import re
 from itertools import islice
 from typing import Any, NoReturn
 
-#: commas, brackets and braces of one document; parsing that many takes up to 0.1 s
+#: Commas, brackets and braces of one document; parsing that many takes up to 0.1 s.
 MAX_TOKENS = 10_000
-#: brackets and braces within each other; a message needs five, and protobuf ends at a hundred
+#: Nesting of brackets and braces; a message needs five, and protobuf stops at a hundred.
 MAX_DEPTH = 32
-#: characters of a number; Python would take seconds for more
+#: Characters of a number; Python would take seconds for more.
 _MAX_DIGITS = 32
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"?'
 _TOKEN = re.compile(_STRING + rb"|[,\[{]", re.DOTALL)
 _BRACKET = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 
-#: ``str.splitlines`` and clients that read streams by it end lines here, though JSON allows them
-#: inside strings (others it does not: they are escaped by whoever writes JSON)
+#: ``str.splitlines``, and clients that use it on streams, end lines at these characters. JSON
+#: allows them inside strings; it escapes the other line ends.
 LINE_ENDS = (
     (b"\xc2\x85", b"\\u0085"),
     (b"\xe2\x80\xa8", b"\\u2028"),
@@ -34,9 +34,9 @@ LINE_ENDS = (
 
 
 def escape_line_ends(text: bytes) -> bytes:
-    """Whole JSON documents, in UTF-8, of which no reader makes more lines than they have.
+    """Escape line ends in complete JSON documents in UTF-8.
 
-    What they say stays the same.
+    Their meaning stays the same.
     """
     for stray, escaped in LINE_ENDS:
         text = text.replace(stray, escaped)
@@ -44,10 +44,9 @@ def escape_line_ends(text: bytes) -> bytes:
 
 
 def count_tokens(document: bytes) -> int:
-    """Commas, brackets and braces outside strings; an upper bound if that is small enough.
+    """Count commas, brackets and braces outside strings; an upper bound if that is small enough.
 
-    More than ``MAX_TOKENS`` are not counted to the end, nor are more strings than these can hold
-    apart.
+    Counting stops beyond ``MAX_TOKENS``, and beyond the number of strings that these can separate.
     """
     rough = document.count(b",") + document.count(b"[") + document.count(b"{")
     if rough <= MAX_TOKENS:
@@ -64,10 +63,10 @@ def count_tokens(document: bytes) -> int:
 
 
 def parse_document(document: bytes) -> Any:
-    """The value of a JSON document of bounded structure, in UTF-8.
+    """Return the value of a JSON document in UTF-8 with limited structure.
 
-    Raises ValueError, half a line that says what it must be: of at most ``MAX_TOKENS`` values and
-    ``MAX_DEPTH`` levels, with finite numbers. Its texts may hold lone surrogates, by escapes.
+    Raises ValueError with half a line that says what it must be: at most ``MAX_TOKENS`` values and
+    ``MAX_DEPTH`` levels, with finite numbers. Its texts may contain lone surrogates, as escapes.
     """
     try:
         text = document.decode("utf-8-sig")
@@ -86,7 +85,7 @@ def parse_document(document: bytes) -> Any:
 
 def _check_depth(document: bytes) -> None:
     depth = 0
-    # of more brackets than these can be, and strings between them, the caller counts too many
+    # the caller counts too many anyway if there are more brackets and strings than these
     for match in islice(_BRACKET.finditer(document), 5 * MAX_TOKENS):
         if (bracket := match[0]) in b"[{":
             depth += 1

@@ -35,11 +35,11 @@ from google.protobuf.json_format import MessageToDict  # type: ignore[import-unt
 from netarena.a2a.client import reachable_card
 from netarena.errors import AssessmentFailed
 
-#: until a connection is there, s; answers take as long as they take
+#: Seconds until a connection is established; answers may take any time.
 CONNECT_S = 10.0
-#: between looks at a task whose stream broke, s: doubled from the first to the last
+#: Pause between polls of a task whose stream broke, in s: doubled from the first to the last.
 FIRST_LOOK_S, LAST_LOOK_S = 0.5, 10.0
-#: looks in a row that may fail
+#: Consecutive polls that may fail.
 MOST_FAILED_LOOKS = 20
 
 _ENDED = frozenset(
@@ -51,24 +51,24 @@ _ENDED = frozenset(
     }
 )
 
-#: what a request is for, where it reached an agent of another kind
+#: Hint for a request that reached an agent of another kind.
 TAKES_GREEN = (
     "a request goes to a green agent (netarena serve APP); the URL of the agent under test belongs "
     "into participants"
 )
 
 Told = Callable[[str, Any], None]
-#: takes a status message, and what its metadata tells programs (``server.ArtifactReporter``)
+#: Callback for a status message and its metadata (``server.ArtifactReporter``).
 Heard = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class Assessed:
-    """How an assessment ended: ``results`` by artifact (the participant's role)."""
+    """Result of an assessment: ``results`` by artifact (the participant's role)."""
 
-    #: ``completed``, ``failed``, ``rejected`` or ``canceled``
+    #: Final state: ``completed``, ``failed``, ``rejected`` or ``canceled``.
     state: str
-    #: the last status message
+    #: Last status message.
     said: str
     results: dict[str, list[Any]]
 
@@ -79,7 +79,7 @@ async def request_assessment(
     """Send ``request`` (JSON) to the green agent at ``url`` and wait for the end.
 
     ``told`` gets each record when it arrives, ``heard`` each status message. Raises
-    AssessmentFailed when the agent cannot be reached, is no green agent, or is lost.
+    AssessmentFailed if the agent cannot be reached, is not a green agent, or is lost.
     """
     limits = httpx.Timeout(None, connect=CONNECT_S)
     async with httpx.AsyncClient(timeout=limits, trust_env=False) as http:
@@ -114,14 +114,14 @@ class _Task:
         self._client = client
         self._told = told
         self._heard = heard
-        #: parts of each artifact that arrived
+        #: Parts of each artifact that have arrived.
         self._arrived: Counter[str] = Counter()
 
     async def run(self, request: str) -> Task:
         return await self._wait_for_end(await self._follow(request))
 
     async def _follow(self, request: str) -> str:
-        """Read the task's events to the end of the stream; the task's id."""
+        """Read the task's events until the stream ends; return the task's id."""
         task_id = ""
         message = SendMessageRequest(message=new_text_message(request, role=Role.ROLE_USER))
         try:
@@ -166,7 +166,7 @@ class _Task:
             wait_s = min(LAST_LOOK_S, wait_s * 2)
 
     def _take(self, name: str, artifact: Artifact, skip: int = 0) -> None:
-        """Hand on the parts of an artifact after the first ``skip``."""
+        """Pass on the parts of an artifact after the first ``skip``."""
         for part in artifact.parts[skip:]:
             self._arrived[name] += 1
             self._told(name, _value(part))
@@ -187,7 +187,7 @@ def _text(parts: Iterable[Part]) -> str:
 
 
 def _value(part: Part) -> Any:
-    """The JSON of a text part; text that is none as it is."""
+    """Return the JSON of a text part; text that is not JSON unchanged."""
     with suppress(ValueError):
         return json.loads(part.text)
     return part.text

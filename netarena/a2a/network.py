@@ -28,21 +28,21 @@ import httpx
 
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 
-#: names that are looked up at a time: by one task whatever others do, and beyond that by all
+#: Concurrent name lookups: reserved for one task, and shared by all beyond that.
 OWN_LOOKUPS, SHARED_LOOKUPS = 2, 128
-#: seconds that a request waits for its participants' names to be judged; those that take longer
-#: are judged when they are connected to
+#: Seconds that a request waits for the check of its participants' names; slower ones are checked
+#: at the connection.
 CHECK_S = 2.0
-#: addresses of one name that are tried, and seconds from one to the next
+#: Addresses of one name that are tried, and seconds between attempts.
 _MAX_ADDRESSES, _HEAD_START_S = 8, 0.25
-#: bytes that are read at once
+#: Bytes that are read at once.
 _READ = 4 * 1024
-#: bytes of a reply before its body
+#: Bytes of a reply before its body.
 MAX_HEAD = 128 * 1024
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-#: where link-local addresses are, and where clouds keep credentials and settings of an instance
+#: Link-local addresses, and those where clouds keep an instance's credentials and settings.
 REFUSED = tuple(
     map(
         ipaddress.ip_network,
@@ -57,7 +57,7 @@ REFUSED = tuple(
         ),
     )
 )
-#: IPv6 networks whose addresses stand for an IPv4 address, and its place: bits from the right
+#: IPv6 networks whose addresses stand for an IPv4 address, and its position in bits from the right.
 _EMBEDDING = tuple(
     (ipaddress.IPv6Network(network), shift)
     for network, shift in (
@@ -70,12 +70,12 @@ _EMBEDDING = tuple(
     )
 )
 _SITE_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
-#: the end of an address made from an IPv4 address (ISATAP), the bit for 'global' aside
+#: End of an address made from an IPv4 address (ISATAP), without the bit for 'global'.
 _ISATAP = 0x00005EFE
 
 
 def stands_for(address: Address) -> Iterator[Address]:
-    """The address, and the IPv4 addresses that a gateway may take it for."""
+    """Return the address, and the IPv4 addresses that a gateway may translate it to."""
     yield address
     if isinstance(address, ipaddress.IPv4Address):
         return
@@ -88,17 +88,17 @@ def stands_for(address: Address) -> Iterator[Address]:
     if address.teredo is not None:
         yield from address.teredo
     if address in _SITE_NAT64:
-        # RFC 6052: a prefix of 48 bits has the address around bits 64 to 71
+        # RFC 6052: with a prefix of 48 bits the address surrounds bits 64 to 71
         yield ipaddress.IPv4Address((value >> 64 & 0xFFFF) << 16 | value >> 40 & 0xFFFF)
 
 
 def is_refused(address: Address) -> bool:
-    """Whether it is, or stands for, a link-local address or one of a cloud's metadata."""
+    """Return whether it is, or stands for, a link-local address or one of a cloud's metadata."""
     return any(one in network for one in stands_for(address) for network in REFUSED)
 
 
 class Unserved(httpcore.ConnectError):
-    """Nobody serves a host: it refused all connections, or its name is unknown."""
+    """Nothing serves a host: it refused all connections, or its name is unknown."""
 
 
 class AddressRefused(AgentFailed):
@@ -109,15 +109,17 @@ class AddressRefused(AgentFailed):
 
 
 class _Lookups:
-    """Threads of the process that look names up; they end when the system's resolver does."""
+    """Threads of the process that look up names; they end when the system's resolver returns."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shared = 0
 
     def start(self, host: str, *, own: bool) -> asyncio.Future[list[str] | Exception] | None:
-        """Look ``host`` up in a thread, in a place of the task's own or in one that all share; None
-        while there is none. Raises OSError when there is no thread."""
+        """Look up ``host`` in a thread, in a slot of the task's own or a shared one.
+
+        Return None if no slot is free. Raises OSError if no thread can be started.
+        """
         loop = asyncio.get_running_loop()
         found: asyncio.Future[list[str] | Exception] = loop.create_future()
         with self._lock:
@@ -137,7 +139,7 @@ class _Lookups:
             result: list[str] | Exception
             try:
                 result = _numbers(host)
-            # a name may be none in ways of its own (UnicodeError)
+            # invalid names have errors of their own (UnicodeError)
             except Exception as error:  # noqa: BLE001 -- see above
                 result = error
             end()
@@ -145,7 +147,7 @@ class _Lookups:
                 loop.call_soon_threadsafe(settle, result)
 
         try:
-            # a daemon: the end of the process waits for none
+            # a daemon thread: the end of the process does not wait for it
             threading.Thread(target=run, name="look-up", daemon=True).start()
         except RuntimeError as error:
             end()
@@ -168,18 +170,18 @@ class Network(httpcore.AsyncNetworkBackend):
         self._allow_link_local = allow_link_local
         self._inner = httpcore.AnyIOBackend()
         self._asked: dict[str, asyncio.Future[list[str] | Exception]] = {}
-        #: of these, in places of the task's own
+        #: Lookups in slots of the task's own.
         self._own = 0
 
     @property
     def busy(self) -> bool:
-        """Whether names are being looked up, for whoever still waits or for nobody any more."""
+        """Return whether lookups are running, also abandoned ones."""
         return bool(self._asked)
 
     async def check(self, urls: Mapping[str, str]) -> None:
-        """Look at the participants' ``urls``, by role, before anything is sent.
+        """Check the participants' ``urls`` (by role) before anything is sent.
 
-        Raises ConfigError for one whose host is, or now resolves to, an address that is refused.
+        Raises ConfigError for a host that is, or now resolves to, a refused address.
         """
         if self._allow_link_local:
             return
@@ -194,22 +196,22 @@ class Network(httpcore.AsyncNetworkBackend):
 
     async def _is_refused(self, url: str) -> bool:
         parts = urlsplit(url)
-        # an interface, as link-local addresses name one, may be none of this machine
+        # the interface of a link-local address may not exist on this machine
         host = (parts.hostname or "").partition("%")[0]
         try:
             async with asyncio.timeout(CHECK_S):
                 await self._find(host)
         except AddressRefused:
             return True
-        except (OSError, UnicodeError):  # TimeoutError among them
+        except (OSError, UnicodeError):  # includes TimeoutError
             return False
         return False
 
     async def _find(self, host: str) -> list[str]:
-        """Addresses of ``host``. Raises OSError or UnicodeError; AddressRefused if one of them is.
+        """Return addresses of ``host``. Raises OSError, UnicodeError or AddressRefused.
 
-        Numbers in any form that the system takes for an address (octal, one for all) are read as
-        it reads them.
+        Numbers are read in every form that the system accepts as an address (octal, a single
+        number).
         """
         try:
             addresses = _numbers(host, socket.AI_NUMERICHOST)
@@ -224,14 +226,14 @@ class Network(httpcore.AsyncNetworkBackend):
     async def _look_up(self, host: str) -> list[str]:
         while host not in self._asked and not self._start(host):
             await asyncio.wait(self._asked.values(), return_when=asyncio.FIRST_COMPLETED)
-        # whoever gives up leaves it to others, and it keeps its place until it ends
+        # an abandoned lookup keeps its slot until it ends
         found = await asyncio.shield(self._asked[host])
         if isinstance(found, Exception):
             raise found
         return found
 
     def _start(self, host: str) -> bool:
-        """Look ``host`` up if there is a place for it."""
+        """Start a lookup of ``host`` if a slot is free."""
         own = self._own < OWN_LOOKUPS
         found = _lookups.start(host, own=own)
         if found is None:
@@ -256,7 +258,7 @@ class Network(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the first address of ``host`` that answers; each has a head start.
 
-        Raises AddressRefused, and httpcore's ConnectError (Unserved if nobody is there) and
+        Raises AddressRefused, and httpcore's ConnectError (Unserved if nothing serves it) and
         ConnectTimeout.
         """
         connect = self._inner.connect_tcp
@@ -282,7 +284,7 @@ class Network(httpcore.AsyncNetworkBackend):
         if stream is None:
             failed = [error for error in errors if error is not None]
             judged = [_judge(error) for error in failed]
-            # one address that does not answer may be the one that is served
+            # one address that does not answer may be the served one
             unknown = (error for error in judged if not isinstance(error, Unserved))
             raise next(unknown, judged[0]) from failed[0]
         return _Stream(stream)
@@ -305,11 +307,11 @@ def _is_refusal(error: BaseException | None) -> bool:
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """A connection that is read in small pieces."""
+    """Connection that is read in small pieces."""
 
     def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
         self._inner = inner
-        #: bytes of a reply whose head is not whole; None within its body
+        #: Bytes of an incomplete head of a reply; None within its body.
         self.head: int | None = 0
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -345,7 +347,7 @@ class NetworkTransport(httpx.AsyncHTTPTransport):
 
     def __init__(self, network: Network, verify: ssl.SSLContext) -> None:
         super().__init__(verify=verify, trust_env=False)
-        # httpx lets nobody choose what connects
+        # httpx does not let callers choose the connection backend
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=verify,
             max_connections=100,

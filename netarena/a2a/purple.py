@@ -26,9 +26,9 @@ from netarena.agent import Agent
 from netarena.errors import AgentFailed
 from netarena.model import Reply
 
-#: seconds for one reply, where whoever asks has no deadline of its own
+#: Seconds for one reply if the caller has no deadline of its own.
 REPLY_TIMEOUT_S = 3600.0
-#: pieces of a reply are sent together, so often at most, s: the SDK copies the task at each event
+#: Shortest pause between sent pieces of a reply, in s: the SDK copies the task at each event.
 PIECE_EVERY_S = 0.5
 
 log = logging.getLogger(__name__)
@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 
 @runtime_checkable
 class Streaming(Protocol):
-    """An agent whose reply can be had piece by piece."""
+    """An agent that can return its reply piece by piece."""
 
     def stream(
         self, prompt: str, *, context_id: str, timeout_s: float
     ) -> AsyncGenerator[str | Reply | None, None]:
-        """Yields pieces of text, None where those so far are void, and last the whole reply.
+        """Yield pieces of text, None if the previous ones are void, and finally the whole reply.
 
         Raises AgentFailed.
         """
@@ -58,7 +58,7 @@ def purple_app(  # noqa: PLR0913 -- the settings of a service
     fallback_url: str = "http://127.0.0.1:9010/",
     timeout_s: float = REPLY_TIMEOUT_S,
 ) -> Starlette:
-    """An ASGI application in which ``agent`` answers messages; it is neither opened nor closed."""
+    """Return an ASGI application that answers with ``agent``; the caller opens and closes it."""
     text = CardText(name=name, description=description, version=version, tags=("purple-agent",))
     executor = _AnswerExecutor(agent, timeout_s)
     return build_app(executor, text, card_url=card_url, fallback_url=fallback_url)
@@ -76,10 +76,10 @@ def serve_agent(  # noqa: PLR0913 -- the settings of a service
     timeout_s: float = REPLY_TIMEOUT_S,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve ``agent`` until SIGTERM or SIGINT; ``ready`` is told the URL once it listens.
+    """Serve ``agent`` until SIGTERM or SIGINT; ``ready`` gets the URL once it listens.
 
-    Port 0 takes a free one. Raises ConfigError when the address cannot be had, or ``card_url``
-    is no URL.
+    Port 0 uses a free one. Raises ConfigError if the address is unavailable or ``card_url`` is not
+    a URL.
     """
     if card_url is not None:
         check_url(card_url, "card_url")
@@ -145,7 +145,7 @@ class _AnswerExecutor(AgentExecutor):
 
 
 class _Artifact:
-    """The reply as it grows."""
+    """The growing reply."""
 
     def __init__(self, updater: TaskUpdater) -> None:
         self._updater = updater
@@ -154,9 +154,9 @@ class _Artifact:
         self._last = time.monotonic()
 
     async def take(self, piece: str | None) -> None:
-        """Take a piece; None makes all before it void."""
+        """Take a piece; None makes all previous ones void."""
         if piece is None:
-            # what was sent is replaced by what is sent next
+            # the next piece replaces what was sent
             self._sent = self._waiting = ""
             return
         self._waiting += piece
@@ -164,7 +164,7 @@ class _Artifact:
             await self._send(self._waiting, self._sent)
 
     async def end(self, reply: Reply) -> None:
-        """Send what is missing of the reply, or all of it where something else was sent."""
+        """Send the rest of the reply, or all of it if the sent text differs."""
         sent = self._sent if reply.text.startswith(self._sent) else ""
         await self._send(reply.text[len(sent) :], sent, reply=reply)
 

@@ -24,27 +24,27 @@ from netarena.model import JsonValue
 
 #: participants of one request; each runs all queries
 MAX_PARTICIPANTS = 16
-#: a role names a folder and an environment variable
+#: A role is the name of a folder and an environment variable.
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: characters of a participant's URL
 MAX_URL = 2048
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
-#: platforms stop a run after 30 minutes by default; a task ends before that, with a summary
+#: Platforms stop a run after 30 minutes by default; a task ends before that, with a summary.
 TIME_BUDGET_S = 1680.0
-#: files of the run's own (``assessment.OWN_NAMES``), which no other file must replace
+#: A run's own files (``assessment.OWN_NAMES``), which no other file may replace.
 RESERVED_NAMES = ("config.json", "journal.jsonl", "queries.jsonl", "results.json")
 
 
 @dataclass(frozen=True)
 class EvalRequest:
-    """One request: ``participants`` maps a role to the agent's URL, ``config`` is not yet read."""
+    """One request: ``participants`` maps a role to its URL; ``config`` is still unparsed."""
 
     participants: dict[str, str]
     config: dict[str, Any]
 
     @classmethod
     def parse(cls, text: str) -> EvalRequest:
-        """Read a message's text. Keys beside the two known ones belong to the platform.
+        """Parse a message's text. Other keys than the two known ones belong to the platform.
 
         Raises ConfigError.
         """
@@ -81,7 +81,7 @@ def _parse_participants(value: Any) -> dict[str, str]:
 
 
 def check_url(url: Any, field: str) -> str:
-    """Return a URL that a client may be sent to: http or https, a host, no credentials in it.
+    """Return a URL that a client may use: http or https, with a host and without credentials.
 
     Raises ConfigError. The message never repeats the URL, which may hold a secret.
     """
@@ -116,7 +116,7 @@ def check_url(url: Any, field: str) -> str:
 
 
 def _is_host(text: str, *, bracketed: bool) -> bool:
-    """Whether ``text`` has the form of a name (underscores included) or of an IP address."""
+    """Return whether ``text`` looks like a name (underscores included) or an IP address."""
     if not bracketed:
         return _NAME.fullmatch(text) is not None
     try:
@@ -127,7 +127,7 @@ def _is_host(text: str, *, bracketed: bool) -> bool:
 
 
 def derive_seed(secret: str, task_id: str) -> int:
-    """The seed of one assessment under a service's secret: 64 bits.
+    """Return the 64-bit seed of one assessment under a service's secret.
 
     The first 64 bits of HMAC-SHA256 of the task id (UTF-8) under the secret text, big-endian.
     """
@@ -137,16 +137,16 @@ def derive_seed(secret: str, task_id: str) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a service may write (``root``) and read (``root`` and ``data``)."""
+    """Folders in which a service may write (``root``) and read (``root`` and ``data``)."""
 
     root: Path
     data: Path | None = None
 
     def output_dir(self, value: str | None, task_id: str) -> Path:
-        """The folder of a task: ``value`` below the root, absolute or not, else the task's id.
+        """Return a task's folder: ``value`` below the root, absolute or not, or the task's id.
 
-        Raises ConfigError for ``..``, for links, for the root itself, and for a folder that would
-        stand where a run has a file.
+        Raises ConfigError for ``..``, for links, for the root itself, and for a folder with the
+        name of a run's own file.
         """
         if value is None:
             return self.root / task_id
@@ -161,11 +161,11 @@ class Place:
         return path
 
     def input_path(self, value: str, field: str, *, written: bool = False) -> Path:
-        """A path to read below the root or the data folder.
+        """Return a path to read below the root or the data folder.
 
-        One that is not there, or is to be written anew, lies below the root, whatever folder an
-        absolute path names. A relative path is looked for below the root first. Raises
-        ConfigError for ``..`` and for links.
+        A missing file, or one that will be written, is below the root, whatever folder an absolute
+        path names. A relative path is searched below the root first. Raises ConfigError for ``..``
+        and for links.
         """
         given = Path(value)
         root = self.root
@@ -207,11 +207,11 @@ def read_config(
     secret_seed: bool = False,
     defaults: Mapping[str, JsonValue] | None = None,
 ) -> Config:
-    """Validate a request's config for a service, whose surroundings give ``defaults``.
+    """Validate a request's config for a service with its ``defaults``.
 
     Paths (``benchmark_path`` and all others that ``Config.input_paths`` names) are resolved in
-    ``place``; ``time_budget_s`` has a default here; ``seed`` is refused when the service draws its
-    own (``secret_seed``), and a file of queries is then always drawn anew. Raises ConfigError.
+    ``place``. ``time_budget_s`` gets a default. ``seed`` is refused if the service draws its own
+    (``secret_seed``), and a file of queries is then always drawn anew. Raises ConfigError.
     """
     values = {**(defaults or {}), **request.config}
     if values.get("time_budget_s") is None:
@@ -222,10 +222,10 @@ def read_config(
             "config.seed", "must not be given: this service draws a seed for each task"
         )
     if secret_seed:
-        # a file that an earlier task left would be an answer key
+        # a file of an earlier task would be an answer key
         values["regenerate_query"] = True
     if isinstance(values.get("output_file"), str):
-        # whatever folder it names, it is written into the task's own
+        # whatever folder it names, the file is written into the task's own
         values["output_file"] = Path(values["output_file"]).name
     values = kind.without_absent(values, lambda key, told: place.input_path(told, f"config.{key}"))
     config = kind.parse(values)
@@ -246,7 +246,7 @@ def read_config(
 
 
 def _check_file(path: Path, place: Place, field: str) -> None:
-    """Refuse what is no file of queries; the message tells nothing of where the service's are."""
+    """Refuse what is not a file of queries; the message does not reveal the service's paths."""
     if path in {place.root, place.data} or path.is_dir():
         raise ConfigError(field, "must name a file, not a folder")
     if path.name in RESERVED_NAMES or path.name.startswith("."):

@@ -50,25 +50,25 @@ from netarena.slot import Slots
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
 
-#: parts that are appended one by one; each event costs a line to each client, and the SDK copies
-#: what it has of the task (``netarena.a2a.store``)
+#: Parts that are appended one by one; each event costs a line for each client, and the SDK copies
+#: its version of the task (``netarena.a2a.store``).
 SINGLE_PARTS = 200
-#: events for all parts beyond those
+#: Events for all further parts.
 BATCHES = 300
-#: records after which the remaining time is reported first
+#: Records after which the remaining time is first reported.
 FIRST_ESTIMATE = 5
-#: tasks of one service that may run or wait at a time; one of which names are still looked up when
-#: it has ended counts until the system's resolver gives them up
+#: Tasks of one service that may run or wait at a time. An ended task counts while names of it are
+#: still being looked up.
 MAX_TASKS = 64
-#: bytes that one task may write to disk: enough for 100,000 queries, the most that a task may ask,
-#: with usual prompts and replies; replies of the largest size fill it after some thousand turns
+#: Bytes that one task may write to disk: enough for the maximum of 100,000 queries with usual
+#: prompts and replies. Replies of the largest size fill it after some thousand turns.
 MOST_WRITTEN = 8 << 30
 
 log = logging.getLogger(__name__)
 
 
 class Conduct(Protocol):
-    """``netarena.assessment.conduct``, or what a test puts in its place."""
+    """``netarena.assessment.conduct``, or a replacement in tests."""
 
     async def __call__(  # noqa: PLR0913 -- the parties of an assessment
         self,
@@ -99,13 +99,13 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
     defaults: Mapping[str, JsonValue] | None = None,
     conduct: Conduct = conduct_assessment,
 ) -> Starlette:
-    """The green agent of ``application``.
+    """Return the green agent of ``application``.
 
-    Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` bounds live
-    worlds over all tasks. ``allow_link_local`` lets participants be where ``netarena.a2a.network``
-    refuses them otherwise. ``seed_secret`` makes every seed (see ``derive_seed``).
-    ``credentials`` are by variable name, as ``load_credentials`` gives them; ``defaults`` of config
-    keys are the application's own.
+    Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` limits live
+    worlds over all tasks. ``allow_link_local`` permits participants at addresses that
+    ``netarena.a2a.network`` refuses. ``seed_secret`` determines every seed (see ``derive_seed``).
+    ``credentials`` are by variable name, from ``load_credentials``; ``defaults`` of config keys are
+    the application's own.
     """
     if max_episodes < 1:
         raise ConfigError("max_episodes", f"must be at least 1, not {max_episodes}")
@@ -134,7 +134,7 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
 
 
 def describe(application: Application) -> CardText:
-    """What the card says: a request that works among it."""
+    """Return the card's contents, including a request that works."""
     request = {
         "participants": {application.role: "http://localhost:9010/"},
         "config": {"num_queries": 1},
@@ -169,9 +169,9 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     """Run a green agent until SIGTERM or SIGINT.
 
     ``environ`` may hold ``NETARENA_SEED`` (or ``GREEN_SECRETS_JSON``) and
-    ``NETARENA_HEADERS_<ROLE>``. ``ready`` is called with the URL of the bound address once the
-    service listens; port 0 takes a free one. Raises ConfigError, before anything is served, also
-    when the sandbox lacks a protection and ``allow_unsandboxed`` is false.
+    ``NETARENA_HEADERS_<ROLE>``. ``ready`` gets the URL of the bound address once the service
+    listens; port 0 uses a free one. Raises ConfigError before anything is served, also if the
+    sandbox lacks a protection and ``allow_unsandboxed`` is false.
     """
     environ = environ or {}
     if card_url is not None:
@@ -209,7 +209,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     )
     if ready is not None:
         ready(bound_url(listener))
-    # what is elsewhere may not answer for long
+    # remote resources may take long to answer
     Thread(target=_look_elsewhere, args=(application,), name="elsewhere", daemon=True).start()
     run_app(app, listener)
 
@@ -225,7 +225,7 @@ def _warn(check: Check) -> None:
 
 
 class AssessmentExecutor(AgentExecutor):
-    """Turns tasks into assessments. One instance for all tasks of a service."""
+    """Runs an assessment for each task. One instance serves all tasks of a service."""
 
     def __init__(  # noqa: PLR0913 -- the settings of a service
         self,
@@ -248,7 +248,7 @@ class AssessmentExecutor(AgentExecutor):
         self._allow_link_local = allow_link_local
         self._conduct = conduct
         self._running: dict[str, TaskUpdater] = {}
-        #: of tasks that have ended
+        #: Lookups of tasks that have ended.
         self._lingering: list[Network] = []
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -276,7 +276,7 @@ class AssessmentExecutor(AgentExecutor):
             self._lingering.append(network)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Say that the task is cancelled; the SDK then cancels ``execute``."""
+        """Report that the task is cancelled; the SDK then cancels ``execute``."""
         task_id, context_id = identify(context)
         updater = self._running.get(task_id) or TaskUpdater(event_queue, task_id, context_id)
         await _end(updater, TaskState.TASK_STATE_CANCELED, "cancelled")
@@ -284,7 +284,7 @@ class AssessmentExecutor(AgentExecutor):
     async def _assess(
         self, text: str, task_id: str, updater: TaskUpdater, network: Network
     ) -> tuple[TaskState, str]:
-        """Run one assessment; how the task ends, and what to say then."""
+        """Run one assessment; return the task's final state and its message."""
         try:
             request = EvalRequest.parse(text)
             config = read_config(
@@ -359,14 +359,14 @@ async def _end(updater: TaskUpdater, state: TaskState, text: str) -> None:
 
 
 def _line(text: str, limit: int = 1000) -> str:
-    """One line that protobuf can carry."""
+    """Return one line that protobuf can carry."""
     line = " ".join(text.encode("utf-8", "replace").decode().split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 @dataclass
 class _Sheet:
-    """What one participant's artifact holds, and what waits to be appended."""
+    """One participant's artifact, and the parts that wait to be appended."""
 
     started: bool = False
     waiting: list[Part] = field(default_factory=list)
@@ -375,13 +375,12 @@ class _Sheet:
 class ArtifactReporter:
     """Appends records to artifacts as they are graded (``netarena.assessment.Reporter``).
 
-    The first ``SINGLE_PARTS`` of a task one by one, later ones in batches of at least
-    (total − 200) / 300, the rest with the summary: an event has a price of its own.
-    Each record is a text part of its own, holding JSON; the summary is the last one. Status
-    messages say how many queries there are and how long they will take, and the time that is left
-    after 5, 20, 80, ... records. ``limit_s`` is the time that the task may take, ``typical_s`` that
-    of a query without the agent's replies (``Application.typical_s``), of which ``lanes`` are
-    asked at a time.
+    The first ``SINGLE_PARTS`` of a task are sent one by one, later ones in batches of at least
+    (total − 200) / 300, the rest with the summary, since each event has a cost. Each record is a
+    text part with JSON; the summary is the last part. Status messages give the number of queries
+    and an estimate, and the remaining time after 5, 20, 80, ... records. ``limit_s`` is the task's
+    time limit, ``typical_s`` the time of a query without the agent's replies
+    (``Application.typical_s``), of which ``lanes`` run concurrently.
     """
 
     def __init__(
@@ -399,11 +398,11 @@ class ArtifactReporter:
         self._sheets: dict[str, _Sheet] = {}
         self._total = 0
         self._begin = clock()
-        #: records after which the remaining time is reported next
+        #: Number of records after which the remaining time is reported next.
         self._next_estimate = FIRST_ESTIMATE
-        #: records taken so far
+        #: Number of records so far.
         self.sent = 0
-        #: roles that have their summary
+        #: Roles that have their summary.
         self.done: set[str] = set()
 
     async def planned(self, role: str, total: int) -> None:
@@ -445,7 +444,7 @@ class ArtifactReporter:
         self.done.add(role)
 
     async def _tell(self, line: str, **values: JsonValue) -> None:
-        """Send a status message: few of them, because each stays in the task's history.
+        """Send a status message. Keep them few, since each stays in the task's history.
 
         ``values`` are its metadata, for programs.
         """
@@ -471,7 +470,7 @@ class ArtifactReporter:
 
 
 def _json_part(value: Mapping[str, Any]) -> Part:
-    """A text part: the protobuf data part would turn whole numbers into floats."""
+    """Return a text part: protobuf's data part would turn whole numbers into floats."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_refuse_value)
     return Part(text=text.encode("utf-8", "replace").decode())
 

@@ -34,32 +34,32 @@ from netarena.a2a.connection import Connection
 from netarena.a2a.store import BoundedTaskStore, CompactExecutor, Handler
 from netarena.errors import ConfigError
 
-#: from SIGTERM to the end of the process, whatever still runs; the journal loses nothing by it
+#: Seconds from SIGTERM to the end of the process; the journal loses nothing.
 EXIT_S = 0.85
-#: of these, for open responses to end
+#: Share of them for open responses.
 _STREAMS_S = 0.2
-#: for what must not run in the event loop: they share one interpreter, so more of them only make
-#: the loop wait longer; more than one, so that a slow one does not hold up verdicts
+#: Threads for work outside the event loop. They share one interpreter, so more would delay the
+#: loop; with more than one, a slow task does not delay verdicts.
 _THREADS = 2
-#: seconds after which a thread that computes gives way to the event loop (Python's default: 0.005;
-#: the loop waits so long after each of its many system calls)
+#: Seconds after which a computing thread yields to the event loop (Python's default: 0.005).
+#: The loop waits that long after each of its many system calls.
 _SWITCH_S = 0.0005
-#: connections that wait to be accepted
+#: Connections that wait to be accepted.
 BACKLOG = 128
-#: longer than the minute for which most proxies keep an idle connection
+#: Longer than the minute for which most proxies keep an idle connection.
 _KEEP_ALIVE_S = 75
 
 
 def identify(context: RequestContext) -> tuple[str, str]:
-    """Task id and context id of a request. The SDK has made up those that the client left out."""
+    """Return task id and context id of a request; the SDK creates omitted ones."""
     return context.task_id or "", context.context_id or ""
 
 
 class _OneMessageEach(SimpleRequestContextBuilder):
-    """Refuses a message to a task that exists, and one that asks for push notifications.
+    """Refuses a message to an existing task, and requests for push notifications.
 
-    None of our tasks asks back: the SDK would hand the message to the executor once the task has
-    ended, and run it under the same id. A notification would never come: the card says so.
+    No task asks back. The SDK would pass such a message to the executor after the task has ended,
+    and run it under the same id. Notifications are not sent, as the card says.
     """
 
     async def build(self, *args: Any, **how: Any) -> RequestContext:
@@ -84,10 +84,10 @@ def build_app(
     fallback_url: str = "http://127.0.0.1:9009/",
     resources: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
 ) -> Starlette:
-    """An ASGI application that answers A2A 1.0 and 0.3 (JSON-RPC) at ``/``.
+    """Return an ASGI application that answers A2A 1.0 and 0.3 (JSON-RPC) at ``/``.
 
-    ``resources`` is entered before the first request and left after the last. ``fallback_url``
-    goes into the card where there is neither ``card_url`` nor a usable Host header.
+    ``resources`` is entered before the first request and left after the last. ``fallback_url`` is
+    the card's URL if there is neither ``card_url`` nor a usable Host header.
     """
     store = BoundedTaskStore()
     handler = Handler(
@@ -122,14 +122,14 @@ def build_app(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises ConfigError."""
+    """Return a listening socket; port 0 uses a free one. Raises ConfigError."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError("port", f"cannot listen on {host} port {port}: {reason}") from None
-    # connections inherit it; without it a second small response waits 40 ms for an acknowledgement
+    # connections inherit it; otherwise a second small response waits 40 ms for an acknowledgement
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
@@ -142,7 +142,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def bound_url(listener: socket.socket) -> str:
-    """Return the URL of the address that a socket is bound to, for people: 0.0.0.0 stays."""
+    """Return the URL of a socket's address for people; 0.0.0.0 stays as it is."""
     return _url(*listener.getsockname()[:2])
 
 
@@ -151,7 +151,7 @@ def _url(host: str, port: int) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Cuts open streams when it ends: their clients can come back, tasks end with the service."""
+    """Closes open streams at shutdown: clients can reconnect, and tasks end with the service."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -167,22 +167,22 @@ class _Server(uvicorn.Server):
 
 
 class _Process(_Server):
-    """Ends when a signal says so; whatever still runs then, within ``EXIT_S``."""
+    """Server of a process that ends within ``EXIT_S`` after a signal, whatever still runs."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # modules and what the application holds stay: the collector, which stops every thread
-        # for as long as it looks, need not look at them again
+        # modules and the application's data stay, so garbage collection, which stops every thread
+        # meanwhile, need not examine them again
         gc.collect()
         gc.freeze()
-        # threads share one interpreter: more of them only make the event loop wait longer
+        # threads share one interpreter: more of them would only delay the event loop
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "work"))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del sig, frame
-        if self.should_exit:  # asked twice
+        if self.should_exit:  # second signal
             os._exit(0)
-        # no stream, tear-down or stuck thread may hold the process longer
+        # no stream, tear-down or stuck thread may delay the process longer
         watchdog = threading.Timer(EXIT_S, os._exit, (0,))
         watchdog.daemon = True
         watchdog.start()
@@ -190,7 +190,7 @@ class _Process(_Server):
 
 
 class _Guest(_Server):
-    """A server in somebody else's event loop: signals are not its business."""
+    """Server in another program's event loop, which handles signals."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -205,7 +205,7 @@ def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Co
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         loop="asyncio",
-        # its bounds are for requests: to it a socket that was upgraded is one that asks nothing
+        # its limits are for requests: an upgraded socket looks idle to it
         http=Connection if ws == "none" else "h11",
         backlog=BACKLOG,
         ws=ws,
@@ -216,7 +216,7 @@ def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Co
 def run_app(app: Starlette, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT, then return (or exit with status 0) within a second.
 
-    The process is the service's own: threads give way to the event loop sooner from then on.
+    The process belongs to the service: threads yield to the event loop sooner from then on.
     """
     sys.setswitchinterval(_SWITCH_S)
     _Process(_configure(app)).run(sockets=[listener])
@@ -226,10 +226,9 @@ def run_app(app: Starlette, listener: socket.socket) -> None:
 async def serving(
     app: ASGIApp, listener: socket.socket, ws: Literal["none", "auto"] = "none"
 ) -> AsyncIterator[str]:
-    """Serve inside the running event loop while the context lasts; gives the URL. ``ws``: whether
-    WebSockets are served.
+    """Context manager: serve inside the running event loop and yield the URL.
 
-    Raises RuntimeError when the application does not start.
+    ``ws`` enables WebSockets. Raises RuntimeError if the application does not start.
     """
     server = _Guest(_configure(app, ws))
     url = url_of(listener)

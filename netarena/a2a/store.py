@@ -38,29 +38,29 @@ from a2a.types.a2a_pb2 import (
 )
 from a2a.utils.errors import InvalidParamsError
 
-#: ended tasks that a client may still come back for
+#: Ended tasks that a client may still fetch.
 MAX_ENDED = 100
-#: bytes of ended tasks together; the last one is kept whatever its size
+#: Bytes of all ended tasks; the last one is kept whatever its size.
 MAX_ENDED_BYTES = 32 * 2**20
-#: bytes of the artifacts in one page of a list: what is held compressed may be hundreds of times
-#: as large in a response; one task is sent whatever its size
+#: Bytes of the artifacts in one page of a list: compressed data may be hundreds of times as large
+#: in a response. One task is sent whatever its size.
 MAX_LISTED_BYTES = 32 * 2**20
-#: the fastest: records are text, of which it leaves a third
+#: The fastest level: records are text, which it reduces to a third.
 _LEVEL = 1
 
 
 class Pile:
-    """The parts of a task's artifacts, compressed, by the event that brought them."""
+    """The compressed parts of a task's artifacts, by the event that brought them."""
 
     def __init__(self) -> None:
         self._batches: list[bytes] = []
-        #: bytes that it holds
+        #: Bytes of compressed data.
         self.size = 0
-        #: bytes of what it gives back
+        #: Bytes of uncompressed data.
         self.whole_size = 0
 
     def take(self, artifact: Artifact) -> None:
-        """Take the parts of ``artifact``, and leave a ticket."""
+        """Store the parts of ``artifact`` and replace them with a reference."""
         whole = Artifact(parts=artifact.parts).SerializeToString()
         batch = zlib.compress(whole, _LEVEL)
         del artifact.parts[:]
@@ -70,7 +70,7 @@ class Pile:
         self.whole_size += len(whole)
 
     def put_back(self, artifact: Artifact) -> None:
-        """Put parts where there are tickets; what is no longer there is left out."""
+        """Replace references with their parts; leave out parts that no longer exist."""
         tickets = [int(part.text) for part in artifact.parts]
         del artifact.parts[:]
         for ticket in tickets:
@@ -79,9 +79,9 @@ class Pile:
 
 
 class BoundedTaskStore(InMemoryTaskStore):
-    """The SDK's store, which keeps everything, with an end: the oldest ended tasks go first.
+    """The SDK's unlimited store with a limit: the oldest ended tasks are removed first.
 
-    Nothing is lost by it: results are on disk.
+    No result is lost, since results are on disk.
     """
 
     def __init__(self, *, max_ended: int = MAX_ENDED, max_bytes: int = MAX_ENDED_BYTES) -> None:
@@ -92,7 +92,7 @@ class BoundedTaskStore(InMemoryTaskStore):
         self._ended: OrderedDict[str, tuple[int, ServerCallContext]] = OrderedDict()
 
     def pile(self, task_id: str) -> Pile:
-        """The parts of a task, which go when it goes; whoever holds them still has them."""
+        """Return a task's parts; they are removed with the task, but references stay valid."""
         return self._piles.setdefault(task_id, Pile())
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
@@ -112,7 +112,7 @@ class BoundedTaskStore(InMemoryTaskStore):
 
 
 class CompactExecutor(AgentExecutor):
-    """An executor whose artifacts reach the SDK as tickets."""
+    """An executor whose artifacts reach the SDK as references."""
 
     def __init__(self, executor: AgentExecutor, store: BoundedTaskStore) -> None:
         self._executor = executor
@@ -137,12 +137,12 @@ class _CompactQueue(EventQueue):
 
 
 class Handler(DefaultRequestHandler):
-    """The SDK's handler over a ``BoundedTaskStore`` and an executor made compact by it."""
+    """The SDK's handler over a ``BoundedTaskStore`` and a ``CompactExecutor``."""
 
     task_store: BoundedTaskStore
 
     def _whole(self, task: Task) -> Task:
-        """A copy with all its parts."""
+        """Return a copy with all its parts."""
         pile = self.task_store.pile(task.id)
         copy = Task()
         copy.CopyFrom(task)
@@ -158,7 +158,7 @@ class Handler(DefaultRequestHandler):
         self, params: ListTasksRequest, context: ServerCallContext
     ) -> ListTasksResponse:
         if not params.context_id:
-            # there is no login: who names no context names one that nobody has
+            # there is no login: without a context, no task is listed
             params = ListTasksRequest.FromString(params.SerializeToString())
             params.context_id = str(uuid.uuid4())
         page: ListTasksResponse = await super().on_list_tasks(params, context)
@@ -204,12 +204,12 @@ class Handler(DefaultRequestHandler):
         pile: Pile | None = None
         async for event in events:
             if isinstance(event, Task):
-                # held from the first event on: the task may go before its last event is read
+                # held from now on: the task may be removed before its last event is read
                 pile = self.task_store.pile(event.id)
                 yield self._whole(event)
             elif isinstance(event, TaskArtifactUpdateEvent):
                 pile = pile or self.task_store.pile(event.task_id)
-                # others listen to the same event
+                # other subscribers get the same event object
                 copy = TaskArtifactUpdateEvent()
                 copy.CopyFrom(event)
                 pile.put_back(copy.artifact)

@@ -38,32 +38,32 @@ from netarena.a2a.document import MAX_TOKENS, count_tokens, escape_line_ends
 from netarena.a2a.network import Unserved
 from netarena.errors import AgentFailed, FailureReason
 
-#: bytes of one JSON document, escapes included
+#: Bytes of one JSON document, escapes included.
 MAX_DOCUMENT = 4 * 2**20
-#: bytes of one event stream
+#: Bytes of one event stream.
 MAX_EXCHANGE = 16 * 2**20
-#: events of one stream, comments included
+#: Events of one stream, comments included.
 MAX_EVENTS = 10_000
-#: chunks or packets of one reply beyond one for each ``_BYTES_A_PIECE`` bytes
+#: Chunks or packets of one reply beyond one for each ``_BYTES_A_PIECE`` bytes.
 MAX_PIECES = 20_000
 _BYTES_A_PIECE = 256
-#: lines of one stream, empty ones included
+#: Lines of one stream, empty ones included.
 MAX_LINES = 100_000
-#: pieces, and lines of a stream, between two turns of the event loop
+#: Pieces, or lines of a stream, between two turns of the event loop.
 _PIECES_A_TURN = 32
 _LINES_A_TURN = 256
-#: statuses that a gateway gives while the agent behind it is away or busy
+#: Statuses of a gateway whose agent is unavailable or busy.
 RETRIED = frozenset({429, 502, 503})
 
-#: one try to connect, seconds
+#: Seconds for one attempt to connect.
 CONNECT_TIMEOUT_S = 10.0
-#: and of the time that is left: who gets no connection is told apart from who gets no reply
+#: Share of the remaining time: no connection is distinguished from no reply.
 _CONNECT_SHARE = 0.8
-#: until when the exchange that a request belongs to must be over, by the event loop's clock
+#: Deadline of the exchange that a request belongs to, by the event loop's clock.
 deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-#: httpx ends lines here too
+#: httpx ends lines here too.
 _STRAY_CONTROLS = bytes.maketrans(b"\x0b\x0c\x1c\x1d\x1e", b"     ")
 _PIECE = 64 * 1024
 _DROPPED_HEADERS = frozenset(
@@ -72,11 +72,10 @@ _DROPPED_HEADERS = frozenset(
 
 
 class Unavailable(Exception):
-    """The agent could not be had now; trying again may help.
+    """The agent is unavailable now; a retry may help.
 
-    ``sent`` says that the request may have reached it, ``reached`` that its host answered,
-    ``unserved`` that nobody serves its host, ``wait_s`` how long its Retry-After header asks to
-    wait.
+    ``sent``: the request may have reached it. ``reached``: its host answered. ``unserved``: nothing
+    serves its host. ``wait_s``: the delay that its Retry-After header requests.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class BoundedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         request.headers["accept-encoding"] = "identity"
-        # whose spans are of the same trace, where there is one
+        # spans of the agent belong to the same trace, if there is one
         request.headers.update(trace.carrier())
         if self._credential is not None and self._credential.covers(str(request.url)):
             request.headers.update(self._credential.headers)
@@ -131,7 +130,7 @@ class BoundedTransport(httpx.AsyncBaseTransport):
         headers = [pair for pair in response.headers.raw if pair[0].lower() not in _DROPPED_HEADERS]
         return httpx.Response(
             response.status_code,
-            # the charset is fixed: bytes are judged before they are decoded
+            # the charset is fixed: bytes are checked before they are decoded
             headers=[*headers, (b"content-type", kind + b"; charset=utf-8")],
             stream=_BoundedStream(response, is_stream=is_stream),
             extensions=response.extensions,
@@ -161,7 +160,7 @@ def _refuse_status(response: httpx.Response) -> None:
 
 
 class StatusRefused(AgentFailed):
-    """A status that trying again does not change."""
+    """A status that a retry does not change."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(FailureReason.ENDPOINT, detail)
@@ -169,7 +168,7 @@ class StatusRefused(AgentFailed):
 
 
 def _retry_after(text: str) -> float | None:
-    """Seconds to wait by a Retry-After header (RFC 9110, 10.2.3): a number, or a date."""
+    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3): a number, or a date."""
     if re.fullmatch(r"\d{1,9}", text.strip()):
         return float(text)
     with suppress(ValueError, TypeError):
@@ -202,7 +201,7 @@ class _BoundedStream(httpx.AsyncByteStream):
         await self._response.aclose()
 
     async def _read(self) -> AsyncGenerator[bytes, None]:
-        """Unpacked pieces of the body, at most ``MAX_EXCHANGE`` bytes in all."""
+        """Yield unpacked pieces of the body, at most ``MAX_EXCHANGE`` bytes in all."""
         unpack = _unpacker(self._response.headers.get("content-encoding", ""))
         total = packed = pieces = 0
         body = cast("httpx.AsyncByteStream", self._response.stream)
@@ -212,7 +211,7 @@ class _BoundedStream(httpx.AsyncByteStream):
                 pieces += 1
                 if pieces > MAX_PIECES + packed // _BYTES_A_PIECE:
                     raise _too_large("chunks of the reply", MAX_PIECES)
-                # many may come at once: let others, and the deadline, have their turn
+                # many may arrive at once: give others, and the deadline, a turn
                 if pieces % _PIECES_A_TURN == 0:
                     await asyncio.sleep(0)
                 for piece in unpack(raw):
@@ -226,14 +225,14 @@ class _BoundedStream(httpx.AsyncByteStream):
 
 
 def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """Undoes gzip, or deflate as zlib writes it, in pieces of at most 64 KiB."""
+    """Return a decoder of gzip, or of zlib's deflate, in pieces of at most 64 KiB."""
     encoding = encoding.strip().lower()
     if encoding in {"", "identity"}:
         return lambda raw: iter((raw,))
     if encoding not in {"gzip", "x-gzip", "deflate"}:
         detail = f"content encoding {encoding[:20]!r}, though none was accepted"
         raise AgentFailed(FailureReason.MALFORMED, detail)
-    # 32 added to the window bits: zlib finds out which of the two it is
+    # 32 added to the window bits: zlib detects the format
     unpacker = zlib.decompressobj(32 + zlib.MAX_WBITS)
 
     def unpack(raw: bytes) -> Iterator[bytes]:
@@ -246,7 +245,7 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
                     break
         except zlib.error:
             raise AgentFailed(FailureReason.MALFORMED, "broken compression") from None
-        # zlib would keep all that follows the end, and copy it each time
+        # zlib would keep everything after the end, and copy it each time
         if unpacker.eof and (raw or unpacker.unused_data):
             raise AgentFailed(FailureReason.MALFORMED, "bytes after the compressed reply")
 
@@ -254,14 +253,14 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
-    """One JSON document, whole; its encoding is UTF-8, whatever it begins with."""
+    """Return one complete JSON document; its encoding is UTF-8, whatever it starts with."""
     document = bytearray()
     async for piece in pieces:
         document += piece
         if len(document) > MAX_DOCUMENT:
             raise _too_large("bytes of the reply", MAX_DOCUMENT)
     whole = bytes(document)
-    # json would guess UTF-16 or UTF-32 from zero bytes or a mark, and read what was not counted
+    # json would guess UTF-16 or UTF-32 from zero bytes or a mark, and read uncounted values
     if b"\0" in whole or whole.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise AgentFailed(FailureReason.MALFORMED, "the reply is not UTF-8")
     if count_tokens(whole) > MAX_TOKENS:
@@ -270,9 +269,9 @@ async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
 
 
 async def _frame_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Pass an event stream on, event by event; each has the bounds of a document.
+    """Forward an event stream event by event, each with the limits of a document.
 
-    Comments count, and are left out; so is a second empty line after another.
+    Comments count, and are left out; so are repeated empty lines.
     """
     size = tokens = events = count = 0
     event: list[bytes] = []
@@ -292,7 +291,7 @@ async def _frame_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             event = []
             continue
         size += len(line)
-        # a line costs something too
+        # lines have a cost too
         tokens += 1 + count_tokens(line)
         if size > MAX_DOCUMENT:
             raise _too_large("bytes of one event", MAX_DOCUMENT)
@@ -309,11 +308,11 @@ def _join_event(lines: list[bytes]) -> bytes:
 
 
 async def _split_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The lines of a stream, each byte looked at once; what stands after the last end is one too.
+    """Yield the lines of a stream, reading each byte once; the unterminated rest is one too.
 
-    A line may be ``MAX_DOCUMENT`` bytes long.
+    A line may have ``MAX_DOCUMENT`` bytes.
     """
-    #: of a line whose end has not come
+    #: Parts of a line whose end has not arrived.
     begun = bytearray()
     after_cr = False
     async for piece in pieces:

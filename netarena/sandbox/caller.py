@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-#: connections of this network namespace, and the words of a row after its number (proc(5))
+#: Connections of this network namespace, and the fields of a row after its number (proc(5)).
 _TABLE = Path("/proc/net/tcp")
 _USER, _INODE = 6, 8
 #: linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h
@@ -24,7 +24,7 @@ _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _ANY = 0xFFFF_FFFF
 _HEAD_BYTES, _USER_AT = 16, 64
 _LISTENING = 10
-#: which the kernel takes no time for
+#: The kernel answers these at once.
 _ANSWER_S = 1.0
 _ANSWER_BYTES = 8192
 
@@ -33,16 +33,16 @@ _End: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True)
 class Caller:
-    """``user`` where it is given, else ``process``."""
+    """The owner of connections: ``user`` if given, otherwise ``process`` with its descendants."""
 
     process: int
     user: int | None = None
 
     def made(self, connection: socket.socket) -> bool:
-        """Whether an accepted connection over IPv4 is this caller's, which must still hold it."""
+        """Return whether this caller owns an accepted IPv4 connection and still has it open."""
         try:
             near, far = connection.getsockname(), connection.getpeername()
-        except OSError:  # it has gone
+        except OSError:  # the connection has ended
             return False
         if (found := _find(far, near)) is None:
             return False
@@ -55,7 +55,7 @@ class Caller:
 
 
 def descendants(process: int) -> tuple[list[int], int]:
-    """All processes below one, and the number of its threads and theirs."""
+    """Return all descendants of a process, and the number of its and their threads."""
     found: list[int] = []
     tasks = 0
     waiting = [process]
@@ -83,13 +83,16 @@ def _descriptors(process: int) -> Iterator[str]:
 
 
 def _find(local: _End, remote: _End) -> tuple[int, int] | None:
-    """Whose socket has these ends, and its inode; None where no process holds one."""
+    """Return owner and inode of the socket with these ends; None if no process has it."""
     return _ask_kernel(local, remote) or _read_table(local, remote)
 
 
 def _ask_kernel(local: _End, remote: _End) -> tuple[int, int] | None:
-    """By sock_diag(7), in microseconds; None also where the kernel does not answer such questions:
-    it says the same of a socket that is not there."""
+    """Ask sock_diag(7), in microseconds.
+
+    Return None also if the kernel does not support such queries: it gives the same answer for a
+    missing socket.
+    """
     ends = struct.pack("!HH4s12x4s12x", local[1], remote[1], *map(_packed, (local, remote)))
     body = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, _ANY) + ends
     body += struct.pack("=III", 0, _ANY, _ANY)  # of any interface, whatever its cookie
@@ -105,12 +108,12 @@ def _ask_kernel(local: _End, remote: _End) -> tuple[int, int] | None:
         return None
     _, state, found = struct.unpack_from("=BBxx36s", answer, _HEAD_BYTES)
     user, inode = struct.unpack_from("=II", answer, _HEAD_BYTES + _USER_AT)
-    # in the place of one that has gone it names who listens at its port
+    # for a closed connection the kernel names the listener on its port instead
     return (user, inode) if state != _LISTENING and found == ends and inode else None
 
 
 def _read_table(local: _End, remote: _End) -> tuple[int, int] | None:
-    """By proc(5), for which the kernel goes through all that it has: some milliseconds."""
+    """Read proc(5), for which the kernel scans all sockets: some milliseconds."""
     table = _TABLE.read_bytes()
     begin = table.find(f" {_written(local)} {_written(remote)} ".encode())
     if begin < 0:
@@ -125,5 +128,5 @@ def _packed(end: _End) -> bytes:
 
 
 def _written(end: _End) -> str:
-    """An address as the table has it: a word in the machine's order."""
+    """Return an address in the table's format: a word in the machine's byte order."""
     return f"{int.from_bytes(_packed(end), sys.byteorder):08X}:{end[1]:04X}"

@@ -50,28 +50,28 @@ from netarena.sandbox.shell import Limits, Result, Room
 
 __all__ = ["LIMITS", "MAX_CONNECTIONS", "Cell", "Keep", "Standing", "Walls", "examine", "lacking"]
 
-#: what keeps a command from everything else
+#: The mechanism that isolates commands.
 Walls: TypeAlias = Literal["namespaces", "landlock"]
-#: has what listens at a command's address hear this caller, for as long as it is entered
+#: Context manager during which the server at a command's address accepts this caller.
 Admit: TypeAlias = Callable[[Caller], AbstractAsyncContextManager[None]]
 
-#: of one command; programs in Go reserve address space and have threads
+#: Limits of one command; Go programs reserve address space and use threads.
 LIMITS = Limits(memory_bytes=512 << 20, address_bytes=4 << 30, processes=256)
-#: where a command in namespaces of its own finds what it is given, and the kept folder
+#: Where a command in its own namespaces finds its files, and the cache folder.
 _PLACES = {"{files}": "/tmp", "{kept}": "/keep"}  # noqa: S108 -- the sandbox's own
-#: at a time; one more is closed at once
+#: Concurrent connections; further ones are closed at once.
 MAX_CONNECTIONS = 32
-#: for what this machine lacks
+#: Remedy for what this machine lacks.
 REMEDY = (
     "apt-get install bubblewrap; in a container, docker run --privileged, or with fewer rights "
     "--security-opt seccomp=unconfined --security-opt systempaths=unconfined "
     "--security-opt apparmor=unconfined"
 )
 
-_MODULE = "netarena.sandbox.cell"  # also when it is run as the program
+_MODULE = "netarena.sandbox.cell"  # also when run as a program
 _START_S = 60.0  # interpreter and imports
 _STOP_S = 10.0
-#: beside a command's own time: the sandbox around it, on a busy machine
+#: In addition to a command's own time: the sandbox around it, on a busy machine.
 _GRACE_S = 90.0
 _CHUNK_BYTES = 1 << 16
 _MOST_BYTES = 16 << 20  # of one request, and of one answer
@@ -80,18 +80,21 @@ _FOLDER = "keep"  # of the cell's own folder: where each command's memory is mou
 
 @dataclass(frozen=True)
 class Standing:
-    """What this machine is to a cell: why no command can be run, or, where one can, what protects
-    it less than namespaces would; both are words, empty if there is nothing to say."""
+    """What a cell can use on this machine.
+
+    The reason why no command can run, or what is weaker than namespaces. Empty texts mean that
+    there is nothing to report.
+    """
 
     lacking: str = ""
     reduced: str = ""
 
 
 class Cell(Forking):
-    """Runs commands; ``start`` and ``close``, or an async context manager.
+    """Runs commands; use ``start`` and ``close``, or an async context manager.
 
-    ``programs`` (name -> path, or the text of a script) are found before those of the system.
-    ``walls`` are the machine's best if not given.
+    ``programs`` (name -> path, or the text of a script) take precedence over the system's.
+    ``walls`` defaults to the best that the machine offers.
     """
 
     def __init__(
@@ -113,14 +116,14 @@ class Cell(Forking):
         self._commands = 0
         self._users: set[int] = set()
         self._asking: set[asyncio.StreamWriter] = set()
-        #: what keeps commands apart, once it is started
+        #: The mechanism that isolates commands, once the cell has started.
         self.walls: Walls | None = None
         self._unapart = ""
-        #: processor time of all commands, and of what was around them
+        #: CPU time of all commands and the processes around them.
         self.cpu_s = 0.0
 
     async def start(self) -> None:
-        """Start the warm process; ``run`` does it too, also when it has died.
+        """Start the warm process. ``run`` also does this, and after the process has died.
 
         Raises EnvironmentFailed with what this machine lacks.
         """
@@ -130,7 +133,7 @@ class Cell(Forking):
                     await finish(asyncio.to_thread(self._settle))
                 said = await self._start_process()
             except BaseException:
-                # whoever could not enter the cell does not leave it either
+                # also if the cell could not be entered
                 if self._forker.pid is None:
                     self._clear()
                 raise
@@ -149,12 +152,12 @@ class Cell(Forking):
     ) -> Result:
         """Run ``command`` with bash and ``files`` (name -> content) in its scratch directory.
 
-        ``address`` is an IPv4 address of loopback and a port: the same inside and outside. With
-        ``keep`` the command may write a folder which holds what the last one left there. In
-        ``environment`` ``{files}`` and ``{kept}`` stand for where these are. ``admit`` is entered
-        with who makes the command's connections, before it begins, and left when it has ended.
-        Every process of the command is dead on return. Raises EnvironmentFailed when none could be
-        run, proven ours where the walls around it could not be built.
+        ``address`` is an IPv4 loopback address and a port, the same inside and outside. With
+        ``keep`` the command may write a folder with the content that the previous command left. In
+        ``environment``, ``{files}`` and ``{kept}`` stand for the two folders. ``admit`` is entered
+        before the command with the caller of its connections, and left when it has ended. Every
+        process of the command is dead on return. Raises EnvironmentFailed if no command could run;
+        it is marked as proven if the sandbox could not be set up.
         """
         await self.start()
         assert self._home is not None
@@ -185,7 +188,7 @@ class Cell(Forking):
         return Result(**answer["result"])
 
     async def close(self) -> None:
-        """End the warm process, and every command with it."""
+        """End the warm process and all running commands."""
         for writer in self._asking:
             writer.close()
         async with self._starting:
@@ -194,7 +197,7 @@ class Cell(Forking):
 
     @property
     def reduced(self) -> str:
-        """What protects commands less than namespaces would, in words; empty with namespaces."""
+        """Return which protections are weaker than namespaces; empty with namespaces."""
         return f"{self._unapart}: {confinement.reduced()}" if self.walls == "landlock" else ""
 
     async def _start_process(self) -> dict[str, Any]:
@@ -204,7 +207,7 @@ class Cell(Forking):
             raise EnvironmentFailed(f"{failed}; {REMEDY}", proven_ours=True) from None
 
     def _settle(self) -> None:
-        """Have a folder of its own, which is prepared; blocks."""
+        """Create the cell's own folder; blocks."""
         self._home = OwnFolder("netarena-cell-")
         self._programs = _furnish(self._home.path, self._wanted)
 
@@ -216,9 +219,9 @@ class Cell(Forking):
     async def _ask(
         self, request: Mapping[str, Any], within_s: float, admit: Admit
     ) -> dict[str, Any]:
-        """An answer, in time. That the socket closes ends the command, whatever the reason."""
+        """Return an answer within the time limit. Closing the socket ends the command."""
         talk = await self._forker.talk(_MOST_BYTES)
-        talk.end.cancel()  # the socket's is told as well
+        talk.end.cancel()  # the socket's exception is reported too
         reader, writer = talk.reader, talk.writer
         self._asking.add(writer)
         try:
@@ -240,7 +243,7 @@ class Cell(Forking):
         return answer
 
     def _take_user(self) -> int:
-        """A user that no command has, nor had lately; 0 where commands have the service's."""
+        """Return a user that no command has or recently had; 0 if commands use the service's."""
         if os.geteuid():
             return 0
         users = confinement.USERS
@@ -251,7 +254,7 @@ class Cell(Forking):
 
 
 def examine() -> Standing:
-    """What this machine is to a cell. Takes half a second."""
+    """Report what a cell can use on this machine. Takes half a second."""
     if closed := _closed(Path(tempfile.gettempdir())):
         return Standing(closed)
     try:
@@ -262,14 +265,14 @@ def examine() -> Standing:
 
 
 def lacking() -> str:
-    """Why this machine can run no command, in one line; empty when it can."""
+    """Return why this machine can run no command, in one line; empty if it can."""
     return examine().lacking
 
 
 def _furnish(home: Path, programs: Mapping[str, Path | str]) -> dict[str, str]:
-    """Prepare the cell's own folder; where the programs can be read by a command's user.
+    """Prepare the cell's folder. Return where a command's user can read the programs.
 
-    Raises EnvironmentFailed where no command's user could get to it.
+    Raises EnvironmentFailed if a command's user could not reach it.
     """
     home.chmod(0o755)
     if closed := _closed(home.parent):
@@ -282,14 +285,14 @@ def _furnish(home: Path, programs: Mapping[str, Path | str]) -> dict[str, str]:
 
 
 def _closed(folder: Path) -> str:
-    """Why commands of other users do not get into ``folder``; empty if they do, or run as its."""
+    """Return why commands of other users cannot enter ``folder``; empty if they can."""
     if os.geteuid() or _may_be_entered((folder, *folder.parents)):
         return ""
     return f"{folder} is closed to other users, as whom commands run: set TMPDIR to one that is not"
 
 
 def _may_be_entered(folders: Iterable[Path]) -> bool:
-    """Whether every user may go through them all."""
+    """Return whether every user may enter all of the folders."""
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
 
 
@@ -300,7 +303,7 @@ def _write(script: str, path: Path) -> Path:
 
 
 def _readable(program: Path, copy: Path) -> Path:
-    """The program, or a copy of it where only the service's user may read it."""
+    """Return the program, or a copy if only the service's user may read it."""
     program = program.resolve()
     everybody = stat.S_IROTH | stat.S_IXOTH
     open_to_all = program.stat().st_mode & everybody == everybody
@@ -315,7 +318,7 @@ def _readable(program: Path, copy: Path) -> Path:
 
 
 class _Commands(Forks):
-    """A relay for each command."""
+    """Forks a relay for each command."""
 
     def __init__(self, control: socket.socket, walls: Walls) -> None:
         super().__init__(control)
@@ -328,12 +331,12 @@ class _Commands(Forks):
         if self._walls == "namespaces":
             super().leave()
             return
-        for pid in self._begun:  # each ends its command, as nobody waits for it
+        for pid in self._begun:  # this ends the commands, since nobody waits for them
             os.waitpid(pid, 0)
 
 
 def _work(asked: socket.socket, walls: Walls) -> None:
-    """Of a new child: have one command run, carry its connections, and answer."""
+    """In a new child: run one command, relay its connections, and send the answer."""
     answer: dict[str, Any]
     try:
         if walls == "namespaces":
@@ -352,7 +355,7 @@ def _work(asked: socket.socket, walls: Walls) -> None:
 
 
 def _confined(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
-    """The answer of a command that is run without namespaces, whose child this process is."""
+    """Run a command without namespaces as a child of this process and return the answer."""
     keep = request["keep"] and Keep.unpack(request["keep"])
     task = confinement.Task(
         command=request["command"],
@@ -383,7 +386,7 @@ def _answer(result: Result, keep: Keep | None, kept: dict[str, bytes] | None) ->
 
 
 def _relayed(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
-    """The answer of the process that runs the command; what it connects to is carried."""
+    """Relay connections of the process that runs the command; return its answer."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if not child:
@@ -391,8 +394,8 @@ def _relayed(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
         asked.close()
         _live_apart(request, theirs)
     theirs.close()
-    # nothing of root's is needed to carry bytes
-    if user := request["user"]:  # one of its own, by which it is known
+    # relaying needs no privileges
+    if user := request["user"]:  # a user of its own identifies it
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
@@ -405,7 +408,7 @@ def _relayed(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
     else:
         while more := ours.recv(_CHUNK_BYTES):
             said += more
-    ours.close()  # at which it ends, if it has not
+    ours.close()  # the process ends with its socket, if it still runs
     os.waitpid(child, 0)
     answer: dict[str, Any] = json.loads(said or b'{"failed": "it ended without a word"}')
     return answer
@@ -417,7 +420,7 @@ async def _carry(
     answering: socket.socket,
     asked: socket.socket,
 ) -> bytes:
-    """Carry connections until an answer is there, or nobody waits for one."""
+    """Relay connections until the answer arrives or the caller is gone."""
     relay = Relay(address, MAX_CONNECTIONS)
     await relay.start(listening)
     answer = asyncio.create_task(_read_all(answering))
@@ -439,7 +442,7 @@ async def _read_all(end: socket.socket) -> bytes:
 
 
 def _live_apart(request: dict[str, Any], telling: socket.socket) -> NoReturn:
-    """Of a new child: run the command in new namespaces, as process 1 of them."""
+    """In a new child: run the command in new namespaces, as process 1."""
     try:
         inner = namespace.isolate()
         if inner > 0:
@@ -470,7 +473,7 @@ def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
     except (namespace.Unavailable, OSError) as error:
         raise EnvironmentFailed(f"no cell: {error}", proven_ours=True) from None
     waited_for = select.poll()
-    waited_for.register(telling, 0)  # a hang-up is told unasked
+    waited_for.register(telling, 0)  # poll reports a hang-up in any case
 
     def unwanted(_: int) -> str:
         return "nobody waits for it" if waited_for.poll(0) else ""
@@ -496,7 +499,7 @@ def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
 
 
 async def _try() -> Standing:
-    """Run a command that does nothing, within the best walls."""
+    """Run an empty command with the best available isolation."""
     try:
         async with Cell() as cell:
             result = await cell.run("true", address=("127.0.0.1", 9))
@@ -508,12 +511,12 @@ async def _try() -> Standing:
 
 
 def _unapart() -> str:
-    """Why no command can be run in namespaces of its own, in words; empty when one can."""
+    """Return why no command can run in its own namespaces; empty if one can."""
     return namespace.lacking() or shell.available()
 
 
 def main() -> None:
-    """See the module's description."""
+    """Run the program (see the module's docstring)."""
     if len(sys.argv) == 1:
         sys.stdout.write(json.dumps(asdict(asyncio.run(_try()))))
         return

@@ -38,34 +38,34 @@ __all__ = ["Child", "Forker", "Forking", "module_path", "program", "surroundings
 _log = logging.getLogger(__name__)
 
 _PACKET_BYTES = 1 << 16
-#: between attempts to tell a process that has hundreds of packets unread: it is busy forking
+#: Pause between attempts to send to a process with hundreds of unread packets: it is forking.
 _BUSY_S = 0.001
 
-#: the command line that starts a program, from the number of its end of the control socket
+#: The command line that starts a program, given the number of its end of the control socket.
 Line = Callable[[str], Sequence[str]]
 
 
-#: folders of the interpreter's own modules
+#: Folders of the interpreter's own modules.
 _STANDARD = frozenset(map(sysconfig.get_path, ("stdlib", "platstdlib")))
 
 
 def program(module: str, *arguments: str) -> list[str]:
-    """The line that starts a module as a program of ours.
+    """Return the command line that starts a module as a helper program.
 
-    Files of the folder that it is started in are none of its modules.
+    Files in the current folder are not importable as its modules.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def module_path() -> str:
-    """PYTHONPATH of a program of ours, which finds what this process finds.
+    """Return PYTHONPATH for helper programs, so that they find the same modules as this process.
 
-    The interpreter's own modules come first, and last what lies in the current folder, which is
-    there by ``python -m``: a user's token.py is not the standard library's.
+    The interpreter's own modules come first, and the current folder (present with ``python -m``)
+    last: a user's token.py must not replace the standard library's.
     """
     folders = [folder for folder in dict.fromkeys(sys.path) if folder]
     here = ""
-    with contextlib.suppress(OSError):  # it may be gone
+    with contextlib.suppress(OSError):  # the folder may have been deleted
         here = os.getcwd()  # noqa: PTH109 -- sys.path holds texts
     return os.pathsep.join(sorted(folders, key=lambda one: (not _is_standard(one), one == here)))
 
@@ -77,20 +77,20 @@ def _is_standard(folder: str) -> bool:
 
 
 def surroundings() -> dict[str, str]:
-    """The environment of a program of ours: where programs and modules are, no secret."""
+    """Return the environment of helper programs: search paths, no secrets."""
     return {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONPATH": module_path(),
         "LC_ALL": "C.UTF-8",
-        # where /tmp cannot be written to, as in a container with a read-only root
+        # if /tmp is not writable, as in a container with a read-only root
         **{name: os.environ[name] for name in ("TMPDIR",) if name in os.environ},
     }
 
 
 def try_out(line: Sequence[str], within_s: float) -> str:
-    """What a program of ours says of this machine on standard output.
+    """Return what a helper program prints about this machine.
 
-    Raises EnvironmentFailed with its last words when it breaks.
+    Raises EnvironmentFailed with its last output if it fails.
     """
     try:
         done = subprocess.run(
@@ -109,10 +109,10 @@ def try_out(line: Sequence[str], within_s: float) -> str:
 
 
 class Child:
-    """One life of a process; it begins at once, which blocks for the few milliseconds of a fork.
+    """One run of a helper process. Creating it starts the process, which blocks for a fork.
 
-    ``control`` is our end of its socket, not blocking; ``kind`` is the socket's. ``fed`` is what
-    it reads from standard input. Raises EnvironmentFailed where no process can be had.
+    ``control`` is this end of its socket, non-blocking; ``kind`` is the socket's kind. ``fed`` is
+    its standard input. Raises EnvironmentFailed if no process can be started.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Child:
                         env=surroundings() if environment is None else environment,
                         cwd="/",
                         pass_fds=(theirs.fileno(),),
-                        start_new_session=True,  # Ctrl-C on the service's terminal is its own
+                        start_new_session=True,  # Ctrl-C on the terminal must not reach it
                     )
             except OSError as error:
                 raise EnvironmentFailed(f"no process of ours: {error}", proven_ours=True) from None
@@ -153,7 +153,7 @@ class Child:
         self._process.kill()
 
     async def stop(self, within_s: float) -> int:
-        """Close the control socket, at which the process ends; kill it if it does not in time.
+        """Close the control socket, which ends the process; kill it if it does not end in time.
 
         Returns its exit status.
         """
@@ -165,14 +165,13 @@ class Child:
             return await asyncio.to_thread(self._process.wait)
 
 
-#: what is told of the end of a begun process: the report, or None where the forker ended first
+#: Report on the end of a forked process, or None if the forker ended first.
 End = asyncio.Future[dict[str, Any] | None]
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A process that was forked: its number, our end of the socket on which it speaks, which is the
-    caller's to close, and its end to come."""
+    """A forked process: its number, this end of its socket (the caller closes it), and its end."""
 
     number: int
     connection: socket.socket
@@ -181,7 +180,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Talk:
-    """The same of one that speaks in lines; the writer is the caller's to close."""
+    """A forked process that speaks in lines; the caller closes the writer."""
 
     number: int
     end: End
@@ -190,10 +189,10 @@ class Talk:
 
 
 class Forker:
-    """A process that forks others, of which there is one life at a time.
+    """A process that forks others; at most one runs at a time.
 
-    ``failing`` begins the words of EnvironmentFailed where it cannot be started: what is missed
-    then. ``feed`` gives, for each life, what the program reads from standard input.
+    ``failing`` starts the message of EnvironmentFailed if it cannot be started. ``feed`` returns
+    the standard input of each run.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -214,7 +213,7 @@ class Forker:
         self._feed = feed
         self._starting = asyncio.Lock()
         self._child: Child | None = None
-        #: whether the child's socket is open, and whether it has said that it is ready
+        #: Whether the child's socket is open, and whether the child has reported that it is ready.
         self._alive = self._up = False
         self._said: asyncio.Future[dict[str, Any]] | None = None
         self._ends: dict[int, End] = {}
@@ -222,13 +221,13 @@ class Forker:
 
     @property
     def pid(self) -> int | None:
-        """The process, while it lives."""
+        """Number of the process while it runs."""
         return self._child.pid if self._child is not None and self._alive else None
 
     async def start(self) -> dict[str, Any]:
-        """Start the process if it does not live; what it said when it was ready.
+        """Start the process if it does not run; return its ready message.
 
-        Raises EnvironmentFailed with the reason when it does not get ready, and what ``feed``
+        Raises EnvironmentFailed with the reason if it does not become ready, and what ``feed``
         raises.
         """
         async with self._starting:
@@ -241,10 +240,10 @@ class Forker:
             return self._said.result()
 
     async def begin(self) -> Begun:
-        """Have a process forked.
+        """Fork a process.
 
-        Who does not wait for the end cancels it. Raises what ``start`` raises, and
-        EnvironmentFailed where nothing was begun: the next try starts anew what has ended.
+        A caller that does not wait for the end cancels it. Raises what ``start`` raises, and
+        EnvironmentFailed if nothing was forked; the next call restarts the forker.
         """
         await self.start()
         try:
@@ -267,7 +266,7 @@ class Forker:
         return Begun(number, ours, end)
 
     async def talk(self, most_bytes: int) -> Talk:
-        """As ``begin``, for one that speaks in lines of at most ``most_bytes``."""
+        """Like ``begin``, for a process that speaks in lines of at most ``most_bytes``."""
         begun = await self.begin()
         try:
             lines = await asyncio.open_unix_connection(sock=begun.connection, limit=most_bytes)
@@ -285,20 +284,20 @@ class Forker:
                 await asyncio.sleep(_BUSY_S)
             except OSError as error:
                 if isinstance(error, ConnectionError):
-                    self._lose()  # all that it forked has ended with it
+                    self._lose()  # all its forked processes have ended with it
                 raise self._failed(f"nothing was begun: {error}") from None
             else:
                 return
         raise self._failed("nothing was begun: its process has ended")
 
     def kill(self, number: int) -> None:
-        """Have a begun process killed, if it still lives; its end tells when it is gone."""
+        """Kill a forked process if it still runs; its end reports when it is gone."""
         if number in self._ends:
             with contextlib.suppress(OSError):
                 self._send({"kill": number})
 
     async def close(self) -> None:
-        """End the process, and with it all that were begun. It may be started again."""
+        """End the process and all its forked processes. It may be started again."""
         async with self._starting:
             await self._stop()
 
@@ -352,7 +351,7 @@ class Forker:
             self._said.set_result(message)
 
     def _lose(self) -> None:
-        """The process is gone, or told to go: what it forked has ended with it."""
+        """Handle the end of the process: its forked processes have ended with it."""
         if self._child is None or not self._alive:
             return
         self._alive = False
@@ -366,7 +365,7 @@ class Forker:
 
     async def _stop(self) -> int:
         if self._child is not None and self._alive and not self._up:
-            self._child.kill()  # it is loading, and listens to nobody
+            self._child.kill()  # it is still loading and reads nothing
         self._lose()
         child, self._child = self._child, None
         self._up = False
@@ -374,25 +373,25 @@ class Forker:
 
 
 class Forking:
-    """Something that a ``Forker`` does; ``start`` and ``close``, or an async context manager."""
+    """Base of users of a ``Forker``: ``start`` and ``close``, or an async context manager."""
 
     def __init__(self, forker: Forker) -> None:
         self._forker = forker
 
     @property
     def pid(self) -> int | None:
-        """The warm process, while it lives."""
+        """Number of the warm process while it runs."""
         return self._forker.pid
 
     async def start(self) -> None:
-        """Start the warm process; whatever needs it does so too, also when it has died.
+        """Start the warm process. Other methods also do this when needed, and after it has died.
 
         Raises EnvironmentFailed with what this machine lacks.
         """
         await self._forker.start()
 
     async def close(self) -> None:
-        """End the warm process, and all that it forked."""
+        """End the warm process and all its forked processes."""
         await self._forker.close()
 
     async def __aenter__(self) -> Self:

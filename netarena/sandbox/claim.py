@@ -16,9 +16,9 @@ from netarena.model import JsonValue
 
 __all__ = ["MAX_DEPTH", "MAX_DIGITS", "ClaimRefused", "TooLarge", "read_json"]
 
-#: deeper values would exhaust the stack of whoever walks them
+#: Deeper values would exhaust the stack of code that traverses them.
 MAX_DEPTH = 64
-#: longer integers overflow a float, and cost quadratic time to print
+#: Longer integers overflow a float and take quadratic time to print.
 MAX_DIGITS = 300
 
 # Integers out of bounds have such a run of digits; only texts that do pay for a call for each.
@@ -27,25 +27,25 @@ _LONG_RUN = b"0" * (MAX_DIGITS + 1)
 
 
 class ClaimRefused(ValueError):
-    """Not plain JSON within bounds; the text, in one line, says why."""
+    """Not plain JSON within limits; the text says why, in one line."""
 
 
 class TooLarge(ClaimRefused):
-    """It may be plain JSON, of more values or text than were allowed."""
+    """Possibly plain JSON, with more values or text than allowed."""
 
 
 def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> JsonValue:
-    """Parse JSON whose every string is valid Unicode and every number finite.
+    """Parse JSON in which every string is valid Unicode and every number finite.
 
-    ``max_values`` bounds the number of values, names of members included, by a count of
-    separators, before anything is built: a few megabytes of brackets would become hundreds.
-    ``max_bytes`` bounds the characters times their width in memory, that of the widest: one
-    beyond the basic plane makes four bytes of every other in its string.
+    ``max_values`` limits the number of values, including names of members, by counting separators
+    before anything is built: a few megabytes of brackets would become hundreds. ``max_bytes``
+    limits the characters times their width in memory, that of the widest: one character beyond the
+    basic plane makes every character of its string take four bytes.
 
-    No other thread runs while C code decodes and parses, so the caller's bounds on bytes and on
-    values are bounds on how long the event loop stands still as well (some 35 ms for each MiB).
-    Functions of ours that json calls for each number would let other threads in, but one of
-    those that reads sockets in small pieces waits at each piece, and longer altogether.
+    No other thread runs while C code decodes and parses. The caller's limits on bytes and values
+    therefore also limit how long the event loop stands still (about 35 ms per MiB). Python
+    callbacks for each number would let other threads run, but a thread that reads sockets in
+    small pieces waits at each piece, longer in total.
     Raises ClaimRefused.
     """
     values = sum(map(text.count, (b",", b":", b"[", b"{"))) + 1
@@ -60,7 +60,7 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
             parse_int=_integer if _LONG_RUN in text.translate(_ALIKE) else None,
             parse_constant=_refuse_constant,
         )
-        # only an escape can bring half a surrogate pair
+        # only an escape can produce a lone surrogate
         _check(value, halves=b"\\u" in text)
     except ClaimRefused:
         raise
@@ -74,8 +74,8 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
 
 
 def _size(characters: str, text: bytes | bytearray) -> int:
-    """Bytes of memory that the strings of a text may take, as one string."""
-    if b"\\ud" in text or b"\\uD" in text:  # halves of what takes four
+    """Return the memory that the strings of a text may take, as one string."""
+    if b"\\ud" in text or b"\\uD" in text:  # halves of characters that take four bytes
         escaped = 4
     else:
         escaped = 2 if text.count(b"\\u") > text.count(b"\\u00") else 1
@@ -93,7 +93,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _check(value: object, *, halves: bool) -> None:
-    """Refuse infinity, what is too deep and, where ``halves`` may be, half characters.
+    """Refuse infinity, excessive depth and, if ``halves``, lone surrogates.
 
     Level by level, not recursively. Raises ClaimRefused or UnicodeEncodeError.
     """
@@ -102,7 +102,7 @@ def _check(value: object, *, halves: bool) -> None:
     while level:
         below: list[Any] = []
         for member in level:
-            kind = type(member)  # faster to ask than isinstance, and all that json makes
+            kind = type(member)  # faster than isinstance, and json makes no other types
             if kind is str:
                 if halves and not member.isascii():
                     member.encode("utf-8")
@@ -116,6 +116,6 @@ def _check(value: object, *, halves: bool) -> None:
                 else:
                     below += member.values()
                     if halves:
-                        below += member  # its names
+                        below += member  # names of members
         level = below
         depth += 1

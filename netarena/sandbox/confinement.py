@@ -46,16 +46,16 @@ from netarena.sandbox.shell import Clock, Kept, Limits, Result
 
 __all__ = ["USERS", "Task", "lacking", "reduced", "run"]
 
-#: users of commands, one at a time each: numbers that systemd's list leaves unused
+#: Users of commands, one at a time each: numbers that systemd's list leaves unused.
 USERS = range(60_940, 61_180)
 
-#: refused beside the shell's: what reaches other processes, other files and the machine's network
+#: Refused in addition to the shell's: calls that reach other processes, files and the network.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     "bind": (49, 200),
     "listen": (50, 201),
     "accept": (43, 202),
     "accept4": (288, 242),
-    # of other processes of the same user
+    # on other processes of the same user
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
     "sched_setparam": (142, 118),
@@ -67,11 +67,11 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "process_madvise": (440, 440),
     "process_mrelease": (448, 448),
     "pidfd_getfd": (438, 438),
-    # what files others open
+    # on open files of others
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "fanotify_init": (300, 262),
-    # of other files of the same user, which landlock does not know
+    # on other files of the same user, which landlock does not cover
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
     "removexattr": (197, 14),
@@ -79,10 +79,10 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "setxattrat": (463, 463),
     "removexattrat": (466, 466),
     "file_setattr": (469, 469),
-    # memory that no limit on a process counts, and that outlives it
+    # memory that no limit of a process counts and that outlives it
     "semget": (64, 190),
 }
-#: by path; kubectl changes the mode of what it caches and takes a refusal for a failure
+#: By path; kubectl changes modes in its cache and treats a refusal as a failure.
 PRETENDED: dict[str, tuple[int | None, int | None]] = {
     **shell.PRETENDED,
     "chmod": (90, None),
@@ -98,7 +98,7 @@ PRETENDED: dict[str, tuple[int | None, int | None]] = {
 }
 _TCP = 6
 _STREAMS = tuple(1 | flags for flags in (0, 0x800, 0x80000, 0x80800))
-_MSG_FASTOPEN = 0x20000000  # connects where landlock does not look
+_MSG_FASTOPEN = 0x20000000  # connects without landlock seeing it
 GUARDED: dict[str, Guard] = {
     **shell.GUARDED,
     "socket": Guard((41, 198), 0, values=(2, 10), also=((1, _STREAMS), (2, (0, _TCP)))),
@@ -107,7 +107,7 @@ GUARDED: dict[str, Guard] = {
     "sendmmsg": Guard((307, 269), 3, forbidden=_MSG_FASTOPEN),
     "prlimit64": Guard((302, 261), 0),  # of the process itself
 }
-#: where landlock cannot keep a command's signals from the service, whose user it is
+#: Refused if landlock cannot keep a command's signals from the service with the same user.
 SIGNALS: dict[str, tuple[int | None, int | None]] = {
     "kill": (62, 129),
     "tkill": (200, 130),
@@ -115,7 +115,7 @@ SIGNALS: dict[str, tuple[int | None, int | None]] = {
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
 }
-_SIGURG = 23  # ignored unless asked for; Go's threads wake each other by it
+_SIGURG = 23  # ignored by default; Go's threads use it to wake each other
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 _FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
 GUARDED_SIGNALS: dict[str, Guard] = {
@@ -126,10 +126,10 @@ GUARDED_SIGNALS: dict[str, Guard] = {
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PR_SET_CHILD_SUBREAPER = 36
-_MOST_DEPTH = 64  # of folders: what is deeper takes long to look at, and to remove
-#: of looks at the files that are open and have no name: they take longer than the others
+_MOST_DEPTH = 64  # depth of folders: deeper ones take long to read and remove
+#: Interval of checks for open files without a name, which take longer than other checks.
 _SELDOM = 5
-#: the scratch directory's name in the shell's sandbox, which agents write by habit
+#: Name of the scratch directory in the shell sandbox, which agents write by habit.
 _HABIT = re.compile(r"(?<![\w./-])/tmp(?![\w.-])")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -137,16 +137,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Task:
-    """What one command is given.
+    """Inputs of one command.
 
-    ``{scratch}``, ``{files}`` and ``{kept}`` in values of ``environment`` stand for the folders:
-    the writable one, that of ``files``, and the one that is kept. ``user`` is None for the
-    service's own.
+    ``{scratch}``, ``{files}`` and ``{kept}`` in values of ``environment`` stand for the writable
+    folder, that of ``files``, and the cache folder. ``user`` is None for the service's own.
     """
 
     command: str
     port: int
-    folder: Path  # to be made here, and removed
+    folder: Path  # created and removed here
     user: int | None
     files: Mapping[str, str]
     programs: Mapping[str, Path]
@@ -156,7 +155,7 @@ class Task:
 
 
 def lacking() -> str:
-    """Why no command can be confined here, in words; empty when one can."""
+    """Return why no command can be confined here; empty if one can."""
     if not protection.landlock_version():
         return "this kernel has no landlock, or has it switched off"
     try:
@@ -173,7 +172,7 @@ def lacking() -> str:
 
 
 def reduced() -> str:
-    """What protects a command here, and what is missing beside namespaces, in one line."""
+    """Return which protections apply here and what is missing without namespaces, in one line."""
     version = protection.landlock_version()
     user = "the service's user" if os.geteuid() else "a user of their own"
     words = f"commands run under landlock {version}, seccomp, limits and {user}; "
@@ -190,11 +189,12 @@ def reduced() -> str:
 def run(task: Task, asked: socket.socket) -> tuple[Result, dict[str, bytes] | None]:
     """Run the command with bash (``syntax``).
 
-    Return its result and, where the task has a kept folder, the files in it.
+    Return its result and, if the task has a cache folder, the files in it.
 
     Ends the command when the other side of ``asked`` is closed. Every process of the command is
-    dead on return. For a process of its own: it is changed for good. Raises EnvironmentFailed,
-    proven ours while the walls are built: nothing of the command has run then.
+    dead on return. Call it only in a process of its own, which it changes permanently. Raises
+    EnvironmentFailed, marked as proven while the sandbox is set up: nothing of the command has
+    run then.
     """
     confinement = _Confinement(task, asked)
     text = confinement.text()
@@ -220,13 +220,13 @@ class _Confinement:
         self._files = task.folder / "files"
         self._programs = task.folder / "programs"
         self._keep = task.folder / "kept"
-        #: whether the command was let run: what fails from then on may be its doing
+        #: Whether the command was started: later failures may be its doing.
         self.began = False
 
     def run(self) -> tuple[Result, dict[str, bytes] | None]:
         if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise Unprotected("orphans cannot be adopted")
-        # bounds this process's own signals to what it starts, so that it can send one to all
+        # limits this process's own signals to its descendants, so it can signal all of them
         self._bounded = protection.landlock_version() >= protection.SCOPES_SINCE
         if self._bounded:
             protection.restrict(protection.create_ruleset(scopes_only=True))
@@ -241,14 +241,14 @@ class _Confinement:
             status = self._end()
         self._kept.read(self._output)
         if stopped:
-            # what it was stopped for may be what it wrote into the kept folder
+            # the reason for stopping may be what it wrote into the cache folder
             return Result(self._kept.text(), None, timed_out, stopped), None
         kept = self._task.keep.collect(self._keep) if self._task.keep is not None else None
         code = os.waitstatus_to_exitcode(status)
         return Result(self._kept.text(), code if code >= 0 else 128 - code), kept
 
     def _furnish(self) -> None:
-        """Make the folders; from here on files are seen and made as the command's user."""
+        """Create the folders; from here on files are seen and made as the command's user."""
         self._task.folder.mkdir(mode=0o700)
         if (user := self._task.user) is not None:
             os.chown(self._task.folder, user, user)
@@ -301,16 +301,16 @@ class _Confinement:
 
     def _become_the_command(self, ruleset: int, output: int, telling: int) -> NoReturn:
         try:
-            _libc.setfsuid(os.geteuid())  # its own files below /proc are the service's
+            _libc.setfsuid(os.geteuid())  # its own files below /proc belong to the service
             os.setsid()
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)  # which Python ignores, or minds
+                signal.signal(number, signal.SIG_DFL)  # signals that Python ignores or handles
             null = os.open("/dev/null", os.O_RDONLY)
             for source, target in ((null, 0), (output, 1), (output, 2)):
                 os.dup2(source, target)
-            # sockets that came over a socket are inherited, the service's among them
+            # sockets received over a socket are inherited, including the service's
             for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- names are wanted
-                with contextlib.suppress(OSError):  # that of the listing itself
+                with contextlib.suppress(OSError):  # the listing's own descriptor
                     os.set_inheritable(int(descriptor), int(descriptor) < 3)
             os.chdir(self._scratch)
             os.umask(0o077)
@@ -319,7 +319,7 @@ class _Confinement:
                 os.nice(shell.NICENESS)
             user = self._task.user
             for name, which, most in shell.kernel_limits(self._task.limits):
-                # the service's user has other processes: those of the command are watched
+                # the service's user has other processes: only the command's are watched
                 if name != "nproc" or user is not None:
                     resource.setrlimit(which, (most, most))
             if user is not None:
@@ -334,7 +334,7 @@ class _Confinement:
         os._exit(1)
 
     def text(self) -> str:
-        """The command as bash gets it; each ``/tmp`` in it makes it longer."""
+        """Return the command as bash gets it; each replaced ``/tmp`` makes it longer."""
         return _HABIT.sub(lambda _: str(self._scratch), self._task.command)
 
     def _environment(self) -> dict[str, str]:
@@ -351,17 +351,17 @@ class _Confinement:
         }
 
     def _attend(self) -> tuple[str, bool]:
-        """Read and watch until it ends. Returns why it must be stopped, and whether by time."""
+        """Read and watch until the end; return why to stop the command, and whether by time."""
         clock = Clock(self._task.limits.wall_s, self._send)
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
         poll.register(self._output, select.POLLIN)
-        poll.register(self._asked, 0)  # a hang-up is told unasked
+        poll.register(self._asked, 0)  # poll reports a hang-up in any case
         looked, looks = 0.0, 0
         while True:
             events = dict(poll.poll(shell.TICK_S * 1000))
             if self._output in events and not self._kept.read(self._output):
-                poll.unregister(self._output)  # closed by all, and something still runs
+                poll.unregister(self._output)  # all have closed the output and something still runs
             if self._life in events:
                 return clock.over, bool(clock.over)
             if self._asked.fileno() in events:
@@ -375,12 +375,12 @@ class _Confinement:
                     return clock.over or reason, bool(clock.over)
 
     def _send(self, number: int) -> None:
-        """To the command's own group of processes."""
+        """Send a signal to the command's process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child, number)
 
     def _excess(self, *, seldom: bool) -> str:
-        """Which bound is passed that the kernel does not keep; empty if none."""
+        """Return which limit is exceeded that the kernel does not enforce; empty if none."""
         limits, keep = self._task.limits, self._task.keep
         if reason := self._kept.excess():
             return reason
@@ -392,7 +392,7 @@ class _Confinement:
             return reason
         bounds = [(self._scratch, shell.SCRATCH_BYTES, shell.MOST_FILES)]
         if keep is not None:
-            # twice what is kept, so that a full folder ends no command that adds to it
+            # twice the kept amount, so a full folder does not end a command that adds to it
             bounds.append((self._keep, 2 * keep.most_bytes, 2 * keep.most_files))
         for folder, most_bytes, most_files in bounds:
             if problem := _overfull(folder, most_bytes, most_files):
@@ -402,7 +402,7 @@ class _Confinement:
         return ""
 
     def _end(self) -> int:
-        """End all that the command started; the status of its first process."""
+        """End everything that the command started; return the status of its first process."""
         found = 0
         deadline = time.monotonic() + shell.END_S
         while True:
@@ -420,14 +420,14 @@ class _Confinement:
             time.sleep(0.001)
 
     def _kill_all(self) -> None:
-        """At once where the kernel bounds whom our signal meets; one by one otherwise."""
+        """Kill all at once if landlock confines the signal; otherwise one by one."""
         if self._bounded:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
         else:
             for process in descendants(os.getpid())[0]:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    # one that is not seen yet makes no others
+                    # a killed process that is still unseen starts no others
                     resource.prlimit(process, resource.RLIMIT_NPROC, (0, 0))
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGKILL)
@@ -435,7 +435,7 @@ class _Confinement:
 
 @cache
 def _filter(*, signals: bool) -> bytes:
-    """``signals``: refuse those to other processes."""
+    """Build the filter; ``signals``: refuse signals to other processes."""
     refused = {**shell.REFUSED, **REFUSED, **(SIGNALS if signals else {})}
     guarded = {**GUARDED, **(GUARDED_SIGNALS if signals else {})}
     verdicts = [(numbers, protection.refusal()) for numbers in refused.values()]
@@ -445,7 +445,7 @@ def _filter(*, signals: bool) -> bytes:
 
 
 def _standing(process: int) -> str:
-    """Its state, in the words of proc(5): its own name is an agent's choice."""
+    """Read a process's state as in proc(5); an agent can choose the process's name."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
         return next((line[7:] for line in lines.splitlines() if line.startswith("State:")), "gone")
@@ -453,7 +453,7 @@ def _standing(process: int) -> str:
 
 
 def _nameless_bytes(process: int) -> int:
-    """What files take that the process has open and nobody can name any more."""
+    """Return the size of files that the process has open and that have no name any more."""
     found = 0
     with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as entries:
         for entry in entries:
@@ -465,7 +465,7 @@ def _nameless_bytes(process: int) -> int:
 
 
 def _overfull(folder: Path, most_bytes: int, most_files: int) -> str:
-    """Which bound a folder has passed, in words; empty if none."""
+    """Return which limit a folder exceeds; empty if none."""
     used = files = 0
     waiting = [(str(folder), 0)]
     while waiting:

@@ -30,26 +30,25 @@ from netarena.sandbox.shell import ENVIRONMENT, Limits, entered, user_namespace
 
 __all__ = ["Confined"]
 
-#: not done and said to be done: they may not have the right over the whole system that some ask
-#: for before they begin, and keep those that they were given
+#: These calls succeed without effect: daemons may lack the system-wide privilege that they
+#: request at the start, and keep those that they were given.
 _PRETENDED = {**shell.PRETENDED, "capset": (126, 91)}
 _CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE")
 _SHELL = "/bin/sh"
-#: of libraries, where they are
+#: Folders of libraries on this machine.
 _LIBRARIES = ("lib", "lib32", "lib64", "libx32")
-_FOLDER_BYTES = 1 << 20  # of each that they may write beside those that they are given
+_FOLDER_BYTES = 1 << 20  # size of each writable folder without an explicit size
 _OPEN_FILES = 512
 _END_S = 10.0
 
 
 class Confined:
-    """The processes of one script, which starts programs and waits; they end with this object, or
-    with the process that made it.
+    """Processes of a script that starts programs and waits; they end with this object.
 
-    ``programs`` are found where they are on this machine, ``texts`` (path -> text) are read-only;
-    ``folders`` (path -> folder) are theirs to write, and seen from without. Only they see what they
-    write in ``private`` folders. They start in ``home``. Raises EnvironmentFailed when they cannot
-    be held.
+    ``programs`` are found on this machine's path, ``texts`` (path -> text) are read-only;
+    ``folders`` (path -> folder) are writable and visible outside. ``private`` folders are writable
+    and visible only to the processes. They start in ``home``. Raises EnvironmentFailed if the
+    processes cannot be confined.
     """
 
     def __init__(  # noqa: PLR0913 -- what a sandbox is made of
@@ -91,7 +90,7 @@ class Confined:
                 try:
                     self._process = subprocess.Popen(
                         line,
-                        stdin=subprocess.PIPE,  # never written to: its end is the script's
+                        stdin=subprocess.PIPE,  # never written to; its end ends the script
                         stdout=subprocess.DEVNULL,
                         stderr=subprocess.DEVNULL,
                         pass_fds=(calls, *contents.values(), *(() if user is None else (user,))),
@@ -100,7 +99,7 @@ class Confined:
                     )
                 except OSError as error:
                     raise EnvironmentFailed(f"no daemons: {error}", proven_ours=True) from None
-        #: name -> number of each process, once ``know`` was asked
+        #: Name -> number of each process, after ``know``.
         self._processes: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -110,7 +109,7 @@ class Confined:
         self.close()
 
     def close(self) -> None:
-        """End all of them."""
+        """End all processes."""
         self._process.kill()
         self._process.wait(_END_S)
         if self._process.stdin is not None:
@@ -118,11 +117,11 @@ class Confined:
 
     @property
     def alive(self) -> bool:
-        """Whether the script still waits."""
+        """Return whether the script still runs."""
         return self._process.poll() is None
 
     def know(self, names: Iterable[str], family: Mapping[int, int]) -> None:
-        """Note the processes of these names, out of all that there are (number -> parent)."""
+        """Note the processes with these names among all processes (number -> parent)."""
         wanted = set(names)
         for pid in family:
             if _descends(pid, self._process.pid, family):
@@ -132,19 +131,21 @@ class Confined:
                         self._processes[name] = pid
 
     def ended(self) -> list[str]:
-        """Names of known ones that are no more."""
+        """Return the names of noted processes that have ended."""
         return [name for name, pid in self._processes.items() if not _runs(pid)]
 
     def delayed_s(self) -> list[float]:
-        """How long the threads of each known one have waited for a processor since they began, s
-        (the second field of the kernel's /proc/PID/task/TID/schedstat, in ns); 0 where that is not
-        told."""
+        """Return how long each noted process's threads have waited for a processor, in s.
+
+        Source: the second field of the kernel's /proc/PID/task/TID/schedstat, in ns; 0 if the
+        kernel does not report it.
+        """
         return [_delayed_s(pid) for pid in self._processes.values()]
 
     def excess(self) -> str:
-        """Which of them passed a bound that the kernel does not keep, and was ended; else nothing.
+        """Kill a process that exceeds a limit that the kernel does not enforce; return its name.
 
-        All of them together may hold so much memory; the largest is ended.
+        The limit is on the memory of all processes together; the largest is killed.
         """
         alive = {name: pid for name, pid in self._processes.items() if _runs(pid)}
         folders = [Path(f"/proc/{pid}") for pid in alive.values()]
@@ -157,7 +158,7 @@ class Confined:
 
 
 def _limited(script: str, limits: Limits) -> str:
-    """With limits of the kernel on all that it starts; it ends when its input does."""
+    """Return the command prefix that sets kernel limits; the process ends with its input."""
     kib = (limits.address_bytes or limits.memory_bytes) >> 10
     seconds = protection.last_resort_s(limits.cpu_s)
     return (
@@ -167,7 +168,7 @@ def _limited(script: str, limits: Limits) -> str:
 
 
 def _root(programs: Iterable[Path]) -> list[str]:
-    """Libraries, a shell that starts them, and the programs."""
+    """Return arguments for the root: libraries, a shell for the script, and the programs."""
     line: list[str] = []
     for name in _LIBRARIES:
         if Path("/usr", name).is_dir():
@@ -195,7 +196,7 @@ def _filter() -> bytes:
 
 
 def _file(stack: contextlib.ExitStack, content: bytes) -> int:
-    """A descriptor from which it is read, until the stack is closed."""
+    """Return a descriptor with the text, open until the stack is closed."""
     descriptor = os.memfd_create("file")
     stack.callback(os.close, descriptor)
     os.write(descriptor, content)
@@ -217,7 +218,7 @@ def _runs(pid: int) -> bool:
 
 
 def _size(pid: int) -> int:
-    """Pages that it holds in memory."""
+    """Return the memory pages that the process holds."""
     with contextlib.suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
     return 0
@@ -233,7 +234,7 @@ def _delayed_s(pid: int) -> float:
 
 
 def family() -> dict[int, int]:
-    """Each process that is seen, and its parent."""
+    """Return the visible processes and their parents."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -22,10 +22,10 @@ __all__ = ["OwnFolder"]
 
 
 class OwnFolder:
-    """A new folder at ``path`` (mode 0700), its name beginning with ``prefix``.
+    """A new folder at ``path`` (mode 0700) whose name starts with ``prefix``.
 
-    Making it blocks while what was left is removed. It is gone after ``close``, or at the latest
-    with the interpreter. Raises OSError where none can be made.
+    Creating it blocks while abandoned folders are removed. It is removed by ``close``, or with the
+    interpreter. Raises OSError if no folder can be created.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -36,27 +36,27 @@ class OwnFolder:
         lock = None
         while lock is None:
             self.path = Path(tempfile.mkdtemp(prefix=prefix))
-            # until it is locked, another process may take it for one that was left
+            # until it is locked, another process may treat it as abandoned
             with contextlib.suppress(BlockingIOError, FileNotFoundError):
                 lock = _lock(self.path)
         self._end = weakref.finalize(self, _remove, self.path, lock)
 
     def close(self) -> None:
-        """Remove it, with all that is in it; once more does nothing."""
+        """Remove the folder with its content; further calls do nothing."""
         self._end()
 
 
 def _lock(folder: Path) -> int:
-    """Lock a folder that nobody has locked; the descriptor that holds the lock.
+    """Lock an unlocked folder; return the descriptor that holds the lock.
 
-    Raises OSError: BlockingIOError where it is locked, FileNotFoundError where it is gone.
+    Raises OSError: BlockingIOError if it is locked, FileNotFoundError if it does not exist.
     """
     with contextlib.ExitStack() as undo:
-        # no program that is started inherits it, so that none keeps the lock
+        # started programs do not inherit it, so none keeps the lock
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         undo.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # who had it locked until now may have removed it
+        # the previous owner of the lock may have removed it
         if not os.path.samestat(os.fstat(lock), folder.lstat()):
             raise FileNotFoundError(f"{folder} is another by now")
         undo.pop_all()
@@ -64,10 +64,10 @@ def _lock(folder: Path) -> int:
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """Remove a folder that ``lock`` holds, then close that; what cannot be removed stays.
+    """Remove a folder that ``lock`` holds, then close the lock; ignore what cannot be removed.
 
-    By rm, as commands of agents wrote there: it follows no link, waits for no pipe, and goes as
-    deep as they did with few open files.
+    Uses rm, since agents' commands wrote there: rm follows no link, blocks on no pipe, and handles
+    any depth with few open files.
     """
     with contextlib.suppress(OSError):
         subprocess.run(["/bin/rm", "-rf", "--", str(folder)], capture_output=True, check=False)

@@ -25,44 +25,44 @@ _PACKET_BYTES = 4096
 
 
 class Forks(ABC):
-    """Begins, kills and reports processes, each by the number that the service gave it."""
+    """Forks, kills and reports processes, each identified by the service's number."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        #: process -> its number
+        #: Process -> its number.
         self._begun: dict[int, int] = {}
 
     @abstractmethod
     def begin(self, connection: int) -> int:
-        """Have a process (``spawn``) speak on the socket ``connection``. Raises OSError."""
+        """Fork a process (``spawn``) that serves the socket ``connection``. Raises OSError."""
 
     def unborn(self, connection: int, error: OSError) -> dict[str, Any]:
-        """The report on one that could not be forked."""
+        """Return the report on a process that could not be forked."""
         del connection
         return {"failed": f"not forked: {error}"}
 
     def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
-        """What is told of a process that was waited for; on return nothing of it is left."""
+        """Return the report on a process that has ended; nothing of it is left on return."""
         del pid, status, usage
         return {}
 
     def kill(self, pid: int) -> None:
-        """Of a process that was begun, and not waited for."""
+        """Kill a forked process that was not waited for."""
         os.kill(pid, signal.SIGKILL)
 
     def look(self) -> float | None:
-        """Do what is due; ms until it is to be called again, where nothing happens before."""
+        """Do what is due; return the time in ms until the next call if nothing happens before."""
         return None
 
     def leave(self) -> None:
-        """End whatever lives: the service has ended."""
+        """End all processes: the service has ended."""
         for pid in self._begun:
             self.kill(pid)
         for pid in self._begun:
             os.waitpid(pid, 0)
 
     def spawn(self, work: Callable[[], object]) -> int:
-        """Fork a child that does ``work``, and nothing after it. Raises OSError."""
+        """Fork a child that runs ``work`` and then exits. Raises OSError."""
         if pid := os.fork():
             return pid
         try:
@@ -74,9 +74,9 @@ class Forks(ABC):
             os._exit(os.EX_SOFTWARE)
 
     def serve(self, **ready: Any) -> None:
-        """Say that it is ``ready``, and work until the service's end of the socket is closed."""
+        """Report ``ready`` and serve until the service closes its end of the socket."""
         gc.collect()
-        gc.freeze()  # collections in the children leave the shared pages alone
+        gc.freeze()  # garbage collection in the children must not touch shared pages
         wake, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -94,7 +94,7 @@ class Forks(ABC):
         self.leave()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Tell the service, if it is still there; the next read says if it is not."""
+        """Send to the service, if it still runs; the next read reveals if it does not."""
         with suppress(OSError):
             self._control.send(json.dumps(message).encode())
 

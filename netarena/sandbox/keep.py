@@ -14,15 +14,15 @@ from typing import Any, Self
 
 @dataclass
 class Keep:
-    """Regular files and folders, nothing else, in memory."""
+    """Regular files and folders in memory."""
 
     most_bytes: int = 4 << 20
     most_files: int = 512
-    #: path in the folder -> content
+    #: Path in the folder -> content.
     files: dict[str, bytes] = field(default_factory=dict)
 
     def pack(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return {
             "most_bytes": self.most_bytes,
             "most_files": self.most_files,
@@ -31,25 +31,25 @@ class Keep:
 
     @classmethod
     def unpack(cls, packed: Mapping[str, Any]) -> Self:
-        """What was packed."""
+        """Return what was packed."""
         return cls(packed["most_bytes"], packed["most_files"], unpack(packed["files"]))
 
     def fill(self, folder: Path) -> None:
-        """Put the files into an empty folder, as many as it takes."""
+        """Write the files into an empty folder, as many as fit."""
         for name, content in self.files.items():
-            # a folder that was full is not necessarily as full again
+            # a folder that was full may hold less the next time
             with contextlib.suppress(OSError):
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
 
     def collect(self, folder: Path) -> dict[str, bytes]:
-        """The folder's regular files, as many as fit. What has an odd name is left behind.
+        """Return the folder's regular files, as many as fit. Files with odd names are left out.
 
         Nothing may change the folder meanwhile.
         """
         found: dict[str, bytes] = {}
-        room = self.most_bytes  # a file with holes, or with many names, is larger than its blocks
+        room = self.most_bytes  # a sparse file, or one with many names, is larger than its blocks
         for here, folders, names in os.walk(folder):
             folders.sort()
             for name in sorted(names):
@@ -69,10 +69,10 @@ class Keep:
 
 
 def pack(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Contents as JSON can carry them."""
+    """Return contents in a form that JSON can carry."""
     return {name: base64.b64encode(content).decode() for name, content in files.items()}
 
 
 def unpack(packed: Mapping[str, str]) -> dict[str, bytes]:
-    """What was packed."""
+    """Return what was packed."""
     return {name: base64.b64decode(content) for name, content in packed.items()}

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-#: who root of an episode is outside of it: owns nothing, and the kernel bounds what it may use
+#: The user that an episode's root is outside: owns nothing, and the kernel limits what it uses
 #: (user 0 of the machine is exempt from the limit on processes)
 NOBODY = 65534
 
@@ -40,7 +40,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Unavailable(Exception):
-    """This machine does not let an episode live apart; the text says which right is missing."""
+    """This machine cannot isolate an episode; the text says which right is missing."""
 
 
 def _check(result: int, what: str) -> None:
@@ -50,15 +50,15 @@ def _check(result: int, what: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends. A change of user undoes it."""
+    """Have the kernel kill this process when its parent ends. A change of user undoes this."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
 def isolate() -> int:
-    """Go into new user, network, mount, process, IPC and host-name namespaces, as root of them.
+    """Enter new user, network, mount, process, IPC and host-name namespaces, as their root.
 
-    In the caller, the namespaces' parent, 0 or more is returned: the process that lives inside as
-    its process 1. In that one -1 is returned; it dies with the caller. Raises Unavailable.
+    The caller becomes the namespaces' parent and gets 0 or more: the number of the process inside,
+    which is their process 1. That process gets -1 and dies with the caller. Raises Unavailable.
     """
     try:
         _drop_root()
@@ -87,7 +87,7 @@ def isolate() -> int:
 
 
 def _drop_root() -> None:
-    """Become nobody, keeping of root's rights the one that namespaces may need."""
+    """Become nobody, keeping the one capability of root that namespaces may need."""
     if os.geteuid() != 0:
         return
     _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl")
@@ -96,16 +96,16 @@ def _drop_root() -> None:
     os.setresuid(NOBODY, NOBODY, NOBODY)
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     kept = struct.pack("=6I", _CAP_SYS_ADMIN, _CAP_SYS_ADMIN, 0, 0, 0, 0)
-    # without that right the kernel may still allow it, as to any user
+    # without that capability the kernel may still allow it, as for any user
     _libc.capset(header, kept)
-    # the files below /proc/self are nobody's again, so that its maps can be written
+    # the files below /proc/self belong to nobody again, so its maps can be written
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
 
 
 def lacking() -> str:
-    """Why no episode can live apart on this machine; empty when it can.
+    """Return why this machine cannot isolate an episode; empty if it can.
 
-    Forks: to be called where no other thread runs.
+    Forks: call it while no other thread runs.
     """
     read, write = os.pipe()
     outer = os.fork()
@@ -129,12 +129,12 @@ def _try_to_isolate(descriptor: int) -> NoReturn:
 
 
 def current_network() -> int:
-    """A descriptor of the network namespace that the calling thread is in."""
+    """Return a descriptor of the calling thread's network namespace."""
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def leave_network() -> None:
-    """Take the calling thread into a new network namespace of its own."""
+    """Move the calling thread into a new network namespace."""
     _check(_libc.unshare(_NEWNET), "unshare")
 
 
@@ -154,7 +154,7 @@ def new_network() -> int:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        del stack  # which the child ran on
+        del stack  # memory that the child used as its stack
 
 
 def _stopped_child(namespaces: int) -> tuple[int, object]:
@@ -183,18 +183,18 @@ def _stopped_child(namespaces: int) -> tuple[int, object]:
 
 
 def most_user_namespaces() -> int:
-    """The kernel's limit on user namespaces of one user, where this process may read it."""
+    """Return the kernel's limit on user namespaces of one user, if this process may read it."""
     try:
         text = Path("/proc/sys/user/max_user_namespaces").read_text(encoding="ascii")
-    except FileNotFoundError:  # of a kernel without such limits
+    except FileNotFoundError:  # a kernel without such limits
         return sys.maxsize
     return int(text)
 
 
 def owner(network: int) -> int | None:
-    """A new descriptor of the user namespace that owns a network namespace.
+    """Return a new descriptor of the user namespace that owns a network namespace.
 
-    None if the caller is in that user namespace. Raises OSError if it lies outside the caller's.
+    None if the caller is in that user namespace. Raises OSError if it is outside the caller's.
     """
     found = fcntl.ioctl(network, _NS_GET_USERNS)
     if os.path.samestat(os.fstat(found), Path("/proc/self/ns/user").stat()):
@@ -204,7 +204,7 @@ def owner(network: int) -> int | None:
 
 
 def raise_loopback() -> None:
-    """Have 127.0.0.1 answer in the calling thread's network namespace (netdevice(7))."""
+    """Bring up 127.0.0.1 in the calling thread's network namespace (netdevice(7))."""
     set_flags, up = 0x8914, 1
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asked:
         fcntl.ioctl(asked, set_flags, struct.pack("16sh14x", b"lo", up))
@@ -212,11 +212,10 @@ def raise_loopback() -> None:
 
 @contextmanager
 def network_files() -> Iterator[Path | None]:
-    """/sys is the kernel's view of the calling thread's network namespace while the block runs,
-    and its path is given; None where the kernel lets nobody mount one.
+    """Context manager: mount the calling thread's network namespace as /sys and yield the path.
 
-    For a process in a user and a mount namespace of its own. Afterwards another network may be the
-    thread's.
+    Yields None if the kernel allows no such mount. For a process in its own user and mount
+    namespace. Afterwards the thread may enter another network.
     """
     safe = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     if _libc.mount(b"sysfs", b"/sys", b"sysfs", safe, None):
@@ -230,11 +229,11 @@ def network_files() -> Iterator[Path | None]:
 
 @contextmanager
 def process_files() -> Iterator[None]:
-    """/proc is a new view of the calling process's namespaces while the block runs.
+    """Context manager: mount a new /proc of the calling process's namespaces.
 
-    A file of /proc has the time at which it was first looked up in its view. So a sandbox that gets
-    a new view does not show which settings were read or written before. For process 1 of namespaces
-    of its own. Raises OSError.
+    A file of /proc has the time of its first lookup in its mount. A sandbox with a new mount
+    therefore does not show which settings were read or written before. For process 1 of its own
+    namespaces. Raises OSError.
     """
     safe = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     _check(_libc.mount(b"proc", b"/proc", b"proc", safe, None), "mount /proc")
@@ -245,10 +244,10 @@ def process_files() -> Iterator[None]:
 
 
 def hide(folder: Path, names: Iterable[str]) -> None:
-    """Have ``folder`` show without what has one of these names, to this mount namespace.
+    """Hide these names in ``folder`` from this mount namespace.
 
-    For root of a user namespace of its own, whose mounts these are. Raises OSError where the
-    kernel has no overlays for such, or there is no room for what says which are gone.
+    For root of its own user namespace, which owns the mounts. Raises OSError if the kernel does not
+    allow overlays there, or the overlay has no room for its marks.
     """
     room = Path("/mnt")
     mount_memory(room, 1 << 20, 1 << 8)
@@ -265,7 +264,7 @@ def hide(folder: Path, names: Iterable[str]) -> None:
 
 
 def mount_memory(folder: Path, most_bytes: int, most_files: int) -> None:
-    """Put an empty file system of this size, in memory, at a folder that is there."""
+    """Mount an empty in-memory file system of this size at an existing folder."""
     options = f"size={most_bytes},nr_inodes={most_files},mode=0700".encode()
     flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     _check(_libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, options), "mount tmpfs")

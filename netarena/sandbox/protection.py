@@ -90,9 +90,9 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "exit_group": (231, 94),
 }
 
-# What opens a file in any other way than for reading. O_TMPFILE comes with a writing mode.
+# Flags that open a file other than for reading. O_TMPFILE includes a writing mode.
 _WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# fcntl commands that act on the descriptor alone: F_DUPFD, F_GETFD, F_SETFD, F_GETFL and
+# fcntl commands that affect only the descriptor: F_DUPFD, F_GETFD, F_SETFD, F_GETFL and
 # F_DUPFD_CLOEXEC. F_SETOWN with O_ASYNC would send signals, F_SETFL change a shared description.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
 # Private futexes only, which other processes cannot wake: WAIT, WAKE, REQUEUE, CMP_REQUEUE,
@@ -107,10 +107,13 @@ _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 
 @dataclass(frozen=True)
 class Guard:
-    """A call that is allowed for some values of one argument: none of ``forbidden`` bits set, or
-    one of ``values``, or a null pointer where neither is given. With ``also`` (argument -> values)
-    these must hold too. With ``refused`` it is allowed but for these values, with ``pairs`` but
-    where ``argument`` and the one that is ``apart`` from it are such a pair."""
+    """A call that is allowed only for some values of one argument.
+
+    Either no bit of ``forbidden`` is set, or the value is one of ``values``, or a null pointer if
+    neither is given. With ``also`` (argument -> values) these must hold too. With ``refused`` all
+    but these values are allowed; with ``pairs`` all but these pairs of ``argument`` and the
+    argument at the distance ``apart``.
+    """
 
     numbers: tuple[int | None, int | None]
     argument: int
@@ -130,11 +133,11 @@ GUARDED: dict[str, Guard] = {
     "clock_gettime": Guard((228, 113), 0, values=_CLOCKS),
     "clock_getres": Guard((229, 114), 0, values=_CLOCKS),
     "clock_nanosleep": Guard((230, 115), 0, values=_CLOCKS),
-    "prlimit64": Guard((302, 261), 2),  # reading a limit; a new one would be argument 2
+    "prlimit64": Guard((302, 261), 2),  # reading a limit; argument 2 would set a new one
 }
 
-#: Calls refused in another way than "not permitted": the C library falls back from ENOSYS to an
-#: older call, which the filter can look into, and Python takes ENOTTY for "not a terminal".
+#: Calls refused with another error than "not permitted": on ENOSYS the C library falls back to
+#: an older call that the filter can inspect, and Python reads ENOTTY as "not a terminal".
 REFUSED_AS: dict[str, tuple[tuple[int | None, int | None], int]] = {
     "ioctl": ((16, 29), errno.ENOTTY),
     "clone3": ((435, 435), errno.ENOSYS),
@@ -169,7 +172,7 @@ _CAPABILITY_VERSION = 0x20080522
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 1 << 1, 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
 _MAKE_FIFO, _MAKE_SYM, _REFER, _TRUNCATE = 1 << 10, 1 << 12, 1 << 13, 1 << 14
-#: what may be done below a path (<linux/landlock.h>)
+#: Rights below a path (<linux/landlock.h>).
 READ = _READ_FILE | _READ_DIR
 RUN = READ | _EXECUTE
 WRITE = READ | _WRITE_FILE | _TRUNCATE
@@ -178,21 +181,21 @@ SCRATCH = KEEP | RUN | _MAKE_FIFO | _MAKE_SYM
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _CONNECT_TCP = 1 << 1
 _SCOPE_SIGNAL = 1 << 1
-#: the versions from which connections, and signals and abstract unix sockets, can be refused
+#: Versions that can refuse connections, and signals and abstract unix sockets.
 NETWORK_SINCE, SCOPES_SINCE = 4, 6
-# rights on files, then on TCP ports, then scopes, that landlock knew from which version on
+# rights on files, then on TCP ports, then scopes, by the version that introduced them
 _FS_RIGHTS = ((1, (1 << 13) - 1), (2, _REFER), (3, _TRUNCATE), (5, 1 << 15))
 _NET_RIGHTS = ((NETWORK_SINCE, 0b11),)
 _SCOPES = ((SCOPES_SINCE, 0b11),)
 
-#: entries of the standard library's folder that no answer needs: what is installed beside it,
+#: Entries of the standard library's folder that no answer needs: installed packages,
 #: pip's own wheels, the build's configuration
 NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "ensurepip", "test", "idlelib"})
 
 _SIGKILL = 9
-_TOO_LONG_CHARS = 4 << 20  # of one argument: 32 pages may be used, of 64 KiB at most
+_TOO_LONG_CHARS = 4 << 20  # size of one argument: at most 32 pages of up to 64 KiB
 
-#: users of answers start here: numbers that systemd's list of users and groups leaves unused
+#: First user of answers: numbers that systemd's list of users and groups leaves unused.
 FIRST_USER = 60_900
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -202,12 +205,12 @@ _prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 
 
 class Unprotected(Exception):
-    """A protection could not be put on; the text says which."""
+    """A protection could not be applied; the text says which."""
 
 
 @dataclass(frozen=True)
 class Protection:
-    """One finding about this machine; ``essential`` ones must hold for agent code to run."""
+    """One finding about this machine; agent code needs those that are ``essential``."""
 
     name: str
     ok: bool
@@ -218,25 +221,28 @@ class Protection:
 
 @dataclass(frozen=True)
 class Caps:
-    """Limits of one child. Of ``cpu_s`` the kernel allows twice as much and more: it counts ticks,
-    and runs ahead. Who made the child keeps the limit itself; the kernel's is the last resort."""
+    """Limits of one child.
+
+    The kernel's limit on CPU time is more than twice ``cpu_s``, since it counts ticks and runs
+    ahead. The parent enforces the exact limit; the kernel's is the last resort.
+    """
 
     cpu_s: float
     memory_bytes: int
     open_files: int
 
 
-# ---------------------------------------------------------------------------- what is there
+# ---------------------------------------------------------------------------- examination
 
 
 def landlock_version() -> int:
-    """The kernel's landlock version (from 1), 0 where there is none."""
+    """Return the kernel's landlock version (from 1), 0 without landlock."""
     found = _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), None, 0, 1)
     return max(int(found), 0)
 
 
 def seccomp_available() -> bool:
-    """Whether filters may be set that refuse with an error number and kill processes."""
+    """Return whether filters are available that refuse with an error number and kill processes."""
     number = _SYS_SECCOMP.get(platform.machine())
     if number is None:
         return False
@@ -248,7 +254,7 @@ def seccomp_available() -> bool:
 
 
 def own_user_possible(user: int) -> bool:
-    """Whether this process may make children run as ``user``, and still end them."""
+    """Return whether this process may run children as ``user``, and still kill them."""
     needed = 1 << _CAP_SETUID | 1 << _CAP_SETGID | 1 << _CAP_KILL
     return _capabilities() & needed == needed and all(
         _mapped(user, Path("/proc/self", name)) for name in ("uid_map", "gid_map")
@@ -256,7 +262,7 @@ def own_user_possible(user: int) -> bool:
 
 
 def may_keep_reading() -> bool:
-    """Whether a child can keep the capability to read what file permissions forbid."""
+    """Return whether a child can keep the capability to read files whatever their permissions."""
     return bool(_capabilities() & 1 << _CAP_DAC_READ_SEARCH)
 
 
@@ -268,7 +274,7 @@ def _capabilities() -> int:
 
 
 def _mapped(user: int, ranges: Path) -> bool:
-    """Whether the user namespace has ``user`` (user_namespaces(7): inside, outside, length)."""
+    """Return whether the user namespace maps ``user`` (user_namespaces(7))."""
     for line in ranges.read_text(encoding="ascii").splitlines():
         first, _, length = map(int, line.split())
         if first <= user < first + length:
@@ -277,10 +283,10 @@ def _mapped(user: int, ranges: Path) -> bool:
 
 
 def examine(paths: Iterable[str]) -> list[Protection]:
-    """What this machine offers answers that read ``paths``, the library and the packages.
+    """Report what this machine offers answers that read ``paths``, the library and the packages.
 
-    Nothing is tried out here; ``probe`` does that. As root, a user of its own is essential: what
-    an answer could reach where another layer fails would be everything.
+    Nothing is tested here; ``probe`` does that. As root, a user of its own is essential: without it
+    an answer could reach everything if another layer fails.
     """
     machine = platform.machine()
     known = machine in _MACHINES and sys.byteorder == "little"
@@ -288,7 +294,7 @@ def examine(paths: Iterable[str]) -> list[Protection]:
     seccomp = known and seccomp_available()
     users = own_user_possible(FIRST_USER) and (
         all(map(readable_by_all, paths))
-        or (version > 0 and may_keep_reading())  # landlock bounds that capability
+        or (version > 0 and may_keep_reading())  # landlock limits that capability
     )
     root = os.geteuid() == 0
     return [
@@ -351,10 +357,10 @@ def make_ruleset(folders: Iterable[str], packages: Iterable[str]) -> int:
 
 
 def create_ruleset(*, scopes_only: bool = False) -> int:
-    """Return the descriptor of a ruleset that allows nothing of what this kernel can refuse.
+    """Return the descriptor of a ruleset that allows nothing that this kernel can refuse.
 
-    With ``scopes_only`` it refuses nothing but signals to processes outside; where the kernel
-    cannot (``SCOPES_SINCE``), Unprotected is raised, as where there is no landlock.
+    With ``scopes_only`` it refuses only signals to processes outside. Raises Unprotected if the
+    kernel cannot (``SCOPES_SINCE``) or has no landlock.
     """
     version = landlock_version()
     known = [
@@ -364,7 +370,7 @@ def create_ruleset(*, scopes_only: bool = False) -> int:
     if scopes_only:
         known = [0, 0, _SCOPE_SIGNAL if version >= SCOPES_SINCE else 0]
     attribute = struct.pack("=3Q", *known)
-    # as long as that version's struct
+    # the size of that version's struct
     size = 8 if version < NETWORK_SINCE else 16 if version < SCOPES_SINCE else 24
     ruleset = int(
         _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), attribute[:size], size, 0)
@@ -375,9 +381,11 @@ def create_ruleset(*, scopes_only: bool = False) -> int:
 
 
 def allow_path(ruleset: int, path: Path, rights: int) -> None:
-    """Add ``rights`` (``READ``, ``RUN``, ``KEEP``, ...) on a file, or on all below a folder; those
-    that mean nothing there, or that this kernel does not know, are left out. Raises Unprotected,
-    or OSError for what is not there."""
+    """Allow ``rights`` (``READ``, ``RUN``, ...) on a file, or on everything below a folder.
+
+    Rights that do not apply there, or that this kernel does not know, are ignored. Raises
+    Unprotected, or OSError for a missing path.
+    """
     version = landlock_version()
     rights &= sum(bits for since, bits in _FS_RIGHTS if since <= version)
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -392,8 +400,10 @@ def allow_path(ruleset: int, path: Path, rights: int) -> None:
 
 
 def allow_port(ruleset: int, port: int) -> None:
-    """Let TCP connections be made to ``port``, of any address. Raises Unprotected; does nothing
-    where the kernel cannot refuse connections (``NETWORK_SINCE``)."""
+    """Allow TCP connections to ``port`` at any address.
+
+    Does nothing if the kernel cannot refuse connections (``NETWORK_SINCE``). Raises Unprotected.
+    """
     if landlock_version() < NETWORK_SINCE:
         return
     rule = struct.pack("=QQ", _CONNECT_TCP, port)
@@ -402,9 +412,9 @@ def allow_port(ruleset: int, port: int) -> None:
 
 
 def restrict(ruleset: int) -> None:
-    """Put a ruleset on the calling thread and on what it starts, for good, and close it.
+    """Apply a ruleset permanently to the calling thread and its descendants, and close it.
 
-    Forbids programs with more rights, too. Raises Unprotected.
+    Also forbids programs with more privileges. Raises Unprotected.
     """
     forbid_new_privileges()
     if _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_RESTRICT_SELF), ruleset, 0):
@@ -413,7 +423,7 @@ def restrict(ruleset: int) -> None:
 
 
 def forbid_new_privileges() -> None:
-    """No program that the process runs has more rights than it. Raises Unprotected."""
+    """Forbid programs with more privileges than this process. Raises Unprotected."""
     if _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise Unprotected(f"no_new_privs: {_error()}")
 
@@ -422,14 +432,14 @@ def forbid_new_privileges() -> None:
 
 
 def make_filter(machine: str) -> bytes:
-    """The filter program for ``machine``: whatever is not in the tables is refused with EPERM."""
+    """Return the filter program for ``machine``; other calls than the tables' get EPERM."""
     verdicts = [(numbers, ALLOW) for numbers in ALLOWED.values()]
     verdicts += [(numbers, refusal(number)) for numbers, number in REFUSED_AS.values()]
     return compose(machine, verdicts, GUARDED.values(), refusal())
 
 
 def refusal(number: int = errno.EPERM) -> int:
-    """The verdict that makes a call fail with errno ``number``."""
+    """Return the verdict that makes a call fail with errno ``number``."""
     return _RET_ERRNO | number
 
 
@@ -439,11 +449,12 @@ def compose(
     guards: Iterable[Guard],
     otherwise: int,
 ) -> bytes:
-    """A filter program as an array of struct sock_filter: calls (their numbers on each machine)
-    with their verdicts, calls whose argument decides, and the verdict of all others.
+    """Return a filter program as an array of struct sock_filter.
 
-    A call by another architecture's entry (int 0x80, x32) ends the process, since its numbers
-    mean something else. Raises KeyError for a machine that is not in the tables.
+    It has calls (their numbers on each machine) with their verdicts, calls whose argument decides,
+    and the verdict of all others. A call through another architecture's entry point (int 0x80, x32)
+    kills the process, since its numbers mean something else. Raises KeyError for a machine that is
+    not in the tables.
     """
     column, architecture = _MACHINES[machine]
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -472,12 +483,12 @@ def compose(
         on(numbers[column], op(give, verdict))
     for guard in guards:
         low, high = argument(guard.argument), argument(guard.argument, 1)
-        if guard.refused:  # each jumps over those after it and the permission
+        if guard.refused:  # each jumps over the following ones and the permission
             count = len(guard.refused)
             tests = [op(equal, value, count - at) for at, value in enumerate(guard.refused)]
             on(guard.numbers[column], low, *tests, allow, refuse)
             continue
-        if guard.values:  # each jumps over those after it and the refusal
+        if guard.values:  # each jumps over the following ones and the refusal
             checks = []
             for index, values in ((guard.argument, guard.values), *guard.also):
                 tests = [op(equal, one, len(values) - at) for at, one in enumerate(values)]
@@ -504,7 +515,7 @@ class _Program(ctypes.Structure):
 
 
 def set_filter(program: bytes) -> None:
-    """Put a filter program on the calling thread and on what it starts. Raises Unprotected."""
+    """Apply a filter program to the calling thread and its descendants. Raises Unprotected."""
     code = ctypes.create_string_buffer(program, len(program))
     head = _Program(len(program) // 8, ctypes.addressof(code))
     if _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(head), 0, 0):
@@ -519,10 +530,11 @@ def _error() -> str:
 
 
 def become(user: int, *, keep_reading: bool) -> None:
-    """Take the user and group ``user`` for good.
+    """Change permanently to the user and group ``user``.
 
-    ``keep_reading`` keeps the one capability to read what file permissions forbid: the standard
-    library may lie below a folder that only the service's user may enter. Landlock bounds it.
+    ``keep_reading`` keeps the capability to read files whatever their permissions, since the
+    standard library may be below a folder that only the service's user may enter. Landlock limits
+    it.
     """
     if keep_reading:
         _prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
@@ -541,7 +553,7 @@ def _keep_capabilities(kept: int) -> None:
 
 
 def readable_by_all(path: str) -> bool:
-    """Whether file permissions let every user read what is at ``path``."""
+    """Return whether file permissions let every user read ``path``."""
     place = Path(path)
     try:
         return all(folder.stat().st_mode & 0o001 for folder in place.parents) and bool(
@@ -551,13 +563,16 @@ def readable_by_all(path: str) -> bool:
         return False
 
 
-# ---------------------------------------------------------------------------- the whole
+# ---------------------------------------------------------------------------- all layers
 
 
 @dataclass(frozen=True)
 class Armour:
-    """What a child puts on. ``ruleset`` (a descriptor) and ``program`` are None where the machine
-    has no landlock or no seccomp and the caller allowed to run without."""
+    """The protections that a child applies.
+
+    ``ruleset`` (a descriptor) and ``program`` are None if the machine has no landlock or no seccomp
+    and the caller allowed to run without.
+    """
 
     caps: Caps
     ruleset: int | None
@@ -565,18 +580,18 @@ class Armour:
     keep_reading: bool = False
 
     def put_on(self, parent: int, user: int | None) -> None:
-        """Protect the calling process, for good, in the order in which it stays possible.
+        """Protect the calling process permanently, in the only possible order.
 
-        ``parent`` is the process whose end ends this one. ``user`` is None where the service may
-        not give users. Closes the ruleset. Raises Unprotected, or OSError.
+        ``parent`` is the process whose end ends this one. ``user`` is None if the service cannot
+        give users. Closes the ruleset. Raises Unprotected, or OSError.
         """
         offer_to_oom_killer()
         _set_limits(self.caps)
         if user is not None:
             become(user, keep_reading=self.keep_reading)
         _keep_capabilities(1 << _CAP_DAC_READ_SEARCH if user and self.keep_reading else 0)
-        _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # no core, and no other process of this user looks in
-        # After the change of user, which forgets it. A parent that died before sends no signal.
+        _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # no core dump, no inspection by others
+        # After the change of user, which resets it. A parent that died before sends no signal.
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             raise Unprotected("the warm process is gone")
@@ -588,13 +603,13 @@ class Armour:
 
 
 def offer_to_oom_killer() -> None:
-    """Where memory runs out, this process goes first, not the service."""
-    with suppress(OSError):  # a wish: the limit on memory holds without
+    """Make this process the first victim when memory runs out, not the service."""
+    with suppress(OSError):  # optional: the limit on memory also holds without
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def last_resort_s(cpu_s: float) -> int:
-    """The kernel's limit on CPU time, whole s, behind one of ``cpu_s`` that others keep exactly."""
+    """Return the kernel's limit on CPU time in whole s, behind an exact limit ``cpu_s``."""
     return math.ceil(2 * cpu_s) + 1
 
 
@@ -603,7 +618,7 @@ def _set_limits(caps: Caps) -> None:
     in_use = int(pages) * resource.getpagesize()
     limits = {
         resource.RLIMIT_CPU: last_resort_s(caps.cpu_s),
-        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # what the imports map does not count
+        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # imports that the map does not count
         resource.RLIMIT_NOFILE: caps.open_files,
         resource.RLIMIT_NPROC: 0,
         resource.RLIMIT_FSIZE: 0,
@@ -618,7 +633,7 @@ def _set_limits(caps: Caps) -> None:
 
 
 def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
-    """What must fail with an OSError once protected. Harmless where it does not fail."""
+    """Return attempts that must raise OSError once protected. They are harmless if they succeed."""
     parent = os.getppid()
     return (
         ("reading a system file", lambda: os.close(os.open("/etc/passwd", os.O_RDONLY))),
@@ -634,9 +649,10 @@ def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
 
 
 def _run_program() -> None:
-    """Where programs may be run, this one still cannot: its argument is too long.
+    """Try to run a program.
 
-    It would take the place of this process.
+    Even if programs may be run, this call fails because its argument is too long; otherwise it
+    would replace this process.
     """
     try:
         os.execv(sys.executable, ["python", "x" * _TOO_LONG_CHARS])  # noqa: S606
@@ -652,7 +668,7 @@ def _fork() -> None:
 
 
 def probe() -> list[str]:
-    """Try what must be impossible in the calling, protected process; return what was possible."""
+    """Try forbidden actions in the calling, protected process; return those that succeeded."""
     possible = []
     for name, attempt in _attempts():
         try:

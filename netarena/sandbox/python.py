@@ -43,38 +43,38 @@ _log = logging.getLogger(__name__)
 
 _START_S = 60.0  # interpreter, imports and the guest's load
 _STOP_S = 5.0
-_DRAIN_S = 5.0  # from a child's end to the end of its socket: nothing, if seccomp holds
+_DRAIN_S = 5.0  # time from a child's end to the end of its socket: almost none, if seccomp holds
 _CHUNK_BYTES = 1 << 16
-#: above this, parsing moves to the thread; below, the thread costs more
+#: Larger results are parsed in the thread; for smaller ones the thread costs more.
 _INLINE_BYTES = 1 << 16
 _PACKET_BYTES = 1 << 16
 _MAX_PARALLEL = 256
-#: Answers at a time unless told otherwise: far more than live episodes, so that sleeping ones keep
-#: nobody waiting. Places do not share out the CPU: its limit and the kernel's scheduler do.
+#: Default number of concurrent answers: far more than live episodes, so answers that sleep delay
+#: nobody. Slots do not divide the CPU: its limit and the kernel's scheduler do.
 _PARALLEL = 32
 
 
 class Status(StrEnum):
-    """How one answer ended; everything but ``ok`` is the answer's own doing."""
+    """How one answer ended; every status except ``ok`` is the agent's failure."""
 
     OK = "ok"
-    RAISED = "raised"  # an exception left the guest, or what it returned is no JSON
+    RAISED = "raised"  # an exception left the guest, or the returned value is not JSON
     CPU = "cpu"
     MEMORY = "memory"
     WALL = "wall"
-    TOO_LARGE = "too_large"  # the result, in bytes or values
-    CRASHED = "crashed"  # it died, or left no message that can be read
+    TOO_LARGE = "too_large"  # too many bytes or values in the result
+    CRASHED = "crashed"  # it died, or left no readable message
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one answer may use. It may have no further process or thread, and write no file.
+    """What one answer may use; it may start no process or thread and write no file.
 
-    ``memory_bytes`` counts what the answer adds to what the warm process has mapped. ``wall_s``
-    starts with the child, not with waiting for a place, and stands still while the child is ready
-    to run and others have the CPU, up to ``warm.MOST_WALLS`` times it. ``result_values`` counts
-    JSON values and names. The result's two bounds are also bounds on what reading a hostile result
-    costs the service: see ``claim.read_json``.
+    ``memory_bytes`` counts what the answer adds to the warm process's memory. ``wall_s`` starts
+    with the child, not with waiting for a slot, and stops while the child is ready to run and
+    others have the CPU, up to ``warm.MOST_WALLS`` times it. ``result_values`` counts JSON values
+    and names. The two limits of the result also limit what reading a hostile result costs the
+    service: see ``claim.read_json``.
     """
 
     cpu_s: float = 10.0
@@ -87,10 +87,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """``value`` is what ``call`` returned if ``ok``, else None and ``error`` says why in one line.
+    """Result of one answer: ``value`` is ``call``'s result if ``ok``, otherwise ``error`` is set.
 
-    ``queued_s`` is the wait for a place of ours, ``elapsed_s`` the life of the child, ``cpu_s``
-    what it used.
+    ``error`` is one line. ``queued_s`` is the wait for a slot, ``elapsed_s`` the child's lifetime,
+    ``cpu_s`` its CPU time.
     """
 
     status: Status
@@ -113,12 +113,13 @@ class _End:
 
 
 class PythonSandbox(Forking):
-    """Runs guests: source that defines ``load(payload: bytes) -> context``, run once, and
-    ``call(context, request) -> JSON value``, run per answer in a protected child.
+    """Runs guests: source code that defines ``load`` and ``call``.
 
-    Agent code compiled under the file name ``<answer>`` gets its line into ``error``. Use as an
-    async context manager, or ``start`` and ``close``; the guest has ``start_s`` to load.
-    ``unsandboxed`` runs also where a protection is missing; those that are there still apply.
+    ``load(payload: bytes) -> context`` runs once, ``call(context, request) -> JSON value`` per
+    answer in a protected child. Errors in agent code that is compiled under the file name
+    ``<answer>`` have its line in ``error``. Use as an async context manager, or ``start`` and
+    ``close``; the guest has ``start_s`` to load. ``unsandboxed`` also runs if a protection is
+    missing; the others still apply.
     """
 
     def __init__(  # noqa: PLR0913 - options by keyword, each with a default
@@ -141,7 +142,7 @@ class PythonSandbox(Forking):
         self._preload = tuple(preload)
         self._unsandboxed = unsandboxed
         self._places = asyncio.Semaphore(self.parallel)  # first come, first served
-        # one for all: each result is parsed while no other is, and its memory used again
+        # shared, so that one result is parsed at a time and its memory is reused
         self._reader = ThreadPoolExecutor(1, "claims")
         self._reading = asyncio.Lock()
         super().__init__(
@@ -157,10 +158,10 @@ class PythonSandbox(Forking):
         self._closed = False
 
     async def start(self) -> None:
-        """Start the warm process; ``run`` does it too.
+        """Start the warm process; ``run`` does this too.
 
-        Raises EnvironmentFailed when a protection is missing or does not hold, or when the guest
-        does not load; ConfigError when a preloaded package is not installed.
+        Raises EnvironmentFailed if a protection is missing or ineffective or if the guest does not
+        load; ConfigError if a preloaded package is not installed.
         """
         if self._closed:
             raise EnvironmentFailed("the sandbox is closed", proven_ours=True)
@@ -169,11 +170,10 @@ class PythonSandbox(Forking):
     async def run(
         self, request: JsonValue, begun: Callable[[], None] | None = None
     ) -> SandboxResult:
-        """Run one answer, waiting for a place first; cancelling kills it.
+        """Run one answer after waiting for a slot; cancelling kills it.
 
-        ``begun`` is called when the waiting is over.
-
-        Raises EnvironmentFailed for failures of ours, before any agent code ran.
+        ``begun`` is called when the wait is over. Raises EnvironmentFailed for environment
+        failures, before any agent code ran.
         """
         body = json.dumps(request).encode()
         asked = time.monotonic()
@@ -199,8 +199,8 @@ class PythonSandbox(Forking):
             await asyncio.wait((exchange,), timeout=_DRAIN_S)
             verdict = await self._conclude(received, ended)
         finally:
-            # The place is held until the child is gone and its result read: what results hold in
-            # memory is bounded by the number of places.
+            # The slot is held until the child has ended and its result is read: the number of slots
+            # limits the memory that results hold.
             if end.done():
                 self._places.release()
             else:
@@ -214,13 +214,13 @@ class PythonSandbox(Forking):
         return SandboxResult(*verdict, queued_s, ended.elapsed_s, ended.cpu_s)
 
     async def close(self) -> None:
-        """Kill whatever runs, and end the warm process."""
+        """Kill all running answers and end the warm process."""
         self._closed = True
         await super().close()
         self._reader.shutdown(wait=False)
 
     def _feed(self) -> bytes:
-        """What the warm process reads: a header, its length before it, and the payload."""
+        """Return the warm process's input: the header's length, the header, and the payload."""
         header = json.dumps(self._header()).encode()
         return len(header).to_bytes(8, "big") + header + self._payload
 
@@ -240,11 +240,11 @@ class PythonSandbox(Forking):
 
     @property
     def _most_bytes(self) -> int:
-        """What an honest child sends at most."""
+        """Return the maximum size of an honest child's message."""
         return len(warm.STARTED + warm.VALUE) + self.limits.result_bytes
 
     async def _exchange(self, ours: socket.socket, body: bytes, received: bytearray) -> None:
-        """Give the request, then take what comes up to its end, or until it is too large."""
+        """Send the request, then read until the end, or until the answer is too large."""
         loop = asyncio.get_running_loop()
         ours.setblocking(False)
         with contextlib.suppress(OSError):  # it may die before it has read everything
@@ -258,7 +258,7 @@ class PythonSandbox(Forking):
                 received += chunk
 
     async def _conclude(self, message: bytearray, end: _End | None) -> _Verdict:
-        """The verdict on one child: from how it ended first, from what it claims second.
+        """Return the result of one child: first from how it ended, then from its message.
 
         Raises EnvironmentFailed if it ended before its protections were on: no agent code ran.
         """
@@ -275,7 +275,7 @@ class PythonSandbox(Forking):
         if len(message) <= _INLINE_BYTES:
             return _read_claim(message, self.limits)
         loop = asyncio.get_running_loop()
-        async with self._reading:  # with a turn of the event loop from one to the next
+        async with self._reading:  # with a turn of the event loop between steps
             return await loop.run_in_executor(self._reader, _read_claim, message, self.limits)
 
 
@@ -283,7 +283,7 @@ _Verdict = tuple[Status, JsonValue, str]
 
 
 def _judge_end(end: _End, limits: Limits) -> _Verdict | None:
-    """What the child's end alone says; None when it ended well."""
+    """Return the result that the child's end alone determines; None if it ended normally."""
     if end.overdue:
         return Status.WALL, None, f"not done after {limits.wall_s:g} s"
     code = os.waitstatus_to_exitcode(end.status)
@@ -298,10 +298,10 @@ def _judge_end(end: _End, limits: Limits) -> _Verdict | None:
 
 
 def _read_claim(message: bytearray, limits: Limits) -> _Verdict:
-    """What the message of a child that ended well says; what is read is taken out of it."""
+    """Parse the message of a child that ended normally, and remove it from the buffer."""
     start = len(warm.STARTED)
     tag = bytes(message[start : start + 1])
-    del message[: start + 1]  # not a slice: that would be one more copy of all
+    del message[: start + 1]  # not a slice, which would copy everything once more
     if not tag:
         return Status.CRASHED, None, "ended before it answered"
     if tag == warm.MEMORY:
@@ -326,9 +326,9 @@ def _too_large(limits: Limits) -> _Verdict:
 
 
 # Without the site module and user or environment settings; no bytecode is written. The hash seed
-# is fixed so that an answer that depends on the order of a set is judged the same each time.
+# is fixed so that an answer that depends on the order of a set gets the same verdict each time.
 _INTERPRETER = (sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8")
-# Some interpreters find their own shared library by LD_LIBRARY_PATH; it is gone before any answer.
+# Some interpreters need LD_LIBRARY_PATH for their shared library; it is removed before answers.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONCOERCECLOCALE": "0"} | {
     name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ
 }
@@ -336,7 +336,7 @@ _PROGRAM = str(Path(warm.__file__).resolve())
 
 
 def _folder_of(name: str) -> str:
-    """The folder on the service's path in which the package ``name`` lies."""
+    """Return the folder on the service's path that contains the package ``name``."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ConfigError("preload", f"{name} is not installed")
@@ -345,7 +345,7 @@ def _folder_of(name: str) -> str:
 
 
 def _free_users(count: int) -> list[int]:
-    """``count`` user numbers that no account has."""
+    """Return ``count`` user numbers that no account has."""
     users: list[int] = []
     user = protection.FIRST_USER
     while len(users) < count:
@@ -365,9 +365,9 @@ def _signal_name(number: int) -> str:
 
 
 def diagnose(preload: Sequence[str] = ("networkx",)) -> list[Check]:
-    """What this machine's protections are, and what is missing, with its remedy.
+    """Report this machine's protections and the missing ones, with their remedies.
 
-    ``preload`` are the packages that answers read, where they are installed.
+    ``preload`` are the packages that answers read, if they are installed.
     """
     paths = [os.__file__]
     for spec in filter(None, map(importlib.util.find_spec, preload)):

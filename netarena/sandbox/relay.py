@@ -21,8 +21,11 @@ class _End:
 
 
 class Relay:
-    """``start`` it, ``close`` it. At most ``most`` connections at a time; one more is closed
-    unheard, and so is one that the far end does not take."""
+    """Relay with ``start`` and ``close``.
+
+    At most ``most`` connections at a time. Further connections are closed without reading, and so
+    are those that the far end does not accept.
+    """
 
     def __init__(self, address: tuple[str, int], most: int) -> None:
         self._address = address
@@ -31,11 +34,11 @@ class Relay:
         self._open: set[asyncio.Task[None]] = set()
 
     async def start(self, listening: socket.socket) -> None:
-        """Carry what arrives at this socket, which is the relay's from now on."""
+        """Relay connections to this socket, which the relay owns from now on."""
         self._server = await asyncio.start_server(self._accept, sock=listening, backlog=self._most)
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -67,7 +70,7 @@ class Relay:
 
 
 async def _exchange(one: _End, other: _End) -> None:
-    """Carry both ways, until both are closed or one is broken."""
+    """Relay in both directions until both are closed or one is broken."""
     try:
         async with asyncio.TaskGroup() as both:
             both.create_task(_pump(one, other))
@@ -77,7 +80,7 @@ async def _exchange(one: _End, other: _End) -> None:
 
 
 async def _pump(source: _End, sink: _End) -> None:
-    """What one end says, to the other. Raises OSError."""
+    """Copy one end's data to the other. Raises OSError."""
     while chunk := await source.reader.read(_CHUNK_BYTES):
         sink.writer.write(chunk)
         await sink.writer.drain()

@@ -23,18 +23,18 @@ from netarena.sandbox.child import Child, Line
 
 __all__ = ["Servant"]
 
-#: of one answer
+#: Size of one answer.
 _ANSWER_BYTES = 64 << 20
-#: None when the process has ended first
+#: None if the process has ended first.
 _Answer: TypeAlias = asyncio.Future[dict[str, Any] | None]
 
 
 class Servant:
-    """Of such a process one life at a time. ``name`` is what it is called in words.
+    """A helper process that is restarted when needed. ``name`` describes it in messages.
 
-    ``sign_s`` is how long it has for a sign of life when it owed an answer for ``answer_s``: the
-    answer to ``ping``. Without it, it is ended at once. ``apart``: no agent can bring about that it
-    ends or falls silent, so that this is proven ours.
+    If it owes an answer for ``answer_s``, it has ``sign_s`` to answer ``ping``; without ``sign_s``
+    it is ended at once. ``apart`` means that no agent can make it end or hang, so its end is a
+    proven environment failure.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -51,7 +51,7 @@ class Servant:
     ) -> None:
         self.answer_s = answer_s
         self.sign_s = sign_s
-        #: lives that have ended
+        #: Number of runs that have ended.
         self.lives = 0
         self._name = name
         self._line = line
@@ -69,13 +69,13 @@ class Servant:
 
     @property
     def pid(self) -> int | None:
-        """The process, until it is stopped or started anew."""
+        """Number of the process until it is stopped or restarted."""
         return self._child.pid if self._child is not None else None
 
     async def start(self) -> dict[str, Any]:
-        """Start the process if it does not live; what it said when it was ready.
+        """Start the process if it does not run; return its ready message.
 
-        Raises EnvironmentFailed, proven ours, with the reason why it does not get ready.
+        Raises EnvironmentFailed, marked as proven, with the reason why it does not become ready.
         """
         async with self._starting:
             if self._writer is None:
@@ -89,9 +89,9 @@ class Servant:
             await self._stop()
 
     async def ask(self, do: str, *, life: int | None = None, **arguments: Any) -> Any:
-        """Have the process do something, in that one of its lives if one is given.
+        """Send a request to the process, in a particular run if one is given.
 
-        Raises EnvironmentFailed with what it answers, or when it has ended or does not answer.
+        Raises EnvironmentFailed with its error, or if it has ended or does not answer.
         """
         if self._writer is None or life not in {None, self.lives}:
             raise self._ended()
@@ -114,7 +114,7 @@ class Servant:
         return EnvironmentFailed(f"{self._name} has ended", proven_ours=self._apart)
 
     async def _order(self, within_s: float, do: str, **arguments: Any) -> dict[str, Any] | None:
-        """What the process answers; None when it has ended first. Raises TimeoutError."""
+        """Return the process's answer; None if it has ended first. Raises TimeoutError."""
         if self._writer is None:
             return None
         self._orders += 1
@@ -130,7 +130,7 @@ class Servant:
             self._waiting.pop(number, None)
 
     async def _hangs(self) -> bool:
-        """Whether the process answers nobody: then it is ended, so that a new one is started."""
+        """Return whether the process answers nobody; it is then ended, so that a new one starts."""
         child = self._child
         try:
             return await self._order(self.sign_s, "ping", episode=0) is None
@@ -183,7 +183,7 @@ class Servant:
                 waiting.set_result(None)
 
     async def _stop(self) -> None:
-        """Close the control socket, at which the process ends; kill it otherwise."""
+        """Close the control socket, which ends the process; otherwise kill it."""
         writer = self._writer
         self._lose()
         if writer is not None:

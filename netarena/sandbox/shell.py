@@ -46,23 +46,23 @@ from netarena.sandbox import namespace, protection, syntax
 
 __all__ = ["Limits", "Result", "Room", "available", "entered", "environment", "plain", "run"]
 
-#: no watching: what an unlimited command could do in this time is bounded by the kernel's limits
+#: Wall time without a watch: kernel limits bound what a command can do meanwhile.
 TICK_S = 0.02
-#: how a command is asked to end whose time is over, and for how long it is listened to: ping tells
-#: its statistics when it is interrupted, what runs in the background minds the other
+#: Signals that ask a command to end when its time is over, and the pause after each. ping prints
+#: its statistics on SIGINT; background processes react to SIGTERM.
 ASKS = ((signal.SIGINT, 0.5), (signal.SIGTERM, 0.5))
-#: of bubblewrap, from its start until the command may run; it takes some 15 ms
+#: Time of bubblewrap from its start until the command may run; it takes some 15 ms.
 _START_S = 30.0
-#: from SIGKILL to the end of every process, each of which frees its memory on its own time
+#: Time from SIGKILL to the end of every process, each of which frees its memory by itself.
 END_S = 40.0
 _CHUNK_BYTES = 1 << 16
-#: this many times the output that is kept, and the command is ended
+#: A command is killed at this multiple of the output that is kept.
 MOST_OUTPUTS = 256
-NICENESS = 5  # whoever grades goes first
-MOST_FILES = 4096  # in the temporary folders; an empty one takes a kilobyte of the kernel's memory
+NICENESS = 5  # the judge's process has precedence
+MOST_FILES = 4096  # in the temporary folders; an empty file takes a kilobyte of the kernel's memory
 _CLONE_NEWNET = 0x40000000
 
-#: name -> number on x86_64 and on aarch64: what no diagnosis of a network needs
+#: Name -> number on x86_64 and on aarch64: calls that no diagnosis of a network needs.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     # other namespaces, other roots
     "unshare": (272, 97),
@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "process_vm_writev": (311, 271),
     "kcmp": (312, 272),
     "pidfd_getfd": (438, 438),
-    # the kernel's other doors
+    # other kernel interfaces
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
@@ -107,28 +107,28 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "swapon": (167, 224),
     "swapoff": (168, 225),
     "acct": (163, 89),
-    # memory that no limit on a process counts
+    # memory that no limit of a process counts
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
     "msgget": (68, 186),
     "mq_open": (240, 180),
 }
-#: The C library falls back to calls that the filter can look into.
+#: On ENOSYS the C library falls back to calls that the filter can inspect.
 ABSENT = {"clone3": (435, 435)}
-#: Does nothing and says that it did. Root of a user namespace may not leave groups, has none, and
-#: programs that drop rights end where they cannot. To the scheduler each session is a group that
-#: gets as much of the processors as any other (sched(7), autogroup): a command is one, however many
-#: daemons it makes.
+#: Calls that succeed without effect. Root of a user namespace may not leave groups and has none;
+#: programs that drop privileges fail otherwise. The scheduler gives each session as much of the
+#: processors as any other (sched(7), autogroup), so a command stays one session whatever it
+#: starts.
 PRETENDED = {"setgroups": (116, 159), "setsid": (112, 157)}
 #: cgroup, uts, ipc, user, pid and net namespaces, and mounts
 _CLONE_NAMESPACES = 0x7E020000
 #: unix, inet, inet6, netlink, packet
 _FAMILIES = (1, 2, 10, 16, 17)
-#: (family, protocol): policies of IPsec forward and drop beside all routes and filters, for a while
+#: (family, protocol): IPsec policies forward and drop packets in addition to routes and filters.
 _PROTOCOLS = ((16, 6),)
-#: (level, option): rings of packet sockets and forced buffers are memory that no limit counts;
-#: tables of iptables, ip6tables, arptables and ebtables of old, which nftables does not tell of
+#: (level, option): rings of packet sockets and forced buffers are memory that no limit counts.
+#: The old iptables, ip6tables, arptables and ebtables have tables that nftables does not list.
 _OPTIONS = (
     *((263, 5), (263, 13), (1, 32), (1, 33)),
     *((0, 64), (41, 64), (0, 96), (0, 128)),
@@ -139,7 +139,7 @@ GUARDED: dict[str, protection.Guard] = {
     "setsockopt": protection.Guard((54, 208), 1, pairs=_OPTIONS),
 }
 
-#: the few files that iproute2, iptables and the C library read
+#: The few files that iproute2, iptables and the C library read.
 ETC = (
     "alternatives",
     "ethertypes",
@@ -150,11 +150,11 @@ ETC = (
     "services",
     "xtables.conf",
 )
-#: below the network's sysctls, and yet one for the whole machine
+#: Below the network's sysctls, but one for the whole machine.
 _MACHINE_WIDE = ("/proc/sys/net/netfilter/nf_hooks_lwtunnel",)
 _CPUS = tuple(f"cpu{number}" for number in range(os.cpu_count() or 1))
-#: files of /proc that show the work of the whole kernel, other machines' included -> what a command
-#: reads instead; text that programs can parse
+#: Files of /proc that show the work of the whole kernel, other machines' included -> replacement
+#: text that programs can parse.
 _MASKED: dict[str, str] = {
     "loadavg": "0.00 0.00 0.00 1/1 1\n",
     "stat": "".join(f"{name} 0 0 0 0 0 0 0 0 0 0\n" for name in ("cpu ", *_CPUS))
@@ -184,14 +184,13 @@ _PRELOADED = re.compile(r"^(LD_PRELOAD|_STDBUF_\w)=(.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Limits:
-    """What one command may use.
+    """Limits of one command.
 
-    ``memory_bytes`` bounds the address space of each process and what all hold in memory
-    together, but for the address space where ``address_bytes`` gives that a bound of its own
-    (programs in Go reserve far more than they hold); ``processes`` counts all of the user
-    namespace, threads and the caller's own included;
-    ``file_bytes`` is the size of one file. Of the output ``output_bytes`` are kept, its beginning
-    and its end.
+    ``memory_bytes`` limits the address space of each process and the memory of all together; with
+    ``address_bytes`` the address space has a limit of its own, since Go programs reserve far more
+    than they use. ``processes`` counts the whole user namespace, threads and the caller's own
+    included. ``file_bytes`` is the size of one file. The first and last part of the output are
+    kept, ``output_bytes`` in all.
     """
 
     wall_s: float = 15.0
@@ -206,28 +205,28 @@ class Limits:
 
 @dataclass(frozen=True)
 class Room:
-    """What a command finds beside the system's programs and an empty scratch directory."""
+    """Files and folders of a command, in addition to the system's programs."""
 
-    #: name in the scratch directory -> content; read-only
+    #: Name in the scratch directory -> read-only content.
     files: Mapping[str, str] = field(default_factory=dict)
-    #: name below ``/usr/local/bin``, where it is found first -> the program, read-only
+    #: Name below ``/usr/local/bin``, which comes first in the path -> the read-only program.
     programs: Mapping[str, Path] = field(default_factory=dict)
-    #: absolute path in /etc or /usr/local -> the text that is there, read-only, a program or not
+    #: Absolute path in /etc or /usr/local -> read-only text, a program or not.
     texts: Mapping[str, str] = field(default_factory=dict)
-    #: absolute path -> the folder that is shown there, read-only
+    #: Absolute path -> a folder that is mounted there read-only.
     views: Mapping[str, Path] = field(default_factory=dict)
-    #: absolute path -> the folder that is there, which the command may write
+    #: Absolute path -> a folder that is mounted there and that the command may write.
     folders: Mapping[str, Path] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command came to.
+    """Result of a command.
 
-    ``output`` is its standard output and error as they came, as text without control characters.
+    ``output`` is its standard output and error in order, as text without control characters.
     ``exit`` is its status (128 + n if signal n ended it), None if it was stopped: because of its
-    time (``timed_out``) or for the reason that ``stopped`` gives in words.
+    time (``timed_out``) or for the reason in ``stopped``.
     """
 
     output: str
@@ -237,7 +236,7 @@ class Result:
 
     @property
     def told(self) -> str:
-        """The output and, where it was stopped or failed, a last line that says so."""
+        """Return the output and, if the command was stopped or failed, a last line that says so."""
         if self.stopped:
             note = f"[stopped: {self.stopped}]"
         elif self.exit:
@@ -249,7 +248,7 @@ class Result:
 
 
 def available() -> str:
-    """Why no command can be run here, in words; empty when one can (as far as files tell)."""
+    """Return why no command can run here; empty if one can, as far as files show."""
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed (apt-get install bubblewrap)"
     try:
@@ -260,20 +259,22 @@ def available() -> str:
 
 
 class Clock:
-    """The time of one command. When it is over the command is asked to end (``ASKS``), by
-    ``send``, which takes the number of a signal."""
+    """Time limit of one command.
+
+    When it is over, ``send`` sends the signals of ``ASKS`` to the command.
+    """
 
     def __init__(self, wall_s: float, send: Callable[[int], object]) -> None:
-        """The time begins."""
+        """Start the clock."""
         self._wall_s = wall_s
         self._send = send
         self._asks = iter(ASKS)
         self._due = time.monotonic() + wall_s
-        #: why it was asked to end, in words; empty if it was not
+        #: Why the command was asked to end; empty if it was not.
         self.over = ""
 
     def runs_out(self) -> bool:
-        """Whether the command is to be killed, as it was asked to end for long enough."""
+        """Return whether to kill the command because it ignored the signals for long enough."""
         if (now := time.monotonic()) < self._due:
             return False
         self.over = f"it ran for {self._wall_s:g} s"
@@ -285,15 +286,20 @@ class Clock:
 
 
 def environment() -> dict[str, str]:
-    """What a command's environment begins with: variables that harm nobody, and those by which
-    programs write line by line as they do to a terminal. Asked for once by who forks others."""
+    """Return a command's initial environment: harmless variables, and those for line buffering.
+
+    Programs then write to a pipe line by line, as to a terminal. A process that forks commands
+    calls this once.
+    """
     return {**ENVIRONMENT, "PYTHONUNBUFFERED": "1", **_line_buffering()}
 
 
 @cache
 def _line_buffering() -> dict[str, str]:
-    """Those of stdbuf, for all programs that write by the C library; empty where this machine has
-    none, or none that commands see."""
+    """Return the variables of stdbuf for programs that use the C library.
+
+    Empty if this machine has no stdbuf that commands can see.
+    """
     try:
         told = subprocess.run(
             ["stdbuf", "-oL", "env"],  # noqa: S607 -- found as a command finds it
@@ -322,19 +328,20 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
 ) -> Result:
     """Run ``command`` with bash in the network namespace of descriptor ``netns``.
 
-    Bash parses all of the command before it runs any of it (``syntax``).
+    Bash parses the whole command before it runs any of it (``syntax``).
 
-    With ``netns`` the caller must have all capabilities in the user namespace that owns it, and
-    its user must not be the machine's root (which no limit on processes holds). The command runs
-    in that user namespace and has two of its capabilities, unless it is not to be ``capable``.
-    Without ``netns`` it has an empty network namespace and no capability, and any user may call.
-    ``room`` adds files and programs.
+    With ``netns`` the caller must have all capabilities in the user namespace that owns it, and its
+    user must not be the machine's root, for whom the kernel has no process limit. The command runs
+    in that user namespace with two of its capabilities, or none unless ``capable``. Without
+    ``netns`` it has an empty network namespace and no capability, and any user may call. ``room``
+    adds files and programs.
 
-    ``watch`` is called every 20 ms with the number of a process of the sandbox (whose
-    ``/proc/PID/net`` is the command's network); text that it returns ends the command and is told.
+    ``watch`` is called every 20 ms with the number of a process of the sandbox, whose
+    ``/proc/PID/net`` is the command's network. A text that it returns ends the command and appears
+    in the result.
 
-    Every process of the command is dead on return. Raises EnvironmentFailed when the sandbox
-    could not be made; nothing of the command ran then.
+    Every process of the command is dead on return. Raises EnvironmentFailed if the sandbox could
+    not be made; nothing of the command ran then.
     """
     limits = limits or Limits()
     if problem := available():
@@ -349,7 +356,7 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
 
 
 def user_namespace(stack: contextlib.ExitStack, netns: int | None) -> int | None:
-    """The user namespace that owns a network namespace, open until ``stack`` closes.
+    """Return the user namespace that owns a network namespace, open until ``stack`` closes.
 
     None if that is the caller's own, or without a network. Raises EnvironmentFailed.
     """
@@ -367,9 +374,9 @@ def user_namespace(stack: contextlib.ExitStack, netns: int | None) -> int | None
 
 @contextlib.contextmanager
 def entered(netns: int | None) -> Iterator[None]:
-    """This thread is in the network namespace of a descriptor while the block runs.
+    """Context manager: move this thread into the network namespace of a descriptor.
 
-    None changes nothing. Raises EnvironmentFailed if it may not.
+    None changes nothing. Raises EnvironmentFailed if the move is not permitted.
     """
     if netns is None:
         yield
@@ -386,7 +393,7 @@ def entered(netns: int | None) -> Iterator[None]:
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-LONGEST_COMMAND_BYTES = 100_000  # the kernel takes 128 KiB in one argument
+LONGEST_COMMAND_BYTES = 100_000  # the kernel's limit for one argument is 128 KiB
 NO_COMMAND = "the command is too long or holds a null character"
 
 
@@ -406,7 +413,7 @@ def _filter() -> bytes:
 
 @cache
 def _system_folders() -> tuple[str, ...]:
-    """What the command sees of the machine's files: programs, libraries, a few tables."""
+    """Return arguments for the visible system files: programs, libraries, a few tables."""
     found = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"]
     for name in TOP:
         path = Path("/", name)
@@ -421,7 +428,7 @@ def _system_folders() -> tuple[str, ...]:
 
 @cache
 def _masked() -> Mapping[str, str]:
-    """Path -> text of the files of /proc that a command does not see, if the kernel has them."""
+    """Return path -> replacement text of the kernel's /proc files that commands must not see."""
     paths = {f"/proc/{name}": text for name, text in _MASKED.items()}
     return {path: text for path, text in paths.items() if Path(path).exists()}
 
@@ -442,7 +449,7 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
     and ``masks`` those of ``_masked``.
     """
     line = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
-    # no process of bubblewrap's own within reach, and one fewer
+    # no process of bubblewrap within reach, and one process fewer
     line.append("--as-pid-1")
     line += ["--new-session", "--hostname", hostname, "--clearenv", "--cap-drop", "ALL"]
     if not networked:
@@ -459,7 +466,7 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
     for path, content in texts.items():
         line += ["--perms", "0555", "--ro-bind-data", str(content), path]
     line += ["--remount-ro", "/usr/local"]
-    # of /proc/sys only the network's may be written: others of them are the machine's
+    # of /proc/sys only the network's part is writable: others belong to the machine
     line += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
     writable = networked and capable
     line += ["--bind" if writable else "--ro-bind", "/proc/sys/net", "/proc/sys/net"]
@@ -474,13 +481,12 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
         line += ["--bind", str(folder), path]
     for path, folder in room.views.items():
         line += ["--ro-bind", str(folder), path]
-    # without sizes of their own, these could fill the memory
+    # without a size these could fill the memory
     return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _SCRATCH]
 
 
 def kernel_limits(limits: Limits) -> list[tuple[str, int, int]]:
-    """What the kernel itself is to bound: its name, its number, and the most, which is never more
-    than what holds already."""
+    """Return the limits for the kernel: name, number and value, at most the present limit."""
     found = []
     for name, which, most in (
         ("cpu", resource.RLIMIT_CPU, protection.last_resort_s(limits.cpu_s)),
@@ -511,8 +517,10 @@ def _without(descriptor: int | None) -> list[str]:
 
 
 def _limited(limits: Limits) -> list[str]:
-    """What a command's line begins with: limits of the kernel, and a second clock within, should
-    the one without not look after it."""
+    """Return the start of a command line that sets kernel limits and a second time limit inside.
+
+    The second limit acts if the caller's clock does not.
+    """
     line = ["prlimit"]
     line += [f"--{name}={most}:{most}" for name, _, most in kernel_limits(limits)]
     asked_s = sum(wait_s for _, wait_s in ASKS)
@@ -520,8 +528,11 @@ def _limited(limits: Limits) -> list[str]:
 
 
 def _harmless_user() -> dict[str, Any]:
-    """Who a command without a network is, for Popen: no limit on processes holds the machine's
-    root. Where no other user can be given, this user is not the machine's root either."""
+    """Return the user of a command without a network, for Popen: not the machine's root.
+
+    The kernel has no process limit for root. If no other user can be given, this user is not root
+    either.
+    """
     user = protection.FIRST_USER
     if os.geteuid() or not protection.own_user_possible(user):
         return {}
@@ -529,7 +540,7 @@ def _harmless_user() -> dict[str, Any]:
 
 
 class _Sandbox:
-    """One life of bubblewrap. What is opened is closed by the stack, the processes killed too."""
+    """One run of bubblewrap. The stack closes what it opened and kills its processes."""
 
     def __init__(
         self,
@@ -552,10 +563,10 @@ class _Sandbox:
         return ends
 
     def start(self, hostname: str, command: str, room: Room, *, capable: bool) -> None:
-        """Make the sandbox, put the limits on it, and let the command run."""
+        """Make the sandbox, set its limits, and start the command."""
         self._output, output = self._pipe()
         about, told = self._pipe()
-        # bubblewrap waits for a byte here; that it is still there in the end tells that nothing ran
+        # bubblewrap waits for a byte here; if the byte is still there at the end, nothing ran
         self._gate, opened = self._pipe()
         program, written = self._pipe()
         os.write(written, _filter())
@@ -589,7 +600,7 @@ class _Sandbox:
                 stderr=subprocess.STDOUT,
                 pass_fds=inherited,
                 cwd="/",
-                env=ENVIRONMENT,  # not ours: the command can read what its ancestor began with
+                env=ENVIRONMENT,  # the command can read that of its ancestors
                 **user,
             )
         except OSError as error:
@@ -605,7 +616,7 @@ class _Sandbox:
         os.write(opened, b"!")
 
     def _file(self, text: str) -> int:
-        """A descriptor from which the text is read."""
+        """Return a descriptor from which the text can be read."""
         content = os.memfd_create("file")
         self._stack.callback(_close, content)
         os.write(content, text.encode())
@@ -613,7 +624,7 @@ class _Sandbox:
         return content
 
     def _number(self, about: int) -> int:
-        """The process number of the sandbox's first process, as bubblewrap tells it."""
+        """Return the number of the sandbox's first process, as bubblewrap reports it."""
         deadline = time.monotonic() + _START_S
         text = b""
         while b"}" not in text:
@@ -627,13 +638,13 @@ class _Sandbox:
         return int(json.loads(text)["child-pid"])
 
     def _yield_to_others(self) -> None:
-        with contextlib.suppress(OSError):  # wishes: what bounds the command holds without
+        with contextlib.suppress(OSError):  # optional: the other limits hold without them
             os.setpriority(os.PRIO_PROCESS, self._child, NICENESS)
-            # where memory runs out, the command goes first
+            # if memory runs out, the command is killed first
             Path(f"/proc/{self._child}/oom_score_adj").write_text("1000", encoding="ascii")
 
     def finish(self) -> Result:
-        """Wait for the command's end or bring it about, and for that of all that it started."""
+        """Wait until the command and everything it started have ended, or kill them."""
         stopped, timed_out = self._attend()
         self._kill()
         code = self._process.wait()
@@ -645,7 +656,7 @@ class _Sandbox:
         return Result(self._kept.text(), code if code >= 0 else 128 - code)
 
     def _attend(self) -> tuple[str, bool]:
-        """Read and watch until it ends. Returns why it must be stopped, and whether by time."""
+        """Read and watch until the end; return why to stop the command, and whether by time."""
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
         poll.register(self._output, select.POLLIN)
@@ -655,7 +666,7 @@ class _Sandbox:
         while True:
             events = dict(poll.poll(TICK_S * 1000))
             if self._output in events and not self._kept.read(self._output):
-                poll.unregister(self._output)  # closed by all, and something still runs
+                poll.unregister(self._output)  # all have closed the output and something still runs
             now = time.monotonic()
             over = clock.over if clock is not None else ""
             if self._life in events:
@@ -674,21 +685,21 @@ class _Sandbox:
                     return over or reason, bool(over)
 
     def _send(self, number: int) -> None:
-        """To the sandbox's first process, which passes it on to the command and its children."""
+        """Send a signal to the sandbox's first process, which forwards it to the command."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._life, number)
 
     def _begun(self) -> bool:
-        """Whether the sandbox is complete, with a root of its own, and the command let go."""
+        """Return whether the sandbox is complete and the command was started."""
         unread = fcntl.ioctl(self._gate, termios.FIONREAD, bytes(4))
         return struct.unpack("i", unread) == (0,)
 
     def _excess(self) -> str:
-        """Which bound is passed that the kernel does not keep; empty if none."""
+        """Return which limit is exceeded that the kernel does not enforce; empty if none."""
         if reason := self._kept.excess():
             return reason
         root = Path(f"/proc/{self._child}/root")
-        # once it ends these go, one after the other
+        # these end after it, one after the other
         with contextlib.suppress(OSError, ValueError):
             processes = [one for one in (root / "proc").iterdir() if one.name.isdigit()]
             if reason := overuse(processes, self._limits):
@@ -700,23 +711,25 @@ class _Sandbox:
         return self._watch(self._child) if self._watch is not None else ""
 
     def _kill(self) -> None:
-        """End the sandbox's first process, with which the kernel ends all others of its namespace;
-        the descriptor tells only when they are gone."""
+        """Kill the sandbox's first process; the kernel then ends all others of its namespace.
+
+        The descriptor becomes readable once all have ended.
+        """
         self._send(signal.SIGKILL)
         if not select.select([self._life], [], [], END_S)[0]:
             raise EnvironmentFailed("a command does not die")
-        # ours to reap where the caller adopts orphans
+        # if the caller adopts orphans, this process must reap it
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._child, os.WNOHANG)
 
     def _bury(self) -> None:
         if self._process.poll() is None:
-            self._process.kill()  # the rest dies with it
+            self._process.kill()  # the others die with it
             self._process.wait()
 
 
 class Kept:
-    """The beginning and the end of what was written, in bounded memory."""
+    """Buffer for the first and last part of the output, in bounded memory."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -733,8 +746,8 @@ class Kept:
         del self._tail[: -self._half]
 
     def read(self, output: int) -> bool:
-        """Take what is there to read; false once nobody can write any more."""
-        for _ in range(MOST_OUTPUTS):  # then look at the clock again
+        """Read what is available; return false once nobody can write any more."""
+        for _ in range(MOST_OUTPUTS):  # then check the clock again
             try:
                 chunk = os.read(output, _CHUNK_BYTES)
             except BlockingIOError:
@@ -745,7 +758,7 @@ class Kept:
         return True
 
     def excess(self) -> str:
-        """That more was written than a command may write; empty if it was not."""
+        """Return a message if more was written than allowed; empty otherwise."""
         most = self._most * MOST_OUTPUTS
         return f"it wrote more than {most >> 10} KiB" if self.total > most else ""
 
@@ -761,7 +774,7 @@ _LINE_END = re.compile("\r+\n|\r")
 
 
 def plain(written: bytes) -> str:
-    r"""Text that does nothing to a terminal, a log or a prompt: what is not printable is escaped.
+    r"""Return text that is harmless in a terminal, log or prompt: escape unprintable characters.
 
     >>> plain(b"\x1b[31mred\r\nline\x00")
     '\\x1b[31mred\nline\\x00'
@@ -776,23 +789,23 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def overuse(processes: Iterable[Path], limits: Limits) -> str:
-    """Which bound processes pass, by their folders below a /proc; empty if none.
+    """Return which limit processes exceed, given their folders below a /proc; empty if none.
 
-    Together they may hold so much memory, of which pages of files do not count, and those that
-    they share count for each; each may use so much CPU time. The kernel's limit on that counts
-    ticks, by which it runs ahead, and tells no reason.
+    The limit on memory is for all together; file pages do not count, and shared pages count once
+    for each process. The limit on CPU time is for each process. The kernel's own CPU limit counts
+    ticks, runs ahead, and gives no reason.
     """
     pages = 0
     processes = list(processes)
     for process in processes:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # after the name, which may hold anything
+            # after the name, which may contain anything
             told = (process / "stat").read_bytes().rpartition(b")")[2].split()
             if int(told[11]) + int(told[12]) > limits.cpu_s * _TICKS_PER_S:
                 return f"a process used more than {limits.cpu_s:g} s of CPU time"
             pages += int(told[21])
-    # what programs and libraries share with all others is the most of what small ones hold: a
-    # look at that, which takes longer, only where it matters
+    # shared programs and libraries are most of the memory of small processes: this slower
+    # check runs only if the sum matters
     if (
         pages * resource.getpagesize() > limits.memory_bytes
         and sum(map(_own_bytes, processes)) > limits.memory_bytes
@@ -805,7 +818,7 @@ _OWN = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
 
 
 def _own_bytes(process: Path) -> int:
-    """Of a process's memory, what no file is behind: none where it has ended."""
+    """Return a process's memory that no file backs; 0 if it has ended."""
     try:
         told = (process / "status").read_bytes()
     except OSError:

@@ -8,13 +8,13 @@ parser agrees with it on every text.
 
 from __future__ import annotations
 
-#: exit status of a command that is not whole: that of bash for a syntax error
+#: Exit status of an incomplete command: bash's status of a syntax error.
 STATUS = 2
-#: begins the one line that is printed in place of running such a command
+#: Start of the line that is printed instead of running such a command.
 REFUSED = "bash: nothing was run: the command is not whole or not valid"
 
-#: ``bash -n`` only warns about a here-document without its end; extended patterns are parsed once
-#: they are switched on, which a line of the command itself may do
+#: ``bash -n`` only warns about an unclosed here-document. Extended patterns are parsed only if
+#: they are enabled, which a line of the command itself may do.
 _PARSE_AND_RUN = rf"""
 parse() {{
   said=$(bash "$@" 2>&1) && [[ $said != *'delimited by end-of-file'* ]]
@@ -33,9 +33,9 @@ exit {STATUS}
 
 
 def arguments(command: str) -> list[str]:
-    """Return the arguments, ``bash`` first, that run ``command`` or print why it is not whole.
+    """Return arguments, ``bash`` first, that run ``command`` or print why it is incomplete.
 
-    Bash parses a command of one line whole by itself.
+    Bash itself parses a command of one line completely.
     """
     if "\n" not in command.strip("\n"):
         return ["bash", "-c", command]

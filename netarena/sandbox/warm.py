@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING or __name__ != "__main__":
     from netarena.sandbox import fork, protection
-else:  # neighbouring files, without a path on which other modules could be found
+else:  # neighbouring files, loaded without a search path on which other modules could be found
 
     def _load(name: str) -> types.ModuleType:
         path = Path(__file__).resolve().with_name(f"{name}.py")
@@ -48,29 +48,29 @@ else:  # neighbouring files, without a path on which other modules could be foun
 
     fork, protection = map(_load, ("fork", "protection"))
 
-#: tags of a message, after the byte that says that the protections are on
+#: Tags of a message, after the byte that reports the protections.
 STARTED, VALUE, RAISED, MEMORY, TOO_LARGE = b"S", b"+", b"!", b"m", b">"
-#: instead of all that: protections failed, then the reason
+#: Sent instead of all that if protections failed, followed by the reason.
 UNPROTECTED = b"X"
-#: guests compile agent code under this name, so that errors name its line
+#: File name of compiled agent code, so that errors have its line.
 ANSWER_FILE = "<answer>"
 ERROR_CHARS = 2000
 
-#: a child is looked at again after so long at least when little of its CPU time is left, s: what
+#: Shortest pause between checks of a child with little CPU time left, in s: the possible excess.
 #: it may use more than its limit
 _LOOK_S = 0.02
-#: a child that others keep from the CPU gets more time on the clock, up to so many times its own
+#: A child that others keep from the CPU gets more wall time, up to this multiple of its limit.
 MOST_WALLS = 10
 
-#: of what is told where it cannot start
+#: Length of an error message.
 _FAILED_CHARS = 1024
-#: CPUCLOCK_SCHED: with a process's number in the upper bits, the clock of what it used
+#: CPUCLOCK_SCHED: with a process's number in the upper bits, the clock of its CPU time.
 _CPU_CLOCK = 2
-#: added to the service's own
+#: Added to the service's own niceness.
 _NICENESS = 5
 _READ_BYTES = 1 << 18
 
-# Parts of the standard library that load a shared library from outside of it, where no answer can
+# Parts of the standard library that load a shared library from outside, where no answer can
 # read: loaded here once, or not at all.
 _WITH_LIBRARIES = (
     *("_bz2", "_ctypes", "_decimal", "_elementtree", "_hashlib", "_lzma", "_sqlite3", "_ssl"),
@@ -79,7 +79,7 @@ _WITH_LIBRARIES = (
 
 
 class PreloadFinder(importlib.abc.MetaPathFinder):
-    """Finds the preloaded packages and nothing beside them in the same folders."""
+    """Import finder for the preloaded packages; it finds nothing else in their folders."""
 
     def __init__(self, folders: dict[str, str]) -> None:
         self._folders = folders
@@ -94,9 +94,9 @@ class PreloadFinder(importlib.abc.MetaPathFinder):
 
 @dataclass
 class Child:
-    """A running answer: its place (which gives its user) and its times, monotonic seconds.
+    """A running answer: its slot (which determines its user) and its times, monotonic seconds.
 
-    ``deadline`` is when to look at it next.
+    ``deadline`` is the time of the next check.
     """
 
     place: int
@@ -108,10 +108,10 @@ class Child:
 
 
 class Warm(fork.Forks):
-    """Forks a child for each answer, and ends those that are over time.
+    """Forks a child for each answer, and kills those that exceed their time.
 
-    Raises protection.Unprotected where agent code would run with less than the header asks for,
-    and whatever the guest's ``load`` raises.
+    Raises protection.Unprotected if agent code would run with fewer protections than the header
+    demands, and whatever the guest's ``load`` raises.
     """
 
     def __init__(self, control: socket.socket, header: dict[str, Any], payload: bytes) -> None:
@@ -121,7 +121,7 @@ class Warm(fork.Forks):
         self._result_bytes: int = header["result_bytes"]
         self._pid = os.getpid()
         self._children: dict[int, Child] = {}
-        gc.disable()  # what is loaded stays
+        gc.disable()  # loaded objects stay
         packages = _preload(header["preload"])
         self._call, self._context = _load_guest(header["guest"], payload)
         self._armour, self._users = _make_armour(header, packages)
@@ -143,12 +143,12 @@ class Warm(fork.Forks):
         place = next(place for place in range(len(taken) + 1) if place not in taken)
         started = time.monotonic()
         pid = self._fork(connection, place, self._answer)
-        # it has one thread, so that it cannot use more CPU time than passes on the clock
+        # it has one thread, so its CPU time cannot exceed the wall time
         self._children[pid] = Child(place, started, started + min(self._wall_s, self._cpu_s))
         return pid
 
     def unborn(self, connection: int, error: OSError) -> dict[str, Any]:
-        """No answer's own doing shows: no agent code ran."""
+        """Return the report on a failed fork; no agent code ran."""
         os.write(connection, UNPROTECTED + describe(error).encode())
         return {"status": 0, "cpu_s": 0.0, "elapsed_s": 0.0, "overdue": False, "spent": False}
 
@@ -156,10 +156,10 @@ class Warm(fork.Forks):
         _kill(pid)
 
     def _end_over_limit(self) -> None:
-        """Kill whose time is used up, on the CPU or on the clock.
+        """Kill children whose CPU or wall time is used up.
 
-        The kernel's own limit on CPU time goes by a clock that counts ticks: it runs ahead of what
-        a process used by a tenth and more, and says SIGKILL.
+        The kernel's own CPU limit counts ticks, runs ahead of a process's CPU time by a tenth and
+        more, and sends SIGKILL.
         """
         now = time.monotonic()
         for pid, child in self._children.items():
@@ -175,7 +175,7 @@ class Warm(fork.Forks):
                 _kill(pid)
 
     def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
-        _kill(pid)  # what is left of its group; without seccomp it could have forked
+        _kill(pid)  # the rest of its group; without seccomp it could have forked
         child = self._children.pop(pid)
         return {
             "status": status,
@@ -186,7 +186,7 @@ class Warm(fork.Forks):
         }
 
     def _fork(self, connection: int, place: int, work: Callable[[bytes], bytes]) -> int:
-        """Fork a child that protects itself, sends ``work(request)`` and ends."""
+        """Fork a child that protects itself, sends ``work(request)`` and exits."""
         pid = self.spawn(lambda: self._be_child(connection, place, work))
         _lead_group(pid)
         return pid
@@ -208,7 +208,7 @@ class Warm(fork.Forks):
         message = memoryview(work(request))
         while message:
             message = message[write(connection, message) :]
-        leave(0)  # no clean-up: that would run what agent code left behind
+        leave(0)  # no clean-up, which would run what agent code left behind
 
     def _answer(self, request: bytes) -> bytes:
         encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -221,7 +221,7 @@ class Warm(fork.Forks):
         return value if len(value) <= self._result_bytes else TOO_LARGE
 
     def _probe(self) -> list[str]:
-        """Ask a protected child what is possible; raises protection.Unprotected if it failed."""
+        """Ask a protected child what is possible; raises protection.Unprotected if something is."""
         ours, theirs = socket.socketpair()
         ours.shutdown(socket.SHUT_WR)
         pid = self._fork(theirs.fileno(), 0, lambda _: json.dumps(protection.probe()).encode())
@@ -236,7 +236,7 @@ class Warm(fork.Forks):
 
 
 def describe(error: BaseException) -> str:
-    """Type, text and line in the answer, in that order; never raises anything but MemoryError."""
+    """Return type, text and line of an error in the answer; raises at most MemoryError."""
     try:
         text = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
         lines = []
@@ -251,9 +251,9 @@ def describe(error: BaseException) -> str:
 
 
 def _preload(folders: dict[str, str]) -> list[str]:
-    """Import the packages by name from their folders; return the paths that they may be read at."""
+    """Import the packages by name from their folders; return the paths that answers may read."""
     for name in _WITH_LIBRARIES:
-        with suppress(ImportError):  # this interpreter was built without
+        with suppress(ImportError):  # this interpreter was built without it
             importlib.import_module(name)
     finder = PreloadFinder(folders)
     sys.meta_path.append(finder)
@@ -269,7 +269,7 @@ def _preload(folders: dict[str, str]) -> list[str]:
 
 def _load_guest(source: str, payload: bytes) -> tuple[Callable[[Any, Any], Any], Any]:
     guest = types.ModuleType("guest")
-    sys.modules["guest"] = guest  # dataclasses and pickles look their module up
+    sys.modules["guest"] = guest  # dataclasses and pickles look up their module
     exec(compile(source, "<guest>", "exec"), guest.__dict__)  # noqa: S102 - our own guest
     return guest.call, guest.load(payload)
 
@@ -277,7 +277,7 @@ def _load_guest(source: str, payload: bytes) -> tuple[Callable[[Any, Any], Any],
 def _make_armour(
     header: dict[str, Any], packages: list[str]
 ) -> tuple[protection.Armour, list[int]]:
-    """The protections of every child, and the users that they may have (none: ours)."""
+    """Build the protections of all children, and their users (none: the service's)."""
     folders = [path for path in sys.path if Path(path).is_dir()]
     found = {one.name: one for one in protection.examine((*folders, *packages))}
     missing = [one for one in found.values() if one.essential and not one.ok]
@@ -297,7 +297,7 @@ def _make_armour(
 
 
 def _close_all_but(*kept: int) -> None:
-    """Close every descriptor but the standard three (all the null device) and ``kept``."""
+    """Close every descriptor except the standard three (all the null device) and ``kept``."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor > 2 and descriptor not in kept:
             with suppress(OSError):  # the listing's own is closed already
@@ -305,22 +305,22 @@ def _close_all_but(*kept: int) -> None:
 
 
 def _lead_group(pid: int) -> None:
-    with suppress(OSError):  # the other side, which does it as well, was first, or it is gone
+    with suppress(OSError):  # the other side was first, or the process has ended
         os.setpgid(pid, pid)
 
 
 def _used_s(pid: int) -> float:
-    """The CPU time that a child used, exact; 0.0 where the kernel does not tell it."""
+    """Return a child's exact CPU time; 0.0 if the kernel does not report it."""
     with suppress(OSError):
         return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
     return 0.0
 
 
 def _kept_waiting_s(pid: int) -> float:
-    """How long the process was ready to run while others had the CPU, by the kernel's account.
+    """Return how long the process was ready to run while others had the CPU.
 
-    Time that it slept is not in it; time that a control group's quota took away is. 0.0 where the
-    kernel does not count.
+    Sleep does not count; time that a control group's quota took away does. 0.0 if the kernel does
+    not count it.
     """
     try:
         fields = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
@@ -330,7 +330,7 @@ def _kept_waiting_s(pid: int) -> float:
 
 
 def _kill(group: int) -> None:
-    with suppress(OSError):  # nothing is left of it
+    with suppress(OSError):  # nothing of it is left
         os.killpg(group, signal.SIGKILL)
 
 
@@ -342,7 +342,7 @@ def _point_to_null(*descriptors: int) -> None:
 
 
 def main() -> None:
-    """See the module's description."""
+    """Run the program (see the module's docstring)."""
     control = socket.socket(fileno=int(sys.argv[1]))
     with open(0, "rb", closefd=False) as file:
         length = int.from_bytes(file.read(8), "big")
@@ -358,7 +358,7 @@ def main() -> None:
         raise
     del header, payload
     _point_to_null(0, 1, 2)
-    # answers give way to the service: a health check is answered while all of them compute
+    # answers have lower priority than the service: health checks work while all compute
     os.nice(_NICENESS)
     warm.serve(ready=True)
 
