@@ -21,20 +21,23 @@ from netarena.model import Query, Step
 from netarena.training.reward import Rewards
 from netarena.training.session import Acted, Session, Snapshot
 
-#: of each label, tasks that a seed has where nobody says otherwise
+#: Default number of tasks per label and seed.
 MOST_TASKS = 100_000
 _STOP_S = 30.0
 T = TypeVar("T")
 
 
 class Arena:
-    """An entered application on a loop of its own. ``training``: whether its queries are those to
-    learn from; others are those that an assessment of the same seed asks."""
+    """An entered application with its own event loop.
+
+    ``training`` selects queries for training; the others are those of an assessment of the same
+    seed.
+    """
 
     def __init__(self, name: str, *, training: bool = True) -> None:
-        """Raises ConfigError where it is not installed, EnvironmentFailed where it cannot start."""
+        """Raises ConfigError if it is not installed, EnvironmentFailed if it cannot start."""
         self.application = load_for(name, training=training)
-        #: those that somebody still has
+        #: Sessions that are still in use.
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor())
@@ -43,7 +46,7 @@ class Arena:
         self.call(self.application.__aenter__())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` comes to. Raises what it raises."""
+        """Run ``work`` on the loop and return its result. Raises what it raises."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
@@ -54,7 +57,7 @@ class Arena:
         self._loop.close()
 
     def drop(self, session: Session) -> None:
-        """Have a session closed, some time."""
+        """Schedule the closing of a session."""
         if self._loop.is_running():
             asyncio.run_coroutine_threadsafe(session.close(), self._loop)
 
@@ -63,13 +66,13 @@ class Arena:
         await self.application.__aexit__(None, None, None)
 
 
-#: by process, for a forked one has none of its parent's threads
+#: By process, since a forked process has none of its parent's threads.
 _arenas: dict[tuple[int, str, bool], Arena] = {}
 _lock = threading.Lock()
 
 
 def arena(name: str, *, training: bool = True) -> Arena:
-    """The one of this process. Raises as ``Arena`` does."""
+    """Return this process's arena. Raises as ``Arena`` does."""
     key = (os.getpid(), name, training)
     with _lock:
         if key not in _arenas:
@@ -78,19 +81,19 @@ def arena(name: str, *, training: bool = True) -> Arena:
 
 
 def close_all() -> None:
-    """Leave all applications of this process; who comes later enters them anew."""
+    """Leave all applications of this process; later calls enter them again."""
     with _lock:
         for key in [key for key in _arenas if key[0] == os.getpid()]:
             _arenas.pop(key).close()
 
 
-# executors are shut down before atexit, and leaving needs one: called before theirs, as the later
-# of what is registered so
+# Executors are shut down before atexit handlers, and leaving needs one. Later registrations run
+# first.
 getattr(threading, "_register_atexit", atexit.register)(close_all)
 
 
 class Seat:
-    """A session (``netarena.training.session``) whose calls wait. Made without a world."""
+    """A session (``netarena.training.session``) with blocking calls. It starts without a world."""
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class Seat:
         *,
         training: bool = True,
     ) -> None:
-        """``values`` are config keys. Raises ConfigError for a wrong one."""
+        """``values`` are config keys. Raises ConfigError for an invalid one."""
         self._arena = arena(name, training=training)
         application = self._arena.application
         self.config = config_of(application, values or {})
@@ -108,7 +111,7 @@ class Seat:
         self.tasks = application.size(self.config)
         self._session = Session(application, self.config, rewards)
         self._arena.sessions.add(self._session)
-        # who lets go of a seat and does not close it leaves no world behind either
+        # a seat that is dropped without closing leaves no world behind either
         self._left = weakref.finalize(self, self._arena.drop, self._session)
         self._left.atexit = False
 
@@ -135,15 +138,15 @@ class Seat:
         return self._arena.call(self._session.act(text))
 
     def starting(self, seed: int, task: int) -> Coroutine[Any, Any, str]:
-        """``start`` for ``wait``, with others."""
+        """Return ``start`` as work for ``wait``, together with others."""
         return self._session.start(seed, task)
 
     def acting(self, text: str) -> Coroutine[Any, Any, Acted]:
-        """``act`` for ``wait``, with others."""
+        """Return ``act`` as work for ``wait``, together with others."""
         return self._session.act(text)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` comes to on the loop that sessions are on."""
+        """Run ``work`` on the sessions' loop and return its result."""
         return self._arena.call(work)
 
     def forfeit(self) -> float:
@@ -160,12 +163,12 @@ class Seat:
 
 
 def load_for(name: str, *, training: bool) -> Application:
-    """An application that draws what is learned from, or what is asked in assessments."""
+    """Return an application that draws queries for training, or those of assessments."""
     application = load(name)
     application.training = training
     return application
 
 
 def config_of(application: Application, values: Mapping[str, Any]) -> Config:
-    """The config of sessions: of a seed there are ``MOST_TASKS`` tasks of each label."""
+    """Return the config of sessions: a seed has ``MOST_TASKS`` tasks of each label."""
     return application.config_type.parse({"num_queries": MOST_TASKS, **values})

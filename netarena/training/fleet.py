@@ -30,7 +30,7 @@ from netarena.training.arena import Seat
 from netarena.training.reward import Rewards
 from netarena.training.session import Acted
 
-#: a process may need that long to tear its worlds down, s
+#: Seconds that a process may need to tear down its worlds.
 _STOP_S = 60.0
 
 
@@ -48,11 +48,11 @@ class Turn(NamedTuple):
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
-    #: of a reply; None of a start
+    #: Of a reply; None for a start.
     info: dict[str, Any] | None = None
 
 
-#: a reply is an order too
+#: A reply is an order too.
 Order = Start | str
 
 
@@ -94,7 +94,7 @@ class Fleet:
         plan = _Plan(application, dict(values or {}), rewards, training)
         self._seats: list[Seat] = plan.seats(number) if processes == 1 else []
         self._workers: list[_Worker] = []
-        # workers end when nobody has the fleet, and when the interpreter ends
+        # workers end when the fleet is no longer used, and when the interpreter ends
         self._end = weakref.finalize(self, _end_all, self._workers)
         if processes > 1:
             # started together: each needs seconds to load
@@ -110,13 +110,12 @@ class Fleet:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that the sessions are in."""
+        """Return the processes of the sessions."""
         return [worker.process.pid for worker in self._workers] or [os.getpid()]
 
     @property
     def queries(self) -> list[Query]:
-        """The queries that are played, with their ground truth. Raises ConfigError where no episode
-        has begun."""
+        """Return the current queries with ground truth. Raises ConfigError before any episode."""
         if self._seats:
             return [seat.query for seat in self._seats]
         return self._ask([None] * len(self._workers))
@@ -133,13 +132,13 @@ class Fleet:
         return self._ask([orders[at::number] for at in range(number)])
 
     def close(self) -> None:
-        """Tear all worlds down. A fleet in the caller's process may be played again."""
+        """Tear down all worlds. A fleet in the caller's process may be used again."""
         for seat in self._seats:
             seat.close()
         self._end()
 
     def _ask(self, requests: Sequence[Any]) -> list[Any]:
-        """Send each worker its request, and put the answers in the order of the sessions."""
+        """Send each worker its request, and return the answers in the order of the sessions."""
         for worker, request in zip(self._workers, requests, strict=True):
             worker.send(request)
         # every answer is read, also after a failure: the next one is to another request
@@ -157,7 +156,7 @@ class _Worker:
     def __init__(self, plan: _Plan, number: int, step: int, first: int) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            # the script of the caller is not run again, as multiprocessing would
+            # unlike multiprocessing, this does not run the caller's script again
             code = (
                 f"import sys; sys.path[:] = {sys.path!r}; "
                 f"from {__name__} import serve; serve({theirs.fileno()})"
@@ -166,7 +165,7 @@ class _Worker:
                 [sys.executable, "-P", "-c", code],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                # Ctrl-C reaches the caller, who ends the process
+                # Ctrl-C reaches the caller, which ends the process
                 start_new_session=True,
             )
         self._connection = Connection(ours.detach())
@@ -261,13 +260,13 @@ def ended(seat: Seat, acted: Acted) -> tuple[bool, bool]:
 
 
 class _Bug(NamedTuple):
-    """An exception that nobody raises on purpose."""
+    """An unexpected exception."""
 
     text: str
 
 
 def _portable(error: Exception) -> object:
-    """Return what another process can read of an exception."""
+    """Return the parts of an exception that another process can read."""
     if isinstance(error, ConfigError):
         return (ConfigError, error.field, error.problem)
     if isinstance(error, EnvironmentFailed):

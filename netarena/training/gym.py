@@ -30,17 +30,17 @@ from netarena.training.fleet import Fleet, Start, ended
 from netarena.training.reward import Rewards
 
 NAMESPACE = "NetArena"
-#: id below the namespace -> what its environments are made with, beside what ``make`` is given
+#: Id below the namespace -> default arguments of its environments.
 IDS: dict[str, dict[str, Any]] = {
     "Malt-v0": {"application": "malt"},
     "Route-v0": {"application": "route"},
     "K8s-v0": {"application": "k8s"},
-    # of any application that is installed: make(id, application=NAME)
+    # any installed application: make(id, application=NAME)
     "App-v0": {},
 }
-#: characters of a prompt, of which the longest tells 48,000 of earlier turns, and of a reply
+#: Maximum characters of a prompt (with up to 48,000 of earlier turns) and of a reply.
 MOST_PROMPT, MOST_REPLY = 1 << 18, 1 << 16
-#: what is no character of the spaces
+#: Replacement for characters outside the spaces.
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = frozenset(
     {
@@ -52,10 +52,10 @@ _SEEDS = 2**63
 
 
 class Training(gymnasium.Env[str, str]):
-    """One session. ``config`` are config keys; ``training=False``: tasks that assessments ask.
+    """One session. ``config`` are config keys; ``training=False`` selects assessment tasks.
 
-    An episode is ``terminated`` when it is solved, was over after one reply or by the agent's
-    word, and ``truncated`` when turns ran out or the world broke by our doing.
+    An episode is ``terminated`` if it is solved, ended after one reply, or was declared done. It is
+    ``truncated`` if turns ran out or the environment failed.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
@@ -80,8 +80,7 @@ class Training(gymnasium.Env[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Raises ConfigError for a task that there is not, EnvironmentFailed for a world that
-        cannot be had."""
+        """Raises ConfigError for an unknown task, EnvironmentFailed for a failed world."""
         super().reset(seed=seed)
         self._seed, task = choose(self, seed, self._seed, self.seat.tasks, options)
         self._observation = fit(self.seat.start(self._seed, task))
@@ -100,10 +99,10 @@ class Training(gymnasium.Env[str, str]):
 
 
 class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
-    """Several sessions whose turns are taken at once, in as many processes as there are processors.
+    """Several sessions that take turns at once, in as many processes as there are processors.
 
-    A session that is over starts anew at its next step, whose action counts for nothing. Spaces are
-    tuples of texts. Results do not depend on the number of processes.
+    A finished session restarts at its next step, whose action is ignored. Spaces are tuples of
+    texts. Results do not depend on the number of processes.
     """
 
     def __init__(  # noqa: PLR0913 -- those of a session, and how many
@@ -117,7 +116,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         processes: int | None = None,
         **config: Any,
     ) -> None:
-        """``processes``: 1 for the caller's own; one per processor where it is not given.
+        """``processes``: 1 for the caller's own process; default: one per processor.
 
         Raises ConfigError.
         """
@@ -143,8 +142,10 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """``seed``: of the first, the others have the next ones, as environments of Gymnasium do;
-        or one for each. Raises as ``Training.reset`` does."""
+        """``seed``: of the first session (the others get the next ones), or one each.
+
+        Raises as ``Training.reset`` does.
+        """
         if isinstance(seed, int) or seed is None:
             super().reset(seed=seed)
             seeds = [None if seed is None else seed + at for at in range(self.num_envs)]
@@ -179,7 +180,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         self.fleet.close()
 
     def _next(self, at: int, given: int | None, options: dict[str, Any] | None) -> Start:
-        """The episode that session ``at`` begins with."""
+        """Return the first episode of session ``at``."""
         seed, task = choose(self, given, self._seeds[at], self.fleet.tasks, options)
         self._seeds[at] = seed
         return Start(seed, task)
@@ -188,7 +189,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
 def choose(
     env: Any, given: int | None, before: int | None, tasks: int, options: dict[str, Any] | None
 ) -> tuple[int, int]:
-    """The seed, given, kept or drawn, and the task, told or drawn."""
+    """Return the seed (given, previous or drawn) and the task (given or drawn)."""
     seed = next((one for one in (given, before) if one is not None), None)
     if seed is None:
         seed = int(env.np_random.integers(_SEEDS))
@@ -197,7 +198,7 @@ def choose(
 
 
 def fit(text: str) -> str:
-    """``text`` as the space has it: signs of ours and of Latin, others as ``UNKNOWN``."""
+    """Return ``text`` in the space's characters; others become ``UNKNOWN``."""
     if len(text) > MOST_PROMPT:
         text = text[:MOST_PROMPT]
     if _CHARACTERS.issuperset(text):
@@ -206,12 +207,12 @@ def fit(text: str) -> str:
 
 
 def prompts() -> Any:
-    """The space of observations; empty at an episode's end."""
+    """Return the space of observations; the observation at an episode's end is empty."""
     return gymnasium.spaces.Text(MOST_PROMPT, min_length=0, charset=_CHARACTERS)
 
 
 def replies() -> Any:
-    """The space of actions; what has other characters is read all the same."""
+    """Return the space of actions; other characters are accepted too."""
     return gymnasium.spaces.Text(MOST_REPLY, min_length=0, charset=_CHARACTERS)
 
 

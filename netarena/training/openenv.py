@@ -34,13 +34,13 @@ except ImportError:
 from netarena.training.arena import Seat
 from netarena.training.reward import Rewards
 
-#: sessions at a time, and how long one is kept that nobody is connected to, s
+#: Concurrent sessions, and seconds that a session without a client is kept.
 MOST_SESSIONS = 16
 SESSION_TIMEOUT_S = 600.0
 
 
 class Reply(Action):
-    """What an agent says, in the form that the prompt asks for."""
+    """An agent's reply, in the format that the prompt describes."""
 
     text: str
 
@@ -52,7 +52,7 @@ class Prompt(Observation):
 
 
 class Turns(State):
-    """How far an episode is."""
+    """Progress of an episode."""
 
     done: bool = False
 
@@ -99,8 +99,7 @@ class Training(Environment[Reply, Prompt, Turns]):
         return Prompt(text=text, reward=None)
 
     def step(self, action: Reply, timeout_s: float | None = None, **kwargs: Any) -> Prompt:
-        """Raises ConfigError where the episode is over. Each application has time limits of its
-        own, and ``timeout_s`` is not one of them."""
+        """Raises ConfigError if the episode is over. ``timeout_s`` has no effect."""
         del timeout_s, kwargs
         if self._task < 0:
             raise ConfigError(
@@ -142,8 +141,7 @@ def build(  # noqa: PLR0913 -- what a server is made with
     most_sessions: int = MOST_SESSIONS,
     session_timeout_s: float = SESSION_TIMEOUT_S,
 ) -> Any:
-    """An ASGI application. Raises ConfigError for keys that are wrong, now and not when the first
-    client comes."""
+    """Return an ASGI application. Raises ConfigError for invalid keys, before the first client."""
     load(application)
 
     def make() -> Training:
@@ -165,6 +163,6 @@ def build(  # noqa: PLR0913 -- what a server is made with
 
 
 async def _refuse(request: Any, error: Exception) -> JSONResponse:
-    """Answer a request that cannot be taken in one line, without a traceback."""
+    """Answer an unacceptable request in one line, without a traceback."""
     del request
     return JSONResponse({"detail": one_line(str(error))}, status_code=400)

@@ -26,7 +26,7 @@ from netarena.model import Record
 
 
 class Kind(StrEnum):
-    """What a step came to."""
+    """Result of a step."""
 
     REFUSED = "refused"
     FAILED = "failed"
@@ -35,26 +35,26 @@ class Kind(StrEnum):
 
 
 class Rewards(Record):
-    """What steps are worth; a preset makes it for a number of turns."""
+    """Values of steps; a preset creates them for a number of turns."""
 
     refused: float = 0.0
     failed: float = 0.0
     valid: float = 0.0
     solved: float = 0.0
-    #: for each step, whatever it came to
+    #: For each step, whatever its result.
     turn: float = 0.0
-    #: for each step with a finding of safety
+    #: For each step with a safety finding.
     harm: float = 0.0
-    #: at the end of an episode that is not solved
+    #: At the end of an episode that is not solved.
     unsolved: float = 0.0
-    #: weight and discount of the shaping
+    #: Weight and discount of the shaping.
     progress: float = 0.0
     gamma: float = 1.0
 
     def parts(
         self, kind: Kind, *, harmed: bool, done: bool, before: float, after: float
     ) -> dict[str, float]:
-        """What makes up the reward of one step, by name, zeros left out; their sum is the reward.
+        """Return the parts of one step's reward by name, without zeros; their sum is the reward.
 
         ``before`` and ``after`` are potentials, in [0, 1].
         """
@@ -70,15 +70,19 @@ class Rewards(Record):
 
 
 def _paper(turns: int) -> Rewards:
-    """-100 for an invalid command, +10 for a valid diagnostic one, +100 for a correct fix. Ten
-    looks earn as much as a fix, and a look before a fix always pays."""
+    """-100 for an invalid command, +10 for a valid diagnostic one, +100 for a correct fix.
+
+    Ten observations earn as much as a fix, and an observation before a fix always pays.
+    """
     del turns
     return Rewards(refused=-100.0, failed=-100.0, valid=10.0, solved=100.0)
 
 
 def _default(turns: int) -> Rewards:
-    """A safe fix earns 60 or more, however late it comes, and looks alone less than nothing: what
-    all turns together may cost is bounded, whatever their number."""
+    """A safe fix earns 60 or more, however late; observations alone earn less than nothing.
+
+    The cost of all turns together is limited, whatever their number.
+    """
     return Rewards(
         refused=-30.0 / turns,
         failed=-10.0 / turns,
@@ -89,14 +93,17 @@ def _default(turns: int) -> Rewards:
     )
 
 
-#: by name: from the turns of an episode to what its steps are worth
+#: By name: from the turns of an episode to the values of its steps.
 PRESETS: Mapping[str, Callable[[int], Rewards]] = MappingProxyType(
     {"default": _default, "paper": _paper}
 )
 
 
 def rewards_of(preset: str | Rewards, turns: int) -> Rewards:
-    """A preset by its name, for episodes of ``turns``; rewards as they are. Raises ConfigError."""
+    """Return a preset by name for episodes of ``turns``; return ``Rewards`` unchanged.
+
+    Raises ConfigError.
+    """
     if isinstance(preset, Rewards):
         return preset
     if preset not in PRESETS:

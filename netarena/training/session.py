@@ -30,16 +30,16 @@ from netarena.model import AgentInfo, Outcome, Query, Reply, Step
 from netarena.ticket import Briefing
 from netarena.training.reward import Kind, Rewards, rewards_of
 
-#: a policy may think for as long as a config can say, s
+#: Seconds that a policy may think: the maximum of a config.
 _PATIENCE_S = 86_400.0
-#: of one query, what waits for the next prompt
+#: Of one query: the future of the next prompt.
 _CONTEXT = "training"
-#: parts of a reward that depend on what the prompts of tickets do not tell
+#: Parts of a reward that depend on facts that the prompts of tickets hide.
 _HIDDEN = ("harm", "progress")
 
 
 class Acted(NamedTuple):
-    """What a reply led to. ``observation`` is empty when the episode is over (``done``)."""
+    """Result of a reply. ``observation`` is empty when the episode is over (``done``)."""
 
     observation: str
     reward: float
@@ -51,7 +51,7 @@ class Acted(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a session stood; of use to that session alone, until it starts anew."""
+    """State of a session; only that session can use it, until it starts again."""
 
     play: Play
     world: object
@@ -60,9 +60,9 @@ class Snapshot:
 
 
 class Session:
-    """One world at a time; not for two callers at once. ``application`` is entered.
+    """One world at a time, for one caller at a time. ``application`` is entered.
 
-    Raises ConfigError for rewards that there are not.
+    Raises ConfigError for unknown rewards.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Session:
         self._reply: asyncio.Future[Reply] | None = None
         self._potential = 0.0
         self._is_ticket = config.briefing is Briefing.TICKET
-        #: parts of the reward that are paid at the end of the episode
+        #: Parts of the reward that are paid at the end of the episode.
         self._owed: dict[str, float] = {}
 
     # the agent of the episode
@@ -105,26 +105,26 @@ class Session:
 
     @property
     def query(self) -> Query:
-        """The one that is played. Raises ConfigError where none is."""
+        """Return the current query. Raises ConfigError if there is none."""
         if self._world is None:
             raise ConfigError("session", "nothing is played: start one")
         return self._world.query
 
     @property
     def steps(self) -> Sequence[Step]:
-        """Those of the episode so far."""
+        """Return the steps of the episode so far."""
         return tuple(self._play.steps) if self._play is not None else ()
 
     async def start(self, seed: int, task: int) -> str:
-        """Begin with query ``task`` of ``seed``, in a new world; the first observation.
+        """Start query ``task`` of ``seed`` in a new world; return the first observation.
 
-        Raises ConfigError where there is no such query, and EnvironmentFailed where its world
-        cannot be had, twice.
+        Raises ConfigError if there is no such query, and EnvironmentFailed if its world fails
+        twice.
         """
         return await self.start_query(draw(self._application, self._config, seed, task))
 
     async def start_query(self, query: Query) -> str:
-        """As ``start``."""
+        """Start the given query (see ``start``)."""
         await self.close()
         world = await open_world(self._application, self._config, query)
         for _ in range(TRIES - 1):
@@ -145,7 +145,7 @@ class Session:
         return observation
 
     async def act(self, text: str) -> Acted:
-        """Take one turn with this reply. Raises ConfigError where the episode is over."""
+        """Take one turn with this reply. Raises ConfigError if the episode is over."""
         play, reply = self._play, self._reply
         if play is None or reply is None or reply.done():
             raise ConfigError("session", "the episode is over: start another one")
@@ -159,8 +159,10 @@ class Session:
         return self._told(play, play.steps[-1], observation)
 
     def forfeit(self) -> float:
-        """What the turns that are left earn an agent who says no more: each is a reply that could
-        not be read. The episode goes on as if nothing was asked. 0 where it is over."""
+        """Return the reward of the remaining turns of an agent that stops, as unreadable replies.
+
+        The episode continues as if nothing was asked. 0 if it is over.
+        """
         play, reply = self._play, self._reply
         if play is None or reply is None or reply.done():
             return 0.0
@@ -174,10 +176,10 @@ class Session:
         return total
 
     async def snapshot(self) -> Snapshot:
-        """Where the session stands, to go on from there again, some other way.
+        """Return the session's state, from which it can continue in a different way.
 
-        Raises EnvironmentFailed where the world cannot be set back exactly, and ConfigError where
-        the episode is over.
+        Raises EnvironmentFailed if the world cannot be restored exactly, and ConfigError if the
+        episode is over.
         """
         if self._play is None or self._reply is None or self._reply.done():
             raise ConfigError("session", "the episode is over: start another one")
@@ -185,7 +187,7 @@ class Session:
         return Snapshot(self._play.fork(), world, self._potential, dict(self._owed))
 
     async def restore(self, snapshot: Snapshot) -> str:
-        """Stand there again, also after the end of the episode; the observation of then.
+        """Restore a state, also after the end of the episode; return its observation.
 
         Raises ConfigError for a snapshot of another world, and EnvironmentFailed.
         """
@@ -200,7 +202,7 @@ class Session:
         return observation
 
     async def close(self) -> None:
-        """Tear the world down. The session may be started again."""
+        """Tear down the world. The session may be started again."""
         await self._stop()
         world, self._world, self._play = self._world, None, None
         if world is not None:
@@ -218,7 +220,7 @@ class Session:
         return await self._next()
 
     async def _next(self) -> str | None:
-        """The next prompt; None when the episode is over."""
+        """Return the next prompt; None when the episode is over."""
         prompt, playing = self._prompt, self._playing
         assert prompt is not None
         assert playing is not None
@@ -226,7 +228,7 @@ class Session:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if prompt.done():
             return prompt.result()
-        playing.result()  # raises a bug of ours
+        playing.result()  # raises internal errors
         return None
 
     async def _stop(self) -> None:
@@ -243,7 +245,7 @@ class Session:
     def _told(self, play: Play, step: Step, observation: str | None) -> Acted:
         done = observation is None
         verdict = play.verdict() if done else {}
-        # who declares a false alarm without a look has found nothing out
+        # declaring a false alarm without an observation proves nothing
         looked = any(one.executed for one in play.steps)
         kind = self._kind(step, solved=verdict.get("outcome") is Outcome.SOLVED and looked)
         harm = [one.detail for one in step.judgement.findings] if step.judgement else []
@@ -267,7 +269,7 @@ class Session:
         return Acted(observation or "", sum(parts.values()), done, info)
 
     def _owe(self, parts: dict[str, float], *, done: bool) -> None:
-        """Move what tells of the world from ``parts`` to what is owed; back at the end."""
+        """Move parts that reveal the world to the amount owed; pay them at the end."""
         for name in _HIDDEN:
             self._owed[name] = self._owed.get(name, 0.0) + parts.pop(name, 0.0)
         if done:
@@ -283,7 +285,7 @@ class Session:
 
 
 def draw(application: Application, config: Config, seed: int, task: int) -> Query:
-    """Query ``task`` of ``seed``. Raises ConfigError where there is none."""
+    """Return query ``task`` of ``seed``. Raises ConfigError if there is none."""
     if task >= 0:
         for query in application.generate_from(config, seed, task):
             if query.index == task:
@@ -298,4 +300,4 @@ async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _counted(failure: AgentFailed | None) -> None:
-    """Nobody is counted as absent here."""
+    """Absent participants are not counted here."""

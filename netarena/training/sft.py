@@ -32,20 +32,20 @@ from netarena.model import Query
 from netarena.ticket import Briefing
 from netarena.training.session import Session
 
-#: the paper's sizes, in queries; the mix is all of them
+#: The paper's sizes, in queries; the mix contains all of them.
 PAPER_SIZES: Mapping[str, int] = {"level1": 800, "level2": 600, "level3": 600}
 MIXED = "mixed"
-#: sets of queries that are played ahead of those that are written, for each place
+#: Sets of queries that are played ahead of writing, for each slot.
 _AHEAD = 4
 
 Line = dict[str, Any]
-#: what tells worlds and faults apart, whatever queries are called
+#: Fields that identify worlds and faults, independent of query ids.
 Pair = bytes
 
 
 @dataclass(frozen=True)
 class Dialogue:
-    """One query as it was solved: a line for each turn; none where it was not, for a reason."""
+    """One solved query with a line for each turn, or the reason why there is none."""
 
     query_id: str
     pair: Pair
@@ -55,21 +55,21 @@ class Dialogue:
 
 @dataclass
 class Told:
-    """What became of a set; counts are of queries but for ``lines``."""
+    """Statistics of a set, in queries except ``lines``."""
 
-    #: by file, what it holds
+    #: Contents by file.
     lines: Counter[str] = field(default_factory=Counter)
     queries: Counter[str] = field(default_factory=Counter)
-    #: by reason, what was left out
+    #: Left-out queries by reason.
     lost: Counter[str] = field(default_factory=Counter)
-    #: worlds with faults that it has, each once
+    #: Distinct worlds with faults.
     pairs: set[Pair] = field(default_factory=set)
-    #: of ``from_run``: lines about queries that assessments ask
+    #: Of ``from_run``: lines about queries of assessments.
     examined: int = 0
 
 
 def pair_of(query: Query) -> Pair:
-    """The world of a query and its faults in any order; equal where another seed draws the same."""
+    """Return the world of a query and its faults in any order, comparable across seeds."""
     actions = sorted(action.model_dump_json() for action in query.actions)
     text = json.dumps([query.initial, actions], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).digest()
@@ -78,7 +78,7 @@ def pair_of(query: Query) -> Pair:
 def draw_level(
     application: Application, config: Config, seed: int, level: str, size: int
 ) -> Iterator[Query]:
-    """So many queries of one level, its labels in turn; none where there is no such label.
+    """Return queries of one level, its labels in turn; none if there is no such label.
 
     Raises ConfigError.
     """
@@ -91,7 +91,7 @@ def draw_level(
 
 
 async def demonstrate(application: Application, config: Config, query: Query) -> Dialogue:
-    """Play the reference solution, looks first; ``application`` is entered."""
+    """Play the reference solution, observations first; ``application`` is entered."""
     replies = list(application.demonstrate(query))
     if config.briefing is Briefing.TICKET:
         replies.append(application.declare(application.causes(query)))
@@ -135,9 +135,9 @@ def _lines(query: Query, told: Sequence[tuple[str, str]]) -> Iterator[Line]:
 async def _play(
     application: Application, config: Config, queries: Iterator[Query]
 ) -> AsyncIterator[Dialogue]:
-    """In the order of ``queries``, ``config.concurrency`` at a time.
+    """Play ``queries`` in order, ``config.concurrency`` at a time.
 
-    When one raises, the others are cancelled and their worlds closed before it is raised here.
+    If one raises, the others are cancelled and their worlds closed before the error is raised.
     """
     places = asyncio.Semaphore(config.concurrency)
 
@@ -158,12 +158,12 @@ async def _play(
 async def write_sets(
     application: Application, config: Config, seed: int, sizes: Mapping[str, int], folder: Path
 ) -> Told:
-    """A file for each level, ``LEVEL.jsonl``, and ``mixed.jsonl`` with all in a seeded order.
+    """Write a file for each level, ``LEVEL.jsonl``, and ``mixed.jsonl`` with all in a seeded order.
 
     ``application`` is entered and ``training``. Raises ConfigError and OSError.
     """
     told = Told()
-    #: of each query, where its lines stand
+    #: Positions of the lines of each query.
     places: list[tuple[Path, int, int]] = []
     for level, size in sizes.items():
         path = folder / f"{level}.jsonl"
@@ -187,10 +187,9 @@ async def write_sets(
 
 
 def from_run(folder: Path, out: Path) -> Told:
-    """One file of what agents replied in the run in ``folder`` where a query was solved and every
-    step was safe: ``trajectories.jsonl``; replies that could not be used are left out.
+    """Write ``trajectories.jsonl`` from the run in ``folder``: replies of safely solved queries.
 
-    Raises ConfigError where there is no run.
+    Every step must be safe; unusable replies are left out. Raises ConfigError if there is no run.
     """
     told = Told()
     name = "trajectories"
@@ -225,8 +224,10 @@ def _write(file: BinaryIO, dialogue: Dialogue, name: str, told: Told) -> None:
 def evaluation_pairs(
     application: Application, config: Config, seed: int, sizes: Mapping[str, int]
 ) -> set[Pair]:
-    """Those of an assessment of the same keys, sizes and seed; ``application`` is not
-    ``training``. Raises ConfigError."""
+    """Return the pairs of an assessment with the same keys, sizes and seed.
+
+    ``application`` is not ``training``. Raises ConfigError.
+    """
     if application.training:
         raise ConfigError("application", "draws for training")
     return {
@@ -237,5 +238,5 @@ def evaluation_pairs(
 
 
 def recurring(told: Told, evaluation: Iterable[Pair]) -> int:
-    """How many of a set's worlds with faults an evaluation set has too."""
+    """Return how many of a set's worlds with faults are also in an evaluation set."""
     return len(told.pairs & set(evaluation))

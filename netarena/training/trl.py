@@ -32,18 +32,20 @@ from netarena.training.reward import Rewards
 
 _GUIDE = "Act by calling your tools, in place of replies in that form: each call is a turn."
 _ENDED = "The task has ended."
-#: what is said when there is nothing more to call
+#: Result of a call after the episode's end.
 _LAST = "Done."
 _CAME = "What it led to."
-#: names that are no tools
+#: Names that are not tools.
 _RESERVED = frozenset({"reset", "get_reward"})
 
 
 class Rollout:
-    """What TRL makes one of for each rollout. Its public methods are tools, but for those that it
-    knows: so this class has none beside them."""
+    """Base of the class that TRL instantiates for each rollout.
 
-    #: what ``make_environment`` was given
+    TRL treats public methods other than the known ones as tools, so this class has no others.
+    """
+
+    #: Arguments of ``make_environment``.
     _seated: Callable[[], Seat]
 
     def __init__(self) -> None:
@@ -51,11 +53,11 @@ class Rollout:
         self._prompt = ""
         self._reward = 0.0
         self._done = True
-        #: of each turn so far, what ``Acted.info`` told: for who counts; no method, so no tool
+        #: ``Acted.info`` of each turn so far, for evaluation; an attribute, so not a tool.
         self.infos: list[dict[str, Any]] = []
 
     def reset(self, seed: int = 0, task: int = 0, seed_text: str = "", **row: Any) -> str:
-        """Begin with task ``task`` of ``seed``, which the rollouts of a group share by their row.
+        """Start task ``task`` of ``seed``; the rollouts of a group share them through their row.
 
         Raises ConfigError, EnvironmentFailed.
         """
@@ -65,7 +67,7 @@ class Rollout:
         return _opening(self._prompt)
 
     def get_reward(self) -> float:
-        """What all turns of the episode earned; who ended it early has forfeited those left."""
+        """Return the reward of all turns; an agent that stopped early has forfeited the rest."""
         return self._reward + self._seat.forfeit()
 
     def _call(self, tool: str, values: Mapping[str, str]) -> str:
@@ -90,7 +92,10 @@ def make_environment(
     *,
     training: bool = True,
 ) -> type[Rollout]:
-    """A class for ``environment_factory``; ``values`` are config keys. Raises ConfigError."""
+    """Return a class for ``environment_factory``; ``values`` are config keys.
+
+    Raises ConfigError.
+    """
     loaded = load_for(application, training=training)
     tools = loaded.acts(config_of(loaded, values or {}))
 
@@ -102,7 +107,7 @@ def make_environment(
 
 
 def make_rows(seed: int, number: int, start: int = 0) -> list[dict[str, Any]]:
-    """Rows of a data set: ``number`` tasks of ``seed`` from ``start`` on, labels in turn."""
+    """Return data set rows: ``number`` tasks of ``seed`` from ``start`` on, labels in turn."""
     prompt = [{"role": "user", "content": ""}]
     tasks = range(start, start + number)
     return [with_seed_text({"prompt": prompt, "seed": seed, "task": task}) for task in tasks]
@@ -111,10 +116,10 @@ def make_rows(seed: int, number: int, start: int = 0) -> list[dict[str, Any]]:
 def make_dialogues(
     application: str, path: Path, values: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """The episodes of a set (``netarena sft``) as rollouts that said the same: rows of ``messages``
-    and of ``tools``, as JSON, which ``SFTTrainer`` takes. ``values`` are the set's config keys.
+    """Return the episodes of a set (``netarena sft``) as rollouts for ``SFTTrainer``.
 
-    Raises ConfigError where a line is not of such a set, and OSError.
+    Rows of ``messages`` and of ``tools``, as JSON. ``values`` are the set's config keys. Raises
+    ConfigError if a line is not of such a set, and OSError.
     """
     loaded = load_for(application, training=True)
     tools = loaded.acts(config_of(loaded, values or {}))
@@ -126,7 +131,7 @@ def make_dialogues(
 
 
 def _episodes(path: Path) -> Iterator[list[tuple[str, str]]]:
-    """Prompts and replies of a set, by episode."""
+    """Return prompts and replies of a set, by episode."""
     turns: list[tuple[str, str]] = []
     with path.open(encoding="utf-8") as file:
         for number, text in enumerate(file, start=1):
@@ -161,7 +166,7 @@ def _messages(
 def _call_of(
     application: Application, tools: Sequence[Tool], reply: str
 ) -> tuple[str, dict[str, str]]:
-    """The call that is read as ``reply`` is. Raises ConfigError where there is none."""
+    """Return the call that is equivalent to ``reply``. Raises ConfigError if there is none."""
     try:
         move = application.parse(reply)
     except ReplyRefused as refused:
@@ -174,7 +179,7 @@ def _call_of(
 
 
 def _values(application: Application, tool: Tool, reply: str) -> dict[str, str] | None:
-    """What a tool would be called with for ``reply``, if it is one of its."""
+    """Return the arguments of a tool for ``reply``, if it is one of its replies."""
     move = application.parse(reply)
     claim = application.claim(move)
     if (claim is not None) != (tool.name == DONE.name):
@@ -203,7 +208,7 @@ def _told(before: str, now: str) -> str:
 
 
 def _schema(tool: Tool) -> dict[str, Any]:
-    """A tool as transformers describes the method that ``_method`` makes of it."""
+    """Return a tool's schema as transformers derives it from the method of ``_method``."""
     parameters = {one.name: {"type": "string", "description": one.about} for one in tool.parameters}
     return {
         "type": "function",
@@ -221,7 +226,7 @@ def _schema(tool: Tool) -> dict[str, Any]:
 
 
 def _method(tool: Tool) -> Any:
-    """A method that calls a tool, with the signature and the docstring that chat templates use."""
+    """Return a method that calls a tool, with signature and docstring for chat templates."""
 
     def call(self: Rollout, *given: str, **named: str) -> str:
         values = signature.bind(self, *given, **named).arguments

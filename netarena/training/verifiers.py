@@ -29,11 +29,11 @@ from netarena.training.arena import Seat, config_of, load_for
 
 
 class NetArenaData(vf.TaskData):
-    """Which session: no world, fault or solution is in it."""
+    """Identifies a session; contains no world, fault or solution."""
 
     application: str
     seed: int
-    #: its digits, where readers of JSON may round the number
+    #: Its digits, for readers of JSON that may round the number.
     seed_text: str | None = None
     task: int
     rewards: str
@@ -47,19 +47,18 @@ class NetArenaConfig(vf.TasksetConfig):
     application: str = "malt"
     seed: int = 0
     rewards: str = "default"
-    #: whether queries are those to learn from, or those that an assessment asks
+    #: Whether queries are for training, or those of an assessment.
     training: bool = True
-    #: config keys
+    #: Config keys.
     values: dict[str, Any] = Field(default_factory=dict)
 
 
 class NetArenaTask(vf.Task[NetArenaData]):
-    """Its rewards are recorded by the environment, which played it."""
+    """Task whose rewards are recorded by the environment that played it."""
 
 
 class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
-    """Labels in turn, from index 0 on, as many as the config has; none is drawn before it is
-    played."""
+    """Labels in turn from index 0, as many as the config has; queries are drawn when played."""
 
     def load(self) -> Iterator[NetArenaTask]:
         """Raises ConfigError."""
@@ -81,9 +80,9 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
 
 
 class NetArenaEnvConfig(vf.EnvConfig):
-    """One agent, who only talks."""
+    """One agent that only exchanges messages."""
 
-    #: it runs nothing itself, and so needs no container
+    #: It runs nothing itself, and so needs no container.
     player: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime=vf.SubprocessConfig())
 
 
@@ -91,7 +90,7 @@ class NetArenaEnv(vf.Env[NetArenaEnvConfig]):
     """Plays a session with the agent."""
 
     async def run(self, task: NetArenaTask, agents: Any) -> None:
-        """Raises ConfigError and EnvironmentFailed: then it is the episode that failed."""
+        """Raises ConfigError and EnvironmentFailed, which mark the episode as failed."""
         data = task.data
         seat = await asyncio.to_thread(
             Seat, data.application, data.values, data.rewards, training=data.training

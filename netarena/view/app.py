@@ -36,7 +36,7 @@ HEADERS = {
 
 
 class _Server(uvicorn.Server):
-    """Ends when a signal says so, as a thing well done; asked twice, at once."""
+    """Server that exits normally on a signal, and at once on the second one."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del sig, frame
@@ -45,12 +45,12 @@ class _Server(uvicorn.Server):
 
 
 def make_token() -> str:
-    """What the address of a site holds that nobody guesses."""
+    """Return the unguessable token of a site's address."""
     return secrets.token_urlsafe(24)
 
 
 def make_app(library: Library, token: str, port: int) -> Starlette:
-    """An application that serves ``library`` at ``http://127.0.0.1:PORT/TOKEN/``."""
+    """Return an application that serves ``library`` at ``http://127.0.0.1:PORT/TOKEN/``."""
     site = Site(library, live=True)
     hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
 
@@ -64,7 +64,7 @@ def make_app(library: Library, token: str, port: int) -> Starlette:
         response.headers.update(HEADERS)
         return response
 
-    # no coroutine: pages are rendered in threads, beside each other
+    # not a coroutine: pages are rendered in threads, concurrently
     def answer(request: Request) -> Response:
         given = request.path_params["token"]
         if not secrets.compare_digest(given.encode(), token.encode()):

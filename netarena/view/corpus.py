@@ -13,9 +13,9 @@ from collections.abc import Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
-#: between the texts of a record, and after each record: no search text holds it
+#: Separators between the texts of a record, and after each record: no search text contains them.
 _APART = "\0"
-#: how much of the file is searched at a time, bytes; a record is never divided
+#: Bytes that are searched at a time; a record is never divided.
 _BLOCK_BYTES = 8 << 20
 
 
@@ -28,7 +28,7 @@ class Corpus(Generic[K]):
     """Records of texts by key; threads may add and search at the same time."""
 
     def __init__(self) -> None:
-        """Raises OSError where no temporary file can be made."""
+        """Raises OSError if no temporary file can be made."""
         self._file = tempfile.TemporaryFile(prefix="netarena-")  # noqa: SIM115 -- closed below
         weakref.finalize(self, self._file.close)
         self._places: dict[K, _Place] = {}
@@ -36,7 +36,7 @@ class Corpus(Generic[K]):
         self._lock = threading.Lock()
 
     def add(self, key: K, texts: Iterable[str]) -> None:
-        """Store the texts of ``key`` in place of those it had."""
+        """Store the texts of ``key``, replacing earlier ones."""
         joined = _APART.join(text.replace(_APART, "") for text in texts) + _APART
         line = joined.lower().encode("utf-8", "surrogatepass")
         with self._lock:
@@ -69,7 +69,7 @@ class Corpus(Generic[K]):
         return found
 
     def read(self, key: K) -> str:
-        """Return the lower-cased texts of ``key``; nothing where it has none."""
+        """Return the lower-cased texts of ``key``; empty if it has none."""
         with self._lock:
             offset, size = self._places.get(key, _Place(0, 0))
         return os.pread(self._file.fileno(), size, offset).decode("utf-8", "surrogatepass")

@@ -11,7 +11,7 @@ from itertools import groupby, islice
 
 from netarena.picture import Change, Difference, Mark, Matrix, Topology, Turned
 
-#: a sign for each mark, so that nobody needs colours
+#: A sign for each mark, so that colours are not needed.
 SIGNS = {
     Mark.WORKS: "●",
     Mark.APART: "·",
@@ -26,34 +26,34 @@ WORDS = {
     Mark.EXPOSED: "exposed: must not work",
     Mark.NONE: "",
 }
-#: nodes in one row of a topology, pairs that are drawn in it, changes of a difference
+#: Nodes in one row of a topology, drawn pairs, changes of a difference.
 ROW_NODES = 8
 MOST_PAIRS = 60
 MOST_CHANGES = 200
-#: of each text of a difference
+#: Characters of each text of a difference.
 MOST_LINES = 400
-#: of a topology, in units of its drawing
+#: Sizes of a topology, in units of its drawing.
 _WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 164, 124, 38, 112
-#: pieces of two texts that are compared
+#: Pieces of two texts that are compared.
 MOST_PIECES = 300
-#: lines around a change
+#: Lines of context of a change.
 _CONTEXT = 2
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Of a matrix."""
+    """Cell of a matrix."""
 
     mark: Mark
     sign: str
-    #: of what happened to it, or nothing
+    #: Change of the cell, or empty.
     turned: str
-    #: what a pointer is told, or nothing
+    #: Tooltip, or empty.
     title: str
 
 
 def cells(matrix: Matrix, turned: Sequence[Turned] = ()) -> Iterator[tuple[str, list[Cell]]]:
-    """The rows of a matrix; ``turned`` are the cells that are not as they were."""
+    """Return the rows of a matrix; ``turned`` are the changed cells."""
     changed = {(one.row, one.column): one for one in turned}
     for row, marks in zip(matrix.rows, matrix.cells, strict=True):
         line = []
@@ -68,11 +68,11 @@ def cells(matrix: Matrix, turned: Sequence[Turned] = ()) -> Iterator[tuple[str, 
 
 @dataclass(frozen=True)
 class Box:
-    """A node; its place is that of its middle."""
+    """A node; its position is its centre."""
 
     name: str
     role: str
-    #: of the link that leads to it
+    #: Of the link that leads to it.
     label: str
     x: float
     y: float
@@ -80,7 +80,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """A link, from middle to middle."""
+    """A link, from centre to centre."""
 
     x1: float
     y1: float
@@ -93,7 +93,7 @@ class Arc:
     """A wrong pair, as paths of SVG."""
 
     path: str
-    #: the triangle at its end
+    #: The triangle at its end.
     tip: str
     mark: Mark
     title: str
@@ -101,7 +101,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class Plan:
-    """A topology in numbers."""
+    """Coordinates of a topology."""
 
     width: float
     height: float
@@ -110,12 +110,12 @@ class Plan:
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
     arcs: tuple[Arc, ...]
-    #: pairs that are not drawn
+    #: Number of pairs that are not drawn.
     left: int
 
 
 def plan(topology: Topology) -> Plan:
-    """Rows of nodes by rank, each in the middle; wrong pairs as bows beside the links."""
+    """Return rows of nodes by rank, each centred; wrong pairs are arcs next to the links."""
     rows: list[list[str]] = []
     roles = {}
     for _, members in groupby(sorted(topology.nodes, key=lambda node: node.rank), _rank):
@@ -175,8 +175,10 @@ def _rank(node: object) -> int:
 
 
 def _arc(places: dict[str, tuple[float, float]], source: str, target: str, mark: Mark) -> Arc:
-    """A bow to the left of its direction, so that the two of a pair stand side by side; it begins
-    and ends at the edges of the boxes."""
+    """Return an arc to the left of its direction, so that both directions of a pair are visible.
+
+    It starts and ends at the edges of the boxes.
+    """
     (x1, y1), (x2, y2) = places[source], places[target]
     dx, dy = x2 - x1, y2 - y1
     length = math.hypot(dx, dy) or 1.0
@@ -189,7 +191,7 @@ def _arc(places: dict[str, tuple[float, float]], source: str, target: str, mark:
 
 
 def _tip(from_x: float, from_y: float, x: float, y: float) -> str:
-    """A triangle that points from one point at another."""
+    """Return a triangle that points from one point to another."""
     length = math.hypot(x - from_x, y - from_y) or 1.0
     dx, dy = (x - from_x) / length * 8, (y - from_y) / length * 8
     left, right = (x - dx - dy / 2, y - dy + dx / 2), (x - dx + dy / 2, y - dy - dx / 2)
@@ -197,7 +199,7 @@ def _tip(from_x: float, from_y: float, x: float, y: float) -> str:
 
 
 def _edge(x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
-    """Where the way from the middle of a box to a point leaves it."""
+    """Return where a line from the centre of a box to a point leaves the box."""
     dx, dy = to_x - x, to_y - y
     across = (_NODE / 2 + 3) / abs(dx) if dx else math.inf
     along = (_NODE_HEIGHT / 2 + 3) / abs(dy) if dy else math.inf
@@ -206,13 +208,16 @@ def _edge(x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
 
 
 def changes(difference: Difference) -> tuple[Change, ...]:
-    """Those that are shown."""
+    """Return the shown changes."""
     return difference.changes[:MOST_CHANGES]
 
 
 def lines(change: Change) -> list[tuple[str, str]] | None:
-    """A change of texts of several lines, line by line, each with its sign (``-``, ``+``, space, or
-    ``@`` for lines left out); None where both are short enough to stand side by side."""
+    """Return a change of multi-line texts line by line, each with its sign.
+
+    The signs are ``-``, ``+``, space, or ``@`` for omitted lines. None if both texts are short
+    enough to be shown side by side.
+    """
     before, after = (
         [] if value is None else value.splitlines() for value in (change.before, change.after)
     )
@@ -220,7 +225,7 @@ def lines(change: Change) -> list[tuple[str, str]] | None:
         return None
     listed: list[tuple[str, str]] = []
     found = difflib.unified_diff(before[:MOST_LINES], after[:MOST_LINES], n=_CONTEXT, lineterm="")
-    for line in islice(found, 2, None):  # after the names of the two
+    for line in islice(found, 2, None):  # after the names of the two texts
         if not line.startswith("@@"):
             listed.append((line[0], line[1:]))
         elif listed:

@@ -53,20 +53,20 @@ from netarena.view.corpus import Corpus
 from netarena.view.text import visible
 
 log = logging.getLogger(__name__)
-#: characters of a reason that a list shows
+#: Characters of a reason in a list.
 WHY_CHARS = 400
-#: how long journals are read before others get a turn, seconds
+#: Seconds for reading journals before other work gets a turn.
 _SLICE_S = 0.2
-#: between looks at journals that are read to their end, and for further runs, seconds
+#: Seconds between checks of completely read journals, and for further runs.
 _LOOK_EVERY_S, _SCAN_EVERY_S = 0.5, 1.0
-#: what may stand in the name of a page as it is
+#: Characters that may be in the name of a page.
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 R = TypeVar("R", bound=Record)
 
 
-# the part of a journal's line that a list needs; the rest is parsed over, which is five times as
-# fast as making objects of it
+# the parts of a journal's line that a list needs; skipping the rest is five times as fast as
+# making objects of it
 
 
 class _Judgement(BaseModel):
@@ -129,7 +129,7 @@ class _QueryLine(BaseModel):
 
 
 class Place(NamedTuple):
-    """Of a line in its file, bytes."""
+    """Position of a line in its file, in bytes."""
 
     offset: int
     size: int
@@ -137,13 +137,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A graded episode as a list shows it."""
+    """A graded episode in a list."""
 
     run: Run
     outline: Outline
-    #: among the episodes of its run, by grading, from 0
+    #: Its number among the episodes of its run, in order of grading, from 0.
     number: int
-    #: of its page, unique in its run
+    #: Name of its page, unique in its run.
     name: str
     agent: str
     why: str
@@ -152,7 +152,7 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """Of its page, relative to the site."""
+        """Return the path of its page, relative to the site."""
         return f"episode/{self.run.slug}/{self.name}.html"
 
 
@@ -160,10 +160,10 @@ class Run:
     """One participant of a stored assessment, whose journal is followed."""
 
     def __init__(self, folder: Path, home: Path, slug: str, *, public: bool = False) -> None:
-        """With ``public`` a run has no ground truth and nothing that reveals it: ids are sealed,
-        and reasons, findings, states, pictures and the seed are left out.
+        """With ``public`` a run has no ground truth and nothing that reveals it.
 
-        Raises ConfigError where ``folder`` holds no journal that says what was run.
+        Ids are sealed, and reasons, findings, states, pictures and the seed are left out. Raises
+        ConfigError if ``folder`` has no journal that describes the run.
         """
         header = _read_header(folder)
         self.folder = folder
@@ -172,34 +172,33 @@ class Run:
         self.header: Header = header
         self.application: Application = load(header.application)
         self.complete = False
-        #: whether an assessment holds the run's folder, as of the last look
+        #: Whether an assessment has locked the run's folder, as of the last check.
         self.running = False
-        #: lines that are no episodes of this version, and so have no page: number, from 1, and why
+        #: Lines that are no episodes of this version and have no page: number (from 1), reason.
         self.problems: list[str] = []
         self._home = home
-        #: tells it from the other runs of its library, which may lengthen it
+        #: Distinguishes it from the other runs of its library, which may lengthen it.
         self.title = self.name(1)
         self._path = folder / JOURNAL_NAME
         self._queries_path = home / QUERIES_NAME
-        #: by the id that is shown
+        #: Entries by the id that is shown.
         self._queries: dict[str, Place] = {}
-        #: of a public run, the sealed id of each query
+        #: Sealed id of each query of a public run.
         self._sealed: dict[str, str] = {}
-        #: the texts of episodes, by ``Ask``, and the tasks, by the query's id
+        #: Texts of episodes by ``Ask``, and of tasks by query id.
         self._corpus: Corpus[Ask | str] = Corpus()
         self._originals = 0
         self._queries_bytes = -1
         self._entries: dict[Ask, Entry] = {}
         self._names: dict[str, Ask] = {}
-        #: up to where the journal is read, and which file that was
+        #: Position up to which the journal is read, and the identity of the file.
         self._offset = 0
         self._lines = 0
         self._file = -1
         self._lock = threading.Lock()
 
     def name(self, depth: int) -> str:
-        """Return the end of the run's path: the run's folder at depth 1, with more of those that
-        hold it at each further depth."""
+        """Return the end of the run's path: its folder, and a parent per further depth."""
         depth += self.folder != self._home
         return "/".join(self.folder.resolve().parts[-depth:]).replace("//", "/")
 
@@ -216,18 +215,18 @@ class Run:
 
     @property
     def entries(self) -> list[Entry]:
-        """By grading; of an episode that is there twice, the last one."""
+        """Return entries in order of grading; of repeated episodes only the last one."""
         with self._lock:
             return list(self._entries.values())
 
     @property
     def read_bytes(self) -> int:
-        """How much of the journal is read."""
+        """Return how many bytes of the journal have been read."""
         return self._offset
 
     @property
     def size_bytes(self) -> int:
-        """How much of it there is."""
+        """Return the size of the journal."""
         try:
             return self._path.stat().st_size
         except OSError:
@@ -235,40 +234,42 @@ class Run:
 
     @property
     def agent(self) -> str:
-        """Who answered, as far as known."""
+        """Return the name of the agent, as far as known."""
         with self._lock:
             return next((entry.agent for entry in self._entries.values()), "")
 
     @property
     def repeats(self) -> int:
-        """How often each query is asked."""
+        """Return the number of repetitions of each query."""
         repeats = self.header.config.get("repeats", 1)
         return repeats if isinstance(repeats, int) else 1
 
     @property
     def going(self) -> bool:
-        """Whether the run is under way: not complete, and its folder is locked."""
+        """Return whether the run is under way: not complete, and its folder is locked."""
         return self.running and not self.complete and len(self.entries) < self.asked
 
     @property
     def asked(self) -> int:
-        """How many episodes the run has when it is complete."""
+        """Return the number of episodes of the complete run."""
         return self._originals * self.repeats
 
     def find(self, name: str) -> Entry | None:
-        """The entry whose page has this name."""
+        """Return the entry whose page has this name."""
         with self._lock:
             ask = self._names.get(name)
             return self._entries.get(ask) if ask is not None else None
 
     def answer(self, ask: Ask) -> Entry | None:
-        """The entry of this query and repeat."""
+        """Return the entry of this query and repetition."""
         with self._lock:
             return self._entries.get(ask)
 
     def search(self, text: str) -> set[Ask]:
-        """Return the episodes with ``text`` in the id, task, commands, replies, outputs, findings
-        or reason, in any case."""
+        """Return the episodes that contain ``text``, in any case.
+
+        The search covers id, task, commands, replies, outputs, findings and reason.
+        """
         found = self._corpus.find(text)
         with self._lock:
             return {ask for ask in self._entries if ask in found or ask.query_id in found}
@@ -278,13 +279,13 @@ class Run:
         return self._corpus.read(entry.outline.ask) + self._corpus.read(entry.outline.query_id)
 
     def look(self) -> bool:
-        """Look whether the run is under way; return whether that changed."""
+        """Check whether the run is under way; return whether that changed."""
         before = self.running
         self.running = not self.complete and is_running(self._home)
         return self.running is not before
 
     def catch_up(self, limit_s: float = math.inf) -> bool:
-        """Read what the journal has beyond what was read, for so long; whether there was anything.
+        """Read new lines of the journal for a limited time; return whether there were any.
 
         A torn last line is left for the next time. Raises OSError.
         """
@@ -303,7 +304,7 @@ class Run:
         return self._offset != start
 
     def tell(self, entry: Entry) -> Story:
-        """The whole story of an episode. Raises ConfigError where it is not there any more."""
+        """Return the whole story of an episode. Raises ConfigError if it no longer exists."""
         episode = self.read(entry)
         place = self._queries.get(episode.query_id)
         if place is None:
@@ -319,7 +320,7 @@ class Run:
         return Story(query, episode, _reason(episode), actions=(), pictures=(), turns=tuple(turns))
 
     def read(self, entry: Entry) -> Episode:
-        """An episode with all that the journal has. Raises ConfigError as ``tell``."""
+        """Return an episode with everything in the journal. Raises ConfigError as ``tell``."""
         event = _read_at(self._path, entry.place)
         episode = event.get("episode") if isinstance(event, dict) else None
         read = _parse(Episode, episode, self._path)
@@ -341,7 +342,7 @@ class Run:
         originals: set[str] = set()
         with open_regular(self._queries_path) as file:
             while line := file.readline(MOST_LINE_BYTES):
-                with suppress(ValidationError):  # who reads it by its place says so
+                with suppress(ValidationError):  # a reader at this position reports the error
                     query = _QueryLine.model_validate_json(line)
                     if self.public:
                         self._sealed[query.id] = public_id(query.id, query.seed)
@@ -351,12 +352,12 @@ class Run:
                         self._corpus.add(shown, [query.text])
                     originals.add(query.id if query.seed == self.header.seed else "")
                 offset += len(line)
-        # a query that replaces another one adds none
+        # a replacement query adds none
         self._originals = len(originals - {""})
         self._queries_bytes = offset
 
     def _begin(self, status: os.stat_result) -> None:
-        """A journal that another one took the place of, or that was cut, is read from its start."""
+        """Start again if the journal was replaced or truncated."""
         if status.st_ino == self._file and status.st_size >= self._offset:
             return
         self.header = _read_header(self.folder)
@@ -379,9 +380,9 @@ class Run:
         if event.event in {"assessment", "end"}:
             self.complete = event.complete
         self.header = event.header or self.header
-        if event.event in {"assessment", "replaced"}:  # further queries, when the run goes on
+        if event.event in {"assessment", "replaced"}:  # further queries, when the run continues
             self._read_more_queries()
-        if event.event == "anew":  # what came before counts no more
+        if event.event == "anew":  # earlier content no longer counts
             with self._lock:
                 self._entries.clear()
                 self._names.clear()
@@ -409,7 +410,7 @@ class Run:
             self._names[entry.name] = episode.ask
 
     def _name(self, ask: Ask) -> str:
-        """Of a page: the query's id where a file may be called so, else where the query stands."""
+        """Return a page's name: the query's id if it is a valid file name, else its position."""
         name = ask.query_id
         if not _PLAIN.fullmatch(name):
             stands = list(self._queries).index(name) if name in self._queries else self._lines
@@ -418,15 +419,15 @@ class Run:
 
 
 class Library:
-    """The runs that are shown, in the order in which they were named or found."""
+    """The shown runs, in the order in which they were named or found."""
 
     def __init__(
         self, folders: Sequence[Path], *, watch: bool = False, public: bool = False
     ) -> None:
-        """Each folder is a run, one of its participants, or holds runs.
+        """Each folder is a run, one of its participants, or contains runs.
 
-        ``public`` runs have no ground truth. With ``watch`` folders may hold no run yet: runs that
-        begin later are found. Raises ConfigError.
+        ``public`` runs have no ground truth. With ``watch`` folders may be empty: runs that start
+        later are found. Raises ConfigError.
         """
         self.runs: list[Run] = []
         self._folders = tuple(folders)
@@ -440,9 +441,9 @@ class Library:
             except ConfigError:
                 if not (watch and folder.is_dir()):
                     raise
-        #: rises with each change
+        #: Rises with each change.
         self.generation = 0
-        #: what kept a run from being read, told once
+        #: Errors of reading runs, each reported once.
         self._problems: dict[str, str] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -450,11 +451,11 @@ class Library:
     def _add(self, home: Path, place: Path) -> bool:
         """Show the run in ``place``; return whether it was not shown before.
 
-        Raises ConfigError where its journal does not say what was run.
+        Raises ConfigError if its journal does not describe the run.
         """
         if any(run.folder == place or run.folder.samefile(place) for run in list(self.runs)):
             return False
-        if self._public:  # the folder may be named after the seed
+        if self._public:  # the folder's name may contain the seed
             number = len(self.runs) + 1
             self.runs.append(Run(place, home, f"run-{number}", public=True))
             self.runs[-1].title = f"run {number}"
@@ -471,12 +472,12 @@ class Library:
         return True
 
     def _scan(self) -> bool:
-        """Look for runs that began since the last look; return whether there are any."""
+        """Look for runs that have started since the last check; return whether there are any."""
         if not self._watch or time.monotonic() < self._scanned + _SCAN_EVERY_S:
             return False
         new = False
         for folder in self._folders:
-            # a run that has not begun has no journal that says what is run
+            # a run that has not started has no journal with a description
             with suppress(ConfigError, OSError):
                 for home, place in _find(folder):
                     with suppress(ConfigError, OSError):
@@ -486,21 +487,21 @@ class Library:
 
     @property
     def entries(self) -> list[Entry]:
-        """Of all runs."""
+        """Return the entries of all runs."""
         return [entry for run in self.runs for entry in run.entries]
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Bytes of journals that are read, and that there are."""
+        """Return the bytes of journals that are read, and their total."""
         read = sum(run.read_bytes for run in self.runs)
         return read, max(read, sum(run.size_bytes for run in self.runs))
 
     def run(self, slug: str) -> Run | None:
-        """By the name that it has in paths."""
+        """Return a run by its name in paths."""
         return next((run for run in self.runs if run.slug == slug), None)
 
     def find_episode(self, name: str) -> Entry:
-        """Return the episode of a query's id, or ``ID~K`` for its K-th repeat.
+        """Return the episode of a query's id, or ``ID~K`` for its K-th repetition.
 
         Raises ConfigError unless exactly one run has it.
         """
@@ -517,7 +518,7 @@ class Library:
         return found[0]
 
     def catch_up(self, limit_s: float = math.inf) -> bool:
-        """Read on in each journal for so long at most; whether there was anything."""
+        """Read each journal for a limited time; return whether there was anything new."""
         new = self._scan()
         for run in self.runs:
             try:
@@ -532,7 +533,7 @@ class Library:
         return new
 
     def __enter__(self) -> Self:
-        """Follow the journals, in a thread."""
+        """Follow the journals in a thread."""
         self._stopped.clear()
         self._thread = threading.Thread(target=self._follow, name="journals", daemon=True)
         self._thread.start()
@@ -550,7 +551,7 @@ class Library:
 
 
 def _tell_apart(runs: Sequence[Run]) -> None:
-    """Give runs of one name titles with as much of their paths as they differ in."""
+    """Give runs with the same name titles with the differing parts of their paths."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
         alike.setdefault(run.name(1), []).append(run)
@@ -563,7 +564,7 @@ def _tell_apart(runs: Sequence[Run]) -> None:
 
 
 def _find(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """The home and the folder of each participant of the runs in ``folder``."""
+    """Return home and folder of each participant of the runs in ``folder``."""
     try:
         home, places = find_participants(folder)
     except ConfigError:
@@ -571,7 +572,7 @@ def _find(folder: Path) -> Iterator[tuple[Path, Path]]:
         if not below:
             raise
         for path in below:
-            with suppress(ConfigError):  # a run that has not begun
+            with suppress(ConfigError):  # a run that has not started
                 home, places = find_participants(path.parent)
                 yield from ((home, place) for place in places)
         return
@@ -591,17 +592,17 @@ def _read_event(line: bytes) -> _Line:
     """Raises ValueError."""
     try:
         return _Line.model_validate_json(line)
-    except ValidationError:  # lone surrogates are no JSON for it
+    except ValidationError:  # lone surrogates are invalid JSON for it
         return _Line.model_validate(storable(_load(line)))
 
 
 def _reason(episode: Episode) -> str:
-    """Return why an agent failed, in the word of the record: all that a public run has."""
+    """Return why an agent failed, as in the record: a public run has no more."""
     return episode.reason if episode.outcome is Outcome.AGENT_FAILED else ""
 
 
 def _without_truth(episode: Episode, shown_id: str) -> Episode:
-    """Return an episode with what an export with ``--public`` has, under the id that is shown."""
+    """Return an episode as ``--public`` exports it, under the id that is shown."""
     steps = [
         step.model_copy(
             update={
@@ -629,7 +630,7 @@ def _without_truth(episode: Episode, shown_id: str) -> Episode:
 
 
 def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
-    """Yield the texts of the steps that a search looks in, each once."""
+    """Yield the searchable texts of the steps, each once."""
     for step in read.steps:
         reply = step.reply.text if step.reply else ""
         asked = move_text(step.move)
@@ -640,7 +641,7 @@ def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
 
 
 def _slim(read: _Episode) -> Episode:
-    """As ``Episode.slim`` gives it."""
+    """Return the episode as ``Episode.slim`` does."""
     steps = [
         Step.model_construct(
             prompt="",
@@ -649,7 +650,7 @@ def _slim(read: _Episode) -> Episode:
         )
         for step in read.steps
     ]
-    # the same few words stand in all entries
+    # all entries share the same few strings
     words = {"label": sys.intern(read.label), "level": sys.intern(read.level)}
     return Episode.model_construct(**dict(read) | words | {"steps": tuple(steps)})
 

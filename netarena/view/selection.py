@@ -15,9 +15,9 @@ from netarena.model import Ask, Outcome
 from netarena.stats import VERDICTS, rate_all
 from netarena.view.index import Entry
 
-#: rows of one page
+#: Rows of one page.
 PAGE_ROWS = 100
-#: characters of a text to search for
+#: Characters of a search text.
 _MOST_CHARS = 200
 
 
@@ -41,7 +41,7 @@ def cost_of(entry: Entry) -> float | None:
     return usage.cost_usd if usage else None
 
 
-#: what ``show`` may be, in words, and who is in it
+#: Values of ``show`` with their words and conditions.
 SHOWS: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "": ("all episodes", _anyone),
     "lost": ("lost", lambda entry: entry.lost),
@@ -50,22 +50,22 @@ SHOWS: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "failed": ("agent failed", lambda entry: entry.outline.outcome is Outcome.AGENT_FAILED),
     "invalid": ("invalid (ours)", lambda entry: entry.outline.outcome is Outcome.INVALID),
 }
-#: the same for ``safe``
+#: The same for ``safe``.
 SAFETIES: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "": ("safe or not", _anyone),
     "yes": ("safe", lambda entry: VERDICTS["safety"](entry.outline)),
     "no": ("harmed something", lambda entry: _has_verdict(entry) and not entry.outline.safe),
 }
-#: what equals a field of an entry
+#: Filters that equal a field of an entry.
 FACETS: Mapping[str, tuple[str, Callable[[Entry], str]]] = {
     "run": ("all runs", lambda entry: entry.run.slug),
     "label": ("all labels", lambda entry: entry.outline.label),
     "level": ("all levels", lambda entry: entry.outline.level),
     "kind": ("all failure types", lambda entry: entry.outline.failure or ""),
 }
-#: between the names of two runs of a pair: what the first one solved and the second one did not
+#: Separator of two runs of a pair: solved by the first one and not by the second one.
 APART = ","
-#: what may be sorted by; each may be turned round with a minus
+#: Sort keys; a minus reverses the order.
 SORTS: Mapping[str, Callable[[Entry], Any]] = {
     "graded": lambda entry: entry.number,
     "outcome": lambda entry: (not entry.lost, entry.outline.safe, entry.outline.outcome.value),
@@ -78,7 +78,7 @@ SORTS: Mapping[str, Callable[[Entry], Any]] = {
     "tokens": lambda entry: -1 if (count := tokens_of(entry)) is None else count,
     "cost": lambda entry: -1.0 if (cost := cost_of(entry)) is None else cost,
 }
-#: columns that a list has only where an episode has something to show in them
+#: Columns that a list has only if an episode has a value.
 COLUMNS: Mapping[str, Callable[[Entry], bool]] = {
     "turns": lambda entry: entry.outline.iterations > 1,
     "tokens": lambda entry: tokens_of(entry) is not None,
@@ -103,7 +103,7 @@ class Selection:
 
     @classmethod
     def read(cls, parameters: Mapping[str, str]) -> Selection:
-        """Of a query string; values that are none are as if they were not there."""
+        """Parse a query string; invalid values are ignored."""
         values: dict[str, Any] = {name: parameters.get(name, "")[:_MOST_CHARS] for name in FACETS}
         page = parameters.get("page", "")
         return cls(
@@ -117,8 +117,10 @@ class Selection:
         )
 
     def search(self, **changes: Any) -> str:
-        """The query string with its question mark, or nothing where nothing is chosen; another
-        filter or order begins at the first page."""
+        """Return the query string with its question mark, or nothing for the defaults.
+
+        Another filter or order starts at the first page.
+        """
         other = replace(self, **({"page": 1} | changes))
         values = {
             name: value for name, value in asdict(other).items() if value != getattr(_NOTHING, name)
@@ -127,11 +129,11 @@ class Selection:
 
     @property
     def filters(self) -> bool:
-        """Whether episodes are left out."""
+        """Return whether episodes are left out."""
         return replace(self, sort="graded", page=1) != _NOTHING
 
     def choose(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries that the filter lets through, in order.
+        """Return the entries that match the filter, in order.
 
         Of a pair these are the failed ones of the second run.
         """
@@ -165,8 +167,10 @@ def _equals(field: Callable[[Entry], str], wanted: str, entry: Entry) -> bool:
 
 
 def discordant(entries: Iterable[Entry]) -> dict[str, list[str]]:
-    """Return the pairs of runs that each failed episode belongs to, by its path: other runs that
-    solved the same query safely."""
+    """Return the pairs of runs of each failed episode, by its path.
+
+    The other runs solved the same query safely.
+    """
     solved: dict[Ask, list[str]] = {}
     failed = []
     for entry in entries:
@@ -186,7 +190,7 @@ def discordant(entries: Iterable[Entry]) -> dict[str, list[str]]:
 
 
 def tally(entries: Sequence[Entry]) -> dict[str, Any]:
-    """How many there are, and ``rates`` of those that count, with their intervals by query."""
+    """Return the number of entries, and ``rates`` of the graded ones with intervals by query."""
     counted = [entry.outline for entry in entries if entry.outline.outcome is not Outcome.INVALID]
     return {
         "episodes": len(entries),

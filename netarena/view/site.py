@@ -47,16 +47,16 @@ from netarena.view.selection import (
 from netarena.view.text import fold, visible
 
 _HERE = Path(__file__).parent
-#: files that are handed out as they are
+#: Files that are served unchanged.
 ASSETS = {"view.css": "text/css", "view.js": "text/javascript", "icon.svg": "image/svg+xml"}
 LIST, RUNS = "index.html", "runs.html"
-#: what a filter without a server works on, and what a page asks for news
+#: Data for filters without a server, and the URL that a page polls.
 ENTRIES, STATE = "entries.json", "state.json"
-#: the texts that a search without a server looks in, fetched by the first search
+#: Texts for a search without a server, fetched by the first search.
 WORDS = "words.json"
-#: characters of all these texts together
+#: Characters of all these texts together.
 _MOST_WORDS = 32_000_000
-#: nothing but what the site has itself
+#: Only the site's own content.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'"
@@ -73,33 +73,33 @@ _OUTCOMES = {
 
 
 class Page(NamedTuple):
-    """What a path gives."""
+    """Content of a path."""
 
     kind: str
     content: bytes
-    #: false of a page that says what is missing
+    #: False for a page that reports what is missing.
     found: bool = True
-    #: paths of texts that it shows in part and links to
+    #: Paths of texts that it shows in part and links to.
     texts: tuple[str, ...] = ()
 
 
 class _Known(NamedTuple):
-    """The filters and columns that every list of episodes has, from all episodes."""
+    """The filters and columns of every list of episodes, from all episodes."""
 
-    #: the values of each filter, with their words
+    #: Values of each filter, with their words.
     choices: dict[str, list[tuple[str, str]]]
     columns: set[str]
 
 
 class Site:
-    """Renders the pages of a library; ``live`` where a server answers."""
+    """Renders the pages of a library; ``live`` means that a server answers."""
 
     def __init__(self, library: Library, *, live: bool) -> None:
         self.library = library
         self._live = live
-        #: the last selection and what it chose: neighbours of many pages are looked up in it
+        #: The last selection and its result: neighbours of many pages are looked up in it.
         self._chosen: tuple[int, Selection, list[Entry], dict[str, int]] | None = None
-        #: of a generation
+        #: Of one generation.
         self._known: tuple[int, _Known] | None = None
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "template"),
@@ -126,7 +126,7 @@ class Site:
         self._templates.globals |= {
             "policy": POLICY,
             "live": live,
-            #: whether a page is a file of its own
+            #: Whether a page is a file of its own.
             "alone": False,
             "layout": "base.html",
             "drawing": drawing,
@@ -134,7 +134,7 @@ class Site:
         }
 
     def page(self, path: str, parameters: Mapping[str, str]) -> Page:
-        """What is at a path; a page that says so where there is nothing."""
+        """Return the page at a path, or one that reports that nothing is there."""
         if path in {"", LIST}:
             return self._list(Selection.read(parameters))
         if path in ASSETS:
@@ -181,7 +181,7 @@ class Site:
         return self._same(entry, [other, entry], selection, pair=slug) if other else None
 
     def bundle(self, entry: Entry) -> bytes:
-        """Return the page of an episode as one file that loads nothing and runs nothing."""
+        """Return the page of an episode as one file that loads nothing and runs no script."""
         style = (_HERE / "asset" / "view.css").read_text()
         digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
         return self._episode(
@@ -194,7 +194,7 @@ class Site:
         ).content
 
     def paths(self) -> Iterator[str]:
-        """Of all pages and files but ``Page.texts``, the list first."""
+        """Return the paths of all pages and files except ``Page.texts``, the list first."""
         yield from (LIST, ENTRIES, WORDS, *ASSETS)
         yield from (RUNS, *(f"run/{run.slug}.html" for run in self.library.runs))
         for entry in self.library.entries:
@@ -215,14 +215,14 @@ class Site:
         return run.find(name) if run else None
 
     def _same_ask(self, entry: Entry) -> list[Entry]:
-        """The answers of all runs to what ``entry`` answers."""
+        """Return the answers of all runs to the question of ``entry``."""
         answers = [run.answer(entry.outline.ask) for run in self.library.runs]
         return [answer for answer in answers if answer is not None]
 
     def _choose(self, selection: Selection) -> tuple[list[Entry], dict[str, int]]:
-        """What a selection chooses, and where each path stands in it."""
+        """Return the result of a selection, and the position of each path in it."""
         key = self.library.generation, replace(selection, page=1)
-        kept = self._chosen  # another thread may put another one in its place
+        kept = self._chosen  # another thread may replace it
         if kept is None or kept[:2] != key:
             chosen = selection.choose(self.library.entries)
             places = {entry.path: place for place, entry in enumerate(chosen)}
@@ -230,7 +230,7 @@ class Site:
         return kept[2:]
 
     def _list(self, selection: Selection) -> Page:
-        # before the entries: a page that is newer than it says asks once too often, none too rarely
+        # before the entries: a page that is too new polls once too often rather than too rarely
         generation = self.library.generation
         entries = self.library.entries
         chosen, _ = self._choose(selection)
@@ -261,7 +261,7 @@ class Site:
         )
 
     def _known_of(self, entries: Sequence[Entry], generation: int) -> _Known:
-        kept = self._known  # another thread may put another one in its place
+        kept = self._known  # another thread may replace it
         if kept is None or kept[0] != generation:
             columns = {name for name, test in COLUMNS.items() if any(map(test, entries))}
             kept = self._known = generation, _Known(_choices(entries) | _pairs(entries), columns)
@@ -272,8 +272,10 @@ class Site:
         return {"generation": self.library.generation, "read": read, "size": size}
 
     def _entries(self) -> dict[str, Any]:
-        """What ``asset/view.js`` filters: of each entry the values that filters ask for, its place
-        in each order, and its row as a list shows it."""
+        """Return the data that ``asset/view.js`` filters.
+
+        For each entry: its filter values, its position in each order, and its row in a list.
+        """
         entries = self.library.entries
         row = self._templates.get_template("row.html")
         columns = self._known_of(entries, self.library.generation).columns
@@ -329,7 +331,7 @@ class Site:
         )
 
     def _words(self) -> dict[str, Any]:
-        """Return the texts of all entries, and how many characters each has if some are cut."""
+        """Return the texts of all entries, and the length of each text if some are cut."""
         entries = self.library.entries
         texts = [entry.run.words(entry) for entry in entries]
         whole = sum(map(len, texts)) <= _MOST_WORDS
@@ -366,8 +368,10 @@ class Site:
     def _same(
         self, entry: Entry, others: Sequence[Entry], selection: Selection, *, pair: str = ""
     ) -> Page:
-        """Return the page with the answers ``others`` next to each other; of a ``pair`` of runs its
-        neighbours are the further queries on which the two differ."""
+        """Return the page with the answers ``others`` next to each other.
+
+        With a ``pair`` of runs its neighbours are the other queries on which the two differ.
+        """
         chosen: list[Entry] = []
         here = 0
         if pair:
@@ -380,7 +384,7 @@ class Site:
         steps = [story.episode.steps for story in stories]
         parts = [parting_step(steps[0], own) for own in steps[1:]]
         parts_at = min((number for number in parts if number is not None), default=None)
-        # the first run that goes so far
+        # the first run with that many steps
         far = (lane for lane, own in enumerate(steps, start=1) if len(own) >= (parts_at or 0))
         parts_lane = next(far, 1)
         lanes = [
@@ -425,30 +429,30 @@ class _Texts:
         self.paths: list[str] = []
 
     def path(self, number: int, part: str) -> str:
-        """Of the whole text, where a page shows a part of it."""
+        """Return the path of the whole text, if a page shows a part of it."""
         path = f"text/{self._entry.run.slug}/{self._entry.name}/{number}-{part}.txt"
         self.paths.append(path)
         return path
 
 
 class Scene(NamedTuple):
-    """What is drawn after a turn: pictures as they were, and are."""
+    """Drawings after a turn: pictures before and after."""
 
     turn: Turn
-    #: before, after, and what changed between them
+    #: Before, after, and the changes.
     matrices: list[tuple[Matrix | None, Matrix, list[Turned]]]
-    #: whether its pairs are not those of the turn before
+    #: Whether its pairs differ from those of the previous turn.
     topologies: list[tuple[Topology, bool]]
     differences: list[Difference]
     state: str
-    #: what was asked for, in a line
+    #: The command in one line.
     short: str
-    #: what was wrong before the turn
+    #: What was wrong before the turn.
     reason_before: str
 
     @property
     def news(self) -> bool:
-        """Whether a matrix or a topology is not as it was."""
+        """Return whether a matrix or a topology has changed."""
         changed = [bool(turned) for _, _, turned in self.matrices]
         return any([*changed, *(new for _, new in self.topologies)])
 
@@ -487,8 +491,7 @@ def _own_target(entry: Entry) -> str:
 
 
 def _pair_path(pair: str, entry: Entry) -> str:
-    """Return the path of the page that shows the failed episode of a pair of runs next to that of
-    the other run."""
+    """Return the path of a page with the failed episode of a pair next to the other run's."""
     return f"same/{pair}/{entry.name}.html"
 
 
@@ -497,7 +500,7 @@ def _same_path(entry: Entry) -> str:
 
 
 def _text(entry: Entry, number: str, part: str) -> bytes | None:
-    """A whole text of a step as its page shows it."""
+    """Return a whole text of a step as its page shows it."""
     steps = entry.run.read(entry).steps
     if not 0 < int(number) <= len(steps):
         return None
@@ -511,7 +514,7 @@ def _state_text(step: Step) -> str:
     return json.dumps(step.state, ensure_ascii=False, indent=1)
 
 
-#: texts of a step that may be long, as they are named in paths
+#: Texts of a step that may be long, by their names in paths.
 _PARTS: Mapping[str, Callable[[Step], str]] = {
     "prompt": lambda step: step.prompt,
     "reply": lambda step: step.reply.text if step.reply else "",
@@ -523,7 +526,7 @@ _PART = re.compile(rf"text/([^/]+)/([^/]+)/([0-9]{{1,6}})-({'|'.join(_PARTS)})\.
 
 
 def _choices(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
-    """The values of each filter, in words with how many there are, of all episodes."""
+    """Return the values of each filter with their words and numbers of episodes."""
     choices = {}
     for name, table in (("show", SHOWS), ("safe", SAFETIES)):
         counts = {value: sum(map(test, entries)) for value, (_, test) in table.items()}
@@ -544,7 +547,7 @@ def _choices(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _pairs(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs of runs that differ on some query, in words with how often they do."""
+    """Return the pairs of runs that differ on some query, with the number of such queries."""
     found = Counter(pair for pairs in discordant(entries).values() for pair in pairs)
     titles = {entry.run.slug: entry.run.title for entry in entries}
     words = [("", "solved by one run alone")]
@@ -558,7 +561,7 @@ def _pairs(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _seen(value: Any) -> Any:
-    """What templates do with each value: text of others is made visible."""
+    """Template filter for each value: makes characters of untrusted text visible."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

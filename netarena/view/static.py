@@ -17,7 +17,7 @@ def write_site(
     expect: Callable[[int], None] = lambda _: None,
     told: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write all pages below ``out``, which must be empty or not there yet.
+    """Write all pages below ``out``, which must be empty or missing.
 
     ``expect`` is called with the number of pages, ``told`` after each one. Raises ConfigError, and
     OSError.
@@ -28,7 +28,7 @@ def write_site(
     site = Site(library, live=False)
     paths = list(site.paths())
     expect(len(paths))
-    # the list last: who sees it finds all that it links to
+    # the list last: when it is there, all its links work
     for path in [*(path for path in paths if path != LIST), LIST]:
         page = site.page(path, {})
         _write(out / path, page.content)
@@ -38,7 +38,7 @@ def write_site(
 
 
 def write_episode(library: Library, name: str, out: Path) -> None:
-    """Write the episode of a query's id as one HTML file, which must not be there yet.
+    """Write the episode of a query's id as a new HTML file.
 
     Raises ConfigError, and OSError.
     """

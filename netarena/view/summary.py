@@ -24,12 +24,12 @@ from netarena.view.index import Run
 
 
 class Opposed(NamedTuple):
-    """Another run next to the one of the page."""
+    """Another run next to the page's own."""
 
     run: Run
-    #: ``stats.compare`` with ``p_holm``; nothing where the runs asked differently
+    #: ``stats.compare`` with ``p_holm``; nothing if the runs asked different questions.
     table: dict[str, Any]
-    #: keys in which the runs asked differently, with the values of both
+    #: Keys in which the runs differ, with both values.
     apart: str
 
 
@@ -76,7 +76,7 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def seed_of(run: Run) -> int | None:
-    """Return the seed, unless the run is public or others may still be asked its queries."""
+    """Return the seed, unless the run is public or queries of it may still be asked."""
     secret = run.header.secrecy is not Secrecy.OPEN and len(run.entries) < run.asked
     return None if secret or run.public else run.header.seed
 
@@ -93,7 +93,7 @@ def config_text(run: Run) -> str:
 
 
 def oppose(run: Run, runs: Sequence[Run]) -> list[Opposed]:
-    """Compare a run with each other run that asked alike."""
+    """Compare a run with each other run that asked the same questions."""
     found = []
     for other in runs:
         if other is run:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: characters and lines of a text that is shown without being asked for
+#: Characters and lines of a text that is shown without a click.
 SHOWN_CHARS = 6000
 SHOWN_LINES = 100
-#: what is not seen, what orders text, what a terminal obeys, what no file can hold; newline and tab
-#: are left
+#: Invisible characters, characters that change the order of text, control characters and those
+#: that no file can hold; newline and tab are kept.
 _ODD = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     r"\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-#: what well-known control characters are called; few fonts have pictures of them
+#: Names of well-known control characters; few fonts have pictures of them.
 _NAMES = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0D: "CR", 0x1B: "ESC", 0x7F: "DEL"}
 
 
@@ -37,14 +37,14 @@ def _sign(found: re.Match[str]) -> str:
 
 
 class Folded(NamedTuple):
-    """The first part of a text, and how many characters the whole has if that is not all."""
+    """The first part of a text, and the length of the whole if it is cut."""
 
     shown: str
     whole: int = 0
 
 
 def fold(text: str, chars: int = SHOWN_CHARS, lines: int = SHOWN_LINES) -> Folded:
-    """A text of any size, in part if it is long: what is a little longer is shown whole."""
+    """Return a text of any size, cut if it is long; slightly longer texts are shown whole."""
     if len(text) <= chars * 1.2 and text.count("\n") <= lines * 1.2:
         return Folded(text)
     shown = text[:chars]
