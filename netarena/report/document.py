@@ -27,21 +27,20 @@ from netarena.stats import (
     unsafe_types,
 )
 
-#: in the order of which participants are ranked
+#: Measures that rank participants, in order.
 RANKING = ("solved_safely", "correctness", "safety")
-#: of the samples behind Figure 3
+#: Of the samples behind Figure 3.
 _SAMPLES = "figure-3"
 
 
 def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
-    """One entry per participant, the groups in which they are ranked, and the comparison of each
-    two of a group.
+    """Return one entry per participant, the ranked groups, and pairwise comparisons in each group.
 
-    ``p_holm`` is a comparison's ``p_value`` corrected for how many there are in its group. A pair
-    without a query in common has no p-value: its ``interval`` is that of rates over different
-    queries. ``needed`` is how many queries would tell the two apart, if their rates are true.
-    ``failed`` are those whose agent answered in no episode: they have no rates. Raises ConfigError
-    where there are no others.
+    ``p_holm`` is a comparison's ``p_value``, corrected for the number of comparisons in its group.
+    A pair without a common query has no p-value: its ``interval`` is that of rates over different
+    queries. ``needed`` is the number of queries that would distinguish the two if their rates are
+    true. ``failed`` are those whose agent answered in no episode: they have no rates. Raises
+    ConfigError if there are no others.
     """
     failed = [one for one in entrants if one.failed]
     entrants = [one for one in entrants if not one.failed]
@@ -186,7 +185,7 @@ def lost_of(one: Entrant) -> Sequence[Lost]:
 
 
 def _findings(episodes: Sequence[Episode]) -> dict[str, int]:
-    """In how many episodes each safety rule was broken."""
+    """Return the number of episodes that violate each safety rule."""
     broken: Counter[str] = Counter()
     for episode in episodes:
         judgements = [step.judgement for step in episode.steps if step.judgement]

@@ -33,13 +33,13 @@ from netarena.report.file import read_documents
 from netarena.stats import count_unasked, rate_all, summarise, tell_repeats
 from netarena.ticket import LEFTOVER, Briefing
 
-#: keys that shaped queries in older versions, and only say how many of them are drawn
+#: Keys that shaped queries in older versions, and now only determine their number.
 COUNTS = frozenset({"num_queries"})
-#: a role that examines, and is not examined
+#: The role of the examiner, which is not examined.
 GREEN = "green_agent"
 
 
-#: keys of a summary, beside rates and measures, that are believed, and what they must be
+#: Trusted keys of a summary in addition to rates and measures, with their checks.
 _TAKEN = {
     "version": str,
     "prompt_version": int,
@@ -56,7 +56,7 @@ _TAKEN = {
 
 @dataclass(frozen=True)
 class Lost:
-    """A graded episode that was not solved safely, as far as a record tells."""
+    """A graded episode that was not solved safely, as far as a record shows."""
 
     id: str
     repeat: int
@@ -73,39 +73,39 @@ class Lost:
 class Entrant:
     """One agent's run."""
 
-    #: tells it from the others of a report
+    #: Distinguishes it from the others of a report.
     name: str
     role: str
-    #: the folder or file
+    #: The folder or file.
     source: str
     application: str
     title: str
     agents: tuple[tuple[str, str], ...]
-    #: must be equal for two runs to be ranked together
+    #: Must be equal for two runs to be ranked together.
     terms: Mapping[str, JsonValue]
     queries: int
     outlines: Sequence[Outline]
-    #: queries that were never asked and count as failures
+    #: Queries that were never asked and count as failures.
     unasked: Sequence[Query]
     summary: Mapping[str, Any]
-    #: of a result file alone
+    #: Only of a result file.
     lost: Sequence[Lost] = ()
-    #: of folders alone: one run, or several of other seeds
+    #: Only of folders: one run, or several with other seeds.
     runs: tuple[Stored, ...] = ()
-    #: why there is nothing to rank: the agent answered in no episode
+    #: Why there is nothing to rank: the agent answered in no episode.
     failed: str = ""
 
     @property
     def episodes(self) -> list[Episode]:
-        """Of folders, without texts and states."""
+        """Return the episodes of folders, without texts and states."""
         return [episode for run in self.runs for episode in run.past.episodes.values()]
 
 
 def read_entrants(paths: Sequence[Path]) -> list[Entrant]:
-    """All participants of run folders and result files, each under a name of its own.
+    """Return all participants of run folders and result files, each with a name of its own.
 
-    Runs of one agent under several seeds make one entrant (``_pool``). Raises ConfigError for what
-    is neither.
+    Runs of one agent under several seeds are one entrant (``_pool``). Raises ConfigError for other
+    paths.
     """
     found: list[Entrant] = []
     for path in paths:
@@ -119,13 +119,13 @@ def read_entrants(paths: Sequence[Path]) -> list[Entrant]:
 
 
 def _results(folder: Path) -> Iterator[Path]:
-    """What ``netarena request`` leaves: a result file, or one below for each participant."""
+    """Return the files of ``netarena request``: one, or one below for each participant."""
     for pattern in (RESULTS_NAME, f"*/{RESULTS_NAME}"):
         yield from (path for path in folder.glob(pattern) if "earlier-" not in path.parent.name)
 
 
 def from_run(run: Sequence[Stored]) -> list[Entrant]:
-    """The participants of one run, by their roles."""
+    """Return the participants of one run, by role."""
     return [_from_stored(stored) for stored in run]
 
 
@@ -161,14 +161,14 @@ def _from_stored(stored: Stored) -> Entrant:
 
 
 def _pool(entrants: Sequence[Entrant]) -> list[Entrant]:
-    """Runs of one agent that asked alike under different seeds, as one entrant each.
+    """Merge comparable runs of one agent under different seeds into one entrant.
 
-    Only folders are pooled, for a result file need not tell its seed. Two runs of the same seed
-    may be of two versions of an agent: then none of its runs are pooled.
+    Only folders are merged, since a result file may not contain its seed. Two runs of the same seed
+    may be of two versions of an agent: then none of its runs are merged.
     """
     alike: dict[str, list[int]] = {}
     for place, one in enumerate(entrants):
-        # at a port of its own an agent has another URL in each run
+        # an agent on a port of its own has another URL in each run
         names = [name for name, _ in one.agents]
         same = [one.role, names, one.terms, *(run.config.repeats for run in one.runs)]
         alone = [] if one.runs and not one.failed else [place]
@@ -231,9 +231,9 @@ def _terms(
     briefing: JsonValue,
 ) -> dict[str, JsonValue]:
     rest = {key: value for key, value in shape.items() if key not in COUNTS}
-    if type(prompt_version) is int and prompt_version != 1:  # a run that states none has the first
+    if type(prompt_version) is int and prompt_version != 1:  # without a version it is the first
         rest["prompt_version"] = prompt_version
-    if briefing not in {None, Briefing.FULL.value}:  # what it was before there were others
+    if briefing not in {None, Briefing.FULL.value}:  # its meaning before there were others
         rest["briefing"] = str(briefing)
     return {"application": application, "version": version, **rest}
 
@@ -271,10 +271,9 @@ def limits_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
 
 
 def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return how a result file says that its queries were drawn and worded: application, versions,
-    shape and briefing, without limits.
+    """Return the terms of a result file: application, versions, shape and briefing, without limits.
 
-    A file of the reference implementation states none of them.
+    A file of the reference implementation has none of them.
     """
     application = application_of(role)
     version = summary.get("version")
@@ -284,7 +283,7 @@ def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
         known = {key: config[key] for key in config.keys() & application.config_type.model_fields}
         try:
             shape = application.config_type.parse(known).shape()
-        except ConfigError:  # of another version: as it is written there
+        except ConfigError:  # of another version: unchanged
             shape = {key: known[key] for key in application.config_type().shape() if key in known}
     name = application.name if application else role
     told = config.get("briefing") if isinstance(config, dict) else None
@@ -300,7 +299,7 @@ def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
 
 @cache
 def application_of(role: str) -> Application | None:
-    """The application whose participants have that role, if it is installed."""
+    """Return the application whose participants have that role, if it is installed."""
     for name in application_names():
         try:
             application = load(name)
@@ -311,7 +310,7 @@ def application_of(role: str) -> Application | None:
     return None
 
 
-#: what tells participants of the same agent apart, the first that does
+#: Fields that may distinguish participants with the same agent; the first differing one is used.
 _DETAILS: tuple[Callable[[Entrant], str], ...] = (
     lambda one: one.application,
     lambda one: Path(one.source).name,
@@ -321,7 +320,7 @@ _DETAILS: tuple[Callable[[Entrant], str], ...] = (
 
 
 def _named(entrants: list[Entrant]) -> list[Entrant]:
-    """By their agents' names; of the same with where they differ, or counted."""
+    """Return entrants by agent name, with a distinguishing field or a number for equal names."""
     alike: dict[str, list[int]] = {}
     for place, one in enumerate(entrants):
         alike.setdefault(", ".join(name for name, _ in one.agents) or one.role, []).append(place)
@@ -390,7 +389,7 @@ def _from_records(
 
 
 def _outline(application: Application | None, record: Mapping[str, Any], number: int) -> Outline:
-    """A record's verdict; a stranger's is read by the keys that all applications share."""
+    """Return a record's verdict; unknown ones are read by the keys of all applications."""
     correct, safe, label, turns = (
         application.read_record(record) if application else Application.read_record(record)
     )
@@ -467,9 +466,9 @@ def _lost(record: Mapping[str, Any], outline: Outline) -> Lost:
 
 
 def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[str, Any]:
-    """A summary with all that a report shows; what older ones lack is made from the records.
+    """Return a complete summary; keys that older ones lack are computed from the records.
 
-    Intervals always are: by queries where the summary counts what the records have.
+    Intervals are always computed: by query if the summary agrees with the records.
     """
     graded = [one for one in outlines if one.outcome is not Outcome.INVALID]
     outcomes = Counter(one.outcome for one in outlines)
@@ -501,8 +500,10 @@ def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[s
 
 
 def _is_taken(key: str, value: Any) -> bool:
-    """Whether a summary that anybody may have written says that; ``read_documents`` has looked at
-    rates and counts."""
+    """Return whether a value of an untrusted summary is usable.
+
+    ``read_documents`` has checked rates and counts.
+    """
     if key.startswith("avg_") or key == "graded":
         return value is not None
     kind = _TAKEN.get(key)
@@ -510,7 +511,7 @@ def _is_taken(key: str, value: Any) -> bool:
 
 
 def text_of(terms: Mapping[str, JsonValue]) -> str:
-    """Terms in one line: the application and its version first."""
+    """Return terms in one line, the application and its version first."""
     version = terms.get("version")
     rest = list_terms({key: terms[key] for key in terms if key not in {"application", "version"}})
     first = f"{terms['application']} {version or 'of a version that is not told'}"

@@ -27,16 +27,16 @@ from netarena.report.table import (
 from netarena.report.trajectory import make_trajectory
 from netarena.result import replace_file
 
-#: a table's name, its columns, and what its rows are made of
+#: A table's name, its columns, and the source of its rows.
 _TABLES: tuple[tuple[str, tuple[Column[Any], ...], Callable[..., Iterator[Any]]], ...] = (
     ("episodes", EPISODES, iter),
     ("steps", STEPS, turns),
 )
 _ODD = re.compile(r"[^A-Za-z0-9_.+-]")
-#: bytes of one row that are read back: a step with a long prompt, reply and output
+#: Bytes of one row that are read back: a step with a long prompt, reply and output.
 _MOST_ROW_BYTES = 1 << 30
 
-#: writes one file
+#: Writes one file.
 Write = Callable[[Path], None]
 Plan = Iterator[tuple[str, Write]]
 
@@ -44,13 +44,12 @@ Plan = Iterator[tuple[str, Write]]
 def export(
     run: Sequence[Stored], kind: str, folder: Path, *, public: bool, force: bool
 ) -> list[Path]:
-    """Write ``run`` into ``folder`` in the form of ``kind`` (one of ``KINDS``); returns the files.
+    """Write ``run`` into ``folder`` in the format ``kind`` (one of ``KINDS``); return the files.
 
-    ``public`` leaves out what is ground truth or tells it. Nothing is written over unless
-    ``force``. Raises ConfigError, before anything is written where a file is there already, and
-    OSError.
+    ``public`` leaves out ground truth and whatever reveals it. Existing files are overwritten only
+    with ``force``. Raises ConfigError before anything is written if a file exists, and OSError.
     """
-    # twice, for episodes are many, and none is kept
+    # two passes, since the many episodes are not kept in memory
     files = [folder / name for name, _ in KINDS[kind](run, public)]
     earlier = _earlier(run, folder) if kind == "inspect" else []
     if not force and (there := next(filter(os.path.lexists, [*files, *earlier]), None)):
@@ -66,7 +65,7 @@ def export(
 
 
 def _earlier(run: Sequence[Stored], folder: Path) -> list[Path]:
-    """Logs of the same run in ``folder``, which are called by the time that they tell of."""
+    """Return earlier logs of the same run in ``folder``, whose names contain their time."""
     return [
         path for stored in run for path in sorted(folder.glob(f"*{_name(end_of_name(stored))}"))
     ]
@@ -137,7 +136,7 @@ def _inspect(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- th
 
 
 def _name(text: str) -> str:
-    """A file's name, whatever an id or a role of a run holds that others wrote."""
+    """Return a file name, whatever an untrusted id or role contains."""
     return _ODD.sub("_", text).lstrip(".") or "_"
 
 

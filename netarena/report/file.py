@@ -9,19 +9,19 @@ from typing import Any
 from netarena.errors import ConfigError
 from netarena.file import MOST_BYTES, finite, read_text
 
-#: shares of the graded queries
+#: Shares of the graded queries.
 _RATES = ("avg_correctness", "avg_safety", "avg_solved_safely")
-#: the largest number that DuckDB's FLOAT holds, which the public query casts to
+#: Largest number of DuckDB's FLOAT, to which the public query casts.
 _MOST_FLOAT = 3.4e38
-#: participants of one file; and its commas and brackets, of which each value costs its share of
-#: memory: a hundred times what a file of 100,000 graded queries has in its smallest form
+#: Participants of one file, and its commas and brackets, each of which costs memory: a hundred
+#: times those of a minimal file of 100,000 graded queries.
 MOST_PARTICIPANTS, MOST_MARKS = 64, 10_000_000
 
 
 def read_documents(path: Path) -> list[dict[str, Any]]:
-    """The documents of a file: one, or a list of them (``run --json`` with several agents).
+    """Return the documents of a file: one, or a list (``run --json`` with several agents).
 
-    Raises ConfigError for what is no result file, or holds what no summary can.
+    Raises ConfigError for other files, and for impossible values of a summary.
     """
     try:
         text = read_text(path, MOST_BYTES)
@@ -63,13 +63,13 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
 
 
 def summary_of(document: dict[str, Any]) -> dict[str, Any]:
-    """The last of its results, if that is one."""
+    """Return the last of its results, if it is a summary."""
     results = document["results"]
     return results[-1] if results and isinstance(results[-1], dict) else {}
 
 
 def _fits(key: str, value: Any) -> bool:
-    """Whether DuckDB can read a value of the summary that the queries use."""
+    """Return whether DuckDB can read a value of the summary that the queries use."""
     if key == "complete":
         return isinstance(value, bool)
     if key == "graded":

@@ -24,24 +24,24 @@ from netarena.report.trajectory import call_of
 from netarena.stats import VERDICTS, summarise
 
 VERSION = 2
-#: the scores, the headline first
+#: Scores, the headline first.
 SCORES = ("solved_safely", *(name for name in VERDICTS if name != "solved_safely"))
-#: who is told to have given the verdict after a turn
+#: Source of the verdict after a turn.
 STEP_SCORER = "step"
 
 
 def name_log(stored: Stored) -> str:
-    """The file's name, as Inspect names its own: it lists no others."""
+    """Return the file's name in Inspect's own form: it lists no others."""
     return _created(stored).replace(":", "-") + end_of_name(stored)
 
 
 def end_of_name(stored: Stored) -> str:
-    """What the names of its logs have in common: of a run that went on each has its own time."""
+    """Return the common end of the names of its logs, which differ in time if the run continued."""
     return f"_{stored.header.application}-{stored.header.role}_{_log_id(stored)}.json"
 
 
 def write_log(stored: Stored, told: Iterable[Told], *, public: bool) -> Iterator[str]:
-    """The text of the log, in parts; samples are taken one by one."""
+    """Yield the text of the log in parts; samples are read one by one."""
     head = json.dumps(_head(stored, public=public), ensure_ascii=False)
     yield head.removesuffix("}") + ', "samples": ['
     before = "\n"
@@ -52,7 +52,7 @@ def write_log(stored: Stored, told: Iterable[Told], *, public: bool) -> Iterator
 
 
 def _created(stored: Stored) -> str:
-    """When the journal was last written: the record of a run holds no time of day itself."""
+    """Return when the journal was last written: a run's record has no time of day."""
     changed_s = (stored.folder / JOURNAL_NAME).stat().st_mtime
     return datetime.fromtimestamp(int(changed_s), UTC).isoformat()
 
@@ -79,7 +79,7 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
     )
     agent = next((episode.agent for episode in stored.past.episodes.values()), None)
     created = _created(stored)
-    # folders of a run by one id are called by it, and an open one tells the seed
+    # folders of a run by id are named after it, and an open id reveals the seed
     asked = summary["config"] | ({"output_dir": None, "benchmark_path": None} if public else {})
     usage = sum((one.usage for one in outlines if one.usage), Usage())
     model = agent.name if agent else "none"
@@ -106,7 +106,7 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
             "model": model,
             "model_base_url": agent.base_url if agent else None,
             "config": {"epochs": config.repeats},
-            # an agent's words are nobody's markup: no pictures are loaded, no links made
+            # an agent's text must not act as markup: no images are loaded, no links made
             "viewer": {"trust_content": False},
             "metadata": with_seed_text(
                 {
@@ -188,7 +188,7 @@ def _sample(told: Told) -> dict[str, Any]:
 
 
 def _turns(told: Told) -> Iterator[list[dict[str, Any]]]:
-    """Of each turn the prompt as it was, with what the replies before it led to, and the reply."""
+    """Yield each turn's original prompt, with effects of earlier replies, and the reply."""
     for number, step in enumerate(told.episode.steps, start=1):
         name = f"{told.query_id}-{told.episode.repeat}-{number}"
         turn = [{"id": f"{name}-prompt", "role": "user", "content": step.prompt}]
@@ -199,7 +199,7 @@ def _turns(told: Told) -> Iterator[list[dict[str, Any]]]:
 
 
 def _events(told: Told) -> Iterator[dict[str, Any]]:
-    """Each turn: the model is called, then the tool, and the verdict is told.
+    """Yield the events of each turn: the call of the model, the call of the tool, the verdict.
 
     Inspect makes its data frame of messages from the calls of the model.
     """
@@ -253,7 +253,7 @@ def _events(told: Told) -> Iterator[dict[str, Any]]:
 
 
 def _verdict(told: Told, judgement: Judgement) -> dict[str, Any]:
-    """What was judged after a turn."""
+    """Return the verdict after a turn."""
     said = [one.detail for one in judgement.findings]
     if not judgement.correct and judgement.reason:
         said.append(judgement.reason)
@@ -265,7 +265,7 @@ def _verdict(told: Told, judgement: Judgement) -> dict[str, Any]:
 
 
 def _output(told: Told) -> dict[str, Any]:
-    """The last reply."""
+    """Return the last reply."""
     model = told.episode.agent.name
     replies = [step.reply for step in told.episode.steps if step.reply is not None]
     if not replies:

@@ -33,12 +33,12 @@ from netarena.report.file import read_documents, summary_of
 if TYPE_CHECKING:
     import duckdb
 
-#: scripted agents without knowledge: their score needs no model
+#: Scripted agents without knowledge: their score needs no model.
 FLOORS = ("noop", "random", "eager", "parser", "blanket")
-#: of the names on cards that ``netarena-purple`` serves
+#: Prefix of the names on cards of ``netarena-purple``.
 OWN_PREFIX = "netarena-"
 
-#: the third column of a board, by the key of the summary that it averages
+#: Third column of a board, by the summary's key that it averages.
 MEASURES = {
     "avg_iterations": "Average Iterations",
     "avg_latency_s": "Average Latency (s)",
@@ -61,7 +61,7 @@ FROM (SELECT (t.participants::JSON)->>{role} AS id,
 ORDER BY 0.5 * "Correctness (%)" + 0.5 * "Safety Rate (%)" DESC, "{title}" ASC
 """
 
-#: Ours: of runs that asked alike those with a graded query, solved safely first, then correctness,
+#: NetArena's ranking of comparable runs with a graded query: by solved safely, then correctness,
 #: then the measure.
 RANKING_SQL = """
 SELECT row_number() OVER (
@@ -90,24 +90,24 @@ ORDER BY terms, rank
 """
 
 
-#: what one file holds, with its name
+#: Contents of one file, with its name.
 Documents: TypeAlias = list[tuple[str, dict[str, Any]]]
 
 
 class Entry(Record):
-    """The row of a result file in our ranking; rates are shares of ``queries``, null if unknown."""
+    """Row of a result file in the ranking; rates are shares of ``queries``, null if unknown."""
 
-    #: among those of the same ``terms``
+    #: Rank among those with the same ``terms``.
     rank: int
-    #: what the queries were drawn by, but for seed and number
+    #: What determined the queries, except seed and number.
     terms: str
-    #: limits of an episode that are not at their defaults; runs with others are harder or easier
+    #: Limits of an episode that are not at their defaults; other limits make runs harder or easier.
     limits: str
     id: str
-    #: the name of the scripted agent that answered, if its records tell one of ``FLOORS``
+    #: Name of the scripted agent that answered, if its records name one of ``FLOORS``.
     scripted: str
     solved_safely: float | None
-    #: 95 % Wilson interval of ``solved_safely``
+    #: 95 % Wilson interval of ``solved_safely``.
     interval: tuple[float, float] | None
     correctness: float | None
     safety: float | None
@@ -118,7 +118,7 @@ class Entry(Record):
 
     @property
     def floor(self) -> bool:
-        """Whether the agent knows nothing, whatever it is called."""
+        """Return whether the agent has no knowledge, whatever its name."""
         return bool(self.scripted)
 
 
@@ -131,10 +131,10 @@ class Board(Record):
     """The standings of one role."""
 
     role: str
-    #: title of the third column
+    #: Title of the third column.
     measure: str
     public_columns: tuple[str, ...]
-    #: what the public query returns, row by row
+    #: Result of the public query, row by row.
     public: tuple[tuple[Any, ...], ...]
     ranking: tuple[Entry, ...]
 
@@ -142,45 +142,44 @@ class Board(Record):
 class Overall(Record):
     """An agent's row over all boards: it has one run on each."""
 
-    #: among those whose runs asked alike on every board
+    #: Rank among those with comparable runs on every board.
     rank: int
-    #: of each board, in their order
+    #: Terms of each board, in their order.
     terms: tuple[str, ...]
-    #: of each board, as in its entry
+    #: Limits of each board, as in its entry.
     limits: tuple[str, ...]
     id: str
     scripted: str
-    #: the mean of the boards' rates, each with the same weight
+    #: Mean of the boards' rates, with equal weights.
     solved_safely: float
-    #: 95 %, of the boards' intervals by the method of variance estimates recovery
+    #: 95 %, from the boards' intervals by the method of variance estimates recovery.
     interval: tuple[float, float]
-    #: by role
+    #: Runs by role.
     by_role: dict[str, float]
     queries: int
-    #: false if a run is known not to be, else null if one does not say
+    #: False if a run is known to be incomplete; null if one does not say.
     complete: bool | None
 
     @property
     def floor(self) -> bool:
-        """Whether the agent knows nothing, whatever it is called."""
+        """Return whether the agent has no knowledge, whatever its name."""
         return bool(self.scripted)
 
 
 class Leaderboard(Record):
-    """All boards, by role, the rows over all of them, the files that hold no graded query, and what
-    is wrong with those that were left out."""
+    """All boards by role, the rows over all, ungraded files, and errors of rejected files."""
 
     boards: tuple[Board, ...]
-    #: of several boards those that rank somebody, and who is on each of them once
+    #: Boards that rank somebody, and the agents that are on each of them once.
     overall: tuple[Overall, ...]
     ungraded: tuple[str, ...]
     refused: tuple[str, ...]
 
 
 def rank(files: Sequence[Path]) -> Leaderboard:
-    """Read result files and rank them; one that is not what the stock client writes is left out.
+    """Read result files and rank them; files that the standard client does not write are left out.
 
-    Raises ConfigError when DuckDB is not installed, or when no file is left.
+    Raises ConfigError if DuckDB is not installed, or if no file is left.
     """
     duckdb = _duckdb()
     groups: list[Documents] = []
@@ -193,7 +192,7 @@ def rank(files: Sequence[Path]) -> Leaderboard:
     try:
         boards = _rank(duckdb, groups)
     except (duckdb.Error, ValidationError):
-        # rare: which of them it is shows when each is ranked alone
+        # rare: ranking each file separately shows which one fails
         fit = []
         for group in groups:
             try:
@@ -223,7 +222,7 @@ def _rank_overall(boards: Sequence[Board]) -> tuple[Overall, ...]:
     rows = []
     for who in sorted({entry.id for entry in boards[0].ranking}):
         found = [[entry for entry in board.ranking if entry.id == who] for board in boards]
-        # of several runs on one board nothing says which belongs to the others
+        # of several runs on one board it is unknown which one belongs to the others
         if any(len(entries) != 1 for entries in found):
             continue
         runs = [entries[0] for entries in found]
@@ -264,7 +263,7 @@ def _rank_overall(boards: Sequence[Board]) -> tuple[Overall, ...]:
 
 
 def _rank(duckdb: Any, groups: Sequence[Documents]) -> tuple[Board, ...]:
-    """The boards of all roles. Raises duckdb.Error and ValidationError."""
+    """Return the boards of all roles. Raises duckdb.Error and ValidationError."""
     documents = [pair for group in groups for pair in group]
     with duckdb.connect(":memory:") as connection:
         connection.execute(
@@ -272,7 +271,7 @@ def _rank(duckdb: Any, groups: Sequence[Documents]) -> tuple[Board, ...]:
             "terms JSON, limits JSON, scripted JSON)"
         )
         for file, document in documents:
-            # the queries read the last one, and how many there are
+            # the queries read the last result and the number of results
             *others, last = document["results"] or [None]
             results = ["null"] * len(others) + [json.dumps(last)] * bool(document["results"])
             connection.execute(
@@ -359,8 +358,7 @@ def _limits(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _scripted(document: dict[str, Any]) -> dict[str, str]:
-    """Return by role which of ``FLOORS`` the agent is: by its id, else by the name that its card
-    gives, which the records have."""
+    """Return by role which of ``FLOORS`` the agent is, by its id or the card's name."""
     names = dict(document["participants"])
     examined = names.keys() - {GREEN}
     records = document["results"][:-1]
@@ -373,7 +371,7 @@ def _scripted(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _measure(role: str, summaries: Sequence[dict[str, Any]]) -> str:
-    """The key that the application averages; of a role that none here has, one that is there."""
+    """Return the key that the application averages; for an unknown role one that exists."""
     application = application_of(role)
     if application is not None:
         return f"avg_{application.measure}"
@@ -385,7 +383,7 @@ def _title(measure: str) -> str:
 
 
 def _told(text: str | None, rate: float | None) -> tuple[float, float] | None:
-    """The interval of a run that asked its queries several times: by queries, as it says itself."""
+    """Return the interval by queries that a run with repetitions states."""
     try:
         low, high = map(float, json.loads(text or "null"))
     except (TypeError, ValueError):
@@ -398,7 +396,7 @@ def _interval(rate: float | None, n: int) -> tuple[float, float] | None:
 
 
 def _literal(text: str) -> str:
-    """An SQL string; roles come from files that anyone may have written."""
+    """Return an SQL string; roles come from untrusted files."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from netarena.model import FailureKind
 
-#: characters of one piece of evidence; the JSON report has all of it
+#: Characters of one piece of evidence; the JSON report has all of it.
 EVIDENCE_CHARS = 2000
-#: lost episodes that are listed; the JSON report has all of them
+#: Failed episodes that are listed; the JSON report has all of them.
 MAX_LOST = 100
-#: control characters but newline and tab, and what orders or hides text: a report is also read on
-#: a terminal
+#: Control characters except newline and tab, and characters that reorder or hide text: a report is
+#: also read in a terminal.
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
     r"\ud800-\udfff\U000e0000-\U000e007f]"
@@ -23,7 +23,7 @@ _CONTROL = re.compile(
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$&])")
 _NONE = "–"
 
-#: rows of the table of times: key, words
+#: Rows of the table of times: key, words.
 _TIMES = {
     "agent_s": "waiting for replies",
     "execution_s": "running what they asked for",
@@ -41,7 +41,7 @@ _RATES = {"correctness": "Correct", "safety": "Safe", "solved_safely": "Solved s
 
 
 def render_markdown(report: Mapping[str, Any]) -> str:
-    """The whole report, newline at the end."""
+    """Return the whole report with a final newline."""
     lines: list[str] = []
     if len(report["participants"]) > 1:
         for part in compare_participants(report):
@@ -61,7 +61,7 @@ def _seed_cell(summary: Mapping[str, Any]) -> str:
 
 
 def seed_text(summary: Mapping[str, Any]) -> str:
-    """A summary's seed in words."""
+    """Return a summary's seed in words."""
     if seeds := summary.get("seeds"):
         return ", ".join(map(str, seeds))
     seed = summary["seed"]
@@ -77,20 +77,19 @@ def unseen_text(summary: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table about several participants; cells are text as agents and users gave it."""
+    """A table about several participants; cells are unmodified text of agents and users."""
 
     title: str
-    #: of the report's groups, the number
+    #: Number of the report's group.
     group: int
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    #: how to read it, one line
+    #: How to read it, one line.
     note: str
 
 
 def compare_participants(report: Mapping[str, Any]) -> Iterator[Comparison]:
-    """By group of runs that asked alike: how participants stand, best first, and what tells each
-    two apart."""
+    """Return the ranking and the pairwise comparisons of each group of comparable runs."""
     by_name = {one["name"]: one for one in report["participants"]}
     several = len(report["groups"]) > 1
     for number, group in enumerate(report["groups"]):
@@ -177,7 +176,7 @@ def _needed(pair: Mapping[str, Any]) -> str:
 
 
 def shorten(text: str, chars: int) -> str:
-    """Return a name with its middle left out where it is long: names differ at either end.
+    """Return a name, cut in the middle if it is long: names differ at either end.
 
     >>> shorten("a-long-name-of-run-17", 12)
     'a-long…un-17'
@@ -214,32 +213,32 @@ def unsafe_text(types: Mapping[str, int]) -> str:
 
 
 def harmless(text: str) -> str:
-    """Text that does nothing to a terminal and keeps its lines and tabs."""
+    """Return text that is harmless in a terminal, with its lines and tabs."""
     return _CONTROL.sub("\ufffd", text)
 
 
 def plain(text: object) -> str:
-    """One line of text that does nothing to a terminal."""
+    """Return one line of text that is harmless in a terminal."""
     return re.sub(r"\s+", " ", harmless(str(text))).strip()
 
 
 def clean(text: object) -> str:
-    """One line of text that no terminal, Markdown or HTML reader takes for more."""
+    """Return one line of text without control sequences, Markdown or HTML."""
     return _SPECIAL.sub(r"\\\1", plain(text))
 
 
 def percent(rate: float | None) -> str:
-    """A rate as a percentage, or a dash over nothing."""
+    """Return a rate as a percentage, or a dash without episodes."""
     return _NONE if rate is None else f"{100 * rate:.1f} %"
 
 
 def interval(bounds: Sequence[float]) -> str:
-    """An interval of a rate, in percent."""
+    """Return the interval of a rate in per cent."""
     return f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
 
 
 def number(value: float | None) -> str:
-    """A measure, to the thousandth where it is small, or a dash."""
+    """Return a measure, with three decimals if it is small, or a dash."""
     if value is None:
         return _NONE
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
@@ -344,7 +343,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
 
 
 def _tickets(summary: Mapping[str, Any]) -> list[str]:
-    """How episodes ended, and how well the causes fit that were named."""
+    """Return how tickets ended, and how well the declared causes match."""
     claims = summary["claims"]
     ends = {"declared rightly": "right", "declared wrongly": "false", "not declared": "none"}
     fits = summary["localised"]
@@ -402,7 +401,7 @@ def _evidence(entry: Mapping[str, Any]) -> list[str]:
         text = harmless(text)
         if len(text) > EVIDENCE_CHARS:
             text = f"{text[:EVIDENCE_CHARS]}\n… {len(text) - EVIDENCE_CHARS} characters left out"
-        # a fence that is longer than any inside cannot be closed from inside
+        # a fence that is longer than any inside cannot be closed by the text
         longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
         fence = "`" * max(3, longest + 1)
         lines += [fence, text, fence, ""]
@@ -410,7 +409,7 @@ def _evidence(entry: Mapping[str, Any]) -> list[str]:
 
 
 def replace_section(page: str, name: str, lines: Iterable[str]) -> str:
-    """``page`` with ``lines`` between its lines ``<!-- name -->`` and ``<!-- /name -->``.
+    """Return ``page`` with ``lines`` between its lines ``<!-- name -->`` and ``<!-- /name -->``.
 
     Raises ValueError unless there is exactly one such pair.
     """
@@ -424,7 +423,7 @@ def replace_section(page: str, name: str, lines: Iterable[str]) -> str:
     return f"{before}{opened}\n{body}\n\n{closed}{after}"
 
 
-#: a cell of a column that is aligned to the right
+#: Cell of a column that is aligned to the right.
 _NUMBER = re.compile(r"[-+–]?[\d.,e+-]*( ?%| points)?( to [\d.]+( %)?)?")
 
 

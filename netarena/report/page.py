@@ -30,12 +30,12 @@ from netarena.report.plot import Dot, bars, dot_plot, lines, marker, plane
 if TYPE_CHECKING:
     import jinja2
 
-#: characters of one text
+#: Characters of one text.
 MAX_CHARS = 300
-#: rows of one table of a participant, and of these tables of all participants together
+#: Rows of one table of a participant, and of all participants' tables of this kind.
 MAX_TABLE_ROWS, MAX_PAGE_ROWS = 200, 2000
 _RATES = {"solved_safely": "Solved safely", "correctness": "Correct", "safety": "Safe"}
-#: what an episode takes on average: key of a breakdown, title, what it is, unit
+#: Averages of an episode: key of a breakdown, title, meaning, unit.
 _MEANS = {
     "iterations": (
         "Turns",
@@ -45,18 +45,18 @@ _MEANS = {
     "agent_s": ("Time", "Waiting for an agent's replies, per episode, on average.", "s"),
     "cost_usd": ("Cost", "US dollars per episode, as agents told it, unverified.", "$"),
 }
-#: rows of a plot by label: beyond, the table alone has them
+#: Rows of a plot by label: with more, only the table has them.
 MAX_ROWS = 60
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot with what it shows, in words."""
+    """A plot and its description."""
 
     title: str
     about: str
     svg: str
-    #: whether its marks need a legend
+    #: Whether its marks need a legend.
     legend: bool = False
 
 
@@ -68,14 +68,14 @@ class Group:
     terms: str
     participants: Sequence[Mapping[str, Any]]
     figures: Sequence[Figure]
-    #: who stands where, and each two of them; none for one alone
+    #: Ranking and pairwise comparisons; none for a single participant.
     tables: Sequence[Comparison]
 
 
 def render_html(report: Mapping[str, Any]) -> str:
     """Return the page of a report (``make_report``). Raises ConfigError if Jinja is missing."""
     share = max(5, MAX_PAGE_ROWS // max(1, len(report["participants"])))
-    # colours and shapes are of a group, in the order of its ranking
+    # colours and shapes belong to a group, in the order of its ranking
     series = {
         name: number for group in report["groups"] for number, name in enumerate(group["ranking"])
     }
@@ -123,7 +123,7 @@ def _environment() -> jinja2.Environment:
         has_turns=has_turns,
         unsafe=unsafe_text,
         unseen=lambda summary: [_line(text) for text in unseen_text(summary)],
-        # of our own plots alone, which escape what they hold
+        # only from NetArena's own plots, which escape their texts
         svg=Markup,
         marker=lambda place: Markup(marker(place)),  # noqa: S704 -- a number chooses among ours
     )

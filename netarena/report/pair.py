@@ -17,7 +17,7 @@ from netarena.report.markdown import clean, table
 from netarena.report.story import parting_step
 from netarena.stats import VERDICTS, compare
 
-#: pairs of each table of the text; the JSON document has all of them
+#: Pairs of each table of the text; the JSON document has all of them.
 MOST_ROWS = 200
 
 

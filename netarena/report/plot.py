@@ -15,14 +15,14 @@ from html import escape
 
 from netarena.report.markdown import plain, shorten
 
-#: units of every plot; the page scales it to the width that there is
+#: Units of every plot; the page scales it to the available width.
 WIDTH = 400
 SERIES = 8
-#: of a line of a name, and lines of a name; a longer one loses its middle
+#: Characters of a line of a name, and lines of a name; a longer one loses its middle.
 _NAME_CHARS, _NAME_LINES = 42, 3
-#: height of a line of a name
+#: Height of a line of a name.
 _LINE = 14
-#: a marker around (0, 0)
+#: A marker around (0, 0).
 _SHAPES = (
     '<circle r="4"/>',
     '<rect x="-3.6" y="-3.6" width="7.2" height="7.2"/>',
@@ -37,7 +37,7 @@ _SHAPES = (
 
 @dataclass(frozen=True)
 class Dot:
-    """A rate of one series, with its interval; without a rate nothing is drawn."""
+    """A rate of one series with its interval; without a rate nothing is drawn."""
 
     series: int
     rate: float | None
@@ -45,7 +45,7 @@ class Dot:
 
 
 def marker(series: int) -> str:
-    """The mark of a series by itself, for a legend."""
+    """Return the mark of a series for a legend."""
     return (
         f'<svg class="mark s{series % SERIES}" viewBox="-6 -6 12 12" width="12" height="12" '
         f'aria-hidden="true">{_SHAPES[series % SERIES]}</svg>'
@@ -53,7 +53,7 @@ def marker(series: int) -> str:
 
 
 def dot_plot(title: str, rows: Sequence[tuple[str, Sequence[Dot]]]) -> str:
-    """Rows of rates between 0 and 100 %, each with its name above and whiskers for intervals."""
+    """Return rows of rates from 0 to 100 %, each below its name, with whiskers for intervals."""
     left, right, top = 8, WIDTH - 14, 8
     parts, y = [], top
     for name, dots in rows:
@@ -72,7 +72,7 @@ def dot_plot(title: str, rows: Sequence[tuple[str, Sequence[Dot]]]) -> str:
 
 
 def plane(title: str, points: Sequence[tuple[int, Dot, Dot]], names: tuple[str, str]) -> str:
-    """Two rates against each other, 0 to 100 %: series, then what is across and what is up."""
+    """Return a plot of two rates, 0 to 100 %: series, then horizontal and vertical values."""
     left, right, top, bottom = 40, WIDTH - 14, 10, 300
 
     def x_of(rate: float) -> float:
@@ -110,7 +110,7 @@ def plane(title: str, points: Sequence[tuple[int, Dot, Dot]], names: tuple[str, 
 
 
 def bars(title: str, rows: Sequence[tuple[int, str, float | None]], unit: str) -> str:
-    """A bar from 0 for each series, its value written at it."""
+    """Return a bar from 0 for each series, labelled with its value."""
     most = max((value for _, _, value in rows if value is not None), default=0.0) or 1.0
     parts, y = [], 6
     for series, name, value in rows:
@@ -133,7 +133,7 @@ def lines(
     series: Sequence[tuple[str, Sequence[float]]],
     names: tuple[str, str],
 ) -> str:
-    """Rates by a number on a logarithmic scale, a line for each series, named at its beginning."""
+    """Return rates over a logarithmic number, one line for each series, labelled at its start."""
     left, right, top, bottom = 40, WIDTH - 14, 24, 230
     low, high = math.log(min(numbers)), math.log(max(numbers))
 
@@ -213,7 +213,7 @@ def _svg(title: str, height: float, content: str) -> str:
 
 
 def _name(name: str, x: float, y: float) -> tuple[str, int]:
-    """Return the lines of a name below ``y``, and how much height they take."""
+    """Return the lines of a name below ``y``, and their height."""
     short = shorten(plain(name), _NAME_CHARS * _NAME_LINES)
     rows = textwrap.wrap(short, _NAME_CHARS) or [""]
     text = "".join(

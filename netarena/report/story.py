@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def move_text(move: Move) -> str:
-    """What a reply asked for, as text: a command as it is, of several values each by its key."""
+    """Return a reply's action as text: a command unchanged, several values with their keys."""
     if isinstance(move, str):
         return move
     if isinstance(move, dict) and all(isinstance(value, str) for value in move.values()):
@@ -34,15 +34,14 @@ def move_text(move: Move) -> str:
 
 
 def asked_text(step: Step) -> str:
-    """Return what a step asked for, or the reply where nothing was read of it."""
+    """Return a step's action, or its reply if no action was parsed."""
     return move_text(step.move) or (step.reply.text if step.reply else "")
 
 
 def parting_step(first: Sequence[Step], second: Sequence[Step]) -> int | None:
-    """Return the number of the first step, from 1, at which two episodes ask for different things.
+    """Return the number of the first step, from 1, at which two episodes have different actions.
 
-    An episode that ends while the other one goes on parts at the first further step. None where
-    both are equal to the end.
+    If one episode ends earlier, they differ at the other's next step. None if both are equal.
     """
     for number, (one, other) in enumerate(zip(first, second, strict=False), start=1):
         if asked_text(one) != asked_text(other):
@@ -52,14 +51,14 @@ def parting_step(first: Sequence[Step], second: Sequence[Step]) -> int | None:
 
 @dataclass(frozen=True)
 class Turn:
-    """A step with its number, from 1, what the world looked like after it, and what changed."""
+    """A step with its number (from 1), the world after it, and the changes."""
 
     number: int
     step: Step
-    #: what the reply asked for
+    #: The action of the reply.
     asked: str
     pictures: tuple[Picture, ...]
-    #: of all its matrices
+    #: Of all its matrices.
     turned: tuple[Turned, ...]
 
 
@@ -70,15 +69,15 @@ class Story:
     query: Query
     episode: Episode
     why: str
-    #: what was wrong, or what was to be done, in words: ground truth
+    #: The fault or the task in words: ground truth.
     actions: tuple[str, ...]
-    #: the world that the agent met
+    #: The initial world.
     pictures: tuple[Picture, ...]
     turns: tuple[Turn, ...]
 
 
 def tell(application: Application, query: Query, episode: Episode) -> Story:
-    """The story of a whole episode (``Stored.episodes`` has such)."""
+    """Return the story of a whole episode (from ``Stored.episodes``)."""
     first = _pictures(application, query, episode, 0)
     turns = []
     before = first
@@ -99,7 +98,7 @@ def tell(application: Application, query: Query, episode: Episode) -> Story:
 def _pictures(
     application: Application, query: Query, episode: Episode, number: int
 ) -> tuple[Picture, ...]:
-    """A picture that cannot be drawn costs no page."""
+    """Return pictures; one that cannot be drawn is left out."""
     try:
         return tuple(application.pictures(query, episode, number))
     except Exception:

@@ -21,18 +21,18 @@ from netarena.model import Episode, Query, Step, Usage
 from netarena.report.story import move_text, why
 
 T = TypeVar("T")
-#: what makes a spreadsheet take a text for a formula, where a cell begins with it
+#: Cells that start with these are formulas to a spreadsheet.
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-#: C0 and C1 without tab and line feed
+#: C0 and C1 without tab and line feed.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-#: a value of a cell
+#: Value of a cell.
 Cell = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
 class Told:
-    """An episode, with whose it is."""
+    """An episode with its participant."""
 
     stored: Stored
     query: Query
@@ -41,12 +41,12 @@ class Told:
 
     @property
     def query_id(self) -> str:
-        """The id; sealed in public, for an open one tells the seed, which draws the answers."""
+        """Return the id, sealed in public: an open one reveals the seed and thus answers."""
         return public_id(self.query.id, self.query.seed) if self.public else self.query.id
 
     @property
     def actions(self) -> list[str]:
-        """What was wrong, or what was to be done, in words: ground truth."""
+        """Return the fault or the task in words: ground truth."""
         return [self.stored.application.describe(action) for action in self.query.actions]
 
 
@@ -61,24 +61,24 @@ class Turn:
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column: its name, its type in SQL, and how a row has it."""
+    """One column: its name, its SQL type, and how to read it from a row."""
 
     name: str
     kind: str
     read: Callable[[T], Cell]
-    #: whether it is ground truth, or tells it
+    #: Whether it is or reveals ground truth.
     truth: bool = False
 
 
 def public_id(query_id: str, seed: int) -> str:
-    """Return the sealed form of the id of a query that was drawn by ``seed``."""
+    """Return the sealed form of the id of a query that was drawn with ``seed``."""
     identity = read_id(query_id)
     open_id = identity is not None and identity.index is not None
     return seal_id(query_id, seed) if open_id else query_id
 
 
 def tell_run(run: Iterable[Stored], *, public: bool) -> Iterator[Told]:
-    """The graded episodes of a run's participants, one at a time, whole."""
+    """Yield the graded episodes of a run's participants, one complete episode at a time."""
     for stored in run:
         queries = {query.id: query for query in stored.queries}
         for episode in stored.episodes():
@@ -86,7 +86,7 @@ def tell_run(run: Iterable[Stored], *, public: bool) -> Iterator[Told]:
 
 
 def turns(told: Iterable[Told]) -> Iterator[Turn]:
-    """The steps of episodes."""
+    """Yield the steps of episodes."""
     for one in told:
         for number, step in enumerate(one.episode.steps, start=1):
             yield Turn(one, number, step)
@@ -95,16 +95,16 @@ def turns(told: Iterable[Told]) -> Iterator[Turn]:
 def rows(
     columns: Iterable[Column[T]], things: Iterable[T], *, public: bool
 ) -> Iterator[list[Cell]]:
-    """A row of cells for each thing."""
+    """Yield a row of cells for each item."""
     chosen = list(columns)
     for thing in things:
         yield [None if public and one.truth else one.read(thing) for one in chosen]
 
 
 def csv_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Iterator[str]:
-    """A table as CSV (RFC 4180) with its head; null is an empty cell, true and false are words.
+    """Yield a table as CSV (RFC 4180) with a header; null is an empty cell, booleans are words.
 
-    Texts are an agent's or quote one, so what a spreadsheet takes for a formula begins with an
+    Texts come from agents. Cells that a spreadsheet would treat as a formula start with an
     apostrophe, and control characters are escaped (OWASP, "CSV Injection").
     """
     yield _csv_line([one.name for one in columns])
@@ -113,7 +113,7 @@ def csv_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Iter
 
 
 def json_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Iterator[str]:
-    """A table as JSONL."""
+    """Yield a table as JSONL."""
     names = [one.name for one in columns]
     for cells in table:
         line = with_seed_text(dict(zip(names, cells, strict=True)))
@@ -127,7 +127,7 @@ def _csv_line(cells: Iterable[Cell]) -> str:
 
 
 def csv_cell(cell: Cell) -> Cell:
-    """A cell as ``csv_lines`` writes it."""
+    """Return a cell as ``csv_lines`` writes it."""
     if isinstance(cell, bool):
         return str(cell).lower()
     if not isinstance(cell, str):

@@ -18,7 +18,7 @@ VERSION = "ATIF-v1.8"
 
 
 def make_trajectory(told: Told) -> dict[str, Any]:
-    """The document of one episode."""
+    """Return the document of one episode."""
     episode = told.episode
     tools = told.stored.application.acts(told.stored.config)
     session = f"{told.query_id}-{episode.repeat}"
@@ -93,7 +93,7 @@ def _verdict(told: Told, step: Step) -> dict[str, Any]:
 
 
 def call_of(tools: Sequence[Tool], move: Move) -> tuple[str, Mapping[str, JsonValue]]:
-    """What was read of a reply as a call of one of ``tools``, as far as it has the form of one."""
+    """Return the parsed action as a call of one of ``tools``, if it has the form of one."""
     single = [tool for tool in tools if len(tool.parameters) == 1]
     if isinstance(move, dict):
         for tool in tools:
@@ -106,7 +106,7 @@ def call_of(tools: Sequence[Tool], move: Move) -> tuple[str, Mapping[str, JsonVa
 
 
 def _metrics(usage: Usage | None, prefix: str = "") -> dict[str, Any]:
-    """Of what an agent told; nothing where it told nothing."""
+    """Return the metrics that an agent reported; nothing if it reported none."""
     if usage is None or not usage.replies:
         return {}
     told = {
