@@ -250,7 +250,8 @@ class Route(Reactive):
             else partial(resolve, _world(query_))
         )
         found = [one._replace(place=find(one.place) or one.place) for one in causes]
-        return claim.as_injected(query.faults_of(query_), found)
+        places = backbone.places(query_) if _is_backbone(query_) else claim.machines_of
+        return claim.as_injected(query.faults_of(query_), found, places)
 
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
         if _is_backbone(query):

@@ -8,7 +8,7 @@ PLACE is a machine, WHAT one of ``WORDS``, or of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from netarena.errors import ReplyRefused
@@ -39,17 +39,23 @@ WORDS: Mapping[str, str] = MappingProxyType(
 #: the same for a backbone
 BACKBONE_WORDS: Mapping[str, str] = MappingProxyType(
     {
-        "adjacency": "OSPF lacks a neighbour, whatever hinders it: settings or the size of packets",
-        "network": "OSPF tells of a network, an address or a route not, or wrongly",
-        "cost": "a cost of OSPF is wrong",
-        "session": "a session of BGP does not come up, or was ended",
-        "policy": "towards others BGP lets in, prefers or tells what it should not, or does not",
-        "reflection": "among our own routers BGP does not pass on what they need, as they use it",
-        "static": "a static route, or one of the kernel, is wrong or too many",
-        "filter": "a filter drops or refuses what should pass, or lets pass what should not",
-        "size": "packets of full size do not pass where neighbours and sessions stand",
-        "service": "a host serves at a wrong address or port",
-        "name": "a name is unknown or wrong, or is asked for at a wrong server",
+        "adjacency": "an OSPF adjacency is missing (example: the two ends have different hello "
+        "intervals)",
+        "network": "OSPF does not advertise a prefix, or advertises it wrongly (example: the "
+        "network of an interface is not in OSPF)",
+        "cost": "an OSPF cost is wrong (example: 1200 instead of 10)",
+        "session": "a BGP session is not established (example: a wrong password)",
+        "policy": "routes from or to another AS are accepted, preferred or announced wrongly "
+        "(example: a prefix list denies a prefix that must be announced)",
+        "reflection": "routes of iBGP do not reach a router or cannot be used there (example: "
+        "next-hop-self is missing)",
+        "static": "a static or kernel route is wrong or must not exist (example: a blackhole)",
+        "filter": "packets are dropped that must pass, or pass although they must be dropped "
+        "(example: a wrong iptables rule)",
+        "size": "large packets are dropped and small ones pass (example: a link with a small MTU)",
+        "service": "a host serves at a wrong address or port (example: port 5518 instead of 5514)",
+        "name": "a name cannot be resolved correctly (example: it has a wrong address, or a host "
+        "uses a wrong name server)",
     }
 )
 #: kind of fault -> the word for it, but for methods that have their own
@@ -135,6 +141,17 @@ _ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "target_table": ("route",),
         "peer_table": ("route",),
         "arp_off": ("neighbour",),
+        "transit_missing": ("adjacency",),
+        "long_dropped": ("filter",),
+    }
+)
+#: kind of fault -> further words that describe it
+_ALSO_OF_KIND: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "ospf_area": ("network",),
+        "ospf_mtu": ("size",),
+        "bgp_maximum": ("policy",),
+        "bgp_community": ("policy",),
     }
 )
 #: how a command begins -> the word for what it changes
@@ -163,20 +180,32 @@ def causes_of(faults: Iterable[Fault]) -> list[Cause]:
     return [Cause(fault.machine, word_of(fault)) for fault in faults]
 
 
-def as_injected(faults: Iterable[Fault], named: Iterable[Cause]) -> list[Cause]:
-    """The named causes, each replaced by the injected one that it describes in another word."""
+def machines_of(fault: Fault) -> set[str]:
+    """The machines whose settings a fault changes."""
+    return {fault.machine, *(one.machine for one in (*fault.inject, *fault.repair))}
+
+
+def as_injected(
+    faults: Iterable[Fault],
+    named: Iterable[Cause],
+    places: Callable[[Fault], Iterable[str]] = machines_of,
+) -> list[Cause]:
+    """The named causes, each replaced by the injected one that it describes in another word or at
+    another of its ``places``."""
     injected = list(faults)
     own = causes_of(injected)
     known: dict[Cause, Cause] = {}
     for fault, cause in zip(injected, own, strict=True):
-        for word in _further(fault):
-            known.setdefault(Cause(fault.machine, word), cause)
+        for word in (cause.what, *_further(fault)):
+            for place in places(fault):
+                known.setdefault(Cause(place, word), cause)
     return [one if one in own else known.get(one, one) for one in named]
 
 
 def _further(fault: Fault) -> Iterator[str]:
     """Words that describe a fault, in addition to its own."""
     yield from _ALSO.get(fault.method, ())
+    yield from _ALSO_OF_KIND.get(fault.kind, ())
     if word_of(fault) == "guard":  # the separation, and the means by which it was removed
         commands = " && ".join(one.command for one in fault.inject).split(" && ")
         for beginning, word in _TOUCHED.items():

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from netarena.model import Episode, Judgement, Query, State, Step
 from netarena.picture import Picture
 from netarena.prompts import CommandLimits, PromptParts
+from netarena_route.action import Fault
 from netarena_route.backbone import guess, picture, prompt, query, solution, state, ticket
 from netarena_route.backbone.fault import table
+from netarena_route.claim import machines_of
 from netarena_route.config import RouteConfig
 
 MAX_TICKET_OUTPUT_CHARS = ticket.MAX_OUTPUT_CHARS
+
+#: kinds of fault by which the two ends of a link or a session do not match
+_MISMATCHES = frozenset(
+    {
+        *("ospf_area", "ospf_network_type", "ospf_timers", "ospf_authentication", "ospf_mtu"),
+        "bgp_password",
+    }
+)
 
 drawer = query.drawer
 is_backbone = query.is_backbone
@@ -83,6 +93,23 @@ def count_tested(query_: Query) -> int:
 def pictures(query_: Query, episode: Episode, number: int) -> Sequence[Picture]:
     """What a state of an episode looks like."""
     return picture.draw(query.case_of(query_), episode, number)
+
+
+def places(query_: Query) -> Callable[[Fault], set[str]]:
+    """The routers that a declaration may name for a fault: all that it changes, and either end
+    where only the difference between the two ends is wrong."""
+    world = query.case_of(query_).world
+    owners = {address: router.name for router in world.routers for address in router.addresses}
+
+    def find(fault: Fault) -> set[str]:
+        found = machines_of(fault)
+        if fault.kind in _MISMATCHES:
+            for word in str(fault.parameters.get("key", "")).split():
+                far, _ = world.far.get((fault.machine, word), ("", ""))
+                found |= {far, owners.get(word, "")} & world.names
+        return found
+
+    return find
 
 
 def leftover(query_: Query, episode: Episode) -> Sequence[str]:

@@ -39,7 +39,11 @@ from netarena_route.bounds import tell_bounds
 PACKAGE = "netarena_route"
 KEYS = ("machine", "command")
 _EXAMPLES = ("backbone_look", "backbone_repair")
-_NEIGHBOURS = {"adjacency": "the adjacency of OSPF", "session": "the session of BGP"}
+#: sort of a fact -> what it is, and what is said of one that is lost, and of one that is new
+_NEIGHBOURS = {
+    "adjacency": ("OSPF adjacency", "is missing", "exists, and must not"),
+    "session": ("BGP session", "is not established", "is established, and must not be"),
+}
 
 
 def prompt_parts(
@@ -80,16 +84,17 @@ def tell_misfits(world: World, wanted: Facts, state: State) -> str:
 
 def _tell_misfit(fact: Fact, should: str | None, does: str | None) -> str:
     if fact.sort == "way":
-        return f"the way {fact.source} -> {fact.target} is {does or 'direct'}, not {should}"
+        return f"the path {fact.source} -> {fact.target} is {does or 'direct'}, not {should}"
     if fact.sort == "route":
         if should is None:
-            return f"{fact.source} hears {fact.target} ({does}), and must not"
+            return f"{fact.source} receives {fact.target} ({does}), and must not"
         if does is None:
-            return f"{fact.source} does not hear {fact.target} ({should})"
-        return f"{fact.source} hears {fact.target} as {does}, not as {should}"
+            return f"{fact.source} does not receive {fact.target} ({should})"
+        return f"{fact.source} receives {fact.target} with {does}, not with {should}"
     if STANDS in {should, does}:
-        there = "is there, and must not be" if should is None else "is not there"
-        return f"{_NEIGHBOURS[fact.sort]} of {fact.source} and {fact.target} {there}"
+        noun, lost, new = _NEIGHBOURS[fact.sort]
+        state = new if should is None else lost
+        return f"the {noun} of {fact.source} and {fact.target} {state}"
     size = " with 1500 bytes" if fact.sort == "full" else ""
     verb = {FAILS: "fails", WORKS: "works, and must not"}[does or FAILS]
     return f"{fact.source} -> {fact.target}{size} {verb}"
@@ -101,11 +106,11 @@ def _tell_change(step: Step) -> str:
         return ""
     detail: dict[str, Any] = step.judgement.detail
     changes = [
-        f"{word}: {_tell(detail[word], detail[f'num_{word}'])}"
-        for word in ("harmed", "healed")
-        if detail[f"num_{word}"]
+        f"{word}: {_tell(detail[key], detail[f'num_{key}'])}"
+        for key, word in (("harmed", "broke"), ("healed", "repaired"))
+        if detail[f"num_{key}"]
     ]
-    told = f"Afterwards: {'; '.join(changes) or 'as before'}."
+    told = f"After the command: {'; '.join(changes) or 'unchanged'}."
     harm = [
         one.detail for one in step.judgement.findings if one.rule in {"daemon_ended", "not_settled"}
     ]
@@ -122,8 +127,11 @@ def _tell(named: Sequence[str], total: int) -> str:
 def document(case: Case) -> Iterator[str]:
     """The documentation, a line for each thing."""
     world, wanted = case.world, case.wanted
-    yield f"AS {world.asn} has {world.block} for its hosts, and {world.infrastructure} for itself."
-    yield "Routers (their own address is what they speak BGP from and are pinged at):"
+    yield (
+        f"AS {world.asn} has {world.block} for its hosts, and {world.infrastructure} for routers "
+        "and links."
+    )
+    yield "Routers, each with its loopback address (used for BGP and for pings) and interfaces:"
     for router in world.routers:
         cables = ", ".join(_cable(world, router, port.name) for port in router.ports)
         yield f"- {router.name} {router.loopback}: {cables}"
@@ -134,38 +142,45 @@ def document(case: Case) -> Iterator[str]:
     yield "Other autonomous systems:"
     for outsider in world.outsiders:
         yield (
-            f"- {outsider.router}, AS {outsider.asn}, {outsider.kind}: has "
+            f"- {outsider.router}, AS {outsider.asn}, {outsider.kind}: originates "
             f"{', '.join(outsider.prefixes)}"
-            + ("; it tells all that it knows, and a default" if outsider.kind == "upstream" else "")
+            + ("; announces all its routes and a default" if outsider.kind == "upstream" else "")
         )
         yield from _agreements(world, outsider.router)
     for name, address in world.closed:
-        yield f"- the session of {name} with {address} is shut by design, and stays"
+        yield f"- the session of {name} with {address} is shut down by design, and stays so"
     yield (
-        f"Firewall: {world.firewall} follows the connections that it forwards, and drops what "
-        "belongs to none that it saw."
+        f"Firewall: {world.firewall} tracks the connections that it forwards, and drops packets "
+        "that belong to no connection that it has seen."
     )
     yield (
-        "Pings, of 84 and of 1500 bytes, never in fragments; between zones not named here they "
-        "fail by design:"
+        "Pings have 84 and 1500 bytes and are never fragmented. They work as listed here; all "
+        "others fail by design. A zone is in its own list if its machines reach each other:"
     )
     yield from _pings(world, wanted)
-    yield "Services, by name and by address; whoever is not named is kept out by design:"
+    yield (
+        "Services, by name and by address. Only hosts of the listed zones reach them, by design. "
+        "The zone of the service is in the list if its other hosts reach it, too:"
+    )
     yield from _services(world, wanted)
     yield (
-        "Neighbours: each cable between two of our routers is an adjacency of OSPF. Sessions of "
-        "BGP, which all stand:"
+        "OSPF adjacencies: one on each link between two of our routers. BGP sessions, all of them "
+        "established:"
     )
     yield from _sessions(wanted)
-    yield "Ways, which are what pings take, and what they take instead where a cable is cut:"
+    yield (
+        "Expected paths of pings (routers in their order). The path after 'without' would be used "
+        "if that link failed; links do not fail during the task:"
+    )
     for fact, value in wanted.items():
         if fact.sort == "way":
             backup = case.backups.get((fact.source, fact.target))
             then = backup and f"; without {' - '.join(backup.cable)}: {' '.join(backup.way)}"
             yield f"- {fact.source} -> {fact.target}: {value}{then or ''}"
     yield (
-        "Announcements: nobody is told of routes of a peer or an upstream but a customer; who "
-        "hears what from which address, and which of several it does not use:"
+        "Announcements: routes of a peer or an upstream are announced only to customers. Each "
+        "router of another AS receives these routes (prefix, sender, AS path); 'not used' marks "
+        "routes that it receives but does not select:"
     )
     for router in world.outside:
         heard = "; ".join(
@@ -183,7 +198,7 @@ def _cable(world: World, router: Router, port: str) -> str:
 
 def _host(host: Host) -> str:
     held = f" and {', '.join(host.held)}" if host.held else ""
-    names = f", asks {host.resolver} for names" if host.resolver else ""
+    names = f", name server {host.resolver}" if host.resolver else ""
     return f"{host.name} {host.port.address}{held} (gateway {host.gateway}{names})"
 
 
@@ -260,8 +275,8 @@ def _services(world: World, wanted: Facts) -> Iterator[str]:
         for service in host.services:
             if service.name == "dns":
                 yield (
-                    f"- names: {service.address} on {host.name}, udp port 53: for our own zones, "
-                    "and of our own hosts; whether others may ask does not matter"
+                    f"- name server: {service.address} on {host.name}, udp port 53, with the names "
+                    "of our hosts: for all our own zones; queries from other zones are not tested"
                 )
 
 

@@ -39,10 +39,10 @@ class Fact(NamedTuple):
             "ping": f"{self.source} -> {self.target}",
             "full": f"{self.source} -> {self.target} (1500 bytes)",
             "service": f"{self.source} -> {self.target}",
-            "way": f"way {self.source} -> {self.target}",
-            "route": f"{self.source} hears {self.target}",
-            "adjacency": f"OSPF of {self.source} and {self.target}",
-            "session": f"BGP of {self.source} and {self.target}",
+            "way": f"path {self.source} -> {self.target}",
+            "route": f"{self.source} receives {self.target}",
+            "adjacency": f"OSPF adjacency of {self.source} and {self.target}",
+            "session": f"BGP session of {self.source} and {self.target}",
         }[self.sort]
 
 
@@ -149,16 +149,16 @@ def _rule(fact: Fact, value: str, after: Facts) -> str:
 
 #: rule -> what a finding says of its fact
 _SAID = {
-    "pair_broken": "worked before this step and must, and does not now",
-    "pair_opened": "works since this step, and must not",
-    "service_broken": "was answered before this step and must be, and is not now",
-    "service_opened": "is answered since this step, and must not be",
-    "way_changed": "took the way that it must before this step, and takes another now",
-    "route_changed": "is heard or used otherwise since this step than it must be",
-    "route_lost": "was heard before this step and must be, and is not now",
-    "route_leaked": "is heard since this step, and must not be",
-    "neighbour_lost": "stood before this step and must, and does not now",
-    "neighbour_made": "stands since this step, and must not",
+    "pair_broken": "must work, worked before this step and fails now",
+    "pair_opened": "must not work, and works since this step",
+    "service_broken": "must answer, answered before this step and does not now",
+    "service_opened": "must not answer, and answers since this step",
+    "way_changed": "was as documented before this step and differs now",
+    "route_changed": "was as documented before this step; its path, next hop or use differs now",
+    "route_lost": "was as documented before this step and is missing now",
+    "route_leaked": "is not documented, and exists since this step",
+    "neighbour_lost": "is documented, existed before this step and does not now",
+    "neighbour_made": "is not documented, and exists since this step",
 }
 
 
@@ -194,7 +194,7 @@ def judge(
                     Finding(
                         rule="not_settled",
                         element="network",
-                        detail="The network had not come to rest 15 s after this step.",
+                        detail="The network had not converged 15 s after this step.",
                     ),
                 )
                 if not seen.settled

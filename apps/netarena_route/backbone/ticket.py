@@ -32,42 +32,42 @@ _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
     {
         ("ping", FAILS): (
             "{source} gets no answer from {target}.",
-            "From {source}, {target} seems to be down.",
-            "The monitoring on {source} has {target} in red.",
+            "{target} does not answer {source}.",
+            "The monitoring on {source} shows {target} as down.",
         ),
         ("ping", WORKS): (
             "{source} gets answers from {target}.",
-            "The monitoring on {source} has {target} in green.",
-            "Somebody who is logged in on {source} can ping {target}.",
+            "The monitoring on {source} shows {target} as up.",
+            "A user on {source} can ping {target}.",
         ),
         ("full", FAILS): (
             "Large transfers between {source} and {target} hang.",
-            "A backup from {source} to {target} stops after a few bytes.",
+            "A backup from {source} to {target} stops after a few small packets.",
         ),
-        ("full", WORKS): ("A backup from {source} to {target} ran through.",),
+        ("full", WORKS): ("A backup from {source} to {target} has completed.",),
         ("service", FAILS): (
             "On {source}, {target} does not answer.",
-            "Users of {source} complain that they do not get through to {target}.",
+            "Users of {source} cannot connect to {target}.",
         ),
         ("service", WORKS): (
             "On {source}, {target} answers.",
-            "Users of {source} work with {target} as ever.",
+            "Users of {source} can connect to {target}.",
         ),
         ("way", ""): (
             "A traceroute from {source} to {target} shows {value}.",
-            "What {source} sends to {target} takes the way {value}.",
+            "Packets from {source} to {target} take the path {value}.",
         ),
         ("route", ""): (
-            "The operator of {source} says of {target}: {value}.",
-            "The looking glass of {source} has for {target}: {value}.",
+            "The operator of {source} reports for {target}: {value}.",
+            "The looking glass of {source} shows for {target}: {value}.",
         ),
         ("adjacency", FAILS): (
-            "The monitoring counts a neighbour of OSPF too few, and does not say where.",
-            "Somebody noticed that an adjacency of OSPF is missing, and has forgotten which.",
+            "The monitoring shows that an OSPF adjacency is missing, but not which one.",
+            "According to the monitoring, an OSPF adjacency is missing somewhere.",
         ),
         ("session", FAILS): (
-            "The monitoring counts a session of BGP too few, and does not say where.",
-            "Somebody noticed that a session of BGP is missing, and has forgotten which.",
+            "The monitoring shows that a BGP session is not established, but not which one.",
+            "According to the monitoring, a BGP session is not established somewhere.",
         ),
     }
 )
@@ -134,7 +134,7 @@ def _one(facts: Sequence[Fact], rng: random.Random) -> Fact:
 
 
 def _tell(fact: Fact, now: Facts, rng: random.Random) -> str:
-    value = now.get(fact, "nothing" if fact.sort == "route" else FAILS)
+    value = now.get(fact, "no route" if fact.sort == "route" else FAILS)
     known = fact.sort in {"way", "route"}
     words = rng.choice(_SEEN[fact.sort, "" if known else value])
     return words.format(source=fact.source, target=fact.target, value=value)

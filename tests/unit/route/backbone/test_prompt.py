@@ -14,7 +14,7 @@ from netarena_route.backbone.state import Fact, Facts
 
 def test_sessions_are_documented_once_each(world: World, wanted: Facts) -> None:
     lines = [*document(Case(world))]
-    (start,) = (place for place, line in enumerate(lines) if line.startswith("Neighbours: "))
+    (start,) = (place for place, line in enumerate(lines) if line.startswith("OSPF adjacencies: "))
     told = []
     for line in lines[start + 1 :]:
         if not line.startswith("- "):
@@ -25,10 +25,14 @@ def test_sessions_are_documented_once_each(world: World, wanted: Facts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "said"), [("ospf", "the adjacency of OSPF"), ("bgp", "the session of BGP")]
+    ("protocol", "said", "is_lost", "is_new"),
+    [
+        ("ospf", "the OSPF adjacency", "is missing", "exists, and must not"),
+        ("bgp", "the BGP session", "is not established", "is established, and must not be"),
+    ],
 )
 def test_a_neighbour_that_is_lost_or_new_is_told(
-    world: World, wanted: Facts, protocol: str, said: str
+    world: World, wanted: Facts, protocol: str, said: str, is_lost: str, is_new: str
 ) -> None:
     seen = expected(world)
 
@@ -39,9 +43,7 @@ def test_a_neighbour_that_is_lost_or_new_is_told(
     sort = {"ospf": "adjacency", "bgp": "session"}[protocol]
     facts = [fact for fact in wanted if fact.sort == sort]
     lost = told(tuple(one for one in seen.neighbours if one[1] != protocol), wanted)
-    assert lost == [f"- {said} of {one.source} and {one.target} is not there" for one in facts]
+    assert lost == [f"- {said} of {one.source} and {one.target} {is_lost}" for one in facts]
     others = {fact: value for fact, value in wanted.items() if fact not in facts}
     new = told(seen.neighbours, others)
-    assert new == [
-        f"- {said} of {one.source} and {one.target} is there, and must not be" for one in facts
-    ]
+    assert new == [f"- {said} of {one.source} and {one.target} {is_new}" for one in facts]

@@ -36,7 +36,7 @@ def test_a_ticket_tells_observations_and_the_documentation_alone(label: str, num
     assert parts.task.startswith("A ticket has come in: ")
     assert not parts.situation
     machines = len(query.case_of(asked).world.machines)
-    assert f"more than {most_neighbours(machines)} neighbours" in parts.rules
+    assert f"exceeds {most_neighbours(machines)} entries" in parts.rules
     case, faults = query.case_of(asked), query.faults_of(asked)
     seen = observe(case, faults, random.Random(1))
     assert 2 <= len(seen) <= 4
@@ -80,3 +80,16 @@ def test_what_is_seen_of_a_lost_neighbour_does_not_say_which(world: World) -> No
         told = [observe(Case(world), [fault], random.Random(seed)) for seed in range(4)]
         assert all(any("adjacency" in one or "neighbour" in one for one in some) for some in told)
         assert not [some for some in told for one in some if "OSPF" in one and world.prefix in one]
+
+
+def test_either_end_of_a_mismatch_is_a_right_place_of_a_cause() -> None:
+    config = RouteConfig.parse({"world": "backbone", "routers": 4, "error_types": ["ospf_timers"]})
+    asked = next(iter(Route().generate(config, 5)))
+    (own,) = Route().causes(asked)
+    (fault,) = query.faults_of(asked)
+    world = query.case_of(asked).world
+    port = str(fault.parameters["key"]).split()[-1]
+    far, _ = world.far[own.place, port]
+    other = next(name for name in sorted(world.names) if name not in {own.place, far})
+    named = [own._replace(place=far), own._replace(place=other)]
+    assert Route().named(asked, named) == [own, named[1]]
