@@ -87,10 +87,10 @@ def _tell_misfit(fact: Fact, should: str | None, does: str | None) -> str:
         return f"the path {fact.source} -> {fact.target} is {does or 'direct'}, not {should}"
     if fact.sort == "route":
         if should is None:
-            return f"{fact.source} receives {fact.target} ({does}), and must not"
+            return f"{fact.source} receives {fact.target}: {does}; it must not"
         if does is None:
-            return f"{fact.source} does not receive {fact.target} ({should})"
-        return f"{fact.source} receives {fact.target} with {does}, not with {should}"
+            return f"{fact.source} does not receive {fact.target}; documented: {should}"
+        return f"{fact.source} receives {fact.target}: {does}; documented: {should}"
     if STANDS in {should, does}:
         noun, lost, new = _NEIGHBOURS[fact.sort]
         state = new if should is None else lost
@@ -169,7 +169,7 @@ def document(case: Case) -> Iterator[str]:
     )
     yield from _sessions(wanted)
     yield (
-        "Expected paths of pings (routers in their order). The path after 'without' would be used "
+        "Expected paths of pings (the routers that they cross, in order). The path after 'without' would be used "
         "if that link failed; links do not fail during the task:"
     )
     for fact, value in wanted.items():
