@@ -169,8 +169,8 @@ def document(case: Case) -> Iterator[str]:
     )
     yield from _sessions(wanted)
     yield (
-        "Expected paths of pings (the routers that they cross, in order). The path after 'without' would be used "
-        "if that link failed; links do not fail during the task:"
+        "Expected paths of pings (the routers that they cross, in order). The path after 'without' "
+        "would be used if that link failed; links do not fail during the task:"
     )
     for fact, value in wanted.items():
         if fact.sort == "way":

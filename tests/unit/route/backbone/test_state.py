@@ -120,7 +120,7 @@ def test_what_is_heard_and_not_used_is_lost_and_leaked_too(world: World, wanted:
     )
     less = tuple(tuple(one for one in heard if one != spare) for heard in whole)
     lost = judge(world, wanted, _state(world), _state(world, heard=less))
-    name = f"{world.outside[place].name} hears {spare.prefix} from {spare.peer}"
+    name = f"{world.outside[place].name} receives {spare.prefix} from {spare.peer}"
     assert [(one.rule, one.element) for one in lost.findings] == [("route_lost", name)]
     more = [*whole]
     more[place] = (*whole[place], spare._replace(prefix="203.0.113.0/24"))
