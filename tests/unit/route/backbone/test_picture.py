@@ -80,6 +80,6 @@ def test_what_is_wrong_shows_where_it_belongs(world: World, which: int) -> None:
         assert _wrong(found) == [shown]
     else:
         (turned,) = cast("Difference", found).changes
-        assert (turned.element, turned.after) == (f"way {one} -> {other}", "nowhere")
+        assert (turned.element, turned.after) == (f"path {one} -> {other}", "nowhere")
     pairs = cast("Topology", drawn["The network"]).pairs
     assert pairs == (((one, other, Mark.BROKEN),) if which in {0, 3} else ())
