@@ -204,7 +204,7 @@ def act(kind: str, parameters: Record) -> Action:
     return Action(kind=kind, parameters=parameters.model_dump(mode="json", exclude_defaults=True))
 
 
-# what the effects are made of
+# The parts of the effects.
 
 
 def total_port_capacity(graph: Graph, name: str) -> float:
@@ -315,7 +315,7 @@ def _rank(graph: Graph, question: Question) -> JsonValue:
     return [[name, bps] for name, bps in sorted(rows, key=lambda row: (-row[1], row[0]))]
 
 
-# words
+# Descriptions in words.
 
 _CAPACITY_RULE = (
     "total port capacity (the sum of physical_capacity_bps over all ports that a node contains, "
@@ -471,7 +471,7 @@ def _operation(
     return Operation(parameters, words, does, *answer)
 
 
-#: kind of action -> all there is to know about it
+#: Kind of action -> its operation.
 OPERATIONS: Mapping[str, Operation[Any]] = MappingProxyType(
     {
         "add": _operation(Addition, _describe_add, _add),

@@ -50,7 +50,7 @@ from netarena_malt.reply import MAX_CODE_CHARS, extract_code
 
 
 def _told_limits(key: Key) -> prompt.Limits:
-    """Every limit that decides a verdict about a network of this base."""
+    """Return every limit that decides a verdict about a network of this base."""
     limits = limits_of(key)
     return prompt.Limits(
         code_chars=MAX_CODE_CHARS,
@@ -78,7 +78,7 @@ _PROGRAM = Tool(
 
 
 class Malt(Labelled):
-    """Constructive and over after one reply: a program that turns the network into the target."""
+    """Constructive application with one reply: a program that turns the network into the target."""
 
     name: ClassVar[str] = "malt"
     version: ClassVar[str] = query.VERSION
@@ -94,7 +94,7 @@ class Malt(Labelled):
     one_shot: ClassVar[bool] = True
     floors: ClassVar[tuple[str, ...]] = ("noop", "random", "parser")
     measure: ClassVar[str] = "latency_s"
-    # an agent is given the whole initial network
+    # an agent gets the whole initial network
     hidden: ClassVar[frozenset[str]] = frozenset({"actions"})
     config_type: ClassVar[type[Config]] = query.MaltConfig
 
@@ -102,7 +102,7 @@ class Malt(Labelled):
         self._sandboxes: Sandboxes | None = None
 
     async def __aenter__(self) -> Self:
-        """Start the sandbox. Raises EnvironmentFailed where it cannot protect."""
+        """Start the sandbox. Raises EnvironmentFailed if it cannot protect."""
         self._sandboxes = Sandboxes(unsandboxed=self.unsandboxed)
         await self._sandboxes.start()
         return self
@@ -137,16 +137,16 @@ class Malt(Labelled):
         return [solution.blanket(answers)]
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Canonical sentences are fixed; varied and held-out texts are not."""
+        """Return the agents that solve queries without a model: canonical sentences are fixed."""
         return "parser" if cast("MaltConfig", config).phrasing == "canonical" else None
 
     def typical_s(self, config: Config) -> float:
-        """Of the released model's size: docs/evidence/malt.md."""
+        """For the released model's size: docs/evidence/malt.md."""
         del config
         return 0.1
 
     def parse_task(self, prompt: str) -> str:
-        """Raises ValueError for a text in other than the canonical sentences."""
+        """Raises ValueError for a text that does not consist of the canonical sentences."""
         return solution.program(parser.read(parser.task_of(prompt)))
 
     def describe(self, action_: Action) -> str:
@@ -175,7 +175,7 @@ class Malt(Labelled):
         return MaltEnvironment(query, self._sandboxes)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        """The state after tells all: it holds differences from the query's own network."""
+        """Judge the state after, which holds differences from the query's own network."""
         del initial, before
         return state.judge(query, after)
 
@@ -215,11 +215,11 @@ class Malt(Labelled):
         )
 
     def fails(self, step: Step) -> bool:
-        """Whether the program gave nothing that can be judged."""
+        """Return whether the program returned nothing that can be judged."""
         return not isinstance(step.state, dict) or "error" in step.state
 
     def failure(self, query: Query, episode: Episode) -> Failure:
-        """By the rules of ``netarena_malt.failure``."""
+        """Apply the rules of ``netarena_malt.failure``."""
         del query
         return failure.classify(episode)
 
@@ -228,7 +228,7 @@ class Malt(Labelled):
         return {} if episode is None else {"latency_s": _latency_s(episode)}
 
     def variants(self, config: Config) -> Sequence[Config]:
-        """One of each phrasing, unless one was set."""
+        """Return one variant for each phrasing, unless one was set."""
         if "phrasing" in config.model_fields_set:
             return (config,)
         phrasings = get_args(query.Phrasing)
@@ -242,7 +242,7 @@ class Malt(Labelled):
         return await asyncio.to_thread(evidence.evidence, query)
 
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
-        """The network as it came: as the answer, and beside the data that is right."""
+        """Return the unchanged network as the answer, and together with the right data."""
         del initial
         unchanged: dict[str, JsonValue] = {
             **{key: [] for key in ("removed_nodes", "edges", "removed_edges")},
@@ -269,20 +269,20 @@ def _passed(passed: bool) -> str:  # noqa: FBT001 -- a word for a verdict
 
 
 def _reason(query: Query, after: State, judgement: Judgement) -> str:
-    """Why an answer is wrong, with the number that is right.
+    """Return why an answer is wrong, with the right number.
 
-    Without it where ids are sealed: who asks for another run there gets the same queries.
+    Without the number if ids are sealed: another run there may ask the same queries.
     """
     identity = read_id(query.id)
     detail = judgement.detail
     if (identity is not None and identity.seed is None) or not isinstance(detail, dict):
         return judgement.reason
     number = ""
-    with suppress(ConfigError):  # of a run whose model file is gone
+    with suppress(ConfigError):  # of a run whose model file no longer exists
         number = state.right_number(query, after, detail)
     return " ".join(filter(None, (judgement.reason, number)))
 
 
 def _latency_s(episode: Episode | Outline) -> float:
-    """From asking to the answer's execution ended, without our queueing and grading."""
+    """Return the time from asking to the end of execution, without queueing and grading."""
     return episode.agent_time_s + episode.execution_time_s

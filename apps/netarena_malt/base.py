@@ -37,25 +37,25 @@ from netarena_malt.topology import (
     build,
 )
 
-#: how a query names its base; None is the released model
+#: How a query names its base; None is the released model.
 Key: TypeAlias = Mapping[str, Any] | None
 
-#: where a query's initial state names its base
+#: The key of a query's initial state that names its base.
 TOPOLOGY = "topology"
-#: multiples of the usual capacity, which make 1 to 40 Gbit/s of the released model's 1 Gbit/s
+#: Multiples of the usual capacity: 1 to 40 Gbit/s for the released model's 1 Gbit/s.
 _SPEEDS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 40)
-#: what a query adds to a network at most, as a multiple of its largest capacity: some 500 ports of
-#: the largest multiple, and a few of those multiplied again
+#: Most capacity that a query adds, as a multiple of the largest capacity: some 500 ports of the
+#: largest multiple, and a few of those multiplied again.
 _MOST_ADDED = 32_000
-#: bases beside the released one that are kept
+#: Cached bases besides the released one.
 _KEPT = 2
 
 
 class Index:
-    """What is where in a graph that does not change; answers are kept, lists are not to change."""
+    """Index of an unchanging graph; results are cached, and callers must not change lists."""
 
     def __init__(self, graph: Graph, names: dict[str, list[str]] | None = None) -> None:
-        """``names``: those by kind where they are known, which saves a look at every node."""
+        """``names`` are the nodes by kind if known, which saves a scan of all nodes."""
         self._nodes: Any = graph._node  # noqa: SLF001 -- networkx's views cost more than all this
         self._below: Any = graph._succ  # noqa: SLF001 -- the dicts themselves
         self._above: Any = graph._pred  # noqa: SLF001 -- the dicts themselves
@@ -66,7 +66,7 @@ class Index:
         self._ports: dict[str, int] = {}
         self._totals: dict[str, float] = {}
         self._capacities: dict[str, Counter[float]] = {}
-        #: names by kind, in the order of the graph
+        #: Names by kind, in the order of the graph.
         self.names = names if names is not None else self._by_kind()
 
     def _by_kind(self) -> dict[str, list[str]]:
@@ -79,15 +79,15 @@ class Index:
         return name in self._nodes
 
     def kind(self, name: str) -> str:
-        """First entry of the type list."""
+        """Return the first entry of the type list."""
         return str(self._nodes[name]["type"][0])
 
     def stage(self, switch: str) -> float:
-        """Of a packet switch."""
+        """Return the stage of a packet switch."""
         return float(self._nodes[switch][SWITCH_LOC]["stage"])
 
     def capacity(self, port: str) -> float:
-        """Of a port, bps."""
+        """Return the capacity of a port in bps."""
         return float(self._nodes[port][CAPACITY])
 
     def contents(self, name: str) -> list[str]:
@@ -173,13 +173,13 @@ class Index:
 
 
 def _place(kind: str) -> int:
-    """The place of a parent of this kind among the parents of a switch."""
+    """Return the position of a parent of this kind among a switch's parents."""
     groups = NODE_KINDS[EK_PACKET_SWITCH].parents
     return next((n for n, group in enumerate(groups) if kind in group), len(groups))
 
 
 class Base:
-    """A network that obeys the structural rules, read only, and what is worked out from it."""
+    """A read-only network that obeys the structural rules, with derived values."""
 
     def __init__(
         self,
@@ -188,14 +188,14 @@ class Base:
         fault: str | None = None,
         topology: Topology | None = None,
     ) -> None:
-        #: must not change
+        #: Must not be changed.
         self.graph = graph
         self.key = key
-        #: the rule that it breaks, in words; None while nobody looked
+        #: The rule that it breaks, in words; None if not yet checked.
         self.fault = fault
         self._topology = topology
-        #: whether queries of a label can be drawn from it, as far as somebody looked; by whether
-        #: edits are spread over the network
+        #: Whether queries of a label can be drawn from it, as far as checked; by whether edits are
+        #: spread over the network.
         self.carries: dict[bool, dict[str, bool]] = {}
 
     @property
@@ -226,7 +226,7 @@ class Base:
         return totals
 
     def payload(self) -> bytes:
-        """What the sandbox's guest builds the network from; see ``guest.load``."""
+        """Return the data from which the sandbox's guest builds the network; see ``guest.load``."""
         return guest.dump(self.graph) if self._topology is None else guest.describe(self._topology)
 
 
@@ -237,7 +237,7 @@ def released_base() -> Base:
 
 
 _bases: OrderedDict[str, Base] = OrderedDict()
-#: one is built at a time: two at once could take more memory than there is
+#: Only one is built at a time: two at once could exceed the memory.
 _building = threading.Lock()
 
 
@@ -279,7 +279,7 @@ class Parameters(Record):
 
     @property
     def size(self) -> int:
-        """Number of nodes that the network has."""
+        """Return the number of nodes of the network."""
         blocks = self.superblocks * self.agg_blocks
         switches = self.columns * (
             blocks * len(self.agg_stages) + self.spine_blocks * len(self.spine_stages)
@@ -290,7 +290,7 @@ class Parameters(Record):
         return 1 + around + switches * (1 + self.ports)
 
     def topology(self) -> Topology:
-        """Raises ConfigError where the network is too large or lacks a port that is named."""
+        """Raises ConfigError if the network is too large or lacks a named port."""
         if self.size > MAX_NODES:
             raise ConfigError(
                 "topology", f"{self.size} nodes; a network has at most {MAX_NODES} of them"
@@ -309,9 +309,9 @@ class _ByFile(Record):
 
 
 def key_of(initial: Any) -> Key:
-    """How a query with this initial state names its base.
+    """Return how a query with this initial state names its base.
 
-    Raises ConfigError where it does so in no way that is known: queries may come from a file.
+    Raises ConfigError for an unknown form: queries may come from a file.
     """
     key: Any = initial.get(TOPOLOGY) if isinstance(initial, Mapping) else None
     if key is not None:
@@ -328,7 +328,7 @@ def key_of(initial: Any) -> Key:
 
 
 def growth_of(key: Key) -> int:
-    """How many times the released model, at least, hold the nodes of this base; at least 1."""
+    """Return how many released models at least have the nodes of this base; at least 1."""
     if key is None:
         return 1
     parameters = key.get("parameters")
@@ -337,10 +337,9 @@ def growth_of(key: Key) -> int:
 
 
 def base_of(initial: Any) -> Base:
-    """The base of a query with this initial state.
+    """Return the base of a query with this initial state.
 
-    Raises ConfigError where its model file is gone, broken, or not the one that it was, and as
-    ``key_of``.
+    Raises ConfigError if its model file is missing, broken, or changed, and as ``key_of``.
     """
     key = key_of(initial)
     if key is None:
@@ -390,14 +389,15 @@ def base_of_file(path: str, sha256: str | None = None) -> Base:
 
 
 def _check_sums(graph: Graph) -> None:
-    """Raises ConfigError where a total could depend on the order in which ports are added up:
-    thresholds and ties of ranks ask for totals that are exact.
+    """Raises ConfigError if a total could depend on the order of its ports.
+
+    Thresholds and ties of ranks ask for exact totals.
     """
     nodes = graph._node.values()  # noqa: SLF001 -- as Index
     bps = [attributes[CAPACITY] for attributes in nodes if CAPACITY in attributes]
     step = math.gcd(*map(int, set(bps)))
-    # all are multiples of the largest power of two in the step, or of half of it once they were
-    # multiplied by 0.5, 1.5 or 2.5; a float holds 2^53 of those
+    # all are multiples of the largest power of two in the step, or of half of it after a
+    # multiplication by 0.5, 1.5 or 2.5; a float holds 2^53 of those
     if bps and 2 * (sum(bps) + _MOST_ADDED * max(bps)) > 2**53 * (step & -step):
         raise ConfigError(
             "topology",
@@ -417,7 +417,7 @@ def digest_of(path: str) -> str:
 
 @lru_cache(maxsize=16)
 def _digest(path: str, *version: int) -> str:
-    del version  # tells one content of a path from the next
+    del version  # distinguishes the contents of a path over time
     return hashlib.sha256(read_bytes(Path(path))).hexdigest()
 
 
@@ -426,9 +426,9 @@ def _kept(key: str, make: Callable[[], Base]) -> Base:
         if key in _bases:
             _bases.move_to_end(key)
             return _bases[key]
-        while len(_bases) >= _KEPT:  # before another takes memory
+        while len(_bases) >= _KEPT:  # before another one takes memory
             _bases.popitem(last=False)
-        # hundreds of thousands of objects that stay: looking for garbage among them is half of
+        # hundreds of thousands of permanent objects: garbage collection among them is half of
         # the time
         collecting = gc.isenabled()
         gc.disable()

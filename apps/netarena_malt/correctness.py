@@ -15,12 +15,12 @@ from typing import Any, cast
 from netarena.model import JsonValue
 from netarena_malt.network import Attributes, Changes, Edge, Network, arrow, equal, short
 
-#: two sums of the same capacities may differ so much by the order of the additions
+#: Relative difference of two sums of the same capacities in different order.
 RELATIVE_TOLERANCE = 1e-12
 
 
 def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str) -> str:
-    """The first element at which ``initial`` with ``changes`` is not ``initial`` with ``target``.
+    """Return the first element at which ``initial`` with ``changes`` differs from the target.
 
     ``where`` names the graph in the answer.
     """
@@ -43,7 +43,7 @@ def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str)
 
 
 def first_outside(changes: Changes, target: Changes) -> tuple[str, str] | None:
-    """The first element that ``changes`` changes and ``target`` does not; also with its kind."""
+    """Return the first element that ``changes`` changes and ``target`` does not, with its kind."""
     for name in changes.nodes:
         if name not in target.nodes:
             return name, f"node {name!r}"
@@ -75,11 +75,11 @@ def _has_equal(found: Attributes, target: Attributes, key: str) -> bool:
 def differences(
     found: Network, truth: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> Iterator[dict[str, JsonValue]]:
-    """Where ``found`` is not ``truth``, of the elements given, nodes first.
+    """Return where ``found`` differs from ``truth``, of the elements given, nodes first.
 
-    ``{"node": name, "answer": values, "truth": values}`` or ``{"edge": [source, target], ...}``:
-    of an element that both have the attributes that differ, null where there is none. An edge of
-    a node that only one of them has is not listed.
+    ``{"node": name, "answer": values, "truth": values}`` or ``{"edge": [source, target], ...}``.
+    For an element that both have: the attributes that differ, null if missing. Edges of a node that
+    only one of them has are not listed.
     """
     for name in nodes:
         one, other = found.node(name), truth.node(name)
@@ -93,7 +93,7 @@ def differences(
 
 
 def _shown(attributes: Attributes | None, beside: Attributes | None) -> JsonValue:
-    """Attributes that differ from those ``beside``, values shortened."""
+    """Return the attributes that differ from those ``beside``, with shortened values."""
     if attributes is None:
         return None
     return {
@@ -109,19 +109,18 @@ def _plain(value: Any) -> JsonValue:
 
 
 def wrong_form(kind: str, data: JsonValue) -> str:
-    """Why ``data`` cannot be read as an answer of type ``kind`` (text, list or table)."""
+    """Return why ``data`` cannot be read as an answer of type ``kind`` (text, list or table)."""
     problem, fits = _FORMS[kind]
     return "" if fits(data) else problem
 
 
 def wrong_data(kind: str, truth: JsonValue, data: JsonValue) -> str:
-    """Why ``data`` is not ``truth``, an answer of type ``kind`` whose form is right."""
+    """Return why ``data`` is not ``truth``; its form fits an answer of type ``kind``."""
     return _CHECKS[kind](truth, data)
 
 
 def right_number(kind: str, truth: Any, data: JsonValue) -> str:
-    """The number beside which ``data``, of a form that fits, is wrong, in a sentence; empty where
-    no number is wrong."""
+    """Return the right number for wrong ``data`` in a sentence; empty if no number is wrong."""
     if kind == "text":
         return f"The right number is {truth}."
     if kind == "list":
@@ -138,8 +137,10 @@ def right_number(kind: str, truth: Any, data: JsonValue) -> str:
 
 
 def right_value(differences: Sequence[Any]) -> str:
-    """The first number that a node has in the right graph and not in the answer's, of the
-    differences that a judgement lists; empty where no number is wrong."""
+    """Return the first number that differs between a node of the right graph and of the answer's.
+
+    It is one of the differences that a judgement lists; empty if no number is wrong.
+    """
     for entry in differences:
         answer, truth = entry.get("answer"), entry.get("truth")
         for key, value in (truth or {}).items() if answer else ():
@@ -148,14 +149,14 @@ def right_value(differences: Sequence[Any]) -> str:
     return ""
 
 
-#: as JSON and most languages write numbers; Python's own also reads digits of other scripts and
-#: underscores
+#: Numbers as JSON and most languages write them; Python also reads digits of other scripts and
+#: underscores.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?<=[0-9])")
 _INEXACT = re.compile(r"[.eE]")
 
 
 def _value(data: JsonValue) -> tuple[str, Any]:
-    r"""Text and numbers by value: 15, "15", 15.0 and "15\n" are one and the same."""
+    r"""Return text and numbers by value: 15, "15", 15.0 and "15\n" are equal."""
     if isinstance(data, bool) or data is None:
         return "other", data
     if isinstance(data, int | float):
@@ -169,7 +170,7 @@ def _value(data: JsonValue) -> tuple[str, Any]:
 
 
 def _name(data: JsonValue) -> tuple[str, Any]:
-    """A name is text, whatever it looks like: '1.1' is not '1.10'."""
+    """Return a name, which is always text: '1.1' is not '1.10'."""
     return ("text", data.strip()) if isinstance(data, str) else _value(data)
 
 
@@ -217,7 +218,7 @@ def _without_header(data: JsonValue, truth: Any) -> list[list[JsonValue]]:
     return rows[1:] if headed else rows
 
 
-#: how to tell the name of a row from its number: names may be digits, and numbers text
+#: How to distinguish a row's name from its number: names may be digits, and numbers text.
 _NAMELIKE: Sequence[Callable[[JsonValue], bool]] = (
     lambda cell: _value(cell)[0] == "text",
     lambda cell: isinstance(cell, str),
@@ -225,7 +226,7 @@ _NAMELIKE: Sequence[Callable[[JsonValue], bool]] = (
 
 
 def _rows(data: JsonValue) -> list[list[JsonValue]] | None:
-    """Rows of two, from a list of pairs, of one-row objects, or an object in order.
+    """Return rows of two, from a list of pairs, of one-row objects, or an object in order.
 
     The keys of a row's object may be in any order: of a text and a number, the text is the name.
     """
@@ -252,7 +253,7 @@ def _is_header(row: list[JsonValue], truth: Any) -> bool:
     }
 
 
-#: type of the true answer -> what is said of data that cannot be one, and what data can
+#: Type of the true answer -> the message for unreadable data, and a reader of data.
 _FORMS: Mapping[str, tuple[str, Callable[[JsonValue], bool]]] = {
     "text": (
         "The data is no number.",
@@ -264,7 +265,7 @@ _FORMS: Mapping[str, tuple[str, Callable[[JsonValue], bool]]] = {
         lambda data: _rows(data) is not None,
     ),
 }
-#: type of the true answer -> why data is wrong
+#: Type of the true answer -> why data is wrong.
 _CHECKS: Mapping[str, Callable[[Any, JsonValue], str]] = {
     "text": _wrong_text,
     "list": _wrong_list,

@@ -18,7 +18,7 @@ from netarena_malt.topology import EK_PACKET_SWITCH, EK_PORT, Graph
 
 
 class Passage:
-    """A network between steps, to be looked at; ``names`` are those of the base."""
+    """A network between steps; ``names`` are those of the base."""
 
     def __init__(self, graph: Graph, base: Index) -> None:
         self._index = Index(graph, base.names)
@@ -27,7 +27,7 @@ class Passage:
         return name in self._index
 
     def names(self, kind: str) -> Sequence[str]:
-        """Names of the nodes of ``kind``: right for kinds that no task adds or removes."""
+        """Return the names of the nodes of ``kind``, for kinds that no task adds or removes."""
         return self._index.names[kind]
 
     def kind(self, name: str) -> str:
@@ -58,8 +58,11 @@ class Passage:
 
 
 def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
-    """Of each step the networks on which its words may be read, beside the initial one: as the
-    step finds it, and where it is told in several parts, with the other parts done."""
+    """Return the networks on which the words of each step may be read, besides the initial one.
+
+    These are the network that the step finds and, if it is described in several parts, the one with
+    the other parts done.
+    """
     if len(actions) == 1 and _other_parts(actions[0]) is None:
         return [[]]
     base = draft.base
@@ -78,7 +81,7 @@ def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
 
 
 def _other_parts(action: Action) -> Action | None:
-    """What a step does before the last of its words are read; None where that is nothing."""
+    """Return what a step does before the last of its words are read; None if nothing."""
     if action.kind == "remove":
         names = Removal.model_validate(action.parameters).names[:-1]
         return act("remove", Removal(names=names)) if names else None

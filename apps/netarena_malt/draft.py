@@ -15,7 +15,7 @@ from typing import Any
 from netarena_malt.base import TOPOLOGY, Base, released_base
 from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, NODE_KINDS, SWITCH_LOC
 
-#: a new name is numbered at most so far above those that are there
+#: Largest distance of a new name's number from the existing ones.
 _SPREAD = 48
 
 
@@ -34,17 +34,17 @@ class Draft:
         self._removed_switches: set[str] = set()
         self._added_switches: dict[str, list[str]] = {}
         self._attributes: dict[str, dict[str, Any]] = {}
-        #: ports more than in the base, of each container
+        #: Additional ports of each container, compared with the base.
         self._more_ports: dict[str, int] = {}
-        #: added and taken away again
+        #: Added and removed again.
         self._dropped: set[str] = set()
         self._removed: list[str] = []
-        #: switches whose ports are not as in the base, and totals of such, bps
+        #: Switches whose ports differ from the base, and their totals in bps.
         self._touched: set[str] = set()
         self._totals: dict[str, float] = {}
 
     def copy(self) -> Draft:
-        """Another draft, which starts from what this one is."""
+        """Return an independent copy."""
         other = copy.copy(self)
         for key, value in vars(self).items():
             if isinstance(value, dict | set | list):
@@ -53,7 +53,7 @@ class Draft:
             other._added_switches[name] = names.copy()  # noqa: SLF001 -- these are written into
         return other
 
-    # what is there
+    # Queries.
 
     def names(self, kind: str) -> Sequence[str]:
         """Names of the base's nodes of ``kind``."""
@@ -78,14 +78,14 @@ class Draft:
         return self._index.stage(switch)
 
     def __contains__(self, name: str) -> bool:
-        """Whether a node of this name is there."""
+        """Return whether a node of this name exists."""
         if name in self._dropped or name in self._removed or not self.exists(name):
             return False
-        # what was removed along with a switch has no words of its own
+        # nodes that were removed along with a switch have no entry
         return self._is_new(name) or self._removed_switches.isdisjoint(self._index.parents(name))
 
     def exists(self, name: str) -> bool:
-        """Whether a node of this name was ever there: such a name is not given to another."""
+        """Return whether a node of this name ever existed: such a name is not used again."""
         return name in self._index or name in self._attributes or name in self._dropped
 
     def original(self, name: str) -> bool:
@@ -93,21 +93,23 @@ class Draft:
         return name in self._index
 
     def stem(self, parent: str, like: str) -> str:
-        """What stands before the number in names of contents of ``parent`` that are made as that
-        of ``like`` is made."""
+        """Return the part before the number in names of contents of ``parent``.
+
+        The names are made like that of ``like``.
+        """
         home = self.parents(like)[0]
         stem = like.rstrip("0123456789")
         if stem == like:
             stem = f"{like}-"
         if parent == home:
             return stem
-        # "a.b.c1" in "a.b" makes "x.c9" in "x"; a name of another make gets its parent's
+        # "a.b.c1" in "a.b" gives "x.c9" in "x"; otherwise a name starts with its parent's
         return f"{parent}{stem[len(home) :] if stem.startswith(f'{home}.') else '.n'}"
 
     def fresh(self, parent: str, like: str, rng: random.Random, number: int = 1) -> list[str]:
-        """Names for new contents of ``parent``, which are made as that of ``like`` is made.
+        """Return unused names for new contents of ``parent``, made like that of ``like``.
 
-        Numbered above those that are there, and never given to anything before.
+        Their numbers are above the existing ones and never used before.
         """
         stem = self.stem(parent, like)
         used = 0
@@ -120,7 +122,7 @@ class Draft:
         while len(names) < number:
             name = f"{stem}{used + rng.randrange(1, spread + 1)}"
             if self.exists(name):
-                spread += 1  # elsewhere in the network names may be made so as well
+                spread += 1  # elsewhere in the network names may have this form too
             else:
                 names[name] = None
         return list(names)
@@ -148,7 +150,7 @@ class Draft:
     def ancestors(self, name: str) -> Sequence[str]:
         """Names of all that contain ``name``, directly or through others, nearest first."""
         if not self._is_new(name):
-            return self._index.ancestors(name)  # what contains a node of the base never changes
+            return self._index.ancestors(name)  # the ancestors of a base node never change
         found: list[str] = []
         level = list(self.parents(name))
         while level:
@@ -204,7 +206,7 @@ class Draft:
             found = self._totals[switch] = sum(map(self.capacity, self.contents(switch)))
         return found
 
-    # changes
+    # Changes.
 
     def set_capacity(self, port: str, bps: float) -> None:
         self._capacities[port] = bps
@@ -251,7 +253,7 @@ class Draft:
         self._removed_switches.add(switch)
 
     def _touch(self, switch: str) -> None:
-        """Its total is no longer that of the base, or what it was."""
+        """Mark that the total is no longer cached."""
         self._touched.add(switch)
         self._totals.pop(switch, None)
 
@@ -269,8 +271,8 @@ class Draft:
             self._removed.append(name)
 
     def edits(self) -> dict[str, Any]:
-        """The changes so far, as plain JSON that shares nothing with this draft."""
-        # what was removed along with a switch needs no words
+        """Return the changes so far as plain JSON that shares nothing with this draft."""
+        # nodes that were removed along with a switch need no entry
         removed = [
             name
             for name in self._removed

@@ -37,16 +37,16 @@ from netarena_malt.topology import (
     EK_PORT,
 )
 
-#: factors of an update; one half is the most that a floor of one half allows
+#: Factors of an update; one half is the least that the floor of one half allows.
 FACTORS = (0.5, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 #: nodes and edges that one loop may change: the sandbox lists no more than ``guest.MAX_CHANGES``
 MOST_CHANGES = 300
-#: nodes that a loop goes through, its inner loop included
+#: Nodes that a loop visits, its inner loop included.
 _MOST_TURNS = 400
-#: a loop leaves every switch so many ports, and its place so many switches
+#: Ports that a loop leaves in every switch, and switches that it leaves in its place.
 _LEAST_LEFT = 2
-#: draws before another place is asked for
+#: Draws before another place is tried.
 _TRIES = 12
 
 _OUTER, _INNER = "$1", "$2"
@@ -55,30 +55,30 @@ _OUTER, _INNER = "$1", "$2"
 class Edit(NamedTuple):
     """What one action does to one node of the draft."""
 
-    #: set, add or remove
+    #: ``set``, ``add`` or ``remove``.
     verb: str
     name: str
-    #: of a port
+    #: Of a port.
     bps: float = 0.0
-    #: of a port that is added
+    #: Of an added port.
     switch: str = ""
-    #: nodes and edges that differ for it
+    #: Nodes and edges that differ because of it.
     changes: int = 1
 
 
 class _Step(NamedTuple):
-    """An action on each of some nodes, and what it comes to on the draft for any such nodes."""
+    """An action on each of some nodes, and its effect on the draft for any such nodes."""
 
     action: Action
     edits: Callable[[Sequence[str]], list[Edit]]
 
 
 class _UnfitError(Exception):
-    """What was drawn is not worth asking here."""
+    """What was drawn is not suitable here."""
 
 
 def draw_loop(shape: str, draft: Draft, place: str, rng: random.Random) -> Action | None:
-    """A loop within ``place``, done on ``draft``; None where none was found.
+    """Draw a loop within ``place`` and apply it to ``draft``; return None if none is found.
 
     ``shape`` is ``each`` (all nodes alike), ``if`` (two branches) or ``nested`` (a loop in it).
     """
@@ -94,8 +94,9 @@ def draw_loop(shape: str, draft: Draft, place: str, rng: random.Random) -> Actio
 
 
 def matters(before: Draft, after: Draft, select: Selection) -> bool:
-    """Whether a loop changed which ports or switches ``select`` is about: what else it may be
-    about, and what is too much to look through, is taken to have changed.
+    """Return whether a loop changed which ports or switches ``select`` covers.
+
+    Other kinds, and sets that are too large to check, count as changed.
     """
     small = before.number_of_ports(select.name) <= _MOST_TURNS
     if not small or select.kind not in {EK_PORT, EK_PACKET_SWITCH}:
@@ -112,7 +113,7 @@ def _selected(draft: Draft, select: Selection) -> set[str]:
     return {name for name in names if low <= draft.total(name) < high}
 
 
-# the shapes
+# The shapes.
 
 
 def _draw_each(draft: Draft, place: str, rng: random.Random) -> tuple[Loop, list[Edit]]:
@@ -128,7 +129,7 @@ def _draw_if(draft: Draft, place: str, rng: random.Random) -> tuple[Loop, list[E
 
 
 def _draw_nested(draft: Draft, place: str, rng: random.Random) -> tuple[Loop, list[Edit]]:
-    """A condition within the inner loop, around it with something else otherwise, or both."""
+    """Draw a condition in the inner loop, around it with another operation, or both."""
     select, members = _draw_members(draft, place, rng, nodes_with_nodes=True)
     form = rng.choice(("inner", "outer", "both"))
     condition: Condition | None = None
@@ -204,12 +205,12 @@ def _split(names: Sequence[str], fulfils: Callable[[str], bool]) -> tuple[list[s
 
 
 def _tell_apart(one: Sequence[Edit], other: Sequence[Edit]) -> None:
-    """Who takes one branch for the other, or overlooks the condition, must be found out."""
+    """Check that swapping the branches, or ignoring the condition, gives another network."""
     if set(one) == set(other):
         raise _UnfitError
 
 
-# which nodes
+# Which nodes.
 
 
 def _draw_members(
@@ -234,7 +235,7 @@ def _draw_members(
 
 
 def _selection_within(draft: Draft, members: Sequence[str], rng: random.Random) -> Selection:
-    """What an inner loop goes through: a kind of node within the node of the outer loop."""
+    """Return the set that an inner loop visits: a kind of node within the outer loop's node."""
     kind = rng.choice(_kinds_within(draft.kind(members[0])))
     direct = kind in CONTAINMENT[draft.kind(members[0])]
     scope: Scope = "children" if direct and rng.randrange(2) else "descendants"
@@ -251,12 +252,12 @@ def _kinds_within(kind: str) -> list[str]:
     return [each for each in _LOOPED if each in found]
 
 
-#: what loops go through: a superblock or spine block is one of too few
+#: Kinds that loops visit; superblocks and spine blocks are too few.
 _LOOPED = (EK_AGG_BLOCK, EK_PACKET_SWITCH, EK_PORT)
 
 
 def _within(draft: Draft, select: Selection, name: str) -> list[str]:
-    """Names of the nodes of ``select.kind`` that ``name`` contains, in any order that is fixed."""
+    """Return the names of the nodes of ``select.kind`` that ``name`` contains, in a fixed order."""
     if select.kind == EK_AGG_BLOCK:
         return _blocks(draft, name)
     switches = draft.switches(name)
@@ -274,13 +275,13 @@ def _blocks(draft: Draft, name: str) -> list[str]:
     return found
 
 
-# conditions
+# Conditions.
 
 
 def _draw_condition(
     draft: Draft, members: Sequence[str], rng: random.Random
 ) -> tuple[Condition, Callable[[str], bool]]:
-    """A condition that some members fulfil and some do not, and whether one does."""
+    """Draw a condition that holds for some members only; return their truth values."""
     if not members:
         raise _UnfitError
     kind = draft.kind(members[0])
@@ -307,7 +308,7 @@ def _draw_condition(
     return Condition.model_validate(told), fulfils
 
 
-#: what is measured of a node -> its value on the draft
+#: Measure of a node -> its value on the draft.
 _MEASURED: Mapping[str, Callable[[Draft, str], float]] = MappingProxyType(
     {
         "capacity": lambda draft, name: draft.total(name),
@@ -316,11 +317,11 @@ _MEASURED: Mapping[str, Callable[[Draft, str], float]] = MappingProxyType(
     }
 )
 _BOUNDS = (("at_least", operator.ge), ("below", operator.lt))
-#: what is measured -> the comparisons that are drawn: a field of the condition, and its meaning
+#: Measure -> the comparisons that are drawn: a field of the condition, and its meaning.
 _COMPARED: Mapping[str, Sequence[tuple[str, Callable[[float, float], bool]]]] = MappingProxyType(
     {"capacity": _BOUNDS, "children": _BOUNDS, "stage": (("equals", operator.eq),)}
 )
-#: kind of node -> what conditions measure of it, the commoner ones more than once
+#: Kind of node -> measures in conditions, the commoner ones more than once.
 _MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         EK_AGG_BLOCK: ("capacity", "capacity", "children", "name"),
@@ -330,11 +331,11 @@ _MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 
 
-# what is done to a node
+# Operations on a node.
 
 
 def _draw_step(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
-    """One operation on each of ``members``; it changes one of them at least."""
+    """Draw one operation on each of ``members``; it changes at least one of them."""
     if not members:
         raise _UnfitError
     step = rng.choice(_OPERATIONS[draft.kind(members[0])])(draft, members, variable, rng)
@@ -345,7 +346,7 @@ def _draw_step(draft: Draft, members: Sequence[str], variable: str, rng: random.
 
 
 def _add_port(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
-    """A port of one name in each; the numbers that a switch counts up to are mostly taken."""
+    """Add a port of one name to each; low numbers are mostly taken."""
     most = max(len(draft.contents(name)) for name in members)
     ending = f".p{most + rng.randrange(1, 49)}"
     if any(draft.exists(f"{name}{ending}") for name in members):
@@ -392,7 +393,7 @@ def _update_port(draft: Draft, members: Sequence[str], variable: str, rng: rando
 def _draw_update(
     draft: Draft, select: Selection, rng: random.Random
 ) -> tuple[Action, Callable[[Sequence[str]], list[Edit]]]:
-    """An update of what is selected, and what it does to ports."""
+    """Draw an update of the selected ports, and return its effect on them."""
     times = rng.choice(FACTORS) if rng.randrange(2) else None
     to_bps = rng.choice(draft.speeds()) if times is None else None
 
@@ -422,7 +423,7 @@ def _size(draft: Draft, name: str) -> int:
 
 
 _Draw: TypeAlias = Callable[[Draft, Sequence[str], str, random.Random], _Step]
-#: kind of node -> what loops do to it, the commoner ones more than once
+#: Kind of node -> operations of loops, the commoner ones more than once.
 _OPERATIONS: Mapping[str, Sequence[_Draw]] = MappingProxyType(
     {
         EK_AGG_BLOCK: (_update_ports,),
@@ -432,11 +433,11 @@ _OPERATIONS: Mapping[str, Sequence[_Draw]] = MappingProxyType(
 )
 
 
-# on the draft
+# On the draft.
 
 
 def _check(draft: Draft, place: str, edits: Sequence[Edit]) -> None:
-    """What the loop changes can be read of an answer, and leaves something to ask about."""
+    """Check that the changes fit into an answer and leave something to ask about."""
     if _changes(edits) > MOST_CHANGES:
         raise _UnfitError
     lost = Counter(

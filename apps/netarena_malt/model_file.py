@@ -25,16 +25,16 @@ from netarena_malt.network import Network
 from netarena_malt.structure import structure
 from netarena_malt.topology import CAPACITY, NODE_KINDS, RK_CONTAINS, RK_CONTROLS, Graph
 
-#: of a file
+#: Of a file.
 MAX_BYTES = 512 << 20
-#: nodes of a network, whatever it comes from: some 180 times the released model
+#: Nodes of a network from any source: some 180 times the released model.
 MAX_NODES = 1_000_000
-#: what a node may be called: texts and reports show names in quotes, and programs as text
+#: Characters of a node's name: texts and reports show names in quotes, and programs as text.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@+-]{0,62}[A-Za-z0-9])?")
-#: messages within messages of the text format
+#: Nesting of messages in the text format.
 _MAX_DEPTH = 8
 _RELATIONS = (RK_CONTAINS, RK_CONTROLS)
-#: the types that a node of several has, in their order
+#: Types of a node with several types, in order.
 _TYPES: Mapping[frozenset[str], tuple[str, ...]] = {
     frozenset(kind.types): kind.types for kind in NODE_KINDS.values()
 }
@@ -46,7 +46,7 @@ _CLOSED_BY = {"{": "}", "<": ">"}
 
 
 class _Wrong(Exception):
-    """Something in the file is not as it must be; the text says what, ``offset`` where."""
+    """An error in the file; the text says what, ``offset`` where."""
 
     def __init__(self, problem: str, offset: int) -> None:
         super().__init__(problem)
@@ -55,10 +55,10 @@ class _Wrong(Exception):
 
 @dataclass
 class _Model:
-    """What a file says: a network that may break every rule."""
+    """Contents of a file: a network that may break every rule."""
 
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: where a node is first spoken of, as an offset in the text
+    #: Offset in the text at which a node first occurs.
     places: dict[str, int] = field(default_factory=dict)
     edges: list[tuple[str, str, str, int]] = field(default_factory=list)
 
@@ -109,7 +109,7 @@ def read_model(path: Path) -> tuple[Graph, str]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """A model file as it is. Raises ConfigError."""
+    """Return the bytes of a model file. Raises ConfigError."""
     try:
         if not path.is_file():
             raise ConfigError("topology", f"{path.name} is not there, or no file")
@@ -152,7 +152,7 @@ class _Tokens:
         self._ahead: re.Match[str] | None = next(self._found, None)
 
     def fields(self, closed_by: str) -> Iterator[tuple[str, int]]:
-        """Name and place of each field up to ``closed_by``; whoever asks takes the value."""
+        """Yield name and position of each field up to ``closed_by``; the caller takes the value."""
         while (token := self._ahead) is not None:
             if token.lastgroup == "mark" and token.group() in {",", ";"}:
                 self._take()
@@ -168,13 +168,13 @@ class _Tokens:
             raise _Wrong(f"the file ends before a message does: {closed_by} is missing", self._end)
 
     def opens(self) -> bool:
-        """Whether a message comes next."""
+        """Return whether a message comes next."""
         if self._ahead is not None and self._ahead.group() == ":":
             self._take()
         return self._ahead is not None and self._ahead.group() in _CLOSED_BY
 
     def message(self, name: str, depth: int = 1) -> dict[str, Any]:
-        """A message: numbers as floats, words and texts as text, messages as dicts."""
+        """Return a message: numbers as floats, words and texts as text, messages as dicts."""
         mark = self._take()
         if depth > _MAX_DEPTH:
             raise _Wrong(f"{name}: more than {_MAX_DEPTH} messages in one another", mark.start())
@@ -312,25 +312,25 @@ def _entries(data: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
 
 
 class _Places:
-    """Where in a JSON text a name stands first, looked for in the order of the text."""
+    """First position of each name in a JSON text, searched in the order of the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def of(self, name: Any) -> int:
-        """An offset; that of the name before, where this one is written in another way."""
+        """Return an offset; that of the previous name if this one is written differently."""
         if isinstance(name, str):
             found = self._text.find(f'"{name}"', self._at)
             self._at = self._at if found < 0 else found
         return self._at
 
 
-# what it must obey
+# Rules.
 
 
 def _checked(model: _Model) -> Graph:
-    """The graph of a model. Raises _Wrong where it breaks a rule."""
+    """Return the graph of a model. Raises _Wrong if it breaks a rule."""
     graph: Graph = nx.DiGraph()
     nodes, rows, columns = graph._node, graph._succ, graph._pred  # noqa: SLF001 -- as topology.build
     lists = {types: list(ordered) for types, ordered in _TYPES.items()}
@@ -345,7 +345,7 @@ def _checked(model: _Model) -> Graph:
                 raise _Wrong(f"edges join nodes: there is no entity {end!r:.80}", offset)
         if rows[source].get(target, relations[kind]) is not relations[kind]:
             raise _Wrong(f"edge kinds: {source!r} -> {target!r} is of two kinds", offset)
-        # a name is the same object wherever it stands
+        # equal names are one object
         above, below = nodes[source]["name"], nodes[target]["name"]
         rows[above][below] = columns[below][above] = relations[kind]
     model.edges.clear()

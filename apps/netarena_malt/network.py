@@ -21,14 +21,14 @@ Edge: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True)
 class Changes:
-    """From one graph to another: attributes of what was added or altered, None for what is gone.
+    """Changes between two graphs: attributes of added or altered elements, None for removed ones.
 
-    Edges of a node that is gone are not listed.
+    Edges of a removed node are not listed.
     """
 
     nodes: Mapping[str, Attributes | None] = field(default_factory=dict)
     edges: Mapping[Edge, Attributes | None] = field(default_factory=dict)
-    #: whether there are more than are listed
+    #: Whether the list is incomplete.
     more: bool = False
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class Changes:
 
     @classmethod
     def from_json(cls, data: Any) -> Changes:
-        """Read what ``guest.difference`` gives; its form has been checked."""
+        """Read the result of ``guest.difference``; its form has been checked."""
         nodes: dict[str, Attributes | None] = dict(data["nodes"])
         nodes.update(dict.fromkeys(data["removed_nodes"]))
         edges: dict[Edge, Attributes | None] = {
@@ -46,7 +46,7 @@ class Changes:
         return cls(nodes, edges, bool(data["more"]))
 
 
-#: the edges of a node that is gone; shared, never written to
+#: Edges of a removed node; shared, never written to.
 _NO_EDGES: dict[str, Attributes] = {}
 
 
@@ -56,14 +56,14 @@ class Network:
     __slots__ = ("_above", "_below", "_nodes", "_root", "layers")
 
     def __init__(self, graph: Graph) -> None:
-        """A network that is ``graph``, which must not change any more."""
+        """Create a network from ``graph``, which must not change any more."""
         # the dicts themselves: networkx's views cost more than all that is done here
-        # the dicts themselves: networkx offers copies or views alone
+        # the dicts themselves: networkx offers only copies or views
         self._root: tuple[Any, Any, Any] = (graph._node, graph._succ, graph._pred)  # noqa: SLF001
         self._nodes: dict[str, Attributes | None] = {}
         self._below: dict[str, dict[str, Attributes]] = {}
         self._above: dict[str, dict[str, Attributes]] = {}
-        #: each network on the way here, and what was changed in it
+        #: Each network on the way to this one, and its changes.
         self.layers: tuple[tuple[Network, Changes], ...] = ()
 
     def names(self) -> list[str]:
@@ -169,7 +169,7 @@ def touched(*networks: Network) -> tuple[list[str], list[Edge]]:
 def compare(
     before: Network, after: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> Changes:
-    """What really differs of the elements given; equal values and edges of removed nodes do not."""
+    """Return the real differences: no equal values and no edges of removed nodes."""
     changed_nodes: dict[str, Attributes | None] = {}
     changed_edges: dict[Edge, Attributes | None] = {}
     for name in nodes:
@@ -187,10 +187,10 @@ def compare(
 
 
 def equal(one: JsonValue | Attributes, other: JsonValue | Attributes) -> bool:
-    """Whether two attribute values are equal: numbers by value, truth values are no numbers."""
+    """Return whether two attribute values are equal: numbers by value; booleans are not numbers."""
     if one is other:
         return True
-    # whatever is not equal in Python is not equal here; of what is, truth values are to be told
+    # unequal in Python is unequal here; of equal values, booleans must be distinguished
     return one == other and _same_truths(one, other)
 
 

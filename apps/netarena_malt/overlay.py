@@ -16,7 +16,7 @@ from netarena_malt.topology import Graph
 
 
 class _Rows(MutableMapping[str, dict[str, Any]]):
-    """Dicts by name: those of ``base``, each copied when it is first looked at."""
+    """Dicts by name from ``base``; each is copied when it is first accessed."""
 
     __slots__ = ("base", "gone", "own")
 
@@ -51,7 +51,7 @@ class _Rows(MutableMapping[str, dict[str, Any]]):
         for name in self.base:
             if name not in self.gone:
                 yield name
-        # a list: whoever iterates may look rows up, which adds to them
+        # a list, since lookups during iteration add rows
         yield from [name for name in self.own if name not in self.base]
 
     def __len__(self) -> int:
@@ -59,13 +59,13 @@ class _Rows(MutableMapping[str, dict[str, Any]]):
 
 
 def overlay(base: Graph) -> Graph:
-    """A graph that is ``base`` until it is changed; ``base`` stays as it is.
+    """Return a graph that shares ``base`` until it is changed; ``base`` stays as it is.
 
-    Values in attributes that are lists or dicts, and the edges' attributes, are shared with
-    ``base``: to be replaced, never written into.
+    List and dict values of attributes, and the edges' attributes, are shared with ``base``: replace
+    them, never modify them.
     """
     graph: Graph = nx.DiGraph()
-    # the dicts that make up a DiGraph; nothing in networkx asks that they be of class dict
+    # the dicts of a DiGraph; networkx does not require the class dict
     graph._node = _Rows(base._node)  # noqa: SLF001 -- the dicts themselves
     graph._adj = _Rows(base._succ)  # noqa: SLF001 -- the dicts themselves
     graph._pred = _Rows(base._pred)  # noqa: SLF001 -- the dicts themselves
@@ -73,7 +73,7 @@ def overlay(base: Graph) -> Graph:
 
 
 def changes_of(graph: Graph) -> Changes:
-    """How an overlay differs from its base."""
+    """Return how an overlay differs from its base."""
     nodes: Any = graph._node  # noqa: SLF001 -- the dicts themselves
     rows: Any = graph._succ  # noqa: SLF001 -- the dicts themselves
     changed_nodes: dict[str, Attributes | None] = dict.fromkeys(sorted(nodes.gone))

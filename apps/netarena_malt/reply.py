@@ -28,14 +28,14 @@ from netarena.thought import Found, ends_of, read_answer
 
 #: characters; the longest program that is run
 MAX_CODE_CHARS = 100_000
-#: how many blocks, and how many ways to end one block, are looked at before giving up
+#: Number of blocks, and of possible ends of one block, that are tried.
 _MAX_TRIES = 8
 
 _PYTHON_TAGS = ("python3", "python", "py")
 _DEFINITION = re.compile(
     r"[ \t]*(?:(?:async[ \t]+)?def[ \t]+process_graph\b|process_graph[ \t]*(?::[^=]*)?=(?!=))"
 )
-#: the mark of a line in a quotation
+#: The mark of a line in a quotation.
 _QUOTED = re.compile(r"[ \t]{0,3}>[ \t]?")
 _filters = threading.Lock()
 _FORM = "send one Python code block, from ```python to ```, that defines process_graph(graph_data)"
@@ -56,18 +56,18 @@ class _Block(NamedTuple):
 
 class _Program(NamedTuple):
     code: str
-    #: the line after its last one
+    #: The line after its last one.
     end: int
-    #: whether it is Python
+    #: Whether it is Python.
     valid: bool
 
 
 def extract_code(reply: str) -> str:
-    """The program of a reply: the last code block that defines ``process_graph``.
+    """Return the program of a reply: the last code block that defines ``process_graph``.
 
-    A block that is not valid Python is returned too if it looks like a definition: it is then
-    run, fails, and the error names the line. A reply without fences counts if all of it is valid
-    Python. Raises ReplyRefused with a reason for the agent.
+    A block of invalid Python is returned too if it looks like a definition: it is then run, fails,
+    and the error names the line. A reply without fences counts if all of it is valid Python. Raises
+    ReplyRefused with a reason for the agent.
     """
     try:
         reply.encode()
@@ -78,7 +78,7 @@ def extract_code(reply: str) -> str:
 
 
 def _find(text: str, start: int, end: int) -> Found[str]:
-    """The program of a part of the reply, and where it is."""
+    """Return the program of a part of the reply, and its position."""
     given = lines = text[start:end].split("\n")
     definitions = _find_definitions(lines)
     if not definitions:
@@ -96,7 +96,7 @@ def _find(text: str, start: int, end: int) -> Found[str]:
         if program is not None:
             begin = start + sum(len(line) + 1 for line in given[: block.start])
             size = sum(len(line) + 1 for line in given[block.start : program.end])
-            # of what is no Python nobody knows what stands in a text
+            # in text that is not Python, string literals are unknown
             return Found(program.code, begin, min(begin + size, end), whole=program.valid)
         tries += 1
         if tries == _MAX_TRIES:
@@ -113,7 +113,7 @@ def _find_definitions(lines: list[str]) -> list[int]:
 
 
 def _scan(lines: list[str]) -> tuple[list[_Block], list[int]]:
-    """All code blocks, and the lines that could close one."""
+    """Return all code blocks, and the lines that could close one."""
     blocks: list[_Block] = []
     closers: list[int] = []
     stack: list[_Fence] = []
@@ -137,7 +137,7 @@ def _scan(lines: list[str]) -> tuple[list[_Block], list[int]]:
 
 
 def _fence(line: str, number: int) -> tuple[_Fence | None, bool]:
-    """The fence on this line, if there is one, and whether it could close a block."""
+    """Return the fence on this line, if there is one, and whether it could close a block."""
     text = line.strip(" \t")
     for mark in "`~":
         after = text.lstrip(mark)
@@ -159,7 +159,7 @@ def _is_python(line: str) -> bool:
 
 
 def _untag(text: str) -> str:
-    """``text`` without the language tag at its end."""
+    """Return ``text`` without the language tag at its end."""
     for tag in _PYTHON_TAGS:
         if text.lower().endswith(tag):
             return text[: -len(tag)].rstrip()
@@ -167,7 +167,7 @@ def _untag(text: str) -> str:
 
 
 def _read(lines: list[str], block: _Block, closers: list[int]) -> _Program | None:
-    """The program in ``block``; None if it defines no ``process_graph`` after all.
+    """Return the program in ``block``; None if it defines no ``process_graph``.
 
     Raises ReplyRefused for a program that is too long.
     """
@@ -192,7 +192,7 @@ def _read(lines: list[str], block: _Block, closers: list[int]) -> _Program | Non
 
 
 def _readings(code: str, *, last: bool) -> Iterator[str]:
-    """Programs that these lines may mean; ``last``: nothing follows them in the reply."""
+    """Yield programs that these lines may mean; ``last``: nothing follows them in the reply."""
     yield code
     if code[:1] in {" ", "\t"}:
         yield textwrap.dedent(code)
@@ -204,21 +204,21 @@ def _readings(code: str, *, last: bool) -> Iterator[str]:
 
 
 def _ends(block: _Block, closers: list[int]) -> Iterator[int]:
-    """Where the block may end: where its fence is closed, else (fences in a docstring) later."""
+    """Yield possible ends of the block: its closing fence, or later ones (in a docstring)."""
     yield block.end
     after = bisect_left(closers, block.end + 1)
     yield from closers[after : after + _MAX_TRIES]
 
 
 def _is_kept(bare: str, tree: ast.Module) -> bool:
-    """Whether each marker of a program without a fence stands in a text within one line.
+    """Return whether each marker of a program without a fence is in a string within one line.
 
-    Nothing says where such a program begins and ends: in a comment, or in a text that begins in an
-    earlier line, a marker ends the thought.
+    Such a program has no clear limits: in a comment, or in a string from an earlier line, a marker
+    ends the thought.
     """
     if not (count := len(ends_of(bare))):
         return True
-    # the parser counts in bytes: they stand here for characters
+    # the parser counts bytes, which stand for characters here
     raw = bare.encode().decode("latin-1")
     lines = [0, *accumulate(len(line) + 1 for line in raw.split("\n"))]
     texts = sorted(
@@ -228,7 +228,7 @@ def _is_kept(bare: str, tree: ast.Module) -> bool:
         and node.lineno == node.end_lineno
         and node.end_col_offset is not None
     )
-    #: how far the texts reach that begin so far or before
+    #: End of the string literals that start so far or before.
     reach = [0, *accumulate((end for _, end in texts), max)]
     marks = ends_of(raw)
     return len(marks) == count and all(
@@ -237,10 +237,10 @@ def _is_kept(bare: str, tree: ast.Module) -> bool:
 
 
 def _parse(code: str) -> ast.Module | None:
-    """The syntax tree, or None; nesting too deep for the parser is no valid Python either."""
-    # the list of filters is the process's; replies are parsed in threads
+    """Return the syntax tree, or None; nesting too deep for the parser is invalid Python too."""
+    # the list of warning filters is global; replies are parsed in threads
     with _filters, warnings.catch_warnings():
-        # an invalid escape in the program is its own business
+        # warnings about invalid escapes are irrelevant here
         warnings.simplefilter("ignore")
         try:
             return ast.parse(code)
@@ -249,7 +249,7 @@ def _parse(code: str) -> ast.Module | None:
 
 
 def _binds(statements: list[ast.stmt]) -> bool:
-    """Whether running these statements would bind the name ``process_graph``."""
+    """Return whether running these statements would bind the name ``process_graph``."""
     pending = list(statements)
     while pending:
         statement = pending.pop()

@@ -42,39 +42,39 @@ from netarena_malt.query import Truth, execute, initial_changes
 from netarena_malt.safety import Frame, find, make_frame
 from netarena_malt.structure import affected, structure
 
-#: bounds of a state, which goes to the journal: bytes of JSON, and values. What the guest says
-#: honestly is a quarter of that at most
+#: Limits of a state in the journal: bytes of JSON, and values. An honest guest's message is at
+#: most a quarter of that.
 MAX_STATE_BYTES = 1_000_000
 MAX_STATE_VALUES = 50_000
 MAX_DEPTH = 24
-#: of an error that is shown
+#: Characters of a shown error.
 MAX_ERROR_CHARS = 1000
-#: of the answer's graph from the right one, that the journal keeps
+#: Differences between the answer's graph and the right one that the journal keeps.
 MAX_DIFFERENCES = 20
-#: queries whose truth is kept: those under way, and a few more
+#: Queries whose truth is cached: the running ones and a few more.
 _CASES = 32
 
 UNANSWERED: dict[str, JsonValue] = {"answered": False}
 
 
 class _MalformedError(Exception):
-    """A claim that has not the form that the guest promises."""
+    """A result whose form is not that of the guest."""
 
 
-# the state
+# The state.
 
 
 def failed(error: str) -> State:
-    """The state after a program that gave no usable answer; ``error`` is made one line."""
+    """Return the state after a program without a usable answer; ``error`` becomes one line."""
     line = " ".join(_clean(error[: 2 * MAX_ERROR_CHARS]).split())[:MAX_ERROR_CHARS]
     return {"answered": True, "error": line or "the program failed"}
 
 
 def read_claim(claim: JsonValue) -> State:
-    """The state that the guest's result claims; every bit of its form is checked here.
+    """Return the state of the guest's result after checking its form completely.
 
-    The sandbox's child belongs to the code that it ran, so a claim may be anything. One that is
-    not of the promised form is an unusable answer, never an error of ours.
+    The sandbox's child belongs to the code that it ran, so its result may be anything. A result
+    with another form is an unusable answer, never an environment failure.
     """
     try:
         _check_size(claim)
@@ -124,7 +124,7 @@ def _read(claim: Any) -> State:
 
 
 class _Tidier:
-    """Copies JSON within bounds, without what a journal cannot hold."""
+    """Copies JSON within limits, without values that a journal cannot hold."""
 
     def __init__(self) -> None:
         self._values = MAX_STATE_VALUES
@@ -133,7 +133,7 @@ class _Tidier:
         self._values -= 1
         if self._values < 0:
             raise _MalformedError(f"it holds more than {MAX_STATE_VALUES} values")
-        kind = type(value)  # what json makes has these types, and no others
+        kind = type(value)  # json creates only these types
         if kind is str:
             return _clean(value)
         if value is None or kind is bool:
@@ -158,7 +158,7 @@ class _Tidier:
 
 
 def _clean(text: str) -> str:
-    """Without lone surrogates, which no file can hold."""
+    """Remove lone surrogates, which no file can hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -191,7 +191,7 @@ def _is_edge(value: Any, length: int) -> bool:
     )
 
 
-# what an answer is judged against
+# What an answer is judged against.
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Case:
 
     truth: Truth
     initial: Network
-    #: from the initial network to the target
+    #: From the initial network to the target.
     target: Changes
     frame: Frame
 
@@ -236,10 +236,10 @@ def _compute_case(query: Query) -> Case:
 
 
 def verify(query: Query) -> str:
-    """What makes the query unfit to be asked, in one sentence; empty if nothing does.
+    """Return why the query is unsuitable, in one sentence; empty if it is suitable.
 
-    Its networks, before and as the solution leaves it, obey the structural rules, and the
-    solution keeps to its own frame.
+    Its networks, before and after the solution, must obey the structural rules, and the solution
+    its own frame.
     """
     base = base_of(query.initial)
     if fault := _fault_of(base):
@@ -255,7 +255,7 @@ def verify(query: Query) -> str:
 
 
 def _fault_of(base: Base) -> str:
-    """The first rule that the base network itself breaks; looked for once."""
+    """Return the first rule that the base network itself breaks; cached."""
     if base.fault is None:
         findings = (
             finding for name in base.network.names() for finding in structure(base.network, name)
@@ -265,7 +265,7 @@ def _fault_of(base: Base) -> str:
     return base.fault
 
 
-# the verdict
+# The verdict.
 
 
 def judge(query: Query, state: State) -> Judgement:
@@ -291,8 +291,10 @@ def judge(query: Query, state: State) -> Judgement:
 
 
 def right_number(query: Query, state: State, detail: Mapping[str, JsonValue]) -> str:
-    """The number that an answer should have given, in a sentence; empty where the judgement with
-    this ``detail`` did not turn on a number."""
+    """Return the number that an answer should have given, in a sentence.
+
+    Empty if the judgement with this ``detail`` did not depend on a number.
+    """
     truth = case_of(query).truth
     if detail.get(DECIDED_BY) == DATA and truth.type != "graph" and isinstance(state, dict):
         return correctness.right_number(truth.type, truth.data, state["data"])
@@ -303,23 +305,23 @@ def right_number(query: Query, state: State, detail: Mapping[str, JsonValue]) ->
 
 @dataclass(frozen=True)
 class Answer:
-    """A state as it is judged."""
+    """A state in the form in which it is judged."""
 
     type: str
     data: JsonValue
-    #: whether data was longer than is kept
+    #: Whether data was longer than the limit.
     cut: bool
-    #: the graph in data; None if data holds none
+    #: The graph in data; None if data holds none.
     data_changes: Changes | None
-    #: the updated graph, or what stands for it
+    #: The updated graph, or its replacement.
     network: Network
     changes: Changes
-    #: whether there is such a graph at all
+    #: Whether there is such a graph.
     gave_graph: bool
 
     @classmethod
     def read(cls, case: Case, state: Mapping[str, Any]) -> Answer:
-        """Of a state that is answered without an error."""
+        """Read a state with an answer and without an error."""
         kind, updated, data_graph = state["type"], state["updated"], state["data_graph"]
         data_changes, changes, network = None, Changes(), case.initial
         if data_graph is not None and data_graph != "same":
@@ -336,7 +338,7 @@ class Answer:
 
 
 def _changed(case: Case, claim: Any) -> tuple[Changes, Network]:
-    """What a claim of changes really changes, and the network that it leads to."""
+    """Return the real changes of a result, and the resulting network."""
     claimed = Changes.from_json(claim)
     network = case.initial.changed(claimed)
     changes = compare(case.initial, network, claimed.nodes, claimed.edges)
@@ -344,7 +346,7 @@ def _changed(case: Case, claim: Any) -> tuple[Changes, Network]:
 
 
 def _wrong_form(case: Case, answer: Answer) -> str:
-    """Why the answer is not of the form that the task asks for."""
+    """Return why the answer's form is not the requested one."""
     kind = case.truth.type
     if kind == "graph" and answer.type != "graph":
         return f"The task asks for an answer of type graph, not {answer.type}."
@@ -361,16 +363,16 @@ def _wrong_form(case: Case, answer: Answer) -> str:
 
 
 def _wrong_data(case: Case, answer: Answer) -> str:
-    """Why data, a form that fits provided, is wrong."""
+    """Return why data is wrong, provided that its form fits."""
     if case.truth.type != "graph":
         return wrong_data(case.truth.type, case.truth.data, answer.data)
     if answer.data_changes is None:
-        return ""  # updated_graph alone is an answer of type graph
+        return ""  # updated_graph without data is an answer of type graph
     return wrong_graph(answer.data_changes, case.initial, case.target, "data")
 
 
 def _wrong_graph(case: Case, answer: Answer) -> str:
-    """Why the updated graph is wrong."""
+    """Return why the updated graph is wrong."""
     if not case.target:
         return ""  # then every change is a matter of safety
     if answer.data_changes is not None and answer.data_changes != answer.changes:
@@ -378,8 +380,8 @@ def _wrong_graph(case: Case, answer: Answer) -> str:
     return wrong_graph(answer.changes, case.initial, case.target, "updated_graph")
 
 
-#: rule -> why an answer is wrong by it, in one sentence that names the element; empty if it is not.
-#: The first that finds something decides
+#: Rule -> why an answer is wrong by it, in one sentence that names the element; empty if it is not.
+#: The first rule with a result decides.
 _CHECKS: Mapping[str, Callable[[Case, Answer], str]] = {
     ANSWER_FORM: _wrong_form,
     DATA: _wrong_data,
@@ -388,7 +390,7 @@ _CHECKS: Mapping[str, Callable[[Case, Answer], str]] = {
 
 
 def _differences(case: Case, answer: Answer) -> dict[str, JsonValue]:
-    """The first differences between the answer's graph and the right one, and their number."""
+    """Return the first differences from the right graph, and their number."""
     if answer.changes == case.target:
         return {}
     nodes = sorted({*answer.changes.nodes, *case.target.nodes})
