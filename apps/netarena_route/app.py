@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -285,11 +286,16 @@ class Route(Reactive):
         if _is_backbone(query_):
             return Scene(roles=backbone.roles(query_), faulty=faulty)
         world = _world(query_)
-        locked = (host.name for host in world.hosts if host.commands)
+        there = Counter({host.name: len(host.commands) for host in world.hosts})
+        for fault in query.faults_of(query_):
+            # a lock that is gone leaves no form
+            there[fault.machine] += -1 if fault.kind == mask.GUARD else 1
         return Scene(
             roles=_roles(query_),
             faulty=faulty,
-            locked=frozenset((*world.reserve, *locked)) if world.reserve else frozenset(),
+            shaped=frozenset(
+                host.name for host in world.hosts if world.reserve and there[host.name] > 0
+            ),
             endpoints=world.endpoints,
         )
 

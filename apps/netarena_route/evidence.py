@@ -12,8 +12,7 @@ the agent's sandbox (``reader``), and closes it. What is read there and is no fe
 
 Everything else is a trace. Which entries a machine has, and how many, is a symptom or a form, so
 traces are compared among machines that have the same kinds of entries (``_kind``). Forms are of
-hosts that are kept back by intent or keep others back, and of hosts that hold a fault: the shapes
-of what is set there, without names, addresses and numbers.
+hosts that have a setting, a lock or a fault: its shapes, without names, addresses and numbers.
 """
 
 from __future__ import annotations
@@ -94,8 +93,8 @@ class Scene:
     roles: Mapping[str, str]
     #: machines that hold a fault
     faulty: frozenset[str]
-    #: hosts that are kept back by intent, or keep others back
-    locked: frozenset[str] = frozenset()
+    #: hosts that have a setting: a lock or a fault
+    shaped: frozenset[str] = frozenset()
     #: rows and columns of the state's matrix, if it has one
     endpoints: Sequence[str] = ()
 
@@ -136,8 +135,7 @@ def examine(
     unreplied = _unreplied(readings)
     for name, own in traces.items():
         own[f"{RULE}unreplied"] = unreplied.get(name, 0.0)
-    shaped = [name for name in scene.roles if name in scene.locked | scene.faulty]
-    forms = {name: dict(_forms(readings[name])) for name in shaped} if scene.locked else {}
+    forms = {name: dict(_forms(readings[name])) for name in scene.roles if name in scene.shaped}
     size = len(scene.endpoints or scene.roles)
     whole = {"observe_s": median(spent_s) / size**2} if spent_s else {}
     if rounds:
@@ -153,9 +151,8 @@ def examine(
                 for name, kind in kinds.items()
             ),
             *(
-                Candidate(name=name, target=name in scene.faulty, role="kept back", form=form)
+                Candidate(name=name, target=name in scene.faulty, role="with a setting", form=form)
                 for name, form in forms.items()
-                if scene.roles[name] == "host"
             ),
         ),
         trace=whole,

@@ -1,43 +1,58 @@
-"""What keeps machines in reserve back: by design, and by the very means of faults.
+"""Intended settings that look like faults.
 
-A reset that undoes what faults do must not be worth anything unread. So in a varied network some
-hosts are in reserve, and each of them is kept back, in part or altogether, by *locks*: methods of
-the tables of faults, at sites that have to do with these hosts, drawn with the same numbers,
-names and commands. A lock is part of the healthy state; undoing one opens a pair that must not
-work. Nothing that a machine can print tells a lock from a fault: the prompt does, by the pairs
-that are meant not to work.
+In a varied network some hosts are in reserve. *Locks* keep them back: methods of the tables of
+faults, with the same commands and numbers, at sites that have to do with these hosts. A lock is
+part of the intended state; undoing one opens a pair that must not work. The prompt names the
+pairs that must not work, and nothing on a machine tells a lock from a fault.
+
+A network has a fixed number of *settings*: on hosts, one each, and on the router. Some of them are
+faults and the others are locks. The methods of both come from one distribution, so neither the
+number of settings nor their methods depend on which of them are faults, or whether any is.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 
 from netarena_route.action import Fault
 from netarena_route.fault import table as fault
 from netarena_route.fault.method import Scope, Site
+from netarena_route.fault.pair import PAIR
 from netarena_route.fault.table import KINDS
-from netarena_route.world.model import NUM_RESERVE, World
+from netarena_route.world.model import World
 from netarena_route.world.path import Plan
 
-#: beside the lock that is like a fault: so many methods, each for two locks
-_COVERS = 2
-#: hosts, not in reserve, of which each has a lock for one that is; and methods tried for each host
-_SOME_HOSTS = 3
-_HOST_TRIES = 5
+#: kinds that a method is drawn from, with the weight of each group
+Sources = Sequence[tuple[Sequence[str], int]]
+
+#: settings on the router, and on hosts at most
+_ON_ROUTER, _ON_HOSTS = 3, 8
+#: settings on hosts where no kind of ``PAIR`` is drawn
+_WIDE_ON_HOSTS = 5
+#: hosts in service that have a setting, at most one in so many
+_SHARE_OF_HOSTS = 2
+#: hosts in reserve that no lock closes altogether: other locks keep single pairs of them closed
+_PARTLY_OPEN = 1
+#: a setting has the method of an earlier one with the probability n / (n + _VARIETY), where n is
+#: the number of earlier ones: a Hoppe urn, whose sequence is exchangeable
+_VARIETY = 8
+#: methods drawn for one setting that has no room for the first one
+_REDRAWS = 12
 #: draws before a network is said to have no site for a lock
 _TRIES = 24
 #: of a network whose router, by design, answers no pings
 _SILENT_CHANCE = 0.7
 
-#: what resets a lock of another method, too
+#: a fault whose repair also resets locks of another method
 _LIKE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {("disable_routing", "ip_forward"): ("router_setting", "port_forwarding")}
 )
-#: of what acts on all machines at once, so that no lock is like it: these are drawn less often
+#: methods that act on all machines at once, so that no lock is like them: drawn less often
 _GENERAL = frozenset(
     {
         ("disable_routing", "forward_policy"),
@@ -53,43 +68,63 @@ _SILENT = ("router_setting", "echo_ignored")
 
 
 def lock(world: World, faults: Sequence[Fault], rng: random.Random) -> World | None:
-    """``world`` with its reserve kept back, beside ``faults``, which still show.
-
-    One lock at least is like one of the faults; None where the network has no site for that.
-    """
-    drawn = draw_locks(world, faults, rng)
+    """Return ``world`` with locks next to ``faults``, which still show; None without room."""
+    drawn = draw_locks(world, faults, rng, (([*KINDS], 1),))
     return None if drawn is None else drawn.world()
 
 
-def draw_locks(
-    world: World, faults: Sequence[Fault], rng: random.Random, *, anywhere: bool = False
+def draw_locks(  # noqa: PLR0913 -- of tickets
+    world: World,
+    faults: Sequence[Fault],
+    rng: random.Random,
+    sources: Sources,
+    *,
+    anywhere: bool = False,
+    lost: Scope | None = None,
 ) -> Locks | None:
-    """As ``lock``, but the locks by themselves; ``anywhere`` lets faults show by machines in
-    reserve alone, in what these may."""
+    """Return the locks of a network with ``faults``, or None without room.
+
+    Their methods are drawn from ``sources``, as those of faults are. With ``anywhere``, faults may
+    show by machines in reserve only. ``lost`` says where one lock more is needed, which a fault
+    takes away.
+    """
     plan = Plan(world)
-    drawn = Locks(plan, faults, rng, anywhere)
+    pairs = any(kind in PAIR for kinds, _ in sources for kind in kinds)
+    drawn = Locks(plan, faults, rng, anywhere, partly_open=_PARTLY_OPEN if pairs else 0)
     wanted = [(entry.kind, entry.method) for entry in faults]
-    rng.shuffle(wanted)
-    likenesses = [drawn.add(*_LIKE.get(name, name)) for name in wanted if name not in _GENERAL]
-    if not any(likenesses) and (likenesses or rng.random() > _GENERAL_CHANCE):
+    if wanted and _GENERAL.issuperset(wanted) and rng.random() > _GENERAL_CHANCE:
         return None
-    router = [kind for kind, methods in KINDS.items() if methods[0].scope is Scope.ROUTER]
-    host = [kind for kind in KINDS if kind not in router]
-    # first, for later there is no room for what closes all pairs of a host, as most faults do
-    for name in rng.sample(world.reserve, NUM_RESERVE):
-        if not drawn.keeps_on(name):
-            any(drawn.add(*drawn.choose(host), on=name) for _ in range(_HOST_TRIES))
+    if not drawn.all_show():
+        return None
     if _SILENT not in wanted and rng.random() < _SILENT_CHANCE:
         drawn.add(*_SILENT)
-    for _ in range(_COVERS):
-        kind, name = drawn.choose(router)
-        for _ in range(2):
-            drawn.add(kind, name)
-    machines = [name for name in drawn.serving if name != world.router.name]
-    for name in rng.sample(machines, min(_SOME_HOSTS, len(machines))):
-        if not drawn.keeps_on(name):
-            any(drawn.add(*drawn.choose(host), on=name) for _ in range(_HOST_TRIES))
+    in_service = len(world.hosts) - len(world.reserve)
+    total = {
+        Scope.ROUTER: _ON_ROUTER,
+        # methods that close all pairs of a host need one in reserve each
+        Scope.HOST: min(_ON_HOSTS, len(world.reserve) + in_service // _SHARE_OF_HOSTS)
+        if pairs
+        else _WIDE_ON_HOSTS,
+    }
+    slots: list[tuple[Scope, tuple[str, str]]] = []
+    for scope, number in total.items():
+        there = [name for name in wanted if _scope(name) is scope]
+        like = [_LIKE[name] for name in there if name in _LIKE]
+        for _ in range(len(there), number + (lost is scope)):
+            name = like.pop() if like else drawn.choose(sources, scope, there)
+            there.append(name)
+            slots.append((scope, name))
+    # what closes all pairs of a host has no room where single pairs are closed
+    slots.sort(key=lambda slot: (slot[1][0] in PAIR, slot[0] is Scope.ROUTER))
+    for scope, name in slots:
+        more = (drawn.choose(sources, scope, []) for _ in range(_REDRAWS))
+        any(drawn.add(*each) for each in chain((name,), more))
     return drawn
+
+
+def _scope(name: tuple[str, str]) -> Scope:
+    """Whether a method acts on the router or on a host."""
+    return Scope.ROUTER if fault.METHODS[name].scope is Scope.ROUTER else Scope.HOST
 
 
 @dataclass
@@ -100,6 +135,7 @@ class Locks:
     faults: Sequence[Fault]
     rng: random.Random
     anywhere: bool = False
+    partly_open: int = 0
     found: list[Fault] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -121,28 +157,33 @@ class Locks:
         # what setting all of them resets, the repair of that sets again
         self._held.discard(f"{self.plan.router.name} forwarding")
         self._closed: list[frozenset[tuple[str, str]]] = []
+        self._open = set(self.rng.sample(self.plan.world.reserve, self.partly_open))
+        self._taken = {entry.machine for entry in self.faults} - {self.plan.router.name}
 
-    def choose(self, kinds: Sequence[str]) -> tuple[str, str]:
-        """A kind and a method."""
-        options = {
-            kind: methods
-            for kind in kinds
-            if (methods := fault.methods_of(kind, self.plan.world, netem=False))
-        }
-        kind = self.rng.choice(list(options))
-        return kind, self.rng.choice(options[kind]).name
+    def choose(
+        self, sources: Sources, scope: Scope, there: Sequence[tuple[str, str]]
+    ) -> tuple[str, str]:
+        """Draw the kind and the method of the setting that follows those ``there``."""
+        if self.rng.random() * (len(there) + _VARIETY) < len(there):
+            return self.rng.choice(there)
+        groups = [kinds for kinds, _ in sources]
+        weights = [weight for _, weight in sources]
+        while True:
+            kind = self.rng.choice(self.rng.choices(groups, weights)[0])
+            methods = fault.methods_of(kind, self.plan.world, netem=False)
+            if methods and _scope((kind, methods[0].name)) is scope:
+                return kind, self.rng.choice(methods).name
 
-    def keeps_on(self, machine: str) -> bool:
-        """Whether a machine has a lock."""
-        return any(entry.machine == machine for entry in self.found)
-
-    def add(self, kind: str, name: str, on: str = "") -> bool:
-        """Draw a lock by a method, ``on`` a host if it says so; whether there is room for one."""
+    def add(self, kind: str, name: str) -> bool:
+        """Draw a lock of a method; return whether there is room for one."""
         method = fault.METHODS[kind, name]
         silent = (kind, name) == _SILENT
-        for _ in range(_TRIES // 4 if on else _TRIES):
-            site = Site.draw_in_reserve(self.plan, method.scope, self.rng, on)
-            if site is None or not method.fits(site):
+        kept = self._kept(kind)
+        for _ in range(_TRIES):
+            site = Site.draw_in_reserve(self.plan, method.scope, self.rng, kept)
+            if site is None or site.machine.name in self._taken or not method.fits(site):
+                continue
+            if kind not in PAIR and site.machine.name in self._open:
                 continue
             if not silent and fault.breaks_within(self.plan, (method, site), self.serving):
                 continue
@@ -154,19 +195,33 @@ class Locks:
             needed = fault.holds(method, site)
             if not fault.clash(needed, self._held):
                 self._held |= needed
+                if site.machine is not self.plan.router:
+                    self._taken.add(site.machine.name)
                 self.found.append(fault.apply(kind, method, site))
                 self._closed.append(closes)
                 return True
         return False
+
+    def _kept(self, kind: str) -> list[str]:
+        """Return the hosts in reserve that a lock may keep back: first those that none does."""
+        every = [name for name in self.plan.world.reserve if kind in PAIR or name not in self._open]
+        covered = {name for pairs in self._closed for pair in pairs for name in pair}
+        return [name for name in every if name not in covered] or every
 
     def _fits(self, closes: frozenset[tuple[str, str]]) -> bool:
         """Whether each lock alone keeps some pair closed, and each fault still breaks one of
         machines that are not in reserve."""
         together = [*self._closed, closes]
         count = Counter(pair for each in together for pair in each)
-        return all(any(count[pair] == 1 for pair in each) for each in together) and all(
+        alone = all(any(count[pair] == 1 for pair in each) for each in together)
+        return alone and self.all_show(count)
+
+    def all_show(self, closed: Container[tuple[str, str]] = ()) -> bool:
+        """Return whether each fault breaks a pair that is not ``closed``: of machines in service,
+        or anywhere if that is allowed."""
+        return all(
             any(
-                pair not in count and (self.anywhere or not self._reserve & set(pair))
+                pair not in closed and (self.anywhere or not self._reserve & set(pair))
                 for pair in broken
             )
             for broken in self._broken

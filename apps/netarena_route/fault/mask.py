@@ -25,8 +25,8 @@ from netarena.order import places, safe_orders, unmasked
 from netarena_route.action import Command, Fault
 from netarena_route.fault import table
 from netarena_route.fault.host import HOST
-from netarena_route.fault.lock import Locks, draw_locks
-from netarena_route.fault.method import Method, Site
+from netarena_route.fault.lock import Locks, Sources, draw_locks
+from netarena_route.fault.method import Method, Scope, Site
 from netarena_route.fault.pair import PAIR
 from netarena_route.fault.paper import PAPER
 from netarena_route.fault.router import ROUTER
@@ -39,7 +39,11 @@ _INTERACTIONS = {"guard": 3, "lock": 3, "bypass": 3, "mask": 2, "": 2}
 #: of the draws of one fault, in how many it is a guard
 _GUARD_SHARE = 0.2
 #: where a fault is drawn from, with its weight: what many pairs show, and what few do
-_SOURCES = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
+_SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
+#: and a lock: interactions need what many pairs show, so faults have such methods more often
+SOURCES: Sources = (((*PAPER, *ROUTER), 6), (tuple(HOST), 8), (tuple(PAIR), 18))
+#: of the draws of a lock that is gone: how often it was on a host, to once on the router
+_HOST_SHARE = (Scope.HOST,) * 3
 #: faults on the router at most, of those that are drawn one by one
 _MOST_ON_ROUTER = 2
 #: draws of a part, of a part that is to fit another, and of all
@@ -179,6 +183,7 @@ class _Draw:
 
     def __post_init__(self) -> None:
         self.parts: list[Part] = []
+        self._lost: Scope | None = None
         self._held: set[str] = set()
 
     def draw(self, number: int, wanted: str) -> tuple[World, tuple[Fault, ...]] | None:
@@ -202,10 +207,11 @@ class _Draw:
             self._add(lambda part: wanted != "bypass" or not self._is_passed(part))
         if len(self.parts) != number - more:
             return None
+        self._lost = self.rng.choice((Scope.ROUTER, *_HOST_SHARE)) if wanted == "lock" else None
         plain = [table.apply(part.kind, part.method, part.site) for part in self.parts]
         locks = (
-            draw_locks(self.plan.world, plain, self.rng, anywhere=True)
-            if (self.plan.world.reserve)
+            draw_locks(self.plan.world, plain, self.rng, SOURCES, anywhere=True, lost=self._lost)
+            if self.plan.world.reserve
             else None
         )
         if locks is None and self.plan.world.reserve:
@@ -327,6 +333,9 @@ class _Draw:
         """A lock is gone, such that another fault hides it, if there is one."""
         for number in self.rng.sample(range(len(locks.found)), len(locks.found)):
             entry = locks.found[number]
+            on_router = entry.machine == world.router.name
+            if on_router is not (self._lost is Scope.ROUTER):
+                continue
             pairs = locks.alone(number)
             if not pairs or len(pairs) > _MOST_OPENED:
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -83,32 +83,26 @@ class Site:
 
     @classmethod
     def draw_in_reserve(
-        cls, plan: Plan, scope: Scope, rng: random.Random, on: str = ""
+        cls, plan: Plan, scope: Scope, rng: random.Random, kept: Sequence[str] = ()
     ) -> Site | None:
-        """One that has to do with a host in reserve, on machine ``on`` if it says so; None where
-        there is no such site."""
+        """Return a site that has to do with a host in reserve, of ``kept`` if that names any; None
+        where there is no such site."""
         number = rng.randrange(_NUMBERS)
-        kept = plan.world.machine(rng.choice(plan.world.reserve))
-        home = plan.subnet(kept.name)
+        machine = plan.world.machine(rng.choice(kept or plan.world.reserve))
+        home = plan.subnet(machine.name)
         if scope is Scope.ROUTER:
             other = rng.choice([index for index in range(len(plan.ports)) if index != home])
-            return cls(plan, plan.router, home, other, kept, number)
-        machine, peers = kept, plan.world.hosts
-        if on and on not in plan.world.reserve:
-            machine, peers = plan.world.machine(on), (kept,)
-        elif on:
-            machine = plan.world.machine(on)
-        subnet = plan.subnet(machine.name)
+            return cls(plan, plan.router, home, other, machine, number)
         near = scope is Scope.TWIN
-        peers = tuple(
+        peers = [
             peer
-            for peer in peers
-            if (plan.subnet(peer.name) == subnet) is near and peer is not machine
-        )
+            for peer in plan.world.hosts
+            if (plan.subnet(peer.name) == home) is near and peer is not machine
+        ]
         if not peers:
             return None
         peer = rng.choice(peers)
-        if not on and rng.random() < 0.5:  # a lock may be on either side
+        if rng.random() < 0.5:  # a lock may be on either side
             machine, peer = peer, machine
         subnet, away = plan.subnet(machine.name), plan.subnet(peer.name)
         other = (subnet + 1) % len(plan.ports) if near else away

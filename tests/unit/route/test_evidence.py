@@ -51,7 +51,7 @@ NAMES = ("p1_h1", "p1_h2", "p1_h3")
 SCENE = Scene(
     roles=dict.fromkeys(NAMES, "host"),
     faulty=frozenset({"p1_h2"}),
-    locked=frozenset({"p1_h3"}),
+    shaped=frozenset({"p1_h2", "p1_h3"}),
     endpoints=NAMES,
 )
 QUERY = Query(
@@ -67,7 +67,9 @@ def look(**changed):
         change(readings[f"p1_{name}"])
     found = examine(QUERY, SCENE, readings, MATRIX, [0.9, 1.8])
     # roles of traces have a digest of the features
-    return {(one.name, "kept back" if one.form else "host"): one for one in found.candidates}, found
+    return {
+        (one.name, "with a setting" if one.form else "host"): one for one in found.candidates
+    }, found
 
 
 def test_faulty_machine_is_the_target_and_equal_machines_have_equal_traces():
@@ -119,10 +121,10 @@ def test_symptom_is_no_trace(change):
     assert changed["p1_h2", "host"].trace == same["p1_h2", "host"].trace
 
 
-def test_forms_are_of_machines_kept_back_and_of_faulty_ones():
+def test_forms_are_of_machines_with_a_setting():
     changed, _ = look(h2=lambda read: read.__setitem__("nft", read["nft"].replace("drop", "queue")))
-    assert {name for name, role in changed if role == "kept back"} == {"p1_h2", "p1_h3"}
-    assert changed["p1_h2", "kept back"].form != changed["p1_h3", "kept back"].form
+    assert {name for name, role in changed if role == "with a setting"} == {"p1_h2", "p1_h3"}
+    assert changed["p1_h2", "with a setting"].form != changed["p1_h3", "with a setting"].form
 
 
 def test_machines_with_other_entries_are_not_compared():
