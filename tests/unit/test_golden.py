@@ -77,7 +77,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
     [
         ("malt", "85ae8b9ca002bccb", "94623200cceaf3c0"),
         ("malt, worded", "1d9fe26803394480", "0c00bb00496f96a7"),
-        ("route", "97358497a38f93f9", "bacaec9722a6cd99"),
+        ("route", "d161574f3aa00d3b", "58f323a3d604ca84"),
         ("k8s", "7c6b1c64c468821c", "faec8a7ac35ca9ad"),
     ],
 )
