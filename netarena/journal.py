@@ -103,6 +103,8 @@ class Past:
     complete: bool = False
     #: the last end was that of an agent that answered in no episode
     silent: bool = False
+    #: the assessment ended by itself, with all graded or out of time; nobody stopped it since
+    ended: bool = False
     #: why the assessment ended without a summary
     failed: str = ""
     #: episodes that the journal holds, and how many of the first count no more
@@ -180,6 +182,7 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
                 past.header = _parse(path, event, "header", Header)
             case "start":
                 past.starts[ask] += 1
+                past.ended = False
             case "retry":
                 past.retries[ask] += bool(event.get("asked"))
             case "episode":
@@ -187,6 +190,7 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
                 past.held += 1
                 past.episodes[episode.ask] = episode.slim() if slim else episode
             case "end":
+                past.ended = True
                 past.complete = bool(event.get("complete"))
                 past.silent = bool(event.get("silent"))
                 past.failed = str(event.get("failed", ""))

@@ -20,7 +20,7 @@ from netarena.errors import ConfigError
 from netarena.file import read_text
 from netarena.model import Episode, JsonValue, Judgement, Outcome, Query, Record, State
 from netarena.result import write_document
-from netarena.stats import summarise
+from netarena.stats import count_unasked, summarise
 from netarena.ticket import Briefing, as_declared
 
 #: what the results were before the first ``regrade --write``
@@ -71,6 +71,7 @@ class Regrade:
             stored.seed,
             outlines,
             stored.not_run,
+            unasked=count_unasked(stored.config, outlines, stored.not_run, ended=stored.past.ended),
             replaced=len(stored.past.replaced),
         )
         # queries and prompts are those of the release that ran them

@@ -87,14 +87,17 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
     episodes: Sequence[Outline],
     not_run: Sequence[Unasked] = (),
     *,
+    unasked: Sequence[Unasked] | None = None,
     replaced: int = 0,
 ) -> dict[str, Any]:
     """The summary of one participant: the last element of ``results``.
 
     ``seed`` is None where the summary must not tell it; then ``config`` does not either.
     ``episodes`` are final, one per query asked and repeat; ``not_run`` are the queries never asked,
-    each as often as it was not. ``replaced`` counts queries that were shown, not graded, and
-    replaced when the assessment was resumed; the summary has it where there are any.
+    each as often as it was not, and ``unasked`` those of them that count as failures: by default
+    all or none, as of an assessment that ended by itself. ``replaced`` counts queries that were
+    shown, not graded, and replaced when the assessment was resumed; the summary has it where there
+    are any.
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
     ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator. Where
     queries are asked several times, ``queries`` counts them, intervals are by query, and
@@ -106,7 +109,8 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
     does. ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` are sums of what
     the agent told, and there only if it did.
     """
-    unasked = count_unasked(config, episodes, not_run)
+    if unasked is None:
+        unasked = count_unasked(config, episodes, not_run)
     graded = [episode for episode in episodes if episode.outcome is not Outcome.INVALID]
     rates = rate_all(graded, unasked)
     counts = Counter(episode.outcome for episode in episodes)
@@ -165,13 +169,15 @@ def unsafe_by(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
     return {rule: counts[rule] for rule in sorted(counts) if counts[rule]}
 
 
-def count_unasked(config: Config, episodes: Iterable[Outline], not_run: Sequence[U]) -> Sequence[U]:
+def count_unasked(
+    config: Config, episodes: Iterable[Outline], not_run: Sequence[U], *, ended: bool = True
+) -> Sequence[U]:
     """Return those of the never-asked queries that count as failures: all or none.
 
-    They count where the agent used up the time budget. A run without one was stopped by
-    somebody else, or still goes on.
+    They count where the agent used up the time budget. A run without one, or one that has not
+    ``ended`` by itself, was stopped by somebody else or still goes on.
     """
-    counted = not_run and config.time_budget_s is not None and agent_used_time(episodes)
+    counted = ended and not_run and config.time_budget_s is not None and agent_used_time(episodes)
     return not_run if counted else ()
 
 

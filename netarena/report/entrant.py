@@ -133,6 +133,7 @@ def _from_stored(stored: Stored) -> Entrant:
     episodes = list(stored.past.episodes.values())
     outlines = [episode.outline() for episode in episodes]
     not_run = stored.not_run
+    unasked = count_unasked(stored.config, outlines, not_run, ended=stored.past.ended)
     header = stored.header
     return Entrant(
         name=header.role,
@@ -144,7 +145,7 @@ def _from_stored(stored: Stored) -> Entrant:
         terms=terms_of_run(stored.application, header, stored.config, complete=not not_run),
         queries=len(stored.queries),
         outlines=outlines,
-        unasked=count_unasked(stored.config, outlines, not_run),
+        unasked=unasked,
         # queries and prompts are those of the release that ran them
         summary=summarise(
             stored.application,
@@ -152,6 +153,7 @@ def _from_stored(stored: Stored) -> Entrant:
             stored.seed,
             outlines,
             not_run,
+            unasked=unasked,
             replaced=len(stored.past.replaced),
         )
         | header.versions(),
@@ -189,12 +191,14 @@ def _merge(members: Sequence[Entrant]) -> Entrant:
     seeds = sorted(run.seed for run in runs if run.seed is not None)
     outlines = [outline for one in members for outline in one.outlines]
     not_run = [query for run in runs for query in run.not_run]
+    unasked = [query for one in members for query in one.unasked]
     summary = summarise(
         runs[0].application,
         runs[0].config,
         None,
         outlines,
         not_run,
+        unasked=unasked,
         replaced=sum(len(run.past.replaced) for run in runs),
     )
     return replace(
@@ -203,7 +207,7 @@ def _merge(members: Sequence[Entrant]) -> Entrant:
         agents=tuple(sorted({agent for one in members for agent in one.agents})),
         queries=sum(one.queries for one in members),
         outlines=outlines,
-        unasked=count_unasked(runs[0].config, outlines, not_run),
+        unasked=unasked,
         summary=summary | with_seed_text({**runs[0].header.versions(), "seeds": seeds}),
         runs=runs,
     )

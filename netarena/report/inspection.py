@@ -21,7 +21,7 @@ from netarena.model import Judgement, Outcome, Usage
 from netarena.report.story import why
 from netarena.report.table import Told, public_id
 from netarena.report.trajectory import call_of
-from netarena.stats import VERDICTS, summarise
+from netarena.stats import VERDICTS, count_unasked, summarise
 
 VERSION = 2
 #: Scores, the headline first.
@@ -75,6 +75,7 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
         seed,
         outlines,
         stored.not_run,
+        unasked=count_unasked(stored.config, outlines, stored.not_run, ended=stored.past.ended),
         replaced=len(stored.past.replaced),
     )
     agent = next((episode.agent for episode in stored.past.episodes.values()), None)

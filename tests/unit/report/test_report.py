@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena import archive
+from netarena import archive, stats
 from netarena.agent import Brief
 from netarena.application import Environment
 from netarena.archive import read_run
@@ -18,6 +18,7 @@ from netarena.cli.screen import show_result
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
 from netarena.model import Failure, FailureKind, Query, State
+from netarena.regrade import regrade
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run, read_entrants
 from netarena.report.markdown import clean, plain, render_markdown
@@ -206,6 +207,27 @@ def test_says_what_was_never_asked(tmp_path, monkeypatch):
     text = render_markdown(report)
     assert "- Never asked: 4" in text
     assert "- Complete: no" in text
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_unasked_queries_of_a_stopped_run_with_a_time_budget_are_no_failures(
+    tmp_path, monkeypatch, ended
+):
+    """Only a run that came to its own end ran out of time; Ctrl-C leaves no ``end`` event."""
+    monkeypatch.setattr(stats, "agent_used_time", lambda _: True)
+    examine(tmp_path, monkeypatch, Sweeper)
+    journal = tmp_path / "journal.jsonl"
+    first, *lines = journal.read_text().splitlines()
+    header = json.loads(first)
+    header["header"]["config"]["time_budget_s"] = 600.0
+    third = [place for place, line in enumerate(lines) if '"event": "episode"' in line][2]
+    kept = [json.dumps(header), *lines[:third], *[json.dumps({"event": "end"})] * ended]
+    journal.write_text("".join(f"{line}\n" for line in kept))
+    (one,) = make_report(from_run(read_run(tmp_path)))["participants"]
+    assert one["summary"]["not_run"] == 4
+    assert one["summary"]["not_run_counted"] is ended
+    assert one["summary"]["graded"] == (6 if ended else 2)
+    assert regrade(read_run(tmp_path)[0]).results()[-1]["not_run_counted"] is ended
 
 
 def test_a_report_is_well_formed_markdown(tmp_path, monkeypatch):
