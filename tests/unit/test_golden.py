@@ -75,10 +75,10 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
 @pytest.mark.parametrize(
     ("name", "queries", "prompts"),
     [
-        ("malt", "85ae8b9ca002bccb", "94623200cceaf3c0"),
-        ("malt, worded", "1d9fe26803394480", "0c00bb00496f96a7"),
-        ("route", "d161574f3aa00d3b", "58f323a3d604ca84"),
-        ("k8s", "7c6b1c64c468821c", "faec8a7ac35ca9ad"),
+        ("malt", "85ae8b9ca002bccb", "cc2250a42f665704"),
+        ("malt, worded", "1d9fe26803394480", "ed9ebe775bfb68fd"),
+        ("route", "d161574f3aa00d3b", "5aa9130635f7501e"),
+        ("k8s", "7c6b1c64c468821c", "2233692d67222be0"),
     ],
 )
 def test_queries_and_prompts_are_those_of_yesterday(
