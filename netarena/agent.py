@@ -1,8 +1,8 @@
-"""Whoever answers a prompt with a reply: over A2A, or in process.
+"""Agents: everything that answers a prompt with a reply, over A2A or in process.
 
 Named agents of the entry-point group ``netarena.agents`` are factories ``(brief) -> Agent``. They
-run in process, or are served on loopback; either way they know an episode only by its context id,
-and regenerate the queries from the seed.
+run in process, or are served on loopback. They know an episode only by its context id, and
+regenerate the queries from the seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What asyncio leaves out."""
+"""Helpers for asyncio."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Read the folder that an assessment left behind: queries, config and journals, by participant.
+"""Reader of an assessment's folder: queries, config and journals, by participant.
 
-What ``netarena report`` and ``netarena regrade`` start from. It needs no network, no agent and no
-world; a run that was killed, or is still going, can be read as far as it got.
+``netarena report`` and ``netarena regrade`` start from it. It needs no network, no agent and no
+world. A killed or running run can be read as far as it got.
 """
 
 from __future__ import annotations

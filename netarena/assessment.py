@@ -1,9 +1,9 @@
-"""From a config and agents to result files: what ``run`` and a served task have in common.
+"""Conduct of an assessment, from a config and agents to result files, for ``run`` and served tasks.
 
-A run's folder holds ``config.json`` (what was asked, the seed included), ``queries.jsonl``,
-``journal.jsonl`` (the truth) and ``results.json`` (what the stock AgentBeats client writes). With
-several participants each has a folder ``<role>/`` with its own journal and results. A folder that
-is used again without ``resume`` keeps its earlier run below ``earlier-N/``.
+A run's folder holds ``config.json`` (the request, seed included), ``queries.jsonl``,
+``journal.jsonl`` (authoritative) and ``results.json`` (in the format of the standard AgentBeats
+client). With several participants each has a folder ``<role>/`` with its own journal and results.
+A folder that is used again without ``resume`` keeps its earlier run below ``earlier-N/``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How far a command line of bash reaches: what is half a command, and what stands in its texts.
+"""Checks whether a bash command line is complete, and finds the texts in it.
 
-This reads no more of the language than that takes: quotes, escapes, comments, substitutions,
-parentheses, here-documents, and operators that want more. What bash itself would refuse whole (a
-``do`` without its ``done``) is left to it; what it would run although half is missing (a line
-ended by a backslash, a here-document without an end) is not. Nor is what it would run although the
-rest stands in the next line and was meant to belong to it: a backslash with blanks behind it, the
-marks by which lines go on in other shells, a line that begins with an option.
+It parses only what this needs: quotes, escapes, comments, substitutions, parentheses,
+here-documents, and operators that need a right side. Commands that bash itself refuses completely
+(a ``do`` without ``done``) are left to bash. Incomplete commands that bash would run are not: a
+line that ends with a backslash, or a here-document without an end. The same applies to commands
+whose rest is on the next line by mistake: a backslash followed by blanks, continuation marks of
+other shells, a line that starts with an option.
 """
 
 from __future__ import annotations

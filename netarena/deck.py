@@ -1,7 +1,7 @@
-"""The queries of an assessment, on disk: in memory there is a card of each.
+"""Store of an assessment's queries on disk, with a small reference for each in memory.
 
-Networks make a query large. Of 100,000 the cards take 30 MB; the queries themselves are read again
-one by one, when their worlds are built.
+Networks make a query large. 100,000 references take 30 MB; a query itself is read again when its
+world is built.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The only loop: queries × one agent → graded episodes, several at once, each with deadlines.
+"""The engine: plays queries with one agent, several episodes at once, each with deadlines.
 
 The parts, from the inside out:
 
-- ``Play`` plays one opened world against the agent and comes to a verdict, whatever happens.
-- ``Run`` keeps ``config.concurrency`` episodes going; while an agent thinks, the next world of its
-  lane is prepared. A world, prepared or played, holds one of its agent's places.
+- ``Play`` plays one opened world with the agent and reaches a verdict, whatever happens.
+- ``Run`` keeps ``config.concurrency`` episodes going. While an agent thinks, the next world of its
+  lane is prepared. Each world, prepared or played, holds one of its agent's slots.
 
-What goes wrong becomes data: an ``EnvironmentFailed`` (or any error of our own code around the
-world) is ours before a reply was executed, and gets one more try; afterwards it is the agent's
-doing unless evidence from outside the sandbox shows ours.
+Errors become data. An ``EnvironmentFailed``, or any error of NetArena's own code around the world,
+is an environment failure before a reply was executed, and is retried once. Afterwards it counts as
+the agent's failure, unless evidence from outside the sandbox shows an environment failure.
 """
 
 from __future__ import annotations

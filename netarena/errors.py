@@ -1,14 +1,14 @@
-"""Whose fault is it: every exception that crosses a module boundary names the one at fault.
+"""Exceptions that cross module boundaries; each one names the side at fault.
 
-Four kinds, and nothing else decides what an episode or a command becomes:
+There are four kinds, and only they decide the result of an episode or a command:
 
 =====================  ===========================  ====================================
-exception              at fault                     becomes
+exception              at fault                     result
 =====================  ===========================  ====================================
-``ConfigError``        who asked for the run        exit status 2, a rejected task
-``ReplyRefused``       the agent, this turn only    the turn is spent, the prompt says why
+``ConfigError``        the caller                   exit status 2, a rejected task
+``ReplyRefused``       the agent, this turn only    the turn is used up, the prompt says why
 ``AgentFailed``        the agent or its endpoint    outcome ``agent_failed``
-``EnvironmentFailed``  we                           one retry, then outcome ``invalid``
+``EnvironmentFailed``  NetArena                     one retry, then outcome ``invalid``
 =====================  ===========================  ====================================
 """
 

@@ -1,6 +1,7 @@
-"""Files of others, read within bounds: no device, nothing without an end; and own without a name.
+"""Bounded reading of untrusted files, which may be no device and must end; and unnamed own files.
 
-Of pipes those alone that this process was given (``<(command)`` of a shell, standard input).
+Of pipes only those are accepted that this process was given (``<(command)`` of a shell, standard
+input).
 """
 
 from __future__ import annotations

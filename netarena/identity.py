@@ -1,9 +1,9 @@
-"""What a query's id tells, and to whom.
+"""Query ids and their sealed form.
 
-An id is made of application, generator version, hash of what shapes queries, seed and index: who
-reads it can draw the query, its solution and all others of the run. Where records leave to
-strangers while a run goes on, ids are sealed: an HMAC under the seed stands in place of seed and
-index. Who has the seed (a run's ``config.json``) finds the index of a sealed id.
+An id consists of application, generator version, hash of the keys that shape queries, seed and
+index. A reader of the id can therefore draw the query, its solution and all others of the run. If
+records leave the service during a run, ids are sealed: an HMAC under the seed replaces seed and
+index. The index of a sealed id can be found with the seed (in a run's ``config.json``).
 """
 
 from __future__ import annotations

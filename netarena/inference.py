@@ -1,8 +1,8 @@
-"""What samples say about rates: intervals, tests, power; numbers in, numbers out.
+"""Statistical inference on rates: intervals, tests, power; numbers in, numbers out.
 
-Rates are shares in [0, 1], intervals pairs ``(low, high)`` within it, levels two-sided. Where a
-query is asked several times its answers depend on each other: what takes ``Cluster``s counts
-queries, not answers. Checked in tests against SciPy and statsmodels.
+Rates are shares in [0, 1], intervals pairs ``(low, high)`` within it, levels two-sided. Answers to
+a repeated query depend on each other, so functions that take ``Cluster``s count queries, not
+answers. Tests compare the results with SciPy and statsmodels.
 """
 
 from __future__ import annotations

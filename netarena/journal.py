@@ -1,18 +1,18 @@
-"""The journal: an append-only JSONL file that is the truth about an assessment.
+"""The journal: an append-only JSONL file, the authoritative record of an assessment.
 
-One line per event, each written whole by one system call before anything is reported:
+One line per event, each written completely by one system call before anything is reported:
 
 - ``assessment``: application, versions, role, seed and config; the first line, and again when the
   run is extended: the last one counts
 - ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
-- ``retry``: a try failed through our fault, with its evidence
+- ``retry``: an attempt failed because of the environment, with its evidence
 - ``episode``: a graded episode, with all its steps
-- ``end``: the assessment ran to its end; ``complete`` says whether every query was graded,
+- ``end``: the assessment has ended; ``complete`` says whether every query was graded,
   ``silent`` that the agent answered in no episode
-- ``anew``: an assessment whose agent was silent goes on: all before it counts no more
-- ``replaced``: a query that was shown and not graded, and the one that is asked instead of it
+- ``anew``: an assessment with a silent agent continues; earlier lines no longer count
+- ``replaced``: a query that was shown and not graded, and its replacement
 
-A process that is killed in the middle of a line leaves a torn last line: it is cut off when the
+A process that is killed in the middle of a line leaves a torn last line. It is cut off when the
 journal is opened again, and ignored by readers.
 """
 

@@ -1,6 +1,6 @@
-"""What was made of objects that never change, for as long as they are in use again and again.
+"""Caches of values derived from immutable objects, for as long as they are used.
 
-``Kept`` knows them by identity, ``Memo`` by what they say.
+``Kept`` identifies objects by identity, ``Memo`` by content.
 """
 
 from __future__ import annotations

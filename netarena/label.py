@@ -1,8 +1,8 @@
-"""Labels of reactive applications: kinds of fault, alone or joined.
+"""Labels of reactive applications: kinds of fault, alone or combined.
 
-``error_types`` in a config lists labels: ``a``, ``a+b``, ``a+b+c``, or ``extended``, which stands
-for every kind beyond the paper's. Without it, a label for each of the paper's kinds and each of
-their pairs. ``faults_0`` to ``faults_5`` stand for so many faults of whatever kinds.
+``error_types`` in a config lists labels: ``a``, ``a+b``, ``a+b+c``, or ``extended`` for every kind
+beyond the paper's. The default is each of the paper's kinds and each of their pairs. ``faults_0``
+to ``faults_5`` are that many faults of any kinds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Leakage: how much simple learners find of what an agent has to find, from evidence alone.
+"""Leakage test: how well simple learners find the target from evidence only.
 
 ``examine`` trains learners on ``Evidence`` and reports how well they do on queries that they were
 not trained on. Every learner is cross-fitted by query: all candidates of a query are in the same
@@ -13,8 +13,8 @@ fold. Three questions are asked, for traces and for forms:
 Intervals are percentiles of a bootstrap over queries. The p-value of top-1 is a permutation test:
 targets are permuted among the candidates of each query. That of ``anything`` is Fisher's exact
 test, one-sided. Both are corrected over learners with Holm's method, one family per question.
-``power`` is the probability that the first step of that test sees twice chance in top-1, or a
-balanced accuracy of 60 %, with the queries at hand.
+``power`` is the probability that the first step of that test detects twice chance in top-1, or a
+balanced accuracy of 60 %, with the given queries.
 
 This module needs scikit-learn (the extra ``audit``); import it only where it is used.
 """

@@ -1,4 +1,4 @@
-"""The records: frozen data that is written, read and compared, with no behaviour of its own.
+"""Records: frozen data that is written, read and compared, without behaviour.
 
 Every record survives ``Record.model_validate_json(record.model_dump_json())`` unchanged. Times
 are seconds as floats, taken from a monotonic clock. ``State`` and ``Move`` are plain JSON values

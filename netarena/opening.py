@@ -1,7 +1,7 @@
-"""Participants are reached while queries are drawn; the client is told whom the run waits for.
+"""Start of an assessment: contacts participants while queries are drawn, and reports waiting.
 
-An agent that is not there is known before drawing ends, and the wait for it is reported after
-``FIRST_NOTE_S``, then at growing intervals: each report is a status message on the wire.
+An unreachable agent is known before drawing ends. The wait for it is reported after
+``FIRST_NOTE_S``, then at growing intervals; each report is a status message over A2A.
 """
 
 from __future__ import annotations

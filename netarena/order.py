@@ -1,8 +1,7 @@
-"""In which order the parts of a fault may be repaired, where some wait for others or hide them.
+"""Orders in which the parts of a fault may be repaired, given dependencies and hidden parts.
 
-Parts are numbers from 0. ``after[part]`` are those that must be repaired before it, as its own
-repair would break or open something while they are there; ``masks[part]`` those that do not show
-while it is there.
+Parts are numbered from 0. ``after[part]`` are the parts that must be repaired before it; otherwise
+its repair would break or open something. ``masks[part]`` are those that it hides while it exists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a state looks like, as data: an application draws with these, and knows no screen.
+"""Pictures of states as data, which applications return without knowing the output medium.
 
-``Application.pictures`` returns them for each state of an episode. Names and texts may hold
-what an agent wrote: who shows them escapes them.
+``Application.pictures`` returns them for each state of an episode. Names and texts may contain
+what an agent wrote; the code that displays them escapes them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Prompt styles and the one renderer: applications supply the parts, this puts them together.
+"""Prompt styles and the renderer that combines an application's parts into a prompt.
 
-Each prompt is complete in itself: rules, examples where the style has them, the task, what
-happened so far, and why the last reply could not be used, if it could not.
+Each prompt is complete in itself: rules, examples if the style has them, the task, the history, and
+why the last reply was refused, if it was.
 """
 
 from __future__ import annotations

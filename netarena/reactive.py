@@ -1,6 +1,6 @@
-"""What every reactive application shares: faults upon a world that is healthy otherwise.
+"""Base of reactive applications, which inject faults into an intended state.
 
-A query's ``initial`` is ``{"world": ...}``, the healthy world; its actions are the faults upon it.
+A query's ``initial`` is ``{"world": ...}``, the intended state; its actions are the faults.
 """
 
 from __future__ import annotations

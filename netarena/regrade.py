@@ -1,8 +1,8 @@
-"""Judge stored episodes again with the judge of today, and say what differs.
+"""Judges stored episodes again with the current judge and reports differences.
 
-The judge is pure and the journal holds every state, so that no world and no agent is needed. An
-episode ends where the engine would have ended it: at the first step that is correct. A step that
-no longer is leaves the episode unsolved, since nobody knows what the agent would have done next.
+The judge is pure and the journal holds every state, so no world and no agent is needed. An episode
+ends where the engine would have ended it: at the first correct step. If that step is no longer
+correct, the episode is unsolved, since the agent's next action is unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Result files: replaced whole or not at all, and written record by record.
+"""Result files, replaced atomically and written record by record.
 
-No record of a run stays in memory: it waits in a ``Spool`` on disk until ``write_document`` copies
-it, so that a run of any length takes the memory of one record.
+A run's records wait in a ``Spool`` on disk until ``write_document`` copies them, so a run of any
+length takes the memory of one record.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
-"""Places for live worlds, shared fairly between the assessments of one process, and between the
-participants of each.
+"""Slots for live worlds, shared fairly between assessments and between their participants.
 
-A ``Share`` is what one assessment has of ``Slots``. Alone it may use them all; a place that becomes
-free goes to the assessment that holds the fewest. An assessment that comes while others hold more
-than their share (an agent that never answers keeps its worlds until its time ends) does not wait
-for them: up to its own share, the number of places over the number of assessments, rounded up, it
-gets places beyond the number. So whatever n - 1 others do, a share is at least one place at once,
-and n assessments have at most the sum of ``ceil(number / k)`` for k from 1 to n: of 8 places 12
-with two, 15 with three, 80 with 64.
+A ``Share`` is one assessment's part of ``Slots``. Alone it may use all slots. A free slot goes to
+the assessment with the fewest. A new assessment does not wait if others hold more than their share
+(an agent that never answers keeps its worlds until its time ends): up to its own share, the number
+of slots divided by the number of assessments, rounded up, it gets extra slots. So each assessment
+gets at least one slot at once, and n assessments have at most the sum of ``ceil(number / k)`` for k
+from 1 to n: with 8 slots 12 for two, 15 for three, 80 for 64.
 
-``Places`` are what one participant has of its assessment's share. Each can always have an equal
-part of the share, rounded down and at least one: of what is free that much is kept for each of the
-others. Where a share has fewer places than participants, they take turns.
+``Places`` are one participant's part of its assessment's share: an equal part, rounded down and at
+least one, which is reserved for it. If a share has fewer slots than participants, they take turns.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Rates with intervals, breakdowns and paired comparisons over the outlines of episodes; pure.
 
-What counts is the outside contract's: ``invalid`` episodes (our failure) are left out of every
-rate and listed; ``agent_failed`` is neither correct nor safe; queries that were never asked are
-failures where the agent's own time used up the budget, and are left out otherwise. Everything
-returned is plain JSON without NaN or infinity; a rate over nothing is null.
+The rules follow the external contract. ``invalid`` episodes (environment failures) are left out of
+every rate and listed. ``agent_failed`` is neither correct nor safe. Queries that were never asked
+are failures if the agent's own time used up the budget, and are left out otherwise. All results are
+plain JSON without NaN or infinity; a rate without episodes is null.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tickets: a symptom instead of the truth, and an end that the agent declares.
+"""Tickets: a prompt with symptoms instead of the truth, and an end that the agent declares.
 
-In the briefing ``full`` a prompt says what is wrong, and an episode ends when all is right. In
-``ticket`` it has documentation and what people reported, the output of commands is all there is to
-see, and the agent says when it is done, and what the causes were.
+In the briefing ``full`` a prompt says what is wrong, and an episode ends when everything is right.
+In ``ticket`` it has documentation and reported symptoms. The agent sees only the output of its
+commands, declares that it is done, and names the causes.
 """
 
 from __future__ import annotations

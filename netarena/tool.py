@@ -1,7 +1,7 @@
-"""What an agent can do, as data: the kinds of its actions, and what each takes.
+"""Kinds of an agent's actions as data, with their parameters.
 
-``Application.tools`` returns them, for agents that call tools (MCP) and for people; a call becomes
-a reply by ``Application.phrase``, which is read like anybody's.
+``Application.tools`` returns them, for agents that call tools (MCP) and for people. A call becomes
+a reply through ``Application.phrase``, and is parsed like any other reply.
 """
 
 from __future__ import annotations

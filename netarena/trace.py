@@ -1,10 +1,10 @@
-"""Spans for OpenTelemetry: an assessment, its episodes and steps, the agent's calls and what they
-led to, with the names of the GenAI conventions where these have one.
+"""OpenTelemetry spans of an assessment, its episodes and steps, and the agent's calls and results.
 
-On where a standard variable names a collector (``VARIABLES``); else nothing is imported, and all of
-this costs a comparison. No text of a prompt, reply, command or output is in a span unless
-``CONTENT`` asks for it; query ids are those of the results. The provider is our own: what other
-libraries say is not ours to send.
+Names are those of the GenAI conventions where these have one. Tracing is on if a standard variable
+names a collector (``VARIABLES``); otherwise nothing is imported and the cost is one comparison.
+Texts of prompts, replies, commands and outputs are in spans only if ``CONTENT`` asks for them.
+Query ids are those of the results. The tracer provider is NetArena's own, so spans of other
+libraries are not sent.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``netarena``: the command line.
 
-Sub-commands live in modules of their own and are imported when they are called, so that
-``netarena --help`` answers at once. Exit status: 0 done; 1 the assessment failed, an audit found an
-invalid query, a machine lacks something, or a verdict changed; 2 bad arguments or config, with one
-line that says what and what is allowed; 130 and 143 stopped by a signal.
+Sub-commands live in modules of their own that are imported on demand, so that ``netarena --help``
+answers at once. Exit status: 0 done; 1 the assessment failed, an audit found an invalid query, a
+machine lacks something, or a verdict changed; 2 bad arguments or config, with one line that names
+the error and the allowed values; 130 and 143 stopped by a signal.
 
 Completion for a shell comes with click: ``eval "$(_NETARENA_COMPLETE=bash_source netarena)"``
 (also ``zsh_source``, ``fish_source``).

@@ -1,4 +1,4 @@
-"""``python -m netarena.cli``: the command line where the script is not on the path."""
+"""``python -m netarena.cli``: the command line if the script is not on the path."""
 
 from __future__ import annotations
 

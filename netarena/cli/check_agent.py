@@ -1,4 +1,4 @@
-"""``netarena check-agent``: what would make an agent fail, each with its remedy."""
+"""``netarena check-agent``: find problems of an agent, each with a remedy."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which agent a run examines, how it is had, and what it is called: nothing that a resumed run
-need be told again."""
+"""Selection of the examined agent: how to reach and name it, also for a resumed run."""
 
 from __future__ import annotations
 

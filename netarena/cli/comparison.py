@@ -1,4 +1,4 @@
-"""Several participants of one run beside each other, as ``netarena run`` shows them at its end."""
+"""Comparison of the participants of one run, which ``netarena run`` prints at its end."""
 
 from __future__ import annotations
 

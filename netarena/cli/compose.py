@@ -1,4 +1,4 @@
-"""``netarena compose``: a compose file from a scenario file."""
+"""``netarena compose``: write a compose file from a scenario file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A live view of the conversation with an agent, on standard error."""
+"""Live view of the conversation with an agent, on standard error."""
 
 from __future__ import annotations
 

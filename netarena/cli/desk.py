@@ -1,4 +1,4 @@
-"""An agent that acts by calling tools: between its calls and the turns of an assessment."""
+"""Agent that calls tools: connects its calls to the turns of an assessment."""
 
 from __future__ import annotations
 

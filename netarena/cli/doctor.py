@@ -1,4 +1,4 @@
-"""``netarena doctor``: what this machine can and cannot run, and what is missing."""
+"""``netarena doctor``: report what this machine can and cannot run, and what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``netarena export``: a stored run for other tools."""
+"""``netarena export``: convert a stored run for other tools."""
 
 from __future__ import annotations
 

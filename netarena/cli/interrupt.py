@@ -1,4 +1,4 @@
-"""Run a coroutine until it ends or a signal asks it to: worlds are torn down either way."""
+"""Runs a coroutine until it ends or a signal stops it; worlds are torn down either way."""
 
 from __future__ import annotations
 

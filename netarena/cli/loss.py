@@ -1,4 +1,4 @@
-"""Why episodes failed: one line on standard error at the end of a run."""
+"""Summary of the reasons of failed episodes: one line on standard error at the end of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``netarena mcp``: tasks for an agent that calls tools, by the Model Context Protocol."""
+"""``netarena mcp``: serve tasks to an agent that calls tools, over the Model Context Protocol."""
 
 from __future__ import annotations
 

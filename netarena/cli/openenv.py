@@ -1,4 +1,4 @@
-"""``netarena openenv``: sessions to learn from, served to clients of OpenEnv."""
+"""``netarena openenv``: serve training sessions to clients of OpenEnv."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several sub-commands share, and the config that they make together."""
+"""Options that several sub-commands share, and the config that they form."""
 
 from __future__ import annotations
 

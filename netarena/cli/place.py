@@ -1,4 +1,4 @@
-"""Which run a command means: its seed, its folder, and the one query that is asked again."""
+"""Run of a command: its seed, its folder, and the query for ``--query``."""
 
 from __future__ import annotations
 

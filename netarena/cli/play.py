@@ -1,4 +1,4 @@
-"""``netarena play``: a person is the agent, in the terminal, at one query."""
+"""``netarena play``: a person answers one query in the terminal."""
 
 from __future__ import annotations
 

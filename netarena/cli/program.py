@@ -1,4 +1,4 @@
-"""Programs that serve an agent: started by a command, waited for, stopped come what may."""
+"""Programs that serve an agent: started by a command, awaited, and stopped in every case."""
 
 from __future__ import annotations
 

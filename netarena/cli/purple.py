@@ -1,4 +1,4 @@
-"""Serve a named agent on loopback, in a process of its own, for as long as it is needed."""
+"""Serves a named agent on loopback, in a process of its own, while it is needed."""
 
 from __future__ import annotations
 

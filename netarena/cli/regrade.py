@@ -1,4 +1,4 @@
-"""``netarena regrade``: judge a stored run again with the judge of today."""
+"""``netarena regrade``: judge a stored run again with the current judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``netarena request``: ask a green agent for an assessment and keep its results."""
+"""``netarena request``: request an assessment from a green agent and store its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``netarena run``: examine an agent here and now, in process or over A2A."""
+"""``netarena run``: examine an agent on this machine, in process or over A2A."""
 
 from __future__ import annotations
 

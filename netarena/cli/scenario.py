@@ -1,4 +1,4 @@
-"""``netarena run SCENARIO.toml``: start what has a command, examine, stop all of it."""
+"""``netarena run SCENARIO.toml``: start the programs, run the assessment, stop all programs."""
 
 from __future__ import annotations
 

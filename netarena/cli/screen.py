@@ -1,6 +1,6 @@
-"""What people see: tables on standard output, progress on standard error.
+"""Output for people: tables on standard output, progress on standard error.
 
-On a terminal with colours and a bar; anywhere else plain lines of fixed width, few of them.
+A terminal gets colours and a progress bar; other outputs get few plain lines of fixed width.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``netarena sft``: sets to fine-tune a language model on."""
+"""``netarena sft``: write data sets for fine-tuning a language model."""
 
 from __future__ import annotations
 

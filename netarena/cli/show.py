@@ -1,4 +1,4 @@
-"""``netarena show``: the lost episodes of a run, or the transcript of one, in the terminal."""
+"""``netarena show``: print the failed episodes of a run, or the transcript of one."""
 
 from __future__ import annotations
 

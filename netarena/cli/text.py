@@ -1,4 +1,4 @@
-"""Text on somebody's terminal or pipe: it does nothing to it, and can be written there."""
+"""Printing of untrusted text to a terminal or pipe: without control sequences, in its encoding."""
 
 from __future__ import annotations
 

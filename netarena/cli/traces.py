@@ -1,4 +1,4 @@
-"""``netarena audit --traces``: whether a program finds what is wrong without diagnosis."""
+"""``netarena audit --traces``: test whether a program finds the fault without diagnosis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that is any program: started anew for each turn, prompt in, reply out."""
+"""Agent that is a program, started for each turn: prompt on its input, reply on its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``run --until-interval``: more queries until the interval of a rate is narrow enough."""
+"""``run --until-interval``: ask more queries until the interval of a rate is narrow enough."""
 
 from __future__ import annotations
 

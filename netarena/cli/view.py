@@ -1,4 +1,4 @@
-"""``netarena view``: pages to read the trajectories of stored runs by."""
+"""``netarena view``: serve or write pages for the trajectories of stored runs."""
 
 from __future__ import annotations
 

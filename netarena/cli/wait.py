@@ -1,4 +1,4 @@
-"""Waiting for an agent that is not there yet: not for ever, and not in silence."""
+"""Wait for an agent that is not available yet, with a time limit and progress messages."""
 
 from __future__ import annotations
 
