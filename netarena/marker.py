@@ -22,6 +22,18 @@ TAGS = (
     "reasoning",
     # Seed-OSS, by LocalAI's table
     "seed:think",
+    # MiniMax M3 (vLLM)
+    "mm:think",
+    # LongCat; both by the table of mlx-lm
+    "longcat_think",
+    "think:opensource",
+    # Claude, by OpenClaw's table
+    "antthinking",
+    # models whose prompts ask for them, by the tables of several chat clients
+    "thoughts",
+    "thought_process",
+    "chain_of_thought",
+    "inner_monologue",
     # Hermes, by NousResearch/hermes-agent
     "reasoning_scratchpad",
     "scratchpad",
@@ -61,6 +73,10 @@ PAIRS = (
     Pair("<|channel|>analysis", re.escape("<|end|>"), closes=False),
     # Solar Open (LocalAI)
     Pair("<|think|>", re.escape("<|end|>"), closes=False),
+    # thoughts that Open WebUI and Z.ai render into the text; the closing tag is plain HTML
+    Pair('<details type="reasoning"', re.escape("</details>"), closes=False),
+    # by the table of a client in Go; also a heading in texts
+    Pair("[REASONING]", re.escape("[/REASONING]"), opens=False, closes=False),
     # Open WebUI's default list; also a placeholder in texts
     Pair("<reason>", re.escape("</reason>"), opens=False, closes=False),
     # Granite 3.2 (vLLM's parser "granite"); also plain English
