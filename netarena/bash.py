@@ -40,6 +40,18 @@ _DASH = re.compile(r"[ \t][\u2010-\u2015\u2212]{1,2}[A-Za-z]")
 #: how no command begins, but the rest of one does: an option, or an operator
 _REST = re.compile(r"\s*+(?:[-\u2010-\u2015\u2212]{1,2}[A-Za-z]|\|&?[ \t]|&&|\|\|)")
 
+#: ``me@box:~$``, ``[me@box ~]$``, ``(env) $``. A superuser's prompt ends in ``#``, which begins a
+#: comment where nothing stands before it
+_PLACE = r"[\w.@:~/\\-]"
+_PROMPTS = (
+    rf"{_PLACE}{{0,100}}[$%]",
+    rf"\[{_PLACE}{{1,50}}[ ]{_PLACE}{{1,50}}\][$%#]",
+    rf"(?:{_PLACE}{{0,50}}[@:~/]{_PLACE}{{0,50}}|/[ ]|[a-z]{{0,3}}sh-[\d.]{{1,9}})\#",
+    r"PS[ ][A-Za-z]:\\[^>\n]{0,100}>",
+    "[\u276f\u279c]",
+)
+_PROMPT = re.compile(rf"(?:\([\w.-]{{1,40}}\)[ \t])?+(?:{'|'.join(_PROMPTS)})[ \t]++")
+
 
 @dataclass
 class Line:
@@ -310,3 +322,22 @@ class _Reader:
             return
         self._line.texts.append(match.span())
         self._place = match.end()
+
+
+def has_prompt(command: str) -> bool:
+    """Return whether ``command`` begins with the prompt of a shell, such as ``root@box:~#``."""
+    return _PROMPT.match(command) is not None
+
+
+def strip_prompts(session: str) -> str:
+    """Return the commands of a shell session, without the prompt that each of its lines has.
+
+    Raises ValueError for a line without a prompt: it may be output of a command.
+    """
+    commands = []
+    for line in read_lines(session):
+        prompt = _PROMPT.match(session, line.start, line.end)
+        if prompt is None:
+            raise ValueError("a line without a prompt follows lines with one")
+        commands.append(session[prompt.end() : line.end])
+    return "\n".join(commands)

@@ -42,17 +42,6 @@ _WRAPPERS = frozenset({"markdown", "md"})
 _DATA = frozenset({"json", "jsonc", "json5", "yaml", "yml", "python", "py", "toml", "xml", "diff"})
 _TAGS = _SHELLS | _WRAPPERS | _DATA | {"kubectl", "text", "txt", "plaintext"}
 _TAG = re.compile(r"[{.]*+([\w+#-]*+)")
-#: ``me@box:~$``, ``[me@box ~]$``, ``(env) $``. A superuser's prompt ends in ``#``, which begins a
-#: comment where nothing stands before it
-_PLACE = r"[\w.@:~/\\-]"
-_PROMPTS = (
-    rf"{_PLACE}{{0,100}}[$%]",
-    rf"\[{_PLACE}{{1,50}}[ ]{_PLACE}{{1,50}}\][$%#]",
-    rf"(?:{_PLACE}{{0,50}}[@:~/]{_PLACE}{{0,50}}|/[ ]|[a-z]{{0,3}}sh-[\d.]{{1,9}})\#",
-    r"PS[ ][A-Za-z]:\\[^>\n]{0,100}>",
-    "[\u276f\u279c]",
-)
-_PROMPT = re.compile(rf"(?:\([\w.-]{{1,40}}\)[ \t])?+(?:{'|'.join(_PROMPTS)})[ \t]++")
 #: of the lines in which a command goes on; where nothing shows that they are prompts, no command
 #: writes to a file that is called like an option
 _SECOND_PROMPT = re.compile(r"^>[ \t]++", re.MULTILINE)
@@ -240,8 +229,7 @@ def _meant(info: str, body: str, *, inner: bool = False) -> str:
             return _meant(info, body, inner=True)
     if re.match(r'\{\s*+"', command) or (tag in _DATA and not _COMMAND.match(command)):
         return _object(command)
-    if _PROMPT.match(command):
-        command = _unprompted(command)
+    command = _unprompted(command) if bash.has_prompt(command) else command
     lines = bash.read_lines(command)
     texts = [text for line in lines for text in line.texts]
     for fence in _INNER_FENCE.finditer(command):
@@ -260,20 +248,17 @@ def _object(text: str) -> str:
         pairs = None
     match pairs:
         case [("command", str(command))]:
-            return command.strip()
+            command = command.strip()
+            return _unprompted(command) if bash.has_prompt(command) else command
     raise ReplyRefused(f'the code block is neither a command nor {{"command": ...}}: {_FORM}')
 
 
 def _unprompted(session: str) -> str:
     """The commands of a session that has prompts, and nothing that was printed."""
-    session = _SECOND_PROMPT.sub("", session)
-    commands = []
-    for line in bash.read_lines(session):
-        prompt = _PROMPT.match(session, line.start, line.end)
-        if prompt is None:
-            raise ReplyRefused(f"beside a prompt the code block holds more than commands: {_FORM}")
-        commands.append(session[prompt.end() : line.end])
-    return "\n".join(commands)
+    try:
+        return bash.strip_prompts(_SECOND_PROMPT.sub("", session))
+    except ValueError as error:
+        raise ReplyRefused(f"{error}: {_FORM}") from None
 
 
 def _bare(part: str, *, cut: bool) -> Found[str]:

@@ -119,7 +119,13 @@ def _declaration(done: object, causes: object) -> Move:
 def _move(machine: object, command: object) -> Move:
     if not isinstance(machine, str) or not isinstance(command, str):
         raise ReplyRefused(f"machine and command must be texts: {_FORM}")
-    move: Move = {"machine": _checked(machine.strip(), "machine"), "command": _checked(command)}
+    command = _checked(command)
+    if bash.has_prompt(command.lstrip()):
+        try:
+            command = bash.strip_prompts(command.strip())
+        except ValueError as error:
+            raise ReplyRefused(f"{error}: {_FORM}") from None
+    move: Move = {"machine": _checked(machine.strip(), "machine"), "command": command}
     if why := bash.lacks(command):
         raise ReplyRefused(f"the reply holds half a command ({why}): {_FORM}")
     return move
