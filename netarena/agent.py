@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from netarena.config import Config
 
 AGENT_GROUP = "netarena.agents"
-#: part of the error of a scripted agent that is asked in another assessment than its own
+#: Part of the error of a scripted agent that is asked in another assessment than its own.
 STRANGE = "was started for another assessment"
 
 
@@ -34,7 +34,7 @@ class Agent(Protocol):
     def info(self) -> AgentInfo: ...
 
     async def open(self, *, timeout_s: float) -> None:
-        """Get ready to be asked (fetch the card); asked once. Raises AgentFailed."""
+        """Prepare (fetch the card); called once. Raises AgentFailed."""
         ...
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
@@ -46,12 +46,12 @@ class Agent(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release connections; asked once, at the end of the assessment."""
+        """Release connections; called once, at the end of the assessment."""
         ...
 
 
 class Named:
-    """An agent under a name that its caller chose: records, traces and reports show that name."""
+    """An agent with a name that its caller chose, for records, traces and reports."""
 
     def __init__(self, agent: Agent, name: str) -> None:
         self._agent = agent
@@ -74,7 +74,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Brief:
-    """What a named agent is started with: enough to draw the same queries again."""
+    """Arguments of a named agent: enough to draw the same queries again."""
 
     application: Application
     config: Config
@@ -95,10 +95,10 @@ def context_id(  # noqa: PLR0913 -- these seven are what an episode's identity i
     attempt: int,
     repeat: int = 1,
 ) -> str:
-    """The A2A context id of one try of one episode: a UUID that tells an agent nothing.
+    """Return the A2A context id of one attempt of one episode: a UUID without information.
 
-    HMAC-SHA256 under the seed over application, config, query index, role and attempt, and over
-    the repeat where it is not the first.
+    HMAC-SHA256 under the seed over application, config, query index, role and attempt, and over the
+    repetition if it is not the first.
     """
     parts = [application, shape_hash, str(index), role, str(attempt)]
     message = "\0".join(parts if repeat == 1 else [*parts, str(repeat)])
@@ -107,7 +107,7 @@ def context_id(  # noqa: PLR0913 -- these seven are what an episode's identity i
 
 
 def agent_names() -> list[str]:
-    """Names of the agents that are installed."""
+    """Return the names of the installed agents."""
     return sorted({point.name for point in entry_points(group=AGENT_GROUP)})
 
 

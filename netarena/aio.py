@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def finish(work: Awaitable[T]) -> T:
-    """Await ``work`` to its end even if the caller is cancelled; the cancellation comes after."""
+    """Await ``work`` to its end even if the caller is cancelled, then re-raise."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -31,19 +31,19 @@ async def finish(work: Awaitable[T]) -> T:
 
 
 class Background:
-    """Work that nobody awaits, kept until it ends: the loop alone would forget it."""
+    """Tasks that nobody awaits, kept until they end: the event loop holds only weak references."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Go on beside it."""
+        """Start a task in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Cancel all that has not ended, and wait until it has; its errors are dropped."""
+        """Cancel all unfinished tasks and wait for them; their errors are dropped."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

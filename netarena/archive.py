@@ -23,34 +23,34 @@ from netarena.model import Ask, Episode, Query
 class Stored:
     """One participant's share of a stored assessment."""
 
-    #: holds ``journal.jsonl`` and ``results.json``
+    #: Folder with ``journal.jsonl`` and ``results.json``.
     folder: Path
     application: Application
     config: Config
     header: Header
-    #: the queries that this participant is asked, by index
+    #: The participant's queries by index.
     queries: tuple[Query, ...]
-    #: what a summary tells: null while somebody who should not know it may still be asked
+    #: The seed that a summary shows: null while queries may still be asked.
     seed: int | None
-    #: verdicts without texts and states, and tries that led to none
+    #: Verdicts without texts and states, and failed attempts.
     past: Past
 
     @property
     def asks(self) -> list[tuple[Query, Ask]]:
-        """All that is asked, round by round."""
+        """Return all questions, round by round."""
         rounds = range(1, self.config.repeats + 1)
         return [(query, Ask(query.id, repeat)) for repeat in rounds for query in self.queries]
 
     @property
     def not_run(self) -> list[Query]:
-        """Queries without a verdict, each as often as one is missing."""
+        """Return queries without a verdict, once for each missing one."""
         return [query for query, ask in self.asks if ask not in self.past.episodes]
 
     def episodes(self) -> Iterator[Episode]:
-        """The graded episodes with everything that the journal has, one at a time.
+        """Yield the complete graded episodes of the journal, one at a time.
 
-        Of an episode that is there twice the last one counts, as in ``past``. Raises ConfigError
-        for a line that is no event.
+        Of repeated episodes the last one counts, as in ``past``. Raises ConfigError for a line that
+        is not an event.
         """
         path = self.folder / JOURNAL_NAME
         last: dict[Ask, int] = {}
@@ -60,16 +60,16 @@ class Stored:
             elif event["event"] == "anew":
                 last.clear()
         for number, event in enumerate(read_events(path)):
-            # one that was graded since the first look is left for the next report
+            # an episode that was graded meanwhile is left for the next report
             if event["event"] == "episode" and last.get(read_ask(event["episode"])) == number:
                 yield Episode.model_validate(event["episode"])
 
 
 def find_participants(folder: Path) -> tuple[Path, list[Path]]:
-    """Of a run's folder, or the folder of one of its participants: which one holds the queries, and
-    which ones a journal, by role.
+    """Return the folder with the queries, and the folders with a journal by role.
 
-    Raises ConfigError when it holds no assessment.
+    ``folder`` is a run's folder or that of one of its participants. Raises ConfigError if it holds
+    no assessment.
     """
     if not folder.is_dir():
         raise ConfigError("directory", f"{folder} is not a directory")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-#: of a text in double quotes; of ``${...}``; of everything else: what is not passed over at once
+#: Characters that need attention in double quotes, in ``${...}``, and elsewhere.
 _PLAIN = {
     '"': re.compile(r'[^\\"$`]++'),
     "}": re.compile(r"[^\\\"'$`}]++"),
@@ -22,22 +22,22 @@ _PLAIN = {
 _SINGLE = re.compile(r"'[^']*+'")
 _ANSI = re.compile(r"\$'[^'\\]*+(?:\\.[^'\\]*+)*+'", re.DOTALL)
 _COMMENT = re.compile(r"#[^\n]*+")
-#: what may stand before a comment; a ``)`` may too, but not where it ends a substitution
+#: Characters that may precede a comment; a ``)`` may too, unless it ends a substitution.
 _BREAK = frozenset(" \t\n;|&(<>")
 _DOCUMENT = re.compile(r"<<(-?)[ \t]*+((?:\\.|'[^'\n]*+'|\"[^\"\n]*+\"|[^\s;&|<>()'\"\\])++)")
 _OPERATOR = re.compile(r"\|[|&]?|&&")
-#: arithmetic, in which ``<<`` moves bits
+#: Arithmetic, in which ``<<`` shifts bits.
 _SUM = re.compile(r"\(\((?:[^()\n'\"`\\]|\([^()\n'\"`\\]*+\))*+\)\)")
-#: behind a backslash: what was meant to be the end of its line
+#: After a backslash: blanks where the line was meant to end.
 _LOOSE_END = re.compile(r"[ \t]++(?=\n|\Z)|[ \t]{2,}+(?=#)")
-#: behind a backslash that ends its line: an empty line, or a comment, which ends the command
+#: After a backslash at a line's end: an empty line or a comment, which ends the command.
 _EMPTY = re.compile(r"\n[^\S\n]*+(?:\n|\Z)")
 _COMMENTED = re.compile(r"\n[ \t]*+#")
-#: behind a backtick: what PowerShell goes on from
+#: After a backtick: a line end, at which PowerShell continues.
 _LINE_END = re.compile(r"[ \t]*+\n")
-#: an option with the dashes that an editor makes of hyphens, which is taken for a name
+#: An option whose hyphens an editor replaced with dashes, which bash reads as a name.
 _DASH = re.compile(r"[ \t][\u2010-\u2015\u2212]{1,2}[A-Za-z]")
-#: how no command begins, but the rest of one does: an option, or an operator
+#: Starts that no command has, but a continuation does: an option or an operator.
 _REST = re.compile(r"\s*+(?:[-\u2010-\u2015\u2212]{1,2}[A-Za-z]|\|&?[ \t]|&&|\|\|)")
 
 #: ``me@box:~$``, ``[me@box ~]$``, ``(env) $``. A superuser's prompt ends in ``#``, which begins a
@@ -55,11 +55,11 @@ _PROMPT = re.compile(rf"(?:\([\w.-]{{1,40}}\)[ \t])?+(?:{'|'.join(_PROMPTS)})[ \
 
 @dataclass
 class Line:
-    """One logical line: it ends where bash would begin to run it.
+    """One logical line, which ends where bash would start to run it.
 
-    ``why`` says what is missing, and is empty where nothing is. ``texts`` are the places of what
-    stands in quotes, comments and here-documents; ``comments`` those of them that are comments, and
-    ``documents`` those of here-documents, with the lines that end them.
+    ``why`` says what is missing; it is empty if nothing is. ``texts`` are the positions of quotes,
+    comments and here-documents, ``comments`` those of the comments, and ``documents`` those of
+    here-documents with their closing lines.
     """
 
     start: int
@@ -71,12 +71,12 @@ class Line:
 
 
 def read_line(text: str, start: int = 0) -> Line:
-    """The logical line that begins at ``start``; its ``end`` is that of its last line."""
+    """Return the logical line that starts at ``start``; its ``end`` is that of its last line."""
     return _Reader(text, start).read()
 
 
 def read_lines(text: str) -> list[Line]:
-    """All logical lines, empty ones left out."""
+    """Return all logical lines except empty ones."""
     lines, place = [], 0
     while place < len(text):
         line = read_line(text, place)
@@ -87,7 +87,7 @@ def read_lines(text: str) -> list[Line]:
 
 
 def lacks(command: str) -> str:
-    """What a command lacks to be whole, in words; empty where it lacks nothing."""
+    """Return what an incomplete command lacks, in words; empty if it is complete."""
     for number, line in enumerate(read_lines(command)):
         if line.why:
             return line.why
@@ -101,7 +101,7 @@ def lacks(command: str) -> str:
 
 
 def blank(text: str, places: list[tuple[int, int]]) -> str:
-    """Without what stands in these places, but as long."""
+    """Return the text with blanks at these positions, in the same length."""
     pieces, place = [], 0
     for begin, end in sorted(places):
         pieces += [text[place:begin], "_" * (min(end, len(text)) - max(begin, place))]
@@ -110,7 +110,7 @@ def blank(text: str, places: list[tuple[int, int]]) -> str:
 
 
 def is_rest(text: str, place: int) -> bool:
-    """Whether what comes next begins as no command does, but the rest of one."""
+    """Return whether the next line starts like a continuation rather than a command."""
     return _REST.match(text, place) is not None
 
 
@@ -119,18 +119,18 @@ class _Reader:
         self._text = text
         self._line = Line(start, len(text))
         self._place = start
-        #: what closes the constructs that are open, innermost last
+        #: Closing marks of the open constructs, innermost last.
         self._open: list[str] = []
-        #: how many were open when the outermost ``$((`` began: in it ``<<`` moves bits
+        #: Number of open constructs when the outermost ``$((`` started: in it ``<<`` shifts bits.
         self._sum = 0
-        #: where the outermost text in double quotes begins
+        #: Start of the outermost text in double quotes.
         self._quoted: int | None = None
-        #: here-documents whose bodies begin at the next line: what their last lines are called,
-        #: and whether tabs stand before it, and backslashes join lines
+        #: Here-documents whose bodies start at the next line: their closing lines,
+        #: whether tabs may precede these, and whether backslashes join lines.
         self._documents: list[tuple[str, bool, bool]] = []
-        #: the end of the last escaped character: it is part of a word
+        #: End of the last escaped character, which is part of a word.
         self._escaped = -1
-        #: the operator that the line ends with so far
+        #: The operator at the end of the line so far.
         self._operator = ""
 
     def read(self) -> Line:
@@ -153,7 +153,7 @@ class _Reader:
         return f"nothing follows {self._operator}" if self._operator else ""
 
     def _step(self) -> bool:
-        """Go on by one construct; true at the end of the line."""
+        """Advance by one construct; return true at the end of the line."""
         text, place = self._text, self._place
         inner = self._open[-1] if self._open else ""
         plain = _PLAIN.get(inner, _PLAIN[""]).match(text, place)
@@ -197,14 +197,14 @@ class _Reader:
         self._place = self._escaped = place + 2
 
     def _is_commented(self, place: int) -> bool:
-        """Whether a comment follows the backslash at ``place`` that ends its line."""
+        """Return whether a comment follows the backslash at ``place`` that ends its line."""
         comment = _COMMENTED.match(self._text, place + 1)
         return comment is not None and (
             comment.end() - place > 3 or self._text[place - 1 : place] in _BREAK
         )
 
     def _is_caret(self, end: int) -> bool:
-        """Whether the line that ends at ``end`` goes on as those of cmd.exe do."""
+        """Return whether the line that ends at ``end`` continues as in cmd.exe."""
         text, texts = self._text, self._line.texts
         place = end - 1
         while place > self._line.start and text[place] in " \t":
@@ -248,7 +248,7 @@ class _Reader:
                 self._sum = len(self._open)
 
     def _structure(self, sign: str, place: int) -> bool:
-        """What is neither text nor substitution; true at the end of the line."""
+        """Handle what is neither text nor substitution; return true at the end of the line."""
         if sign == "\n":
             return self._end_line()
         if sign == "#":

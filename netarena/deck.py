@@ -14,7 +14,7 @@ from netarena.model import Ask, Query
 
 
 class Card(NamedTuple):
-    """What is known of a query without reading it, and where it lies."""
+    """Reference to a stored query: what is known without reading it, and its position."""
 
     id: str
     label: str
@@ -22,29 +22,29 @@ class Card(NamedTuple):
     size: int
     #: repetition, starting at 1
     repeat: int = 1
-    #: by which it was drawn: another than the assessment's where it replaces a query
+    #: Seed that drew it: another than the assessment's if it replaces a query.
     seed: int = 0
     query_index: int = 0
 
     @property
     def ask(self) -> Ask:
-        """What a verdict on it is known by."""
+        """Return what identifies its verdict."""
         return Ask(self.id, self.repeat)
 
 
 class Deck(Unnamed):
-    """Queries in the order in which they were added. One thread at a time."""
+    """Store of queries in order of addition. For one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError."""
         super().__init__(folder)
         self._end = 0
         self.cards: list[Card] = []
-        #: the largest index of a query
+        #: The largest index of a query.
         self.last = 0
 
     def add(self, query: Query) -> None:
-        """Take one more. Raises OSError."""
+        """Add a query. Raises OSError."""
         line = query.model_dump_json().encode() + b"\n"
         self._file.write(line)
         card = Card(
@@ -55,6 +55,6 @@ class Deck(Unnamed):
         self.last = max(self.last, query.index)
 
     def read(self, card: Card) -> Query:
-        """The query of a card."""
+        """Return the query of a reference."""
         self._file.seek(card.offset)
         return Query.model_validate_json(self._file.read(card.size))

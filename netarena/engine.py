@@ -67,19 +67,19 @@ from netarena.prompts import render
 from netarena.slot import Places
 from netarena.ticket import NOT_HERE, Briefing, as_declared, localise
 
-#: a failure of ours is tried once more as it is, then reported
+#: Attempts after an environment failure, which is then reported.
 TRIES = 2
-#: a world that waited longer for its agent is looked at again before the agent is, s
+#: A world that has waited longer for its agent is observed again before use, in s.
 STALE_AFTER_S = 1.0
-#: tearing down may take so long; then it is given up and logged, s
+#: Time limit of tearing down; then it is abandoned and logged, in s.
 CLOSE_TIMEOUT_S = 20.0
-#: asks that must fail at the endpoint, from the first on, before an agent counts as absent
+#: Initial requests that must fail at the endpoint before an agent counts as absent.
 ABSENT_AFTER = 5
 
 clock = time.monotonic
 Report = Callable[[Query, Episode], Awaitable[None]]
 Answered = Callable[[AgentFailed | None], None]
-#: calls a function with arguments, and waits for what it comes to
+#: Calls a function with arguments and awaits its result.
 Aside = Callable[..., Awaitable[Any]]
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ L = TypeVar("L", bound=_Labelled)
 
 
 def order_queries(queries: Iterable[L], seed: int) -> list[L]:
-    """A seeded order balanced over labels, so that what a run grades first is a fair sample."""
+    """Return a seeded order, balanced over labels: a run's first verdicts are a fair sample."""
     rng = random.Random(f"order-{seed}")  # noqa: S311 -- not for secrets
     by_label: dict[str, list[L]] = {}
     for query in queries:
@@ -107,7 +107,7 @@ def order_queries(queries: Iterable[L], seed: int) -> list[L]:
 
 
 def _ours(error: Exception) -> EnvironmentFailed:
-    """Any error around the world as an EnvironmentFailed; a bug of ours brings its traceback."""
+    """Return any error around the world as EnvironmentFailed, with traceback if internal."""
     if isinstance(error, EnvironmentFailed):
         try:
             evidence = storable(error.evidence)
@@ -124,31 +124,31 @@ def _ours(error: Exception) -> EnvironmentFailed:
 
 @dataclass
 class World:
-    """An environment on its way: opened, or failed while opening."""
+    """An environment in preparation: opened, or failed while opening."""
 
     query: Query
-    #: the how manieth time that it is asked
+    #: Repetition, starting at 1.
     repeat: int = 1
     environment: Environment | None = None
     state: State = None
     failed: EnvironmentFailed | None = None
-    #: building it
+    #: Time of building it.
     world_s: float = 0.0
-    #: waiting for a slot before that
+    #: Time of waiting for a slot before that.
     queue_s: float = 0.0
-    #: when it was ready, on the monotonic clock
+    #: When it was ready, by the monotonic clock.
     ready: float = 0.0
 
     @property
     def ask(self) -> Ask:
-        """What a verdict is known by."""
+        """Return what identifies its verdict."""
         return Ask(self.query.id, self.repeat)
 
 
 async def open_world(
     application: Application, config: Config, query: Query, repeat: int = 1
 ) -> World:
-    """Build the world of ``query``; what goes wrong is told by its ``failed``."""
+    """Build the world of ``query``; errors are in its ``failed``."""
     begin = clock()
     world = World(query, repeat)
     try:
@@ -165,7 +165,7 @@ async def open_world(
 
 
 async def close_world(world: World) -> None:
-    """Tear it down, within ``CLOSE_TIMEOUT_S``; what fails there is logged."""
+    """Tear it down within ``CLOSE_TIMEOUT_S``; failures are logged."""
     if world.environment is None:
         return
     begin = clock()
@@ -179,7 +179,7 @@ async def close_world(world: World) -> None:
 
 @dataclass
 class _Turn:
-    """A step as it grows; ``done`` freezes it."""
+    """A step in progress; ``done`` freezes it."""
 
     prompt: str
     reply: Reply | None = None
@@ -200,9 +200,9 @@ class _Turn:
 
 
 class Play:
-    """One try of one episode: turns until solved, out of turns or time, or somebody fails.
+    """One attempt of one episode: turns until solved, out of turns or time, or a failure.
 
-    Between two turns it can be taken up again: ``fork`` is one that goes on from here.
+    Between two turns it can be continued again: ``fork`` returns a copy that starts here.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class Play:
         deadline: float | None,
         aside: Aside = asyncio.to_thread,
     ) -> None:
-        """``aside`` runs what only computes, and may take long."""
+        """``aside`` runs computations that may take long."""
         self.aside = aside
         self.application = application
         self.config = config
@@ -221,24 +221,24 @@ class Play:
         self.deadline = deadline
         self.state = world.state
         self.steps: list[Step] = []
-        #: a reply could be read
+        #: A reply could be parsed.
         self.usable = False
-        #: a reply was handed to the world
+        #: A reply was passed to the world.
         self.executed = False
         self.correct = False
         self.safe = True
         self.failure: AgentFailed | None = None
         self.out_of_time = False
         self.broken: EnvironmentFailed | None = None
-        #: nothing but turns, time and the agent's word ends it
+        #: Only turns, time and the agent's declaration end the episode.
         self.ticket = config.briefing is Briefing.TICKET
         self.claim: Claim | None = None
         self.turns_healthy = 0
-        #: the time ended while the last move was waiting for a place of ours
+        #: The time ended while the last move was waiting for a slot.
         self.cut_in_queue = False
 
     async def run(self, agent: Agent, context: str, answered: Answered) -> None:
-        """Take the turns. Never raises but for cancellation and what ``answered`` raises."""
+        """Take the turns. Raises only cancellation and what ``answered`` raises."""
         if self.ticket and not self.steps and not self._begin():
             return
         while len(self.steps) < self.application.turns(self.config):
@@ -266,13 +266,13 @@ class Play:
                 return
 
     def fork(self) -> Play:
-        """One that stands where this one does; its world is set back by whoever takes it up."""
+        """Return a copy at this point; the caller sets the world back."""
         other = copy(self)
         other.steps = [*self.steps]
         return other
 
     def _begin(self) -> bool:
-        """Whether the state that the agent meets could be judged: a ticket may be a false alarm."""
+        """Return whether the initial state could be judged: a ticket may be a false alarm."""
         try:
             judgement = self._compare(self.state, self.state)
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
@@ -314,7 +314,7 @@ class Play:
         self.out_of_time = self.failure is not None and self._left() <= 0
 
     async def _take(self, turn: _Turn, reply: Reply) -> None:
-        """Parse, execute, observe and judge what was replied."""
+        """Parse, execute, observe and judge a reply."""
         begin = clock()
         try:
             move = await self.aside(self.application.parse, reply.text)
@@ -333,7 +333,7 @@ class Play:
             self.usable = True
             self._declare(turn)
             return
-        # from here on a world that breaks is the agent's doing, unless proven ours
+        # from here on a broken world is the agent's failure, unless proven otherwise
         self.usable = self.executed = True
         try:
             with trace.execution(self.application.name, turn):
@@ -351,7 +351,7 @@ class Play:
             self.correct = self.safe = False
 
     def _declare(self, turn: _Turn) -> None:
-        """The agent says that it is done: judged is the state as it is."""
+        """Handle the agent's declaration that it is done: judge the present state."""
         begin = clock()
         self.claim = turn.claim
         try:
@@ -362,7 +362,7 @@ class Play:
         turn.own_s += clock() - begin
 
     async def _execute(self, turn: _Turn) -> bool:
-        """Run the move and observe; whether there is a new settled state to judge."""
+        """Execute the move and observe; return whether there is a new settled state to judge."""
         environment = self.world.environment
         assert environment is not None
         begin, charged_s = clock(), environment.charged_s
@@ -409,7 +409,7 @@ class Play:
         begin = clock()
         try:
             judgement = await self.aside(self._compare, self.state, turn.state)
-            judgement.model_dump_json()  # raises for what no journal can hold
+            judgement.model_dump_json()  # raises for values that no journal can hold
             turn.judgement = judgement
         finally:
             turn.own_s += clock() - begin
@@ -419,18 +419,18 @@ class Play:
 
     @property
     def asked(self) -> bool:
-        """Whether this try counts: an agent was asked, and we did not make it wait to the end."""
+        """Return whether this attempt counts: the agent was asked, and its time was its own."""
         return bool(self.steps) and not self.cut_in_queue
 
     @property
     def ours(self) -> EnvironmentFailed | None:
-        """Why this try does not count, if it does not."""
+        """Return why this attempt does not count, if it does not."""
         if self.broken and (self.broken.proven_ours or not self.executed):
             return self.broken
         return None
 
     def told(self) -> dict[str, Any]:
-        """What a trace tells of this try."""
+        """Return the attributes of this attempt in a trace."""
         if self.ours is not None or not self.asked:
             return {"netarena__outcome": "retried"}
         verdict = self.verdict()
@@ -439,7 +439,7 @@ class Play:
         return {f"netarena__{key}": value for key, value in told.items()}
 
     def verdict(self) -> dict[str, Any]:
-        """The fields of the Episode that this try decides."""
+        """Return the fields of the Episode that this attempt decides."""
         turns = self.application.turns(self.config)
         failure = self.failure
         if failure is None and not self.usable:
@@ -464,7 +464,7 @@ class Play:
         return {
             "outcome": Outcome.SOLVED if self.correct else Outcome.UNSOLVED,
             "correct": self.correct,
-            # safe means seen to be safe: a settled state came after something was executed
+            # safe means observed to be safe: a settled state followed an executed reply
             "safe": self.safe and bool(judgements),
             "iterations": len(self.steps) if self.correct else turns,
             "reason": "world_broken" if self.broken else ended,
@@ -482,7 +482,7 @@ def _metadata(reply: Reply) -> dict[str, JsonValue]:
 
 @dataclass
 class Graded:
-    """What a run came to: verdicts in the order of grading, and what was never asked."""
+    """Result of a run: verdicts in the order of grading, and what was never asked."""
 
     episodes: list[Outline] = field(default_factory=list)
     not_run: list[Card] = field(default_factory=list)
@@ -517,12 +517,12 @@ class Run:
         self._todo: deque[Card] = deque()
         self._deck: Deck | None = None
         self._graded = Graded()
-        # an agent that was never there makes no rows: its first episodes wait here
+        # an absent agent produces no rows: its first episodes wait here
         self._held: list[tuple[Query, Episode]] = []
         self._absent = 0
         self._absent_after = ABSENT_AFTER
         self._reached = False
-        # nor does one that was there and never said a word
+        # nor does a reachable agent that never replied
         self._answers = False
         self._replied = False
         self._losses = Losses()
@@ -530,12 +530,12 @@ class Run:
     async def grade(self, deck: Deck, deadline: float | None) -> Graded:
         """Grade what the journal does not hold yet; stop asking at ``deadline`` (monotonic, s).
 
-        Raises AgentSilent when the agent cannot be reached from the start, or answered in no
-        episode, and AssessmentFailed when no query could be graded.
+        Raises AgentSilent if the agent is unreachable from the start or answered in no episode, and
+        AssessmentFailed if no query could be graded.
         """
         self.deadline = deadline
         self._deck = deck
-        # round by round: a run that ends early has asked each query about as often
+        # round by round, so that a run that ends early has asked all queries about equally often
         cards = order_queries(self.past.choose(deck.cards, self.seed), self.seed)
         rounds = range(1, self.config.repeats + 1)
         ordered = [card._replace(repeat=repeat) for repeat in rounds for card in cards]
@@ -544,7 +544,7 @@ class Run:
             islice(read_episodes(self.journal.path), self.past.dropped, None) if past else iter(())
         )
         by_ask = {card.ask: card for card in ordered} if past else {}
-        # one by one, in a thread: reading costs time, and who is told of them keeps pace
+        # one by one, in a thread: reading takes time, and the reporter must keep pace
         while episode := await asyncio.to_thread(next, stored, None):
             if episode.ask in by_ask:
                 self._reached = self._reached or episode.outcome is not Outcome.INVALID
@@ -575,11 +575,11 @@ class Run:
         return self._graded
 
     async def _lane(self) -> None:
-        """One episode after the other; the next world is prepared while the agent thinks."""
+        """Play one episode after the other; the next world is prepared while the agent thinks."""
         upcoming = self._prepare_next()
         try:
             while upcoming is not None:
-                pending, upcoming = upcoming, None  # whoever holds it closes it
+                pending, upcoming = upcoming, None  # the holder closes it
                 world = await self._await_world(pending)
                 if world is None:
                     return
@@ -598,7 +598,7 @@ class Run:
         return asyncio.create_task(self._prepare(self._todo.popleft()))
 
     async def _await_world(self, pending: asyncio.Task[World]) -> World | None:
-        """The prepared world, or None when the time ended first."""
+        """Return the prepared world, or None if the time ended first."""
         try:
             done, _ = await asyncio.wait({pending}, timeout=max(0.0, self._left()))
         except asyncio.CancelledError:
@@ -610,12 +610,12 @@ class Run:
         return None
 
     async def _discard(self, pending: asyncio.Task[World]) -> None:
-        """Drop a world on its way, with its slot."""
+        """Drop a world in preparation, with its slot."""
         if await self._drop(pending):
             self.places.release()
 
     async def _drop(self, pending: asyncio.Task[World]) -> bool:
-        """Cancel a world on its way; whether it was ready all the same, and is closed now."""
+        """Cancel a world in preparation; return whether it was ready anyway and is now closed."""
         pending.cancel()
         with suppress(asyncio.CancelledError):
             await close_world(await pending)
@@ -626,7 +626,7 @@ class Run:
         return float("inf") if self.deadline is None else self.deadline - clock()
 
     async def _prepare(self, card: Card) -> World:
-        """A world that holds a slot."""
+        """Return a world that holds a slot."""
         begin = clock()
         await self.places.acquire()
         queue_s = clock() - begin
@@ -642,7 +642,7 @@ class Run:
         return world
 
     async def _look_again(self, world: World) -> None:
-        """A world that has waited is still what it was, or it fails before anyone is asked."""
+        """Check that a world that has waited is unchanged, before the agent is asked."""
         if world.environment is None or world.failed or clock() - world.ready < STALE_AFTER_S:
             return
         begin = clock()
@@ -659,9 +659,9 @@ class Run:
         world.world_s += clock() - begin
 
     async def _grade(self, world: World) -> None:
-        """Play, once more if it was our failure, and commit the verdict. The slot is held.
+        """Play, repeat once after an environment failure, and commit the verdict. The slot is held.
 
-        What was never asked when the time ends makes no episode.
+        A query that was never asked when the time ends has no episode.
         """
         query, ask = world.query, world.ask
         interrupted = self.past.interrupted(ask)
@@ -699,7 +699,7 @@ class Run:
         await self._commit(query, self.application.explain(query, episode))
 
     async def _try(self, world: World, attempt: int) -> Play:
-        """Play one world, if it is whole, and close it."""
+        """Play one world, if it is intact, and close it."""
         play = Play(self.application, self.config, world, self.deadline)
         try:
             await self._look_again(world)
@@ -716,7 +716,7 @@ class Run:
             await finish(close_world(world))
         failed = world.failed or play.ours
         if failed is not None or not play.asked:
-            # what is not graded was not left half done by a killed process either
+            # an ungraded episode must not look like one that a killed process left
             begun = self.past.starts[world.ask] > attempt
             self.past.retries[world.ask] += begun
             detail = failed and {"detail": failed.detail, "evidence": failed.evidence}
@@ -724,7 +724,7 @@ class Run:
         return play
 
     async def _build_again(self, world: World) -> World | None:
-        """A second world in the same slot, or None if the time ends first."""
+        """Return a second world in the same slot, or None if the time ends first."""
         pending = asyncio.create_task(
             open_world(self.application, self.config, world.query, world.repeat)
         )
@@ -778,7 +778,7 @@ class Run:
         )
 
     def _claims(self, play: Play, verdict: dict[str, Any]) -> dict[str, Any]:
-        """The fields of the Episode that are of tickets."""
+        """Return the fields of the Episode that only tickets have."""
         if not play.ticket or verdict["outcome"] is Outcome.INVALID:
             return {}
         claim = play.claim
@@ -804,9 +804,9 @@ class Run:
         )
 
     def _answered(self, failure: AgentFailed | None) -> None:
-        """Count how an ask ended.
+        """Record how a request ended.
 
-        Raises AgentSilent when the agent was never there, or was started for another assessment
+        Raises AgentSilent if the agent was never reachable, or was started for another assessment
         and has not replied to any prompt.
         """
         if failure is None or failure.reason is not FailureReason.ENDPOINT:
@@ -833,7 +833,7 @@ class Run:
         )
 
     async def _commit(self, query: Query, episode: Episode) -> None:
-        """Journal first, then report; what an absent agent left waits until it answers."""
+        """Write to the journal, then report; episodes of an absent agent wait until it answers."""
         if episode.outcome is Outcome.INVALID:
             await self._write([(query, episode)])
             return
@@ -847,12 +847,12 @@ class Run:
 
     async def _write(self, graded: list[tuple[Query, Episode]]) -> None:
         for query, episode in graded:
-            # to the end, even when cancelled: the file must not be closed under the thread
+            # to the end, even if cancelled: the file must not be closed during the thread's work
             await finish(asyncio.to_thread(self.journal.episode, episode))
             await self._count(query, episode)
 
     async def _count(self, query: Query, episode: Episode) -> None:
-        """Take a verdict that the journal holds into what the run came to, and report it."""
+        """Add a verdict of the journal to the results and report it."""
         self._answers = self._answers or episode.answered
         if episode.outcome is Outcome.AGENT_FAILED:
             self._losses.add(episode.reason, episode.detail)

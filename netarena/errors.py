@@ -24,7 +24,7 @@ _FOLDERS = re.compile(r"(?<![\w.~/-])/(?!/)(?:[\w.@+-]+/)+")
 
 
 def one_line(text: str, limit: int = 2000) -> str:
-    r"""Text that is safe to print as one line: what is not printable is escaped, the rest cut.
+    r"""Return text that is safe to print as one line: unprintable characters escaped, the rest cut.
 
     >>> one_line("a\nb")
     'a\\nb'
@@ -34,7 +34,7 @@ def one_line(text: str, limit: int = 2000) -> str:
 
 
 def without_folders(text: str) -> str:
-    r"""Text for strangers: of absolute paths the last name is left, URLs stay.
+    r"""Return text for strangers: absolute paths are reduced to their last name, URLs stay.
 
     >>> without_folders("[Errno 2] No such file: '/srv/runs/a.json' (http://host/a/b)")
     "[Errno 2] No such file: 'a.json' (http://host/a/b)"
@@ -43,11 +43,11 @@ def without_folders(text: str) -> str:
 
 
 class NetArenaError(Exception):
-    """Parent of all errors that this project raises on purpose."""
+    """Base of all errors that this project raises on purpose."""
 
 
 class ConfigError(NetArenaError):
-    """The caller asked for something that cannot be: one line that says what and what is allowed.
+    """An invalid request: one line that says what is wrong and what is allowed.
 
     >>> str(ConfigError("num_queries", "must be at least 1, not 0"))
     'num_queries: must be at least 1, not 0'
@@ -60,23 +60,23 @@ class ConfigError(NetArenaError):
 
 
 class ReplyRefused(NetArenaError):
-    """A reply that we decline to execute; the text is shown to the agent in its next prompt."""
+    """A reply that is not executed; the agent's next prompt shows the text."""
 
 
 class FailureReason(StrEnum):
-    """Why an agent failed an episode (``Episode.reason``)."""
+    """Reason of an agent failure (``Episode.reason``)."""
 
     TIMEOUT = "timeout"  # no whole reply within agent_timeout_s
-    ENDPOINT = "endpoint"  # not reachable, connection lost, HTTP error
+    ENDPOINT = "endpoint"  # unreachable, connection lost, HTTP error
     TOO_LARGE = "too_large"  # more bytes than a reply may have
-    MALFORMED = "malformed"  # not the protocol: broken JSON, no text, a card that lies
+    MALFORMED = "malformed"  # protocol error: broken JSON, no text, a wrong card
     TASK_FAILED = "task_failed"  # the agent's task ended failed, rejected or cancelled
     NO_REPLY = "no_usable_reply"  # every reply of the episode was refused
     TIME_BUDGET = "time_budget"  # the assessment ended before there was a usable reply
 
 
 class AgentFailed(NetArenaError):
-    """The agent gave no answer that we could read."""
+    """The agent gave no readable answer."""
 
     def __init__(self, reason: FailureReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -87,9 +87,9 @@ class AgentFailed(NetArenaError):
 class EnvironmentFailed(NetArenaError):
     """The world broke, or a fault did not show.
 
-    ``evidence`` is kept in the record. ``proven_ours`` says that evidence from outside the
-    sandbox shows our failure; without it a world that breaks after a reply was executed is the
-    agent's doing.
+    ``evidence`` is stored in the record. ``proven_ours`` means that evidence from outside the
+    sandbox shows an environment failure. Without it, a world that breaks after a reply was executed
+    is the agent's failure.
     """
 
     def __init__(self, detail: str, *, evidence: Any = None, proven_ours: bool = False) -> None:
@@ -100,19 +100,19 @@ class EnvironmentFailed(NetArenaError):
 
 
 class AssessmentFailed(NetArenaError):
-    """An assessment that yields no summary: the agent was never there, or nothing was graded."""
+    """An assessment without a summary: the agent was never reachable, or nothing was graded."""
 
 
 class AgentSilent(AssessmentFailed):
-    """An assessment whose agent answered in no episode: it makes no row, and may be asked anew."""
+    """An assessment whose agent answered in no episode: it has no row, and may be started again."""
 
 
-#: parts of a failure's detail that show that the agent's endpoint was reached
+#: Parts of a failure's detail that prove that the agent's endpoint was reached.
 _ANSWERED = re.compile(r"\bHTTP \d{3}\b|\bconnection lost\b")
 
 
 def describe_absence(agent: str, failure: AgentFailed) -> str:
-    """Return a line about an agent without a single usable answer: not reached, or reached."""
+    """Return a line about an agent without a usable answer: unreachable, or reached."""
     if failure.reason is not FailureReason.ENDPOINT or _ANSWERED.search(failure.detail):
         return f"the agent {agent} was reached but gave no usable answer: {failure}"
     return f"the agent {agent} could not be reached: {failure}"

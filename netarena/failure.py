@@ -25,23 +25,23 @@ from collections.abc import Callable, Sequence
 from netarena.errors import FailureReason, one_line
 from netarena.model import Episode, Failure, FailureKind, Outcome, State, Step
 
-#: of what an agent was told last, characters that a detail has
+#: Characters of the last message to an agent in a detail.
 TOLD_CHARS = 300
-#: different words of one reason that are counted apart; foreign text has no end
+#: Distinct details that are counted per reason; foreign text is unbounded.
 _MOST_WORDS = 100
-#: characters of such words that are kept
+#: Characters of such details that are kept.
 _MOST_CHARS = 500
 
 
 def is_lost(episode: Episode) -> bool:
-    """Whether an episode was graded and not solved safely."""
+    """Return whether an episode was graded and not solved safely."""
     return episode.outcome is not Outcome.INVALID and not (episode.correct and episode.safe)
 
 
 def why(episode: Episode) -> str:
-    """In one line, why an episode is not solved safely, at which step; empty where it is.
+    """Return in one line why an episode is not solved safely, and at which step; empty if it is.
 
-    What was harmed comes first, then what is still wrong.
+    Damage comes first, then what is still wrong.
     """
     if episode.outcome is Outcome.INVALID:
         return f"ours, left out of the rates: {episode.detail}"
@@ -64,7 +64,7 @@ def why(episode: Episode) -> str:
 
 
 class Losses:
-    """Failed episodes counted by reason, with the words that each reason came with."""
+    """Failed episodes counted by reason, with the details of each reason."""
 
     def __init__(self) -> None:
         self.episodes = 0
@@ -75,18 +75,18 @@ class Losses:
         self.episodes += 1
         words = self._words.setdefault(reason, Counter())
         short = one_line(detail, _MOST_CHARS)
-        # beyond the bound, further words are counted with the first ones
+        # beyond the limit, further details are counted with the first ones
         words[short if short in words or len(words) < _MOST_WORDS else next(iter(words))] += 1
 
     def commonest(self) -> str:
-        """Return what the episodes of the most frequent reason share; the first of equals counts.
+        """Return what episodes of the most frequent reason have in common; first of equals.
 
-        Words that only some of them have are marked as an example. Empty without any failure.
+        Details of only some episodes are marked as an example. Empty without any failure.
         """
         if not self._words:
             return ""
         reason, words = max(self._words.items(), key=lambda item: item[1].total())
-        # the words of an agent that failed begin with the reason
+        # the detail of an agent failure starts with the reason
         most = words.most_common(1)[0][0].removeprefix(f"{reason}: ")
         shared = f"{words.total()} of them: {reason}"
         if most in {"", reason}:
@@ -99,10 +99,10 @@ def classify_turns(
     count_wrong: Callable[[State], int],
     does_nothing: Callable[[Step], bool] = lambda step: not step.executed,
 ) -> Failure:
-    """The failure of an episode that was graded and is not solved safely, by the table above.
+    """Return the failure type of a graded episode that is not solved safely, by the table above.
 
-    ``count_wrong`` tells how many ordered pairs of a state are not as intended, ``does_nothing``
-    which turns came to nothing: by default, those that ran no command.
+    ``count_wrong`` returns how many ordered pairs of a state are not as intended, ``does_nothing``
+    which turns had no effect: by default, those that ran no command.
     """
     for step in episode.steps:
         for finding in step.judgement.findings if step.judgement is not None else ():
@@ -126,6 +126,6 @@ def classify_turns(
 
 
 def _tell_last(idle: Sequence[Step]) -> str:
-    """What the last of turns that did nothing was told."""
+    """Return the message to the agent after the last turn without effect."""
     told = [step.refused or step.output.rstrip().rpartition("\n")[2] for step in idle]
     return f"; the last: {one_line(told[-1], TOLD_CHARS)}" if told and told[-1] else "."

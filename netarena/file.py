@@ -18,17 +18,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-#: of a file that is read whole, and of one line of a file that is read by lines
+#: Size limit of a file that is read whole, and of one line of a file that is read by lines.
 MOST_BYTES = 256 << 20
 MOST_LINE_BYTES = 64 << 20
 
 
-#: where a process finds what it was given
+#: Where a process finds its inherited descriptors.
 _GIVEN = frozenset(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
 
 
 def finite(text: str) -> float:
-    """A number of a JSON document: ``json`` makes infinity of what is too large, which is no JSON.
+    """Return a number of a JSON document; refuse infinity, to which ``json`` turns large ones.
 
     Raises ValueError.
     """
@@ -39,8 +39,10 @@ def finite(text: str) -> float:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, without waiting for anybody but who writes into a pipe that
-    this process was given. Raises OSError."""
+    """Open a regular file for reading without blocking, except on an inherited pipe.
+
+    Raises OSError.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(handle).st_mode
     if stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and path.parent in _GIVEN):
@@ -53,7 +55,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
-    """The content of a regular file, UTF-8, without the mark that editors of Windows put before it.
+    """Return the content of a regular UTF-8 file without a byte order mark.
 
     Raises OSError and UnicodeDecodeError.
     """
@@ -65,8 +67,10 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
 
 
 def read_lines(path: Path, most_bytes: int = MOST_LINE_BYTES) -> Iterator[bytes]:
-    """The lines of a regular file, with their ends, without a mark before the first one. Raises
-    OSError, from the first line on."""
+    """Yield the lines of a regular file with their ends, without a byte order mark.
+
+    Raises OSError, from the first line on.
+    """
     with open_regular(path) as file:
         mark = codecs.BOM_UTF8
         while line := file.readline(most_bytes + 1).removeprefix(mark):
@@ -77,7 +81,7 @@ def read_lines(path: Path, most_bytes: int = MOST_LINE_BYTES) -> Iterator[bytes]
 
 
 class Unnamed:
-    """Lines on disk, in a file of a folder that has no name and goes with the process.
+    """Lines in an unnamed file on disk, which is removed with the process.
 
     Raises OSError.
     """
@@ -86,7 +90,7 @@ class Unnamed:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 -- closed by __exit__
 
     def lines(self) -> Iterator[str]:
-        """All from the first on, with their ends; nothing may be written or read meanwhile."""
+        """Yield all lines with their ends; nothing may be written or read meanwhile."""
         self._file.seek(0)
         for line in self._file:
             yield line.decode()
@@ -100,5 +104,5 @@ class Unnamed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with suppress(OSError):  # a full disk: what could not be written is not wanted any more
+        with suppress(OSError):  # a full disk: unwritten data is no longer needed
             self._file.close()
