@@ -70,18 +70,17 @@ _METHOD = {
     PromptStyle.ZEROSHOT_BASE: "",
     PromptStyle.FEWSHOT_BASE: "",
     PromptStyle.ZEROSHOT_COT: (
-        "Think step by step before you answer: write your reasoning first, then the reply in the "
+        "Think step by step before you answer. Write your reasoning first, then the reply in the "
         "form given above."
     ),
     PromptStyle.FEWSHOT_COT: (
-        "Think step by step as the examples do: write your reasoning first, then the reply in the "
+        "Think step by step as the examples do. Write your reasoning first, then the reply in the "
         "form given above."
     ),
     PromptStyle.REACT: (
         "Answer in two parts. Start with a line 'Thought:' that says what you know, what is still "
-        "unknown and what you do next; then a line 'Action:' followed by the reply in the form "
-        "given above. What your action leads to is shown to you as the observation of the next "
-        "turn, where there is one."
+        "unknown and what you do next. Then write a line 'Action:', followed by the reply in the "
+        "form given above. The next turn, if there is one, shows the result of your action."
     ),
 }
 

@@ -37,7 +37,7 @@ MAX_SYMPTOMS = 3
 #: what is noted of an episode that is right, and in which something is left of a fault
 LEFTOVER = "leftover"
 #: the reason for refusing a declaration where nothing is to be declared
-NOT_HERE = "There is nothing to declare: the task is over by itself as soon as all is right."
+NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all is as intended."
 
 
 class Sights(ABC, Generic[S]):

@@ -47,7 +47,8 @@ from netarena_k8s.world.plan import Use
 
 #: judging a step asks for those of the states around it again and again
 _POLICIES: Kept[tuple[Policy, ...]] = Kept(64)
-_STOPPED = "is in use, worked and does not since this step."
+_BROKE = "must work, worked before this step and is blocked now"
+_LOOSED = "must be blocked, was blocked before this step and works now"
 #: what a judgement notes of a step that took away more than is tested
 NARROWED = "narrowed"
 #: pairs and openings that a judgement names, of each sort; it counts them all
@@ -175,9 +176,9 @@ def judge(
     wrong = mismatches(world, after)
     midway = _midway(world, initial, before, after)
     ended = [
-        *_named("pair_broken", change.broke, "worked as intended and does not since this step"),
-        *_named("pair_opened", change.loosed, "was closed as intended and works since this step"),
-        *_bounded("use_broken", {str(use): f"{use} {_STOPPED}" for use in stopped}),
+        *_named("pair_broken", change.broke, _BROKE),
+        *_named("pair_opened", change.loosed, _LOOSED),
+        *_bounded("use_broken", {str(use): f"{use} {_BROKE}." for use in stopped}),
         *_exposed(exposed),
         *(Finding(rule="object_touched", element="cluster", detail=line) for line in touched),
     ]
@@ -271,15 +272,15 @@ def _midway(world: World, initial: State, before: State, after: State) -> Sequen
     for number, (write, beyond) in enumerate(zip(writes, openings, strict=True)):
         change = _compare(world, *reached[number : number + 2])
         for rule, pairs, told in (
-            ("pair_broken", change.broke, "worked as intended and did not after"),
-            ("pair_opened", change.loosed, "was closed as intended and worked after"),
+            ("pair_broken", change.broke, "must work, worked before and was blocked after"),
+            ("pair_opened", change.loosed, "must be blocked, was blocked before and worked after"),
         ):
             for pair in pairs:
                 element = _arrow(pair)
                 found[rule].setdefault(element, f"{element} {told} {write.what}, in this step.")
         for use in unused[number + 1]:
             if use not in unused[number]:
-                told = f"{use} worked and did not after {write.what}, in this step."
+                told = f"{use} must work, worked before and was blocked after {write.what}."
                 found["use_broken"].setdefault(str(use), told)
         for one in change.beside(beyond):
             told = f"{_arrow(one)}: {write.what}, in this step, opens {one.ports}."
@@ -400,7 +401,7 @@ def _explain(
     wrong: Sequence[tuple[Pair, bool]], unused: Sequence[Use], needless: Sequence[str]
 ) -> str:
     if not wrong and not unused and needless:
-        return f"Nothing was wrong, and the policy {needless[0]} is changed."
+        return f"Nothing was wrong, but the policy {needless[0]} is changed."
     if not wrong:
         return f"{unused[0]} is blocked and should work." if unused else ""
     (pair, wanted), *rest = wrong

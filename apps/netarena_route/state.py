@@ -102,8 +102,8 @@ def judge(world: World, before: State, after: State, *, false_alarm: bool = Fals
     return Judgement(
         correct=not (number or passing or needless),
         findings=(
-            *_name("pair_broken", broke, "worked before this step and must, and does not now"),
-            *_name("pair_opened", loosed, "works since this step, and must not"),
+            *_name("pair_broken", broke, "must work, worked before this step and fails now"),
+            *_name("pair_opened", loosed, "must not work, failed before this step and works now"),
             *(
                 Finding(
                     rule="address_taken",
@@ -128,7 +128,7 @@ def judge(world: World, before: State, after: State, *, false_alarm: bool = Fals
         else next((_tell_passing(*row) for row in passing), "")
         or next(
             (
-                f"Nothing was wrong, and on {machine} this is changed: {text}"
+                f"Nothing was wrong, but this is changed on {machine}: {text}"
                 for machine, _, text in needless
             ),
             "",
@@ -186,12 +186,12 @@ def _name(rule: str, pairs: Pairs, what: str) -> Iterator[Finding]:
 
 
 def _tell_passing(machine: str, text: str) -> str:
-    return f"On {machine} this ends or begins by itself after a while: {text}"
+    return f"On {machine}, this expires or takes effect later by itself: {text}"
 
 
 def _explain(wrong: Pairs, number: int, num_lost: int) -> str:
     source, target = next(iter(wrong))
     return (
-        f"{number} of the ordered pairs are not as intended, {num_lost} of them lost; the first "
-        f"is {source} -> {target}."
+        f"{number} ordered pairs differ from the intended state, {num_lost} of them fail; the "
+        f"first is {source} -> {target}."
     )

@@ -75,10 +75,10 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
 @pytest.mark.parametrize(
     ("name", "queries", "prompts"),
     [
-        ("malt", "85ae8b9ca002bccb", "cc2250a42f665704"),
-        ("malt, worded", "1d9fe26803394480", "ed9ebe775bfb68fd"),
-        ("route", "d161574f3aa00d3b", "5aa9130635f7501e"),
-        ("k8s", "7c6b1c64c468821c", "2233692d67222be0"),
+        ("malt", "85ae8b9ca002bccb", "b304c9fc88b88da7"),
+        ("malt, worded", "1d9fe26803394480", "2bb7eb34ef49765c"),
+        ("route", "d161574f3aa00d3b", "4a4eca1050f48cba"),
+        ("k8s", "7c6b1c64c468821c", "857f1055a512fcff"),
     ],
 )
 def test_queries_and_prompts_are_those_of_yesterday(

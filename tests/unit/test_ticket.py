@@ -209,7 +209,7 @@ def test_in_full_there_is_nothing_to_declare(tmp_path: Path) -> None:
     agent = Scripted(lambda prompt, turn: "done" if turn == 0 else f"open v{turn}")
     _, (episode,) = assess(Toy(), agent, tmp_path, complexity_level=["level1"])
     assert episode.steps[0].refused == (
-        "There is nothing to declare: the task is over by itself as soon as all is right."
+        "There is nothing to declare: the task ends by itself as soon as all is as intended."
     )
     assert (episode.correct, episode.claimed, episode.turns_healthy) == (True, None, None)
 

@@ -150,9 +150,9 @@ def _rule(fact: Fact, value: str, after: Facts) -> str:
 #: rule -> what a finding says of its fact
 _SAID = {
     "pair_broken": "must work, worked before this step and fails now",
-    "pair_opened": "must not work, and works since this step",
+    "pair_opened": "must not work, failed before this step and works now",
     "service_broken": "must answer, answered before this step and does not now",
-    "service_opened": "must not answer, and answers since this step",
+    "service_opened": "must not answer, did not before this step and answers now",
     "way_changed": "was as documented before this step and differs now",
     "route_changed": "was as documented before this step; its path, next hop or use differs now",
     "route_lost": "was as documented before this step and is missing now",
@@ -201,9 +201,9 @@ def judge(
                 else ()
             ),
         ),
-        reason=f"{len(wrong)} of what is tested is not as intended; first: {wrong[0]}."
+        reason=f"{len(wrong)} tested results differ from the documentation; first: {wrong[0]}."
         if wrong
-        else "".join(f"Nothing was wrong, and {name} is set otherwise." for name in needless[:1]),
+        else "".join(f"Nothing was wrong, but {name} is changed." for name in needless[:1]),
         detail=cast(
             "JsonValue",
             {

@@ -249,7 +249,7 @@ def test_false_alarm_with_a_policy_that_is_still_changed_is_not_correct():
     after = sight(frontend=_HARMLESS)
     verdict = judge(WORLD, HEALTHY, HEALTHY, after, false_alarm=True)
     assert (verdict.correct, verdict.safe) == (False, True)
-    assert verdict.reason == "Nothing was wrong, and the policy frontend is changed."
+    assert verdict.reason == "Nothing was wrong, but the policy frontend is changed."
     # the same change where something is wrong may be part of a repair
     assert judge(WORLD, HEALTHY, HEALTHY, after).correct
 
@@ -456,4 +456,4 @@ def test_a_judgement_names_few_of_many_pairs() -> None:
     opened = sight(**{one.name: {"ingress": [{}], "egress": [{}]} for one in WORLD.policies})
     findings = judge(WORLD, closed, closed, opened).findings
     assert sum(one.rule == "pair_opened" for one in findings) == MAX_NAMED + 1
-    assert "more pairs: each was closed" in findings[MAX_NAMED].detail
+    assert "more pairs: each must be blocked" in findings[MAX_NAMED].detail

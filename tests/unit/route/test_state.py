@@ -88,7 +88,7 @@ def test_change_that_is_left_where_nothing_was_wrong_is_not_correct() -> None:
     assert not left.correct
     assert left.safe
     assert left.reason == (
-        f"Nothing was wrong, and on {ROUTER} this is changed: unicast 10.0.0.0/8 table main"
+        f"Nothing was wrong, but this is changed on {ROUTER}: unicast 10.0.0.0/8 table main"
     )
     # one that is taken back is none, and where faults are it is left of them
     assert judge(WORLD, changed, untouched, false_alarm=True).correct

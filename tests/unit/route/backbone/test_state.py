@@ -150,7 +150,7 @@ def test_change_that_is_left_in_a_false_alarm_is_not_correct(world: World, wante
     left = judge(world, wanted, _state(world), touched, false_alarm=True)
     assert not left.correct
     assert left.safe
-    assert left.reason == "Nothing was wrong, and p1_r1 is set otherwise."
+    assert left.reason == "Nothing was wrong, but p1_r1 is changed."
     assert judge(world, wanted, touched, _state(world), false_alarm=True).correct
     assert judge(world, wanted, _state(world), touched).correct
 
