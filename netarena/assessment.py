@@ -62,7 +62,7 @@ CONFIG_NAME = "config.json"
 QUERIES_NAME = "queries.jsonl"
 RESULTS_NAME = "results.json"
 OWN_NAMES = (CONFIG_NAME, QUERIES_NAME, RESULTS_NAME, JOURNAL_NAME)
-#: keys that a resumed run may set anew: they decide no verdict
+#: Keys that a resumed run may change: they affect no verdict.
 MAY_DIFFER = frozenset(
     {
         "agent_client_configs",
@@ -79,38 +79,37 @@ MAY_DIFFER = frozenset(
         "time_budget_s",
     }
 )
-#: live worlds of one process when nobody says otherwise
+#: Default number of live worlds of one process.
 MAX_EPISODES = 8
-#: queries of one assessment
+#: Maximum number of queries of one assessment.
 MOST_QUERIES = 100_000
-#: drawing stops so often to see whether its task is still wanted, and whose turn it is, s
+#: Interval at which drawing checks whether its task is still wanted and whose turn it is, in s.
 _STEP_S = 0.02
-#: how many times as long it rests while worlds are live: their interpreter is the same
+#: Ratio of rest to work while worlds are live, since they share the interpreter.
 _RESTS = 2
-#: a participant's role names a folder, an output file a file
+#: A participant's role is the name of a folder, an output file a file name.
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 log = logging.getLogger(__name__)
 
 
 class Reporter(Protocol):
-    """Who is told while an assessment runs. Calls come in order; a slow reporter is waited for at
-    the end only."""
+    """Receiver of an assessment's progress, in order; only the end waits for a slow one."""
 
     async def planned(self, role: str, total: int) -> None:
-        """So many episodes will be graded for ``role``."""
+        """Called with the number of episodes that will be graded for ``role``."""
         ...
 
     async def noted(self, role: str, line: str) -> None:
-        """A line about ``role`` for whoever waits."""
+        """Called with a line about ``role`` for the waiting client."""
         ...
 
     async def graded(self, role: str, record: dict[str, Any]) -> None:
-        """An episode was graded, and is in the journal already."""
+        """Called when an episode was graded and is in the journal."""
         ...
 
     async def summarised(self, role: str, summary: dict[str, Any]) -> None:
-        """The last word on ``role``."""
+        """Called last for ``role``."""
         ...
 
 
@@ -128,16 +127,16 @@ class _Silent:
         pass
 
 
-#: of the line in a record that says why an episode is lost
+#: Characters of the line in a record with the reason of a failed episode.
 WHY_CHARS = 1000
 
 
 def make_record(application: Application, query: Query, episode: Episode) -> dict[str, Any]:
-    """The result record of one episode: the application's keys and those that all share.
+    """Return the result record of one episode: the application's keys and the shared ones.
 
-    ``repeat`` is there where it is not the first, ``why`` where it was not solved safely,
-    ``failure_type`` and ``failure_rule`` where the application told the failure,
-    ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` where the agent told
+    ``repeat`` is present if it is not the first, ``why`` if the episode was not solved safely,
+    ``failure_type`` and ``failure_rule`` if the application reported the failure,
+    ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` if the agent reported
     them, ``claimed``, ``claim_right``, ``localised`` and ``turns_healthy`` in a ticket.
     """
     failure = episode.failure
@@ -166,7 +165,7 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
 
 
 def _claim_keys(episode: Episode) -> dict[str, Any]:
-    """The keys of a record that are of tickets."""
+    """Return the keys of a record that only tickets have."""
     if episode.claimed is None:
         return {}
     fit = episode.localised
@@ -179,12 +178,12 @@ def _claim_keys(episode: Episode) -> dict[str, Any]:
 
 
 def load_queries(path: Path) -> list[Query]:
-    """As ``read_queries``, all at once."""
+    """Like ``read_queries``, all at once."""
     return list(read_queries(path))
 
 
 def read_queries(path: Path) -> Iterator[Query]:
-    """The queries of a JSONL file, one by one. Raises ConfigError that names the line."""
+    """Yield the queries of a JSONL file. Raises ConfigError that names the line."""
     try:
         for number, line in enumerate(read_lines(path), start=1):
             if not line.strip():
@@ -212,18 +211,18 @@ def choose_queries(
     fallback_seed: int | None = None,
     own: Path | None = None,
 ) -> tuple[Generator[Query | None], int]:
-    """The queries of ``config`` in order of index, and their seed.
+    """Return the queries of ``config`` in order of index, and their seed.
 
-    They are drawn, or read from ``benchmark_path`` where that exists and is not to be regenerated;
-    else they are written there. Each is drawn, or read and checked, when it is asked for; None
-    comes in place of one that is passed over, and for each that is written, so that whoever asks
-    may stop at any of them. The file is there when all were asked for, else nothing of it is.
-    ``start_index`` and ``end_index`` (exclusive) select by index. A seed not given is taken from
-    the file, else from ``fallback_seed``, else drawn: 64 bits. Where ``num_queries`` is not given,
-    all queries of the file are asked; else those of an index that it includes. Raises ConfigError,
-    also while queries are asked for, when the file is broken, was made with other keys or another
-    seed, has fewer queries than are requested, or is in the folder of a run that is running (but
-    ``own``), and for more than ``MOST_QUERIES``.
+    They are drawn, or read from ``benchmark_path`` if it exists and is not to be regenerated;
+    otherwise they are written there. Each one is drawn, or read and checked, when it is requested.
+    None replaces queries that are skipped or written, so that the caller may stop at any point. The
+    file exists once all were requested, otherwise nothing of it does. ``start_index`` and
+    ``end_index`` (exclusive) select by index. A missing seed is taken from the file, else from
+    ``fallback_seed``, else drawn: 64 bits. Without ``num_queries`` all queries of the file are
+    asked; otherwise those with a smaller index. Raises ConfigError, also while queries are
+    requested, if the file is broken, was made with other keys or another seed, has fewer queries
+    than requested, or is in the folder of a running run (except ``own``), and for more than
+    ``MOST_QUERIES``.
     """
     if config.benchmark_path is not None and lies_in_run(Path(config.benchmark_path), own):
         raise ConfigError("benchmark_path", "lies in the folder of an assessment that is running")
@@ -248,7 +247,7 @@ def choose_queries(
 
 
 def stored_file(config: Config) -> Path | None:
-    """Return the file from which ``config`` reads its queries; None where they are drawn."""
+    """Return the file from which ``config`` reads its queries; None if they are drawn."""
     if config.benchmark_path is None or config.regenerate:
         return None
     path = Path(config.benchmark_path)
@@ -271,16 +270,20 @@ def with_size_of_file(application: Application, config: Config) -> Config:
 def _read_file(
     application: Application, config: Config, path: Path, *, whole: bool
 ) -> tuple[Generator[Query | None], int]:
-    """As ``choose_queries``, of a file: every query that ``config`` selects must be in it if it is
-    to be ``whole``."""
+    """Like ``choose_queries`` for a file.
+
+    With ``whole`` it must have every query that ``config`` selects.
+    """
     queries, seed = _open_file(config, path)
     bound = _bound(config, _check_file(application, config, path.name, queries, seed))
     return (_check_whole(application, config, path.name, bound) if whole else bound), seed
 
 
 def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
-    """The queries of a file, unchecked, and the seed of the first; it must be that of ``config``,
-    where this has one. Raises ConfigError."""
+    """Return the unchecked queries of a file, and the seed of the first.
+
+    The seed must be that of ``config``, if it has one. Raises ConfigError.
+    """
     queries = read_queries(path)
     first = next(queries, None)
     if first is None:
@@ -294,8 +297,10 @@ def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
 def _read_own(
     application: Application, config: Config, path: Path
 ) -> tuple[Generator[Query | None], int]:
-    """As ``choose_queries``, of the file of the run that is resumed. It may have queries of other
-    seeds, which replace some of its own."""
+    """Like ``choose_queries`` for the file of the resumed run.
+
+    It may have queries of other seeds, which replace some of its own.
+    """
     queries, seed = _open_file(config, path)
     return _check_file(application, config, path.name, queries, None), seed
 
@@ -303,7 +308,7 @@ def _read_own(
 def _check_whole(
     application: Application, config: Config, name: str, queries: Iterator[Query | None]
 ) -> Generator[Query | None]:
-    """Hand on ``queries``; raise ConfigError in the end if ``config`` selects more than came."""
+    """Yield ``queries``; raise ConfigError at the end if ``config`` selects more."""
     wanted, labels = application.indices(config), len(application.labels(config))
     found: set[int] = set()
     for query in queries:
@@ -324,7 +329,7 @@ def _check_whole(
 def _extend(
     application: Application, config: Config, seed: int, queries: Iterator[Query | None]
 ) -> Generator[Query | None]:
-    """The recorded ``queries`` of a run, then those that ``config`` has in addition."""
+    """Yield the recorded ``queries`` of a run, then further ones of ``config``."""
     _check_size(config, application.size(config))
     found: set[int] = set()
     for query in queries:
@@ -346,8 +351,11 @@ def _replace(
     shown: Collection[str],
     seed: int,
 ) -> Generator[Query | None]:
-    """Hand on ``queries``; then, for each whose sealed id is one of ``shown``, a fresh query of its
-    index, drawn by ``seed``: one of the same label that nobody has seen."""
+    """Yield ``queries``, then replacements of those whose sealed id is one of ``shown``.
+
+    A replacement is a fresh query with the same index and label, drawn with ``seed``, that nobody
+    has seen.
+    """
     indices: set[int] = set()
     for query in queries:
         if query is not None and seal_id(query.id, query.seed) in shown:
@@ -367,7 +375,7 @@ def _replace(
 
 
 def _check_size(config: Config, size: int) -> None:
-    """Refuse what selects more queries than an assessment may have, or none."""
+    """Refuse a selection of more queries than an assessment may have, or of none."""
     if not size:
         raise ConfigError("config", "nothing can be drawn with these keys")
     start = config.start_index or 0
@@ -376,7 +384,7 @@ def _check_size(config: Config, size: int) -> None:
         end = size if config.end_index is None else config.end_index
         raise ConfigError("start_index", f"{start} to {end} selects none of the {size} queries")
     labels = size // config.num_queries
-    # a file holds what was drawn whole, whatever part of it is asked
+    # a file holds everything that was drawn, whatever part of it is asked
     number = end - start if config.benchmark_path is None else size
     if number > MOST_QUERIES:
         raise ConfigError(
@@ -398,7 +406,7 @@ def _check_repeats(config: Config, queries: int) -> None:
 
 
 def _bound(config: Config, queries: Iterator[Query | None]) -> Generator[Query | None]:
-    """Those of ``queries`` that ``config`` selects, and None for each of the others."""
+    """Yield those of ``queries`` that ``config`` selects, and None for each other one."""
     start = config.start_index or 0
     end = math.inf if config.end_index is None else config.end_index
     number = last = chosen = 0
@@ -424,7 +432,7 @@ def _bound(config: Config, queries: Iterator[Query | None]) -> Generator[Query |
 
 
 def _write_queries(path: Path, queries: Iterator[Query]) -> Iterator[Query | None]:
-    """Hand on ``queries``, and write them all to ``path`` in the end: None for each.
+    """Read all ``queries`` and write them to ``path`` at the end; yield None for each.
 
     Raises ConfigError.
     """
@@ -442,7 +450,7 @@ def _write_queries(path: Path, queries: Iterator[Query]) -> Iterator[Query | Non
 
 
 def _check_overwritten(path: Path) -> None:
-    """Refuse to write queries over anything but a file of queries."""
+    """Refuse to overwrite anything except a file of queries."""
     problem = None
     in_run = any((path.parent / name).exists() for name in (CONFIG_NAME, JOURNAL_NAME))
     if path.name in OWN_NAMES and (in_run or path.name != QUERIES_NAME):
@@ -462,17 +470,16 @@ def _check_overwritten(path: Path) -> None:
 def _check_file(
     application: Application, config: Config, name: str, queries: Iterator[Query], seed: int | None
 ) -> Generator[Query | None]:
-    """A file's queries as ``seed`` draws them with these keys, which must be what it holds; where
-    it is None, as the seed of each does.
+    """Yield a file's queries, checked against those that ``seed`` draws with these keys.
 
-    None comes for each that is drawn and not in the file. The file of a run whose ids are sealed is
-    as good as one that tells them.
+    If ``seed`` is None, each query's own seed is used. None is yielded for each drawn query that is
+    not in the file. The file of a run with sealed ids is accepted like one with open ids.
     """
     by_seed: dict[int, _Drawn] = {}
     size = application.size(config)
     seen: set[tuple[int, int]] = set()
     for query in queries:
-        if query.index >= size:  # more than is requested: not looked at
+        if query.index >= size:  # more than requested: ignored
             yield None
             continue
         own = query.seed if seed is None else seed
@@ -492,7 +499,7 @@ def _check_file(
 
 
 def _strange(application: Application, config: Config, name: str, query_id: str) -> ConfigError:
-    """Why a file's query is none that ``config`` draws."""
+    """Return why ``config`` does not draw a file's query."""
     ours, shape = f"{application.name}-{application.version_of(config)}", config.shape_hash()
     told, expected = read_id(query_id), f"{ours}-{shape}"
     name_of_told, _, version = ("" if told is None else told.generator).rpartition("-")
@@ -517,7 +524,7 @@ def _index_of(query_id: str, seed: int, size: int) -> int | None:
 
 
 class _Drawn:
-    """What a seed draws, by index: cheap while indices rise."""
+    """Queries of a seed by index; cheap for rising indices."""
 
     def __init__(self, application: Application, config: Config, seed: int) -> None:
         self._draw = partial(application.generate_from, config, seed)
@@ -525,8 +532,10 @@ class _Drawn:
         self._last: Query | None = None
 
     def at(self, index: int, query_id: str) -> Generator[None, None, Query | None]:
-        """The query of an index if it has that id, open or sealed; a step for each that is passed
-        over. Raises ConfigError."""
+        """Find the query of an index if it has that id, open or sealed; one step per skipped one.
+
+        Raises ConfigError.
+        """
         if index < 0:
             return None
         if self._last is None or self._last.index > index:
@@ -543,15 +552,15 @@ class _Drawn:
 
 @dataclass
 class _Resumed:
-    """What the folder of a run says that goes on."""
+    """State of a resumed run, from its folder."""
 
-    #: its config, with what may differ taken from the new one
+    #: Its config, with changeable keys from the new one.
     config: Config
-    #: what its records may tell
+    #: What its records may reveal.
     secrecy: Secrecy
-    #: whether ``num_queries`` is raised
+    #: Whether ``num_queries`` is raised.
     extended: bool
-    #: by which its queries were drawn
+    #: Seed of its queries.
     seeds: Collection[int]
 
     def fresh_seed(self, preferred: int | None) -> int:
@@ -568,10 +577,10 @@ def _take_up(
     out: Path,
     secrecy: Secrecy,
 ) -> _Resumed | None:
-    """What is known of the run that ``out`` holds, to go on with it under ``config``.
+    """Return the state of the run in ``out`` in order to continue it under ``config``.
 
-    None if there is no run. Keys that were not given keep the run's values. Raises ConfigError
-    when that run asked for something else, or somebody may know the seed that should not.
+    None if there is no run. Omitted keys keep the run's values. Raises ConfigError if that run
+    asked for something else, or if its seed may be known although it must be secret.
     """
     path = out / CONFIG_NAME
     try:
@@ -587,13 +596,13 @@ def _take_up(
         raise ConfigError("resume", f"{path.name} cannot be read: {error!r}") from None
 
     def refuse(what: str, old: Any, new: Any) -> NoReturn:
-        # a service's run may be another's, whose participants and seed are nobody's business
+        # a service's run may belong to another client, so its participants and seed are not shown
         if secrecy is not Secrecy.OPEN:
             raise ConfigError("resume", f"the run there has another {what}")
         raise ConfigError("resume", f"the run there has {what} {old}, not {new}")
 
     stands = config
-    with suppress(ConfigError):  # where another version had other keys, the version is told
+    with suppress(ConfigError):  # if another version had other keys, the version is named
         stands = type(config).parse(values)
     wanted = (application.name, application.version_of(stands), dict(participants))
     for what, old, new in zip(
@@ -633,14 +642,14 @@ def _take_up(
 
 
 def _keep_earlier(out: Path) -> None:
-    """Move what an earlier run left into ``earlier-N/``: nothing is lost, nothing is mixed."""
+    """Move the files of an earlier run into ``earlier-N/``: nothing is lost, nothing is mixed."""
     try:
         earlier = json.loads(read_text(out / CONFIG_NAME))
         others = [*earlier["participants"], earlier["config"]["output_file"]]
     except (OSError, ValueError, KeyError, TypeError):
         others = []
     names = {name for name in others if isinstance(name, str) and ROLE.fullmatch(name)}
-    # the config last: killed on the way, the next run still knows what belongs to this one
+    # the config last: after a kill, the next run still knows what belongs to this one
     left = [
         name
         for name in (*sorted(names), QUERIES_NAME, RESULTS_NAME, JOURNAL_NAME, CONFIG_NAME)
@@ -658,7 +667,7 @@ def _keep_earlier(out: Path) -> None:
 
 
 class _Pump:
-    """Tells the reporter in order, beside the assessment; an unwell reporter harms nobody."""
+    """Calls the reporter in order, concurrently with the assessment; its errors have no effect."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter: Reporter | None = reporter
@@ -687,13 +696,13 @@ class _Part:
     """One participant's share of an assessment."""
 
     role: str
-    #: the participant's id in ``results.json``
+    #: The participant's id in ``results.json``.
     name: str
     agent: Agent
     folder: Path
     journal: Journal
     past: Past
-    #: the records, until the result files are written
+    #: The records, until the result files are written.
     spool: Spool
     allowance: Allowance
 
@@ -712,17 +721,17 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     secrecy: Secrecy = Secrecy.OPEN,
     most_bytes: float = math.inf,
 ) -> dict[str, dict[str, Any]]:
-    """Run every query of ``config`` against each agent; ``application`` is entered already.
+    """Run every query of ``config`` with each agent; ``application`` is already entered.
 
-    ``slots`` bounds live worlds over all calls that share it, fairly. The agents are closed at
-    the end.
-    ``ids`` are the participants' names in ``results.json``, by role; without it a URL or the
-    agent's own name. ``origin`` says how the agent is had, for who resumes the run (``config.json``
-    keeps it). ``secrecy`` is about who reads records while the run goes on. ``most_bytes`` bounds
+    ``slots`` limits live worlds over all calls that share it, fairly. The agents are closed at the
+    end. ``ids`` are the participants' names in ``results.json``, by role; the default is a URL or
+    the agent's own name. ``origin`` says how to reach the agent when the run is resumed (stored in
+    ``config.json``). ``secrecy`` concerns readers of records during the run. ``most_bytes`` limits
     what the assessment writes to disk.
-    Returns the summaries by role; records are in the result files alone. Raises ConfigError before
-    any agent is asked, and AssessmentFailed when an agent was never there, no query could be
-    graded, or too much would be written: what was graded is then in the journal, and other
+
+    Returns the summaries by role; records are only in the result files. Raises ConfigError before
+    any agent is asked. Raises AssessmentFailed if an agent was never reachable, no query could be
+    graded, or the disk limit was exceeded; graded episodes are then in the journal, and other
     participants' results are written.
     """
     pump = _Pump(reporter or _Silent())
@@ -772,7 +781,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     if config.output_file in OWN_NAMES:
         raise ConfigError("config.output_file", f"must be none of {', '.join(OWN_NAMES)}")
     names = {role: ids.get(role) or _name(agent) for role, agent in agents.items()}
-    await asyncio.to_thread(application.check, config)  # it may ask other machines
+    await asyncio.to_thread(application.check, config)  # it may query other machines
     await _announce(application, config, agents, pump)
     fresh = None
     async with AsyncExitStack() as waited:
@@ -808,7 +817,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
             await _take_steps(drawing, slots, deadline, opening)
             number = await asyncio.to_thread(_count_queries, application, config, deck)
             config = config.model_copy(update={"seed": seed, "num_queries": number})
-            # to the end, even when cancelled: what it opens is to be closed below
+            # to the end, even if cancelled: what it opens is closed below
             parts = await finish(
                 asyncio.to_thread(
                     _lay_out,
@@ -868,7 +877,7 @@ async def _announce(
 
 
 def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
-    """Return why results of ``role`` are on no leaderboard; empty where that is known or meant.
+    """Return why results of ``role`` are on no leaderboard; empty if known or intended.
 
     Several participants of a comparison have names of their own; a name that resembles the known
     role, or one of another application, is a mistake there too.
@@ -891,7 +900,7 @@ def _left(deadline: float | None) -> float:
 
 
 def _count_queries(application: Application, config: Config, deck: Deck) -> int:
-    """Return ``num_queries``: as it was given, or as large as a file of queries makes it."""
+    """Return ``num_queries``: the given value, or the number of queries in the file."""
     return max(config.num_queries, deck.last // len(application.labels(config)) + 1)
 
 
@@ -902,18 +911,18 @@ def _draw(
     out: Path,
     allowance: Allowance,
 ) -> Generator[None]:
-    """Fill ``deck`` and write what it holds into a run's folder, in steps."""
+    """Fill ``deck`` and write its queries into a run's folder, in steps."""
     with closing(queries):
         for query in queries:
             if query is not None:
                 deck.add(seal(query) if secrecy is Secrecy.SEALED else query)
-                allowance.take(2 * deck.cards[-1].size)  # in the deck and in the file
+                allowance.take(2 * deck.cards[-1].size)  # both into the deck and the file
             yield
     yield from replacing(out / QUERIES_NAME, deck.lines())
 
 
 def _advance(steps: Iterator[None], within_s: float) -> bool:
-    """Take ``steps``; whether those were all, or the time ended first."""
+    """Take ``steps``; return whether those were all, or the time ended first."""
     end = clock() + within_s
     return all(clock() < end for _ in steps)
 
@@ -921,10 +930,10 @@ def _advance(steps: Iterator[None], within_s: float) -> bool:
 async def _take_steps(
     steps: Iterator[None], slots: Slots, deadline: float | None, opening: Opening
 ) -> None:
-    """Take all steps of drawing, beside the event loop and taking turns with other assessments.
+    """Take all steps of drawing in the background, in turn with other assessments.
 
-    Raises AssessmentFailed when the time ends first, or no agent can be reached; ends soon when it
-    is cancelled.
+    Raises AssessmentFailed if the time ends first, or no agent can be reached; stops soon after a
+    cancellation.
     """
     used_s = 0.0
     done = False
@@ -933,7 +942,7 @@ async def _take_steps(
             raise AssessmentFailed("no query could be graded; the time ended before the first ask")
         async with slots.turn(used_s):
             begin = clock()
-            # a step to its end, even when cancelled: the file must not be closed under the thread
+            # finish a step even if cancelled: the file must not be closed during the thread's work
             done = await finish(asyncio.to_thread(_advance, steps, _STEP_S))
             step_s = clock() - begin
             used_s += step_s
@@ -944,21 +953,21 @@ async def _take_steps(
 
 
 def _name(agent: Agent) -> str:
-    """A participant's id where the caller has none: its URL, or the name of one in process."""
+    """Return a participant's default id: its URL, or the name of an agent in process."""
     info = agent.info
     return info.name if info.base_url == "in-process" else info.base_url
 
 
 class _Telling:
-    """When a summary tells the seed: by it, whoever reads on draws what is still to be asked."""
+    """Decides when a summary shows the seed, which reveals the queries still to be asked."""
 
     def __init__(self, seed: int, roles: Iterable[str], secrecy: Secrecy) -> None:
         self.seed = seed
-        #: participants that have, or may be given, queries to answer
+        #: Participants that have, or may get, unanswered queries.
         self._asked = set(roles) if secrecy is not Secrecy.OPEN else set()
 
     def tell(self, role: str, *, complete: bool) -> int | None:
-        """The seed for the summary of ``role``, or None while somebody may still be asked."""
+        """Return the seed for the summary of ``role``, or None while queries may still be asked."""
         if complete:
             self._asked.discard(role)
         return None if self._asked else self.seed
@@ -969,8 +978,7 @@ def _folder_of(role: str, agents: Collection[str], out: Path) -> Path:
 
 
 def _find_shown(out: Path, agents: Collection[str]) -> set[str]:
-    """Return the ids of queries of which some participant of the run in ``out`` may know a prompt,
-    and has no verdict."""
+    """Return ids of queries without a verdict whose prompt some participant may know."""
     shown: set[str] = set()
     for role in agents:
         path = _folder_of(role, agents, out) / JOURNAL_NAME
@@ -983,7 +991,7 @@ def _find_shown(out: Path, agents: Collection[str]) -> set[str]:
 
 
 def _record_replaced(journal: Journal, past: Past, deck: Deck, fresh: int) -> None:
-    """Write down what is asked in place of each query that was shown and not graded."""
+    """Record the replacement of each query that was shown and not graded."""
     by_index = {card.query_index: card.id for card in deck.cards if card.seed == fresh}
     shown = past.shown()
     for card in deck.cards:
@@ -1006,10 +1014,10 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     fresh: int | None,
     allowance: Allowance,
 ) -> list[_Part]:
-    """Write what is known before the first ask; open (or reopen) a journal per participant.
+    """Write everything known before the first request; open a journal per participant.
 
-    Queries that were shown and not graded give way to those of ``deck`` drawn by the seed
-    ``fresh``, if that is not None.
+    Queries that were shown and not graded are replaced by those of ``deck`` drawn with the seed
+    ``fresh``, unless that is None.
     """
     public = config.model_dump(mode="json", exclude={"agent_client_configs"})
     header = {
@@ -1021,7 +1029,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         "config": public,
         "secrecy": secrecy,
     }
-    # the config last: where it is, a run can be resumed
+    # the config last: with it a run can be resumed
     had: dict[str, Any] = {"agent": dict(origin)} if origin else {}
     if seeds := sorted({card.seed for card in deck.cards} - {config.seed}):
         had["replaced_seeds"] = seeds
@@ -1040,7 +1048,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         elif past.header.config.get("num_queries") != config.num_queries:
             journal.append("assessment", header=with_seed_text(own.model_dump(mode="json")))
         if past.silent:
-            # whatever kept the agent from answering may be mended
+            # the reason why the agent did not answer may be fixed
             journal.append("anew")
             past.drop()
         if fresh is not None:
@@ -1063,7 +1071,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     deadline: float | None,
     alone: bool,
 ) -> dict[str, Any] | AssessmentFailed:
-    """One participant from the card to ``results.json``; its failure is returned, not raised."""
+    """Run one participant from the card to ``results.json``; return its failure, if any."""
     agent, role = part.agent, part.role
     failed: set[str] = set()
 
@@ -1073,7 +1081,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             size = part.spool.append(record)
         except OSError as error:
             raise AssessmentFailed(f"no record can be written: {error.strerror}") from None
-        part.allowance.take(2 * size)  # in the spool and in the results
+        part.allowance.take(2 * size)  # both in the spool and in the results
         if not failed and episode.outcome is Outcome.AGENT_FAILED:
             failed.add(role)
             reason = one_line(without_folders(f"{episode.reason}: {episode.detail}"), WHY_CHARS)
@@ -1102,7 +1110,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             span.tell(netarena__graded=len(graded.episodes), netarena__not_run=len(graded.not_run))
         part.journal.append("end", complete=not graded.not_run)
     except AssessmentFailed as error:
-        with suppress(AssessmentFailed):  # a full disk may be the very reason
+        with suppress(AssessmentFailed):  # a full disk may be the reason
             silent = {"silent": True} if isinstance(error, AgentSilent) else {}
             part.journal.append("end", complete=False, failed=str(error), **silent)
         return error
@@ -1115,7 +1123,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     if warning := _warn_of_role(application, role, alone=alone):
         summary["warnings"] = [warning]
     pump.tell("summarised", role, summary)
-    # to the end, even when cancelled: the spool must not be closed under the thread
+    # to the end, even if cancelled: the spool must not be closed during the thread's work
     try:
         await finish(asyncio.to_thread(_write_results, part, summary, config.output_file))
     except OSError as error:

@@ -49,15 +49,15 @@ from netarena.model import Judgement, Query, Record, State
 from netarena.prompts import render
 from netarena.ticket import Briefing
 
-#: worlds that are open at a time, in each process
+#: Worlds that are open at a time, in each process.
 CONCURRENCY = 2
-#: an opening that fails through our fault is tried once more, as in an assessment
+#: Attempts to open a world after an environment failure, as in an assessment.
 TRIES = 2
-#: queries that a worker process is handed at a time: a second's work
+#: Queries per request to a worker process: a second's work.
 BATCH = 16
-#: a query that takes so long is told of, and again each time that it has taken twice as long
+#: A query that takes this long is reported, and again each time the time doubles.
 SLOW_S = 10.0
-#: of a value in a variant's name
+#: Characters of a value in a variant's name.
 _MAX_VALUE_CHARS = 24
 
 
@@ -65,21 +65,21 @@ T = TypeVar("T")
 
 
 class Reason(StrEnum):
-    """Which promise a query broke."""
+    """The condition that a query violates."""
 
-    ENVIRONMENT = "environment"  # the world cannot be built, an effect does not show, it broke
+    ENVIRONMENT = "environment"  # the world cannot be built, an effect does not show, or it broke
     SOLVED = "solved"  # doing nothing solves it
-    UNSTABLE = "unstable"  # an unchanged world was observed to differ
-    REFUSED = "refused"  # the parser declines the reference solution
+    UNSTABLE = "unstable"  # observations of an unchanged world differ
+    REFUSED = "refused"  # the parser refuses the reference solution
     UNSOLVED = "unsolved"  # the reference solution does not solve it
     UNSAFE = "unsafe"  # the reference solution breaks a safety rule
     ORDER = "order"  # an order of repairs that should be unsafe is safe
     RECORD = "record"  # id not unique, an empty text, or JSON that does not come back equal
-    BUG = "bug"  # our own code raised
+    BUG = "bug"  # NetArena's own code raised
 
 
 class Flaw(Record):
-    """One invalid query: which promise it broke, and how it shows."""
+    """One invalid query: the violated condition, and how it shows."""
 
     id: str
     variant: str
@@ -90,27 +90,27 @@ class Flaw(Record):
 
 
 class Audit(Record):
-    """The result. ``retried`` counts worlds that took two tries."""
+    """Result of an audit. ``retried`` counts worlds that took two attempts."""
 
     application: str
     version: str
     seed: int
-    #: queries checked, by variant and label; a config without variants has one, ""
+    #: Checked queries by variant and label; a config without variants has one, "".
     drawn: dict[str, dict[str, int]]
     levels: dict[str, int]
     retried: int
     flaws: tuple[Flaw, ...]
-    #: queries that an audit that was ended early did not come to
+    #: Queries that an interrupted audit did not reach.
     not_checked: int = 0
 
     @property
     def queries(self) -> int:
-        """Queries checked."""
+        """Return the number of checked queries."""
         return sum(self.labels.values())
 
     @property
     def labels(self) -> dict[str, int]:
-        """Queries checked by label."""
+        """Return the number of checked queries by label."""
         counts: Counter[str] = Counter()
         for labels in self.drawn.values():
             counts.update(labels)
@@ -118,20 +118,20 @@ class Audit(Record):
 
     @property
     def variants(self) -> dict[str, int]:
-        """Queries checked by variant, in the order of the variants."""
+        """Return the number of checked queries by variant, in the order of the variants."""
         return {variant: sum(labels.values()) for variant, labels in self.drawn.items()}
 
     @property
     def invalid(self) -> int:
-        """Queries with a flaw; each is counted once."""
+        """Return the number of invalid queries; each is counted once."""
         return len({flaw.id for flaw in self.flaws})
 
     def reasons(self) -> dict[str, int]:
-        """Flaws by reason."""
+        """Return the number of flaws by reason."""
         return dict(sorted(Counter(flaw.reason.value for flaw in self.flaws).items()))
 
     def as_json(self) -> dict[str, object]:
-        """What ``netarena audit --json`` prints."""
+        """Return the output of ``netarena audit --json``."""
         return {
             "application": self.application,
             "version": self.version,
@@ -156,14 +156,14 @@ class _Flawed(Exception):
 
 
 class Spot(NamedTuple):
-    """Where a query is drawn: the variant of the config, and the index there."""
+    """Source of a query: the variant of the config, and the index there."""
 
     variant: str
     number: int
 
 
 class Item(NamedTuple):
-    """A query that was drawn, and from which variant of the config."""
+    """A drawn query and its variant of the config."""
 
     variant: str
     config: Config
@@ -171,10 +171,10 @@ class Item(NamedTuple):
 
 
 def draw(application: Application, config: Config, seed: int, total: int) -> list[Item]:
-    """``total`` queries in all, spread evenly over the variants of ``config`` and their labels; of
-    these the ones from ``start_index`` to before ``end_index``.
+    """Yield queries of an audit of ``total``, spread evenly over variants of ``config`` and labels.
 
-    ``config.num_queries`` is not used. Raises ConfigError when nothing can be drawn.
+    Only those from ``start_index`` to before ``end_index``. ``config.num_queries`` is not used.
+    Raises ConfigError if nothing can be drawn.
     """
     steps = _draw(application, config, seed, total)
     while True:
@@ -188,7 +188,7 @@ def draw(application: Application, config: Config, seed: int, total: int) -> lis
 def _draw(
     application: Application, config: Config, seed: int, total: int
 ) -> Generator[None, None, list[Item]]:
-    """As ``draw``, a query a step: the time of all may be long."""
+    """Like ``draw``, one query per step, since drawing all may take long."""
     if total < 1:
         raise ConfigError("num_queries", f"must be at least 1, not {total}")
     chosen = chosen_of(config, total)
@@ -204,7 +204,7 @@ def _draw(
         own = [
             [Spot(name, index) for index in range(n, each * number, number)] for n in range(number)
         ]
-        # variants take turns, each from another label on: few queries meet many of both
+        # variants alternate, each starting with another label: few queries cover many of both
         start = place * number // len(variants)
         piles.append(own[start:] + own[:start])
     dealt = [pile for turn in zip_longest(*piles) for pile in turn if pile is not None]
@@ -226,8 +226,10 @@ def _draw(
 
 
 def chosen_of(config: Config, total: int) -> range:
-    """Places of the queries of an audit of ``total`` that ``config`` asks for. Raises ConfigError
-    where that is none."""
+    """Return the positions of the queries of an audit of ``total`` that ``config`` selects.
+
+    Raises ConfigError if there are none.
+    """
     end = total if config.end_index is None else min(total, config.end_index)
     chosen = range(config.start_index or 0, end)
     if not chosen:
@@ -236,7 +238,7 @@ def chosen_of(config: Config, total: int) -> range:
 
 
 def _named(variants: Sequence[Config]) -> dict[str, Config]:
-    """Variants by the keys in which they differ; one alone has the empty name."""
+    """Return variants named by the keys in which they differ; a single one has the empty name."""
     shapes = [variant.shape() for variant in variants]
     keys = [key for key in shapes[0] if len({json.dumps(shape[key]) for shape in shapes}) > 1]
 
@@ -250,22 +252,22 @@ def _named(variants: Sequence[Config]) -> dict[str, Config]:
 
 
 def _plain(value: object, most: int | None) -> str:
-    """A value in a name, cut off beyond ``most`` characters."""
+    """Return a value in a name, cut after ``most`` characters."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if most is None or len(text) <= most else f"{text[:most]}…"
 
 
 class Depth(NamedTuple):
-    """How thoroughly a query is tried out."""
+    """Thoroughness of the check of a query."""
 
-    #: how often a settled state is looked at; none: as the application has it
+    #: Observations of a settled state; none: the application's number.
     looks: int | None = None
-    #: orders of the solution, of all that there are: the first ones, and the last; none: those that
-    #: the application chooses
+    #: Orders of the solution that are tried, of all: the first ones and the last; none: the
+    #: application's choice.
     orders: float | None = None
 
     def solutions(self, application: Application, query: Query) -> list[Sequence[str]]:
-        """Those that are tried out."""
+        """Return the solutions that are tried."""
         if self.orders is None:
             return list(application.solutions(query))
         found = list(application.every_solution(query))
@@ -274,12 +276,12 @@ class Depth(NamedTuple):
         return [*found[: int(self.orders) - 1], found[-1]]
 
 
-#: as the application has it
+#: The application's own choice.
 AS_IT_IS = Depth()
 
 
 class Ledger:
-    """What an audit has found so far."""
+    """Findings of an audit so far."""
 
     def __init__(self) -> None:
         self._items: list[Item] = []
@@ -288,22 +290,22 @@ class Ledger:
         self._retried = 0
 
     def enter(self, item: Item) -> None:
-        """A query was drawn."""
+        """Record a drawn query."""
         self._items.append(item)
 
     def add(self, flaws: Iterable[Flaw]) -> None:
-        """Flaws that show without a world."""
+        """Add flaws that show without a world."""
         self._flaws += flaws
 
     def check(self, checked: Checked) -> None:
-        """A query was tried out."""
+        """Record a checked query."""
         self._checked.add(checked.item.query.id)
         self._retried += checked.tries - 1
         if checked.flaw is not None:
             self._flaws.append(checked.flaw)
 
     def audit(self, application: Application, seed: int, total: int) -> Audit:
-        """The result for those of ``total`` queries that were checked, or are flawed unchecked."""
+        """Return the result for those of ``total`` queries that were checked or are flawed."""
         told = self._checked | {flaw.id for flaw in self._flaws}
         items = [item for item in self._items if item.query.id in told]
         order = {item.query.id: number for number, item in enumerate(items)}
@@ -336,14 +338,13 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
     slow: Slow | None = None,
     ledger: Ledger | None = None,
 ) -> Audit:
-    """Draw ``total`` queries and check each; ``application`` is entered already.
+    """Draw ``total`` queries and check each; ``application`` is already entered.
 
     ``concurrency`` worlds are open at a time in each of ``processes``: in this one, or, if there
-    are more, in as many workers, each of which enters an application of the same type.
-    ``depth`` says how thoroughly each is tried out. ``checked`` is told of each query when it is
-    done, ``slow`` of one in this process that takes more than ``SLOW_S``; ``ledger`` holds what has
-    been found, for who ends this early. Raises ConfigError when nothing can be drawn,
-    EnvironmentFailed when a worker ends before its work.
+    are more, in as many workers, each with its own application of the same type. ``depth`` is the
+    thoroughness. ``checked`` is called with each finished query, ``slow`` with one in this process
+    that takes more than ``SLOW_S``. ``ledger`` holds the findings for a caller that stops early.
+    Raises ConfigError if nothing can be drawn, EnvironmentFailed if a worker ends before its work.
     """
     ledger = Ledger() if ledger is None else ledger
     items = await _rest(_draw(application, config, seed, total))
@@ -371,9 +372,9 @@ async def collect(  # noqa: PLR0913 -- what is drawn, and who hears of it
     concurrency: int = CONCURRENCY,
     told: Callable[[Evidence | None, str], None],
 ) -> None:
-    """Draw ``total`` queries and tell ``told`` the evidence of each, or why it was not read.
+    """Draw ``total`` queries and call ``told`` with the evidence of each, or why it was not read.
 
-    A world that fails is tried once more. Raises ConfigError when nothing can be drawn.
+    A failed world is retried once. Raises ConfigError if nothing can be drawn.
     """
     items = await _rest(_draw(application, config, seed, total))
     waiting = iter(items)
@@ -391,7 +392,7 @@ async def collect(  # noqa: PLR0913 -- what is drawn, and who hears of it
                     break
             else:
                 told(None, why)
-            await asyncio.sleep(0)  # where evidence is computation alone
+            await asyncio.sleep(0)  # for evidence that is only computed
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
@@ -399,7 +400,7 @@ async def collect(  # noqa: PLR0913 -- what is drawn, and who hears of it
 
 
 async def _rest(steps: Generator[None, None, T]) -> T:
-    """What steps come to, which may be cancelled after each."""
+    """Take all steps and return their result; may be cancelled after each."""
     while True:
         try:
             next(steps)
@@ -410,29 +411,29 @@ async def _rest(steps: Generator[None, None, T]) -> T:
 
 
 class Checked(NamedTuple):
-    """A query, its flaw if it has one, and how many tries its world took."""
+    """A query, its flaw if it has one, and the number of attempts of its world."""
 
     item: Item
     flaw: Flaw | None
     tries: int
 
 
-#: what is told of queries that were checked
+#: Callback for checked queries.
 Count = Callable[[Iterable[Checked]], None]
-#: what is told of a query that takes long: for how many seconds, and what its check is at
+#: Callback for a slow query: seconds so far, and the current stage of its check.
 Slow = Callable[[Query, float, str], None]
 
 
 class _Trial(NamedTuple):
-    """Replies to be tried out in a world of their own, one a turn."""
+    """Replies to be tried in a world of their own, one per turn."""
 
     replies: Sequence[str]
-    #: no solution, but repairs in an order that must turn out unsafe
+    #: Not a solution, but repairs in an order that must be unsafe.
     hasty: bool = False
 
 
 class _Stage:
-    """What the trial of a solution is at, in words."""
+    """Current stage of the trial of a solution, in words."""
 
     def __init__(self, solution: str) -> None:
         self.solution = solution
@@ -443,11 +444,10 @@ class _Stage:
 
 
 class _Case:
-    """The check of one query: its solutions, each tried out in a world of its own by whoever has
-    room for one, in turn.
+    """The check of one query: each of its solutions is tried in a world of its own, in turn.
 
-    The first flawed one counts, whichever is found first. While all together take long, it is told
-    what the first of those under way is at.
+    The first flawed solution counts, whichever is found first. While the check takes long, the
+    stage of the first running trial is reported.
     """
 
     def __init__(
@@ -457,11 +457,11 @@ class _Case:
         self._item = item
         self._looks = application.looks if depth.looks is None else depth.looks
         self._slow = slow
-        #: the first solution that is flawed, and how
+        #: The first flawed solution, and its flaw.
         self._flawed: float = math.inf
         self._flaw: Flaw | None = None
         try:
-            # none at all is a solution that does not solve
+            # no solution counts as one that does not solve
             solutions = depth.solutions(application, item.query) or [()]
             hasty = [_Trial(replies, hasty=True) for replies in application.hasty(item.query)]
             self.trials = [*map(_Trial, solutions), *hasty]
@@ -476,8 +476,7 @@ class _Case:
         self._wait(SLOW_S)
 
     async def try_out(self, number: int) -> Checked | None:
-        """Try a solution out, unless one before it is flawed; what was found in all, if this one
-        was the last."""
+        """Try a solution unless an earlier one is flawed; return the result after the last one."""
         if number < self._flawed:
             of = len(self.trials)
             word = "hasty order" if self.trials[number].hasty else "solution"
@@ -508,7 +507,7 @@ class _Case:
         self._call = asyncio.get_running_loop().call_later(more_s, self._tell)
 
     def _tell(self) -> None:
-        if self._stages:  # else the audit was ended
+        if self._stages:  # otherwise the audit was interrupted
             if self._slow is not None:
                 stage = self._stages[min(self._stages)]
                 self._slow(self._item.query, self._after_s, str(stage))
@@ -542,7 +541,7 @@ async def _check_all(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
             group.create_task(lane())
 
 
-# worker processes
+# Worker processes.
 
 
 async def _share_out(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
@@ -555,7 +554,7 @@ async def _share_out(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
 ) -> None:
     """Check ``items`` in worker processes, which end when their connections are closed."""
     batches = iter([items[start : start + BATCH] for start in range(0, len(items), BATCH)])
-    # spawned: nothing of this process's event loop and threads goes there
+    # spawned: they inherit nothing of this process's event loop and threads
     context = multiprocessing.get_context("spawn")
     fresh = type(application)()
     fresh.unsandboxed = application.unsandboxed
@@ -584,7 +583,7 @@ async def _share_out(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Who is spawned meanwhile takes no file of the current folder for a module."""
+    """Keep spawned processes from importing files of the current folder."""
     known = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -606,8 +605,8 @@ def _exchange(connection: Connection, batch: Sequence[Item]) -> list[Checked]:
 
 
 def _work(application: Application, concurrency: int, depth: Depth, connection: Connection) -> None:
-    """A worker: check batches until the other end is closed, by its owner or by its death."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that owns this one
+    """Worker: check batches until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     asyncio.run(_answer(application, concurrency, depth, connection))
 
 
@@ -630,7 +629,7 @@ def _count(names: Iterable[str]) -> dict[str, int]:
 def _inspect(
     application: Application, items: Sequence[Item], ledger: Ledger
 ) -> Generator[None, None, None]:
-    """Enter queries into ``ledger`` with the flaws of their records, one a step."""
+    """Enter queries into ``ledger`` with the flaws of their records, one per step."""
     seen: set[str] = set()
     for item in items:
         query = item.query
@@ -673,10 +672,10 @@ async def _check_solution(  # noqa: PLR0913 -- what is tried out, and how
     looks: int,
     first: bool,
 ) -> tuple[Flaw | None, int]:
-    """The flaw that a world of a query shows, if any, and how many tries it took.
+    """Return the flaw that a query's world shows, if any, and the number of attempts.
 
-    Untouched, the world of the ``first`` solution is looked at as often as any state; it is the
-    same for the others, whose worlds are looked at once more.
+    The untouched world of the ``first`` solution is observed as often as any state; those of the
+    others, which are equal, once.
     """
     config, query = item.config, item.query
     tries = 0
@@ -722,7 +721,7 @@ async def _close(environment: Environment) -> _Flawed | None:
 
 @dataclass(frozen=True)
 class _Proof:
-    """An opened world, and what is tried in it. Raises _Flawed at the first promise that breaks."""
+    """An opened world and its trials. Raises _Flawed at the first violated condition."""
 
     application: Application
     config: Config
@@ -733,7 +732,7 @@ class _Proof:
     stage: _Stage
 
     async def start(self, looks: int) -> None:
-        """Before it is touched, at which it is looked so often."""
+        """Check the untouched world with this number of observations."""
         initial = self.initial
         parts = self.application.brief(self.config, self.query, initial, ())
         if not render(self.config.prompt_type, parts).strip():
@@ -752,7 +751,7 @@ class _Proof:
                 raise _Flawed(Reason.SOLVED, "what was given, handed back, solves it")
 
     async def solution(self, replies: Sequence[str]) -> None:
-        """By ``replies``."""
+        """Try the solution ``replies``."""
         why = "it has no reply"
         limit = self.application.turns(self.config)
         if len(replies) > limit:
@@ -764,7 +763,7 @@ class _Proof:
                     Reason.UNSAFE,
                     f"turn {number}: {finding.rule} at {finding.element}: {finding.detail}",
                 )
-            # an episode would end here, but for a ticket
+            # an episode would end here, unless it is a ticket
             ended = self.config.briefing is Briefing.FULL or number == len(replies)
             if judgement.correct and ended:
                 return
@@ -772,14 +771,14 @@ class _Proof:
         raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {why}")
 
     async def haste(self, replies: Sequence[str]) -> None:
-        """By ``replies`` in an order that is to be unsafe."""
+        """Try ``replies`` in an order that must be unsafe."""
         async for _, judgement in self._play(replies):
             if not judgement.safe:
                 return
         raise _Flawed(Reason.ORDER, "repairs in an order that should be unsafe are safe")
 
     async def _play(self, replies: Sequence[str]) -> AsyncIterator[tuple[int, Judgement]]:
-        """Carry out one reply after the other; the number of each turn and its judgement."""
+        """Execute the replies in order; yield the number of each turn and its judgement."""
         before = self.initial
         for number, reply in enumerate(replies, start=1):
             self.stage.turn = f"turn {number} of {len(replies)}, "
@@ -799,7 +798,7 @@ class _Proof:
         return self.application.judge(self.query, self.initial, before, after)
 
     async def _observe(self, looks: int) -> State:
-        """The settled state, the same in each of so many looks."""
+        """Return the settled state, which must be the same in each observation."""
         first: State = None
         for number in range(1, looks + 1):
             self.stage.at = f"look {number} of {looks}"
@@ -815,8 +814,10 @@ class _Proof:
 
 
 def _difference(before: State, after: State, place: str = "") -> str:
-    """The first place at which two states differ, and both values there, cut off; of lists of
-    different lengths what one alone has."""
+    """Return the first position at which two states differ, with both values, cut.
+
+    For lists of different lengths, the values that only one has.
+    """
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
         parts = [(f"{place}.{key}", before[key], after[key]) for key in before]
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):

@@ -34,16 +34,16 @@ from netarena.prompts import PromptStyle
 from netarena.ticket import TICKET_TURNS, Briefing
 
 SEED_BITS = 64
-#: larger integers are rounded by readers whose numbers are floating-point (JavaScript, jq)
+#: Readers with floating-point numbers (JavaScript, jq) round larger integers.
 MOST_EXACT = 2**53
-#: the digits of a seed, beside the number
+#: The digits of a seed, in addition to the number.
 SEED_TEXT = "seed_text"
 _SEEDS = ("seed", "seeds", "replaced_seeds")
 
-#: keys that AgentBeats' Quick Submit adds to each config, with the only values that are taken
+#: Keys that AgentBeats' Quick Submit adds to each config, with the only accepted values.
 _ONE_SHARD = {"num_shards": 1, "shard_index": 0}
-#: keys of AgentBeats' workflow and of the reference's files that no key replaces one to one, by
-#: what to write in their place
+#: Keys of AgentBeats' workflow and of the reference's files without an equivalent, with
+#: replacements to suggest.
 _MODEL = "the participant chooses its model (MODEL_NAME of netarena-purple): delete the key"
 _FLAT = "its keys belong below [config] itself"
 _INSTEAD = {
@@ -81,7 +81,7 @@ def shapes(*, added: bool = False, **kwargs: Any) -> Any:
 
 
 def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` with the digits of a seed above ``MOST_EXACT`` as text beside the number.
+    """Return ``values`` with seeds above ``MOST_EXACT`` also as text.
 
     ``seed`` gets ``seed_text``; a list of seeds, as ``seeds``, gets ``seeds_text``.
 
@@ -100,9 +100,10 @@ def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` with the seed that ``seed_text`` says in place of the number and the text.
+    """Return ``values`` with the seed of ``seed_text`` replacing the number and the text.
 
-    Raises ConfigError where the text is no seed, or the number is another one, not only rounded.
+    Raises ConfigError if the text is not a seed, or the number is a different one, not only
+    rounded.
     """
     told = dict(values)
     if (text := told.pop(SEED_TEXT, None)) is None:
@@ -117,27 +118,27 @@ def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limits(**kwargs: Any) -> Any:
-    """Return a pydantic field that limits an episode: the same queries are harder below it."""
+    """Return a pydantic field that limits an episode: lower values make the same queries harder."""
     return Field(json_schema_extra={"limits": True}, **kwargs)
 
 
 class Config(Record):
-    """Keys of every application; all optional. Limits are refused, never silently clipped."""
+    """Keys of every application; all optional. Values beyond limits are refused, never clipped."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    #: levels that this application has; the default of ``complexity_level`` is the first three
+    #: Levels of this application; the default of ``complexity_level`` is the first three.
     LEVELS: ClassVar[tuple[str, ...]] = ("level1", "level2", "level3")
-    #: briefings that this application has
+    #: Briefings of this application.
     BRIEFINGS: ClassVar[tuple[Briefing, ...]] = (Briefing.FULL,)
-    #: keys that have another default in a ticket
+    #: Keys with another default in a ticket.
     IN_TICKETS: ClassVar[Mapping[str, JsonValue]] = {"max_iterations": TICKET_TURNS}
-    #: folders that images of the reference have, by the key that names them: where there is none,
-    #: the key is as if it were not given
+    #: Folders in images of the reference, by the key that names them: if one is missing, the key
+    #: counts as not given.
     BUILT_IN: ClassVar[Mapping[str, str]] = {}
 
     prompt_type: PromptStyle = PromptStyle.ZEROSHOT_BASE
-    #: shapes no query: more of them extend those that fewer have
+    #: Does not shape queries: a larger number extends those of a smaller one.
     num_queries: StrictInt = Field(
         default=1, ge=1, le=100_000, description="per label or error type"
     )
@@ -150,7 +151,7 @@ class Config(Record):
     agent_timeout_s: StrictFloat = limits(
         default=280.0, gt=0, le=86_400, description="per reply, s"
     )
-    #: an agent card may be missing for so long while nobody serves the agent's URL
+    #: Time limit for an agent's card while nothing serves its URL.
     connect_timeout_s: StrictFloat = Field(
         default=60.0, gt=0, le=86_400, description="until somebody serves an agent's URL, s"
     )
@@ -158,7 +159,7 @@ class Config(Record):
         default=None, gt=0, le=864_000, description="whole assessment, s"
     )
     output_dir: str | None = None
-    #: a file name in the output folder: the records alone, one JSON line each
+    #: A file name in the output folder: only the records, one JSON line each.
     output_file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
     benchmark_path: str | None = None
     regenerate_query: StrictBool = False
@@ -167,7 +168,7 @@ class Config(Record):
     start_index: StrictInt | None = Field(default=None, ge=0)
     end_index: StrictInt | None = Field(default=None, ge=0, description="exclusive")
     resume: StrictBool = False
-    #: comes from old local files; accepted and ignored with a warning
+    #: From old local files; accepted and ignored with a warning.
     agent_client_configs: JsonValue = None
 
     @field_validator("briefing")
@@ -189,14 +190,14 @@ class Config(Record):
 
     @property
     def regenerate(self) -> bool:
-        """Whether ``benchmark_path`` is written anew; one key, three historical names."""
+        """Return whether ``benchmark_path`` is written anew; the key has three historical names."""
         return self.regenerate_query or self.regenerate_benchmark or self.regenerate_config
 
     @classmethod
     def parse(cls, values: Any) -> Self:
-        """Validate what a request or a command line gave.
+        """Validate a request's or a command line's values.
 
-        Raises ConfigError, one line that names the first wrong key and what is allowed.
+        Raises ConfigError, one line that names the first wrong key and the allowed values.
         """
         if not isinstance(values, dict):
             raise ConfigError("config", f"must be a JSON object, not {type(values).__name__}")
@@ -238,10 +239,9 @@ class Config(Record):
         values: Mapping[str, Any],
         find: Callable[[str, str], Path] = lambda _, told: Path(told),
     ) -> dict[str, Any]:
-        """``values`` with null for each folder of ``BUILT_IN`` that is not there or empty, which is
-        logged.
+        """Return ``values`` with null for missing or empty folders of ``BUILT_IN``; log these.
 
-        ``find`` says where a key's folder is looked for.
+        ``find`` returns where to look for a key's folder.
         """
         settled = dict(values)
         for key, known in cls.BUILT_IN.items():
@@ -254,7 +254,7 @@ class Config(Record):
         return settled
 
     def input_paths(self) -> dict[str, str]:
-        """The keys that name files or folders to read, with their values."""
+        """Return the keys that name files or folders to read, with their values."""
         named = {
             key: getattr(self, key)
             for key in type(self).model_fields
@@ -263,7 +263,7 @@ class Config(Record):
         return {key: value for key, value in named.items() if isinstance(value, str)}
 
     def shape(self) -> dict[str, JsonValue]:
-        """The keys that decide which queries are drawn, JSON values, sorted by key."""
+        """Return the keys that decide which queries are drawn, as JSON values, sorted by key."""
         data = self.model_dump(mode="json")
         return {
             key: data[key]
@@ -285,18 +285,18 @@ class Config(Record):
         }
 
     def shape_hash(self) -> str:
-        """Eight hex digits over ``shape()``."""
+        """Return eight hex digits over ``shape()``."""
         text = json.dumps(self.shape(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _settle(path: str) -> str:
-    """A path in its shortest form, for normpath keeps two slashes at its front."""
+    """Return a path in its shortest form; normpath keeps two slashes at its front."""
     return re.sub("^/+", "/", posixpath.normpath(path))
 
 
 def _holds_any(folder: Path) -> bool:
-    """Whether there is anything in a folder; its reader tells what may not be looked at."""
+    """Return whether a folder has content; its reader reports what may not be read."""
     try:
         return folder.is_dir() and any(folder.iterdir())
     except OSError:
@@ -309,7 +309,7 @@ def _short(value: Any, limit: int = 60) -> str:
 
 
 def _names_value(message: str, given: Any) -> bool:
-    """Return whether ``message`` names ``given`` already, or the wrong item of that list."""
+    """Return whether ``message`` already names ``given``, or the wrong item of that list."""
     items = given if isinstance(given, list | tuple) else [given]
     return any(isinstance(item, str) and _short(item) in message for item in items)
 
@@ -317,7 +317,7 @@ def _names_value(message: str, given: Any) -> bool:
 def _without_shards(values: dict[str, Any]) -> dict[str, Any]:
     """Return ``values`` without the two keys that AgentBeats' Quick Submit adds to each config.
 
-    Several shards would be several assessments, of which a leaderboard reads one summary only.
+    Several shards would be several assessments, of which a leaderboard reads only one summary.
     Raises ConfigError for more than one shard.
     """
     for key, allowed in _ONE_SHARD.items():

@@ -29,7 +29,7 @@ class Secrecy(IntEnum):
 
     #: Ids and summaries contain the seed.
     OPEN = 0
-    #: Ids contain it; a summary only if nothing is left to ask (``netarena.assessment``).
+    #: ids do; a summary only when nothing is left to ask (``netarena.assessment``)
     SERVED = 1
     #: Ids are sealed; a summary as above.
     SEALED = 2

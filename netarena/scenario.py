@@ -49,25 +49,25 @@ from netarena.a2a.request import MAX_PARTICIPANTS, ROLE, check_url
 from netarena.errors import ConfigError
 from netarena.file import read_text
 
-#: a scenario file has at most so many
+#: Bytes of a scenario file.
 MOST_SCENARIO_BYTES = 1 << 20
-#: a file that names others names at most so many
+#: Scenarios that one file may name.
 MOST_SCENARIOS = 16
-#: port that every image listens at
+#: Port at which every image listens.
 IMAGE_PORT = 9009
-#: what a container of the green agent's image needs, by application (docs/container.md)
+#: What a container of the green agent's image needs, by application (docs/container.md).
 PRIVILEGED = frozenset({"route"})
-#: roles of the applications' participants end so
+#: Ending of the roles of the applications' participants.
 _ROLE_END = "_operator"
-#: ``netarena serve APP``, and an image ``…/netarena-APP:TAG``
+#: ``netarena serve APP``, and an image ``…/netarena-APP:TAG``.
 _SERVED = re.compile(r"\bnetarena(?:\S* serve |-)([a-z0-9]+)(?=$|[\s:@])")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: what compose's short form of a mount allows of ours: a path or a volume's name, where it is
-#: found in the container, and whether it may be written
+#: Accepted parts of compose's short form of a mount: a path or a volume's name, its path in the
+#: container, and whether it is writable.
 _VOLUME = re.compile(r"[^:\0]+:/[^:\0]*(:r[ow])?")
 _NO_IMAGES: Mapping[str, str] = MappingProxyType({})
-#: between looks at a container's health, s, and how often it may fail
+#: Seconds between health checks of a container, and how often they may fail.
 _HEALTH = {
     "test": [
         "CMD",
@@ -86,22 +86,22 @@ _HEALTH = {
 
 @dataclass(frozen=True)
 class Party:
-    """One agent: where it is, and how it is started."""
+    """One agent: its URL, and how to start it."""
 
-    #: the participant's role; ``green_agent`` of the green one
+    #: The participant's role; ``green_agent`` for the green one.
     role: str
     endpoint: str | None = None
     cmd: str | None = None
-    #: started for each turn: prompt in, reply out
+    #: Started for each turn: prompt in, reply out.
     program: str | None = None
     image: str | None = None
     agentbeats_id: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    #: what its container has mounted, each ``SOURCE:TARGET`` or ``SOURCE:TARGET:ro``
+    #: Mounts of its container, each ``SOURCE:TARGET`` or ``SOURCE:TARGET:ro``.
     volumes: tuple[str, ...] = ()
 
     def environ(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Its environment, ``${NAME}`` replaced from ``given``. Raises ConfigError."""
+        """Return its environment, with ``${NAME}`` replaced from ``given``. Raises ConfigError."""
 
         def replace(match: re.Match[str]) -> str:
             if match[1] not in given:
@@ -115,29 +115,31 @@ class Party:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scenario file's content."""
+    """Contents of a scenario file."""
 
-    #: of its results: the application as far as it is known, and the file's name
+    #: Name of its results: the application, if known, and the file's name.
     name: str
     green: Party
     participants: tuple[Party, ...]
     config: Mapping[str, Any]
-    #: of a green agent that is no service
+    #: Application of a green agent that is not a service.
     application: str | None = None
 
     def request(self, endpoints: Mapping[str, str]) -> str:
-        """The text of the assessment's message, with each participant's URL by role."""
+        """Return the text of the assessment's message, with each participant's URL by role."""
         return json.dumps({"participants": dict(endpoints), "config": dict(self.config)})
 
     def ids(self) -> dict[str, str]:
-        """By role the ids that a platform knows participants by, of those that have one."""
+        """Return the platform ids of participants by role, of those that have one."""
         return {
             party.role: party.agentbeats_id for party in self.participants if party.agentbeats_id
         }
 
     def endpoints(self) -> dict[str, str]:
-        """The URLs of participants by role, but of programs. Raises ConfigError for one that has
-        none."""
+        """Return the URLs of participants by role, except programs.
+
+        Raises ConfigError for a participant without a URL.
+        """
         urls = {}
         for party in self.participants:
             if party.program is not None:
@@ -158,8 +160,10 @@ class Scenario:
 
 
 def read_series(path: Path) -> dict[str, Scenario]:
-    """The scenarios that a file names by paths from its own folder, in its order, each under its
-    file's name; none if the file is a scenario itself. Raises ConfigError that names the key."""
+    """Return the scenarios that a file names, by name and in order; empty if it is a scenario.
+
+    Paths are relative to the file's folder. Raises ConfigError that names the key.
+    """
     data = _read(path)
     if "scenarios" not in data:
         return {}
@@ -214,13 +218,13 @@ def read_scenario(path: Path) -> Scenario:
 def compose(
     scenario: Scenario, *, image: str | None = None, images: Mapping[str, str] = _NO_IMAGES
 ) -> dict[str, Any]:
-    """The content of a compose file that runs the scenario's images and leaves its results.
+    """Return the compose file that runs the scenario's images and stores its results.
 
     ``docker compose up --abort-on-container-exit --exit-code-from assessment`` ends when the
-    results are in ``./output``. ``images`` has images by role, which win over those of the file;
-    the green agent is ``green_agent``. ``image`` is the image of parties that have none.
-    The service that asks for the assessment is the green agent's image too. Raises ConfigError
-    for a party without an image and for an image of an unknown role.
+    results are in ``./output``. ``images`` has images by role, which take precedence over those of
+    the file; the green agent is ``green_agent``. ``image`` is the default image. The service that
+    requests the assessment uses the green agent's image too. Raises ConfigError for a party without
+    an image and for an image of an unknown role.
     """
     green = scenario.green
     roles = [party.role for party in scenario.participants]
@@ -243,7 +247,7 @@ def compose(
     services["assessment"] = {
         "image": services["green-agent"]["image"],
         "entrypoint": ["netarena", "request"],
-        # dollars are compose's own
+        # compose interprets dollar signs
         "command": [
             f"http://green-agent:{IMAGE_PORT}/",
             scenario.request(urls).replace("$", "$$"),
@@ -251,7 +255,7 @@ def compose(
             "/output",
             *(word.replace("$", "$$") for word in named),
         ],
-        # the folder belongs to whoever made it
+        # the folder belongs to its creator
         "user": "${UID:-0}",
         "volumes": ["./output:/output"],
         "depends_on": {name: {"condition": "service_healthy"} for name in services},
@@ -277,18 +281,18 @@ def _container(party: Party, image: str | None) -> dict[str, Any]:
 
 
 def _late(text: str) -> str:
-    """``${NAME}`` stays: compose replaces it when it starts, so that no secret is in the file."""
+    """Keep ``${NAME}``: compose replaces it at the start, so the file contains no secret."""
     return _VARIABLE.sub(r"${\1:?\1 is not set}", text.replace("$", "$$").replace("$${", "${"))
 
 
 def _guess_application(green: Party, roles: list[str]) -> str:
-    """By the green agent's command, its image's name, or the role of the first participant."""
+    """Guess from the green agent's command, its image's name, or the first participant's role."""
     told = _SERVED.search(f"{green.cmd or ''} {green.image or ''}")
     return told[1] if told else roles[0].removesuffix(_ROLE_END)
 
 
 def _service(role: str) -> str:
-    """A host name of a role: underscores are none of it."""
+    """Return a host name for a role, which must not contain underscores."""
     return re.sub(r"[^a-z0-9-]+", "-", role.lower()).strip("-") or "participant"
 
 
@@ -346,7 +350,7 @@ def _text(table: Mapping[str, Any], key: str, role: str) -> str | None:
     value = table.get(key)
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"{role}.{key}", f"must be text, not {type(value).__name__}")
-    # templates leave what is to be filled in empty
+    # templates leave values to be filled in empty
     return value or None
 
 

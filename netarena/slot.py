@@ -22,11 +22,11 @@ from itertools import count
 
 
 class Slots:
-    """``number`` places; used within one event loop."""
+    """``number`` slots; used within one event loop."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        #: places in use
+        #: Slots in use.
         self.held = 0
         self._shares: list[Share] = []
         self._turns: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -35,7 +35,7 @@ class Slots:
 
     @contextmanager
     def join(self) -> Iterator[Share]:
-        """The share of one assessment, which has given all of it back at the end."""
+        """Context manager: the share of one assessment, which is returned completely at the end."""
         share = Share(self)
         self._shares.append(share)
         try:
@@ -46,7 +46,7 @@ class Slots:
 
     @asynccontextmanager
     async def turn(self, used_s: float) -> AsyncIterator[None]:
-        """One at a time for what computes: of those who wait, who has ``used_s`` the least."""
+        """Let one waiter compute at a time, the one with the smallest ``used_s`` first."""
         turn = asyncio.get_running_loop().create_future()
         entry = (used_s, next(self._count), turn)
         heapq.heappush(self._turns, entry)
@@ -68,12 +68,11 @@ class Slots:
                 turn.set_result(None)
 
     def own(self) -> int:
-        """Places that each assessment may have, whatever the others do."""
+        """Return the number of slots that each assessment may have, whatever the others do."""
         return -(-self.number // len(self._shares))
 
     def deal(self) -> None:
-        """Hand out what may be had now: to the assessment that holds the fewest, the first come of
-        these."""
+        """Assign free slots to the assessment with the fewest; first come, first served."""
         while ready := [places for share in self._shares if (places := share.first())]:
             min(ready, key=lambda places: places.share.held).grant()
 
@@ -83,7 +82,7 @@ class Slots:
 
 
 class Share:
-    """The places of one assessment."""
+    """The slots of one assessment."""
 
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
@@ -91,19 +90,18 @@ class Share:
         self._all: list[Places] = []
 
     def join(self) -> Places:
-        """The places of one more participant: all join before the first asks for one."""
+        """Return the slots of one more participant; all join before the first request."""
         places = Places(self)
         self._all.append(places)
         return places
 
     def leave(self, places: Places) -> None:
-        """A participant has given all of them back, and wants no more."""
+        """Remove a participant that has returned all slots and wants no more."""
         self._all.remove(places)
         self.slots.deal()
 
     def first(self) -> Places | None:
-        """Who gets the next place, if there is one for anybody: who holds the fewest, of these who
-        has gone without for longest."""
+        """Return who gets the next slot: the holder of the fewest, or the longest waiting."""
         own = self.slots.own()
         free = max(self.slots.number - self.slots.held, own - self.held)
         waiting = [places for places in self._all if places.waits] if free > 0 else []
@@ -117,32 +115,32 @@ class Share:
 
 
 class Places:
-    """The places of one participant: as a semaphore, to whose end all are released."""
+    """The slots of one participant, like a semaphore; all are released at its end."""
 
     def __init__(self, share: Share) -> None:
         self.share = share
         self._asked: deque[asyncio.Future[None]] = deque()
         self.held = 0
-        #: when one was granted last, by count
+        #: When one was granted last, as a counter.
         self.last = -1
 
     @property
     def waits(self) -> bool:
-        """Whether somebody waits for a place."""
+        """Return whether somebody waits for a slot."""
         while self._asked and self._asked[0].done():  # cancelled
             self._asked.popleft()
         return bool(self._asked)
 
     def grant(self) -> None:
-        """One place to who has waited longest."""
+        """Grant one slot to the longest-waiting caller."""
         self._count(+1)
         self.last = self.share.slots.next_number()
         self._asked.popleft().set_result(None)
 
     async def acquire(self) -> None:
-        """Wait for a place."""
+        """Wait for a slot."""
         place = asyncio.get_running_loop().create_future()
-        new = not self.waits  # else there is none to be had
+        new = not self.waits  # otherwise none is available
         self._asked.append(place)
         if new:
             self.share.slots.deal()
@@ -154,7 +152,7 @@ class Places:
             raise
 
     def release(self) -> None:
-        """Give one back."""
+        """Return a slot."""
         self._count(-1)
         self.share.slots.deal()
 

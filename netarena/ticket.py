@@ -32,47 +32,47 @@ class Briefing(StrEnum):
 TICKET_TURNS = 12
 #: causes of one claim that are read
 MAX_CAUSES = 64
-#: symptoms that are reported at most
+#: Most symptoms that are reported.
 MAX_SYMPTOMS = 3
-#: what is noted of an episode that is right, and in which something is left of a fault
+#: Note of an episode that is right although remains of a fault exist.
 LEFTOVER = "leftover"
-#: the reason for refusing a declaration where nothing is to be declared
+#: Reason for refusing a declaration if nothing is to be declared.
 NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all is as intended."
 
 
 class Sights(ABC, Generic[S]):
-    """What people may see of a world that is as it is when the agent begins.
+    """Observations that people may make of the initial world.
 
-    Each observation is true. Some are symptoms and one at least is not, in the same words: only
-    what is intended tells them apart.
+    Each observation is true. Some are symptoms and at least one is not, in the same words: only the
+    documentation distinguishes them.
     """
 
     def __init__(self, number: int) -> None:
-        #: of faults
+        #: A fault's symptoms.
         self._number = number
 
     @abstractmethod
     def symptoms(self, rng: random.Random) -> list[S]:
-        """Some of what is wrong, ``MAX_SYMPTOMS`` at most; may be none."""
+        """Return some of what is wrong, at most ``MAX_SYMPTOMS``; possibly none."""
 
     @abstractmethod
     def every(self) -> Iterable[S]:
-        """All that there is to see."""
+        """Return all observations."""
 
     @abstractmethod
     def beside(self, found: Sequence[S], rng: random.Random) -> Iterator[S]:
-        """What somebody may have looked at who found that."""
+        """Return other observations that the finder of a symptom may have made."""
 
     @abstractmethod
     def is_wrong(self, one: S) -> bool:
-        """Whether it is not as intended."""
+        """Return whether an observation is not as intended."""
 
     @abstractmethod
     def tell(self, one: S, rng: random.Random) -> str:
-        """It in words."""
+        """Return an observation in words."""
 
     def observe(self, rng: random.Random) -> str:
-        """What people saw, in any order."""
+        """Return people's observations in random order."""
         found = self.symptoms(rng)
         if self._number and not found:
             found.append(rng.choice([one for one in self.every() if self.is_wrong(one)]))
@@ -88,7 +88,7 @@ class Sights(ABC, Generic[S]):
 def tell_ticket(
     package: str, rules: str, words: Mapping[str, str], observed: str, history: tuple[str, ...]
 ) -> PromptParts:
-    """The parts of a ticket's prompt; texts of an application are read from its package."""
+    """Return the parts of a ticket's prompt; texts of an application are read from its package."""
     listed = "\n".join(f"- {word}: {what}" for word, what in words.items())
     return PromptParts(
         rules=rules,
@@ -100,7 +100,7 @@ def tell_ticket(
 
 
 def check_causes(named: Sequence[Cause], words: Iterable[str]) -> list[Cause]:
-    """The causes of a declaration, with their words in small letters. Raises ReplyRefused."""
+    """Return the causes of a declaration with lower-case words. Raises ReplyRefused."""
     if len(named) > MAX_CAUSES:
         raise ReplyRefused(f"the declaration has {len(named)} causes; {MAX_CAUSES} are read")
     causes = [Cause(one.place, one.what.lower()) for one in named]
@@ -113,15 +113,14 @@ def check_causes(named: Sequence[Cause], words: Iterable[str]) -> list[Cause]:
 
 
 def as_declared(judgement: Judgement) -> Judgement:
-    """What judging says of a state that somebody declares to be right: nothing was done in this
-    turn, and so nothing harmed."""
+    """Return the judgement of a state that is declared to be right: this turn harmed nothing."""
     return judgement.model_copy(update={"findings": (), "noted": (), "detail": None})
 
 
 def localise(named: Iterable[Cause], injected: Iterable[Cause]) -> Localised:
-    """How well ``named`` causes fit; each place or cause counts once.
+    """Return how well ``named`` causes match; each place or cause counts once.
 
-    The paper compares predicted actions with the true ones so.
+    This is how the paper compares predicted actions with the true ones.
     """
     said, true = {*named}, {*injected}
     return Localised(

@@ -14,12 +14,12 @@ _BACKTICKS = re.compile("`{3,}")
 
 
 class Parameter(Record):
-    """One text that a tool takes."""
+    """One text argument of a tool."""
 
     name: str
-    #: for agents and people, one sentence
+    #: For agents and people, one sentence.
     about: str
-    #: whether it is written in several lines, as a program is
+    #: Whether it has several lines, as a program does.
     lines: bool = False
 
 
@@ -31,7 +31,7 @@ class Tool(Record):
     parameters: tuple[Parameter, ...]
 
 
-#: of an application that tells no kinds: what it says of the form of a reply holds
+#: For an application without kinds of action: a whole reply, as its prompt describes.
 REPLY = Tool(
     name="reply",
     about="Send a reply in the form that the task asks for.",
@@ -39,7 +39,7 @@ REPLY = Tool(
 )
 
 
-#: of a ticket: the end, which the agent declares
+#: For a ticket: the end, which the agent declares.
 DONE = Tool(
     name="done",
     about="Declare that all is right, or always was: this ends the task.",
@@ -55,13 +55,13 @@ DONE = Tool(
 
 
 def read_causes(text: str) -> list[Cause]:
-    """The causes of a call of ``DONE``, as far as lines tell a place and a word."""
+    """Return the causes of a call of ``DONE``; lines without a place and a word are left out."""
     pairs = [line.rpartition(":") for line in text.splitlines()]
     return [Cause(place.strip(), what.strip()) for place, sign, what in pairs if sign]
 
 
 def fence(text: str, tag: str = "") -> str:
-    """``text`` as a fenced block of Markdown, whatever backticks it holds."""
+    """Return ``text`` as a fenced block of Markdown, whatever backticks it contains."""
     longest = max((len(run) for run in _BACKTICKS.findall(text)), default=2)
     marks = "`" * (longest + 1)
     return f"{marks}{tag}\n{text}\n{marks}"

@@ -23,26 +23,26 @@ from urllib.parse import urlsplit
 from netarena.errors import AgentFailed, one_line
 from netarena.model import AgentInfo, Judgement, Move, Query, Reply, Usage
 
-#: any of these turns it on
+#: Each of these variables turns tracing on.
 VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-#: the more specific one wins; OTLP over HTTP is all that is spoken
+#: The more specific one has precedence; only OTLP over HTTP is supported.
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _SPOKEN = "http/protobuf"
-#: the end of a process waits so long for a collector to take what is left, s
+#: Seconds that the end of a process waits for a collector to accept the rest.
 FLUSH_S = 2.0
-#: the conventions' own name for asking for texts
+#: The conventions' own variable that asks for texts.
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _TRUE = frozenset({"true", "1", "span_only", "span_and_event"})
-#: the conventions name no provider for an agent of which nothing is known
+#: The conventions' provider name for an unknown agent.
 _PROVIDER = "_OTHER"
-#: of URLs that name none
+#: Default ports of URLs.
 _PORTS = {"http": 80, "https": 443}
 
 log = logging.getLogger(__name__)
 
 
 class _Turn(Protocol):
-    """What a turn has come to; the engine's grows while its span is open."""
+    """Result of a turn; the engine's object grows while its span is open."""
 
     prompt: str
     reply: Reply | None
@@ -54,7 +54,7 @@ class _Turn(Protocol):
 
 
 class Span:
-    """One that says nothing; where tracing is on, one of OpenTelemetry's behind it."""
+    """A span without effect; if tracing is on, it wraps one of OpenTelemetry's."""
 
     def __init__(self, inner: Any = None) -> None:
         self._inner = inner
@@ -79,7 +79,7 @@ _SILENT = Span()
 
 
 def is_on(environ: Mapping[str, str]) -> bool:
-    """Whether the environment names a collector, and does not say that it is not to be used."""
+    """Return whether the environment names a collector and does not disable tracing."""
     off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     exporters = environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")
     return not off and "otlp" in exporters and any(environ.get(name) for name in VARIABLES)
@@ -87,7 +87,7 @@ def is_on(environ: Mapping[str, str]) -> bool:
 
 @cache
 def _tracer() -> Any:
-    """OpenTelemetry's, made once; None where tracing is off."""
+    """Return OpenTelemetry's tracer, created once; None if tracing is off."""
     if not is_on(os.environ):
         return None
     try:
@@ -103,7 +103,7 @@ def _tracer() -> Any:
         log.warning("no traces: %s is spoken alone, not %s", _SPOKEN, protocol)
         return None
     named = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "netarena"}
-    # it logs each of its tries; what comes of them is told once, by us
+    # it logs each attempt; this module reports the outcome once
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     try:
         exporter = OTLPSpanExporter()
@@ -118,7 +118,7 @@ def _tracer() -> Any:
 
 
 def _tell_loss(exporter: Any) -> Any:
-    """``exporter``, which says once that spans were not taken."""
+    """Wrap ``exporter`` so that it reports once that spans were not accepted."""
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     export, told = exporter.export, threading.Event()
@@ -135,7 +135,7 @@ def _tell_loss(exporter: Any) -> Any:
 
 
 def _flush(processor: Any) -> None:
-    """Send what is left, for a while: a collector that is away holds nobody up."""
+    """Send the rest within a time limit: an absent collector delays nobody."""
     sending = threading.Thread(target=processor.shutdown, name="trace-flush", daemon=True)
     sending.start()
     sending.join(FLUSH_S)
@@ -144,9 +144,9 @@ def _flush(processor: Any) -> None:
 
 
 def carrier() -> dict[str, str]:
-    """The W3C trace context of the span that is open, for who is asked inside of it.
+    """Return the W3C trace context of the open span, for requests inside of it.
 
-    Header names and their values; empty where tracing is off.
+    Header names and their values; empty if tracing is off.
     """
     carried: dict[str, str] = {}
     if _tracer() is not None:
@@ -169,7 +169,7 @@ def _span(name: str, *, client: bool = False, **attributes: Any) -> Iterator[Spa
     from opentelemetry.trace import SpanKind
 
     kind = SpanKind.CLIENT if client else SpanKind.INTERNAL
-    # an error that passes through may quote what an agent sent
+    # a passing error may quote an agent's text
     with tracer.start_as_current_span(
         name, kind=kind, record_exception=False, set_status_on_exception=False
     ) as inner:
@@ -184,7 +184,7 @@ def assessment(application: str, version: str, role: str, agent: AgentInfo) -> I
     with _span(
         f"invoke_workflow {application}",
         gen_ai__operation__name="invoke_workflow",
-        # the workflow's: until 1.41 the conventions had a name of its own for it
+        # the workflow's: until 1.41 the conventions had a name of their own for it
         gen_ai__workflow__name=application,
         gen_ai__agent__name=application,
         netarena__agent=agent.name,
@@ -196,7 +196,7 @@ def assessment(application: str, version: str, role: str, agent: AgentInfo) -> I
 
 @contextmanager
 def episode(query: Query, *, repeat: int, attempt: int, context: str) -> Iterator[Span]:
-    """One try of one query."""
+    """One attempt of one query."""
     with _span(
         f"episode {query.label}",
         gen_ai__conversation__id=context,
@@ -255,7 +255,7 @@ def call(agent: AgentInfo, context: str, turn: _Turn) -> Iterator[Span]:
 
 @contextmanager
 def execution(application: str, turn: _Turn) -> Iterator[None]:
-    """Running what a reply asked for, and observing what it led to."""
+    """Executing a reply's action, and observing its effect."""
     with _span(
         f"execute_tool {application}",
         gen_ai__operation__name="execute_tool",
@@ -272,7 +272,7 @@ def execution(application: str, turn: _Turn) -> Iterator[None]:
 
 @contextmanager
 def _failing(span: Span) -> Iterator[None]:
-    """What fails inside is told by its kind alone."""
+    """Report an error inside by its type only."""
     try:
         yield
     except BaseException as error:
@@ -282,7 +282,7 @@ def _failing(span: Span) -> Iterator[None]:
 
 
 def _message(role: str, text: str) -> str:
-    """One message in the conventions' form."""
+    """Return one message in the conventions' form."""
     ended = {"finish_reason": "stop"} if role == "assistant" else {}
     parts = [{"type": "text", "content": text}]
     return json.dumps([{"role": role, "parts": parts, **ended}], ensure_ascii=False)
