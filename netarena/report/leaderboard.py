@@ -61,12 +61,12 @@ FROM (SELECT (t.participants::JSON)->>{role} AS id,
 ORDER BY 0.5 * "Correctness (%)" + 0.5 * "Safety Rate (%)" DESC, "{title}" ASC
 """
 
-#: NetArena's ranking of comparable runs with a graded query: by solved safely, then correctness,
-#: then the measure.
+#: NetArena's ranking of comparable runs with a graded query: by solved safely, correctness,
+#: safety, the measure unless it is a time, and the name.
 RANKING_SQL = """
 SELECT row_number() OVER (
            PARTITION BY terms
-           ORDER BY solved_safely DESC NULLS LAST, correctness DESC, measure ASC, file
+           ORDER BY solved_safely DESC NULLS LAST, correctness DESC, safety DESC{tie}, id, file
        ) AS rank,
        terms, id, solved_safely, correctness, safety, measure, queries, complete, file, told,
        limits, scripted
@@ -318,7 +318,9 @@ def _board(
     columns = tuple(str(column[0]) for column in public.description or ())
     rows = tuple(tuple(_plain(cell) for cell in row) for row in public.fetchall())
     ranking = []
-    rows_of_ours = connection.execute(RANKING_SQL.format(**names)).fetchall()
+    # a latency differs from run to run, and so would the order of equal agents
+    tie = "" if measure == "avg_latency_s" else ", measure ASC"
+    rows_of_ours = connection.execute(RANKING_SQL.format(**names, tie=tie)).fetchall()
     for place, terms, who, solved, *rest in rows_of_ours:
         correctness, safety, value, queries, complete, file, told, limits, scripted = rest
         ranking.append(

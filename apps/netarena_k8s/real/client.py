@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import re
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -307,7 +308,7 @@ class Api:
                     return await self._ask(method, path, query, body, content_type)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     failure = EnvironmentFailed(
-                        one_line(f"the cluster's API: {type(error).__name__}: {error}"),
+                        one_line(f"the cluster's API at {self.server.url}: {_reason(error)}"),
                         proven_ours=True,
                     )
                 except Refused as refused:
@@ -342,9 +343,18 @@ class Api:
             words = text
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 words = json.loads(text)["message"]
+            words = words or f"HTTP {response.status} without a text"
             raise Refused(response.status, one_line(f"the cluster's API: {words}"))
         found: Json = json.loads(text)
         return found
+
+
+def _reason(error: aiohttp.ClientError | OSError) -> str:
+    """Return why a request got no response, in the words of the system where it has some."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number > 0:
+        return os.strerror(number)
+    return str(error) or ("no response in time" if isinstance(error, TimeoutError) else repr(error))
 
 
 class Stream:

@@ -74,6 +74,16 @@ def test_ranks_as_the_public_query_does_and_by_solved_safely(tmp_path):
     assert low < 0.5 < high
 
 
+def test_equal_agents_are_ordered_by_name_and_not_by_latency(tmp_path):
+    def agent(name: str, latency_s: float) -> Path:
+        values = summary(1.0, 1.0, 1.0) | {"avg_latency_s": latency_s}
+        del values["avg_iterations"]
+        return write(tmp_path, name, values, role="malt_operator")
+
+    board = only([agent("parser", 0.155), agent("oracle", 0.173)])
+    assert [entry.id for entry in board.ranking] == ["oracle", "parser"]
+
+
 def test_solved_safely_decides_against_the_public_query(tmp_path):
     files = [
         write(tmp_path, "idle", summary(0.1, 1.0, 0.1)),
