@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """Of the last ``most`` objects, known by identity, what ``make`` made of each.
+    """Cache of the values that ``make`` derives from the last ``most`` objects, by identity.
 
-    What is made is shared by all who ask, threads among them: it must never change either.
+    The values are shared by all callers, also in threads, and must never change.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        # an object that is held here cannot give its identity to another
+        # a cached object keeps its identity from being reused
         self._made: OrderedDict[int, tuple[object, T]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -41,8 +41,10 @@ class Kept(Generic[T]):
 
 
 class Memo(Generic[K, T]):
-    """By key, what was found out: at most ``most``, for then all are forgotten. Threads may share
-    it; two may find out the same."""
+    """Cache by key with at most ``most`` entries; when full, all are dropped.
+
+    Threads may share it; two may compute the same value.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -52,7 +54,7 @@ class Memo(Generic[K, T]):
         return self._found.get(key)
 
     def keep(self, key: K, found: T) -> T:
-        """``found``, to be got again."""
+        """Store ``found`` and return it."""
         if len(self._found) >= self._most:
             self._found = {}
         self._found[key] = found

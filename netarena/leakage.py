@@ -44,23 +44,23 @@ Matrix: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 Places: TypeAlias = NDArray[np.intp]
 
-#: error rate of each family of tests
+#: Error rate of each family of tests.
 ALPHA = 0.05
-#: goals: upper limits of the AUC
+#: Goals: upper limits of the AUC.
 LIMITS: Mapping[Kind, float] = {Kind.TRACE: 0.55, Kind.FORM: 0.60}
-#: goal: power to see what ``power`` names
+#: Goal: power to detect what ``power`` names.
 POWER = 0.9
-#: balanced accuracy that the power is computed for
+#: Balanced accuracy for which the power is computed.
 SEEN_ACCURACY = 0.6
-#: resamples of each bootstrap, draws of each permutation test and of the power
+#: Resamples of each bootstrap, draws of each permutation test and of the power.
 RESAMPLES, DRAWS = 1000, 4000
-#: columns that a trained learner sees at most: those that differ most in its training folds
+#: Most columns of a trained learner: those that differ most in its training folds.
 COLUMNS = 150
 #: features that a report lists for each kind
 TELLING = 20
 #: with fewer queries than this, ten folds; else five
 _MANY = 500
-#: candidates or queries of each class that a fold needs to be trained on
+#: Candidates or queries of each class that a training fold needs.
 _FEWEST = 3
 
 
@@ -132,16 +132,16 @@ class _Table:
     names: tuple[str, ...]
     values: Matrix
     is_target: Flags
-    #: number of the query of each row, rising
+    #: Number of each row's query, rising.
     group: Places
-    #: number of the role of each row; rows of one query and role follow each other
+    #: Number of each row's role; rows of one query and role are consecutive.
     role: Places
 
     def rows(self, chosen: Flags) -> tuple[Matrix, Flags]:
         return self.values[chosen], self.is_target[chosen]
 
     def sets(self) -> list[slice]:
-        """Rows of one query and role: what is compared with each other."""
+        """Return the rows of each query and role, which are compared with each other."""
         return _slices(self.group * (int(self.role.max(initial=0)) + 1) + self.role)
 
 
@@ -153,14 +153,14 @@ def examine(
     seed: int = 0,
     told: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Train all learners on ``evidence`` and test them; ``told`` hears of each step.
+    """Train all learners on ``evidence`` and test them; ``told`` is called with each step.
 
     Raises ValueError for evidence without candidates.
     """
     evidence = [one for one in evidence if one.candidates]
     if not evidence:
         raise ValueError("there is no evidence with candidates")
-    # threads of OpenMP that wait for a busy processor cost more than they give
+    # OpenMP threads that wait for a busy processor cost more than they gain
     with threadpool_limits(1):
         return _examine(evidence, seed, told)
 
@@ -181,7 +181,7 @@ def _examine(evidence: Sequence[Evidence], seed: int, told: Callable[[str], None
             continue
         shares = [own.is_target[mine].mean() for mine in own.sets()]
         mixed = np.array([share for share in shares if 0 < share < 1])
-        # the power of the kind that has less of it
+        # the power of the kind with the lower one
         if not len(chances) or 0 < len(mixed) < len(chances):
             chances = mixed
         results: dict[str, Found] = {}
@@ -222,11 +222,11 @@ def _examine(evidence: Sequence[Evidence], seed: int, told: Callable[[str], None
     )
 
 
-# tables
+# Tables.
 
 
 def _by_candidate(evidence: Sequence[Evidence], kind: Kind) -> _Table:
-    """The features of candidates, and their ranks among those of the same query and role."""
+    """Return the features of candidates, and their ranks among those of the same query and role."""
     chosen = [
         (number, one)
         for number, each in enumerate(evidence)
@@ -247,17 +247,17 @@ def _by_candidate(evidence: Sequence[Evidence], kind: Kind) -> _Table:
         ranks = np.concatenate([_ranks(values[mine][:, plain]) for mine in table.sets()])
         names = (*names, *(f"{names[place]}~rank" for place in plain))
         values = np.concatenate([values, ranks], axis=1)
-    for number in range(len(roles)):  # what is usual in a role says nothing
+    for number in range(len(roles)):  # values that all candidates of a role share show nothing
         mine = table.role == number
         values[mine] -= _medians(values[mine])
-    # ranks that applications have computed themselves come twice
+    # ranks that applications have computed themselves would be duplicates
     first = {name: place for place, name in reversed([*enumerate(names)])}
     kept = _varied(values, sorted(first.values()))
     return replace(table, names=tuple(names[place] for place in kept), values=values[:, kept])
 
 
 def _by_query(evidence: Sequence[Evidence], kind: Kind, own: _Table) -> _Table:
-    """The features of queries, and the least, mean and greatest of those of their candidates."""
+    """Return the features of queries, and min, mean and max of their candidates' features."""
     names, values = _matrix([one.features(kind) for one in evidence])
     plain = [place for place, name in enumerate(own.names) if "~" not in name]
     parts = []
@@ -304,18 +304,18 @@ def _matrix(rows: Sequence[Mapping[str, float]]) -> tuple[tuple[str, ...], Matri
     for number, row in enumerate(rows):
         for name, value in row.items():
             values[number, places[name]] = value
-    # infinities would leave nothing of a mean
+    # infinities would spoil the mean
     return names, np.clip(values, -1e15, 1e15)
 
 
 def _slices(group: Places) -> list[slice]:
-    """The rows of each query."""
+    """Return the rows of each query."""
     starts = np.flatnonzero(np.diff(group, prepend=-1))
     return [slice(a, b) for a, b in zip(starts, [*starts[1:], len(group)], strict=True)]
 
 
 def _ranks(values: Matrix) -> Matrix:
-    """Mid-ranks of each column in [0, 1]; NaN stays."""
+    """Return mid-ranks of each column in [0, 1]; NaN stays."""
     ranks = rankdata(values, axis=0, nan_policy="omit")
     counts = (~np.isnan(values)).sum(axis=0)
     ranks = np.where(np.isnan(values), np.nan, ranks)
@@ -323,7 +323,7 @@ def _ranks(values: Matrix) -> Matrix:
 
 
 def _varied(values: Matrix, places: Sequence[int]) -> list[int]:
-    """The columns that differ between any two rows; missing is a value, too."""
+    """Return the columns that differ between any two rows; missing is a value, too."""
     kept = []
     for place in places:
         column = values[:, place]
@@ -334,12 +334,14 @@ def _varied(values: Matrix, places: Sequence[int]) -> list[int]:
     return kept
 
 
-# learners
+# Learners.
 
 
 def _learners(table: _Table, seed: int) -> dict[str, Learner]:
-    """Each takes training values, training targets and test values; it returns test scores, and a
-    weight for each column."""
+    """Return the learners: functions of training values, training targets and test values.
+
+    Each returns test scores, and a weight for each column.
+    """
     learners: dict[str, Learner] = {
         "logistic regression": _logistic,
         "boosted trees": lambda train, is_target, test: _boosted(train, is_target, test, seed),
@@ -355,7 +357,7 @@ def _learners(table: _Table, seed: int) -> dict[str, Learner]:
 
 
 def _columns(train: Matrix, is_target: Flags) -> Places:
-    """The columns that differ most between targets and others, by the distance of mid-ranks."""
+    """Return the columns that differ most between targets and others, by distance of mid-ranks."""
     effect = np.abs(_aucs(train, is_target) - 0.5)
     missing = np.isnan(train)
     effect = np.maximum(
@@ -402,7 +404,7 @@ def _boosted(train: Matrix, is_target: Flags, test: Matrix, seed: int) -> tuple[
 
 
 def _single(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Matrix]:
-    """The column with the AUC furthest from 0.5 in training, in its direction."""
+    """Return the column with the AUC furthest from 0.5 in training, in its direction."""
     aucs = _aucs(train, is_target)
     best = int(np.argmax(np.abs(aucs - 0.5)))
     weights = np.zeros(train.shape[1])
@@ -411,13 +413,13 @@ def _single(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Matr
 
 
 def _medians(values: Matrix) -> Matrix:
-    """The median of each column without its missing values, 0 where all are missing."""
+    """Return the median of each column without its missing values, 0 if all are missing."""
     columns = (column[~np.isnan(column)] for column in values.T)
     return np.array([np.median(column) if len(column) else 0.0 for column in columns])
 
 
 def _aucs(values: Matrix, is_target: Flags) -> Matrix:
-    """The AUC of each column; missing values rank lowest."""
+    """Return the AUC of each column; missing values rank lowest."""
     ranks = rankdata(np.nan_to_num(values, nan=-1e16), axis=0)
     targets, others = int(is_target.sum()), int((~is_target).sum())
     if not targets or not others:
@@ -427,7 +429,7 @@ def _aucs(values: Matrix, is_target: Flags) -> Matrix:
 
 
 def _folds(evidence: Sequence[Evidence], seed: int) -> Places:
-    """The fold of each query; queries of one label are spread evenly."""
+    """Return the fold of each query; queries of one label are spread evenly."""
     number = 5 if len(evidence) > _MANY else 10
     rng = random.Random(seed)  # noqa: S311 -- not for secrets
     order = sorted(range(len(evidence)), key=lambda place: (bool(evidence[place].wrong),
@@ -438,7 +440,7 @@ def _folds(evidence: Sequence[Evidence], seed: int) -> Places:
 
 
 def _cross_fit(table: _Table, learner: Learner, folds: Places) -> tuple[Matrix, Matrix]:
-    """Scores of all rows, each by a learner that has not seen its query, and mean weights."""
+    """Return scores of rows by learners that have not seen their query, and mean weights."""
     scores = np.zeros(len(table.is_target))
     weights = np.zeros(len(table.names))
     if not table.names:
@@ -454,7 +456,7 @@ def _cross_fit(table: _Table, learner: Learner, folds: Places) -> tuple[Matrix, 
     return scores, weights
 
 
-# what scores come to
+# Scores.
 
 
 def _score_candidates(found: Found, table: _Table, scores: Matrix, seed: int) -> Found:
@@ -488,7 +490,7 @@ def _score_candidates(found: Found, table: _Table, scores: Matrix, seed: int) ->
 
 
 def _across(scores: Matrix, table: _Table, rng: np.random.Generator) -> Estimate:
-    """The AUC over all pairs of candidates of one role, bootstrapped by query."""
+    """Return the AUC over all pairs of candidates of one role, bootstrapped by query."""
     number = int(table.group.max()) + 1
     orders = []
     for role in np.unique(table.role):
@@ -516,7 +518,7 @@ def _across(scores: Matrix, table: _Table, rng: np.random.Generator) -> Estimate
 
 
 def _score_queries(found: Found, table: _Table, scores: Matrix, folds: Places, seed: int) -> Found:
-    """Balanced accuracy; each fold's threshold is the best one on the other folds."""
+    """Return the balanced accuracy; each fold's threshold is the best one on the other folds."""
     wrong = table.is_target
     if not wrong.any() or wrong.all():
         return found
@@ -533,7 +535,7 @@ def _score_queries(found: Found, table: _Table, scores: Matrix, folds: Places, s
         if wrong[chosen].any() and not wrong[chosen].all():
             drawn.append(_balanced(right[chosen], wrong[chosen]))
     low, high = np.percentile(drawn, [2.5, 97.5])
-    # Fisher's exact test: true positives, given what is wrong and what was said
+    # Fisher's exact test: true positives, given the actual and the predicted positives
     p = hypergeom.sf(int((said & wrong).sum()) - 1, len(wrong), int(wrong.sum()), int(said.sum()))
     return found.model_copy(
         update={
@@ -544,7 +546,7 @@ def _score_queries(found: Found, table: _Table, scores: Matrix, folds: Places, s
 
 
 def _threshold(scores: Matrix, wrong: Flags) -> float:
-    """The score above which to say "wrong", for the best balanced accuracy."""
+    """Return the score above which to predict "wrong", for the best balanced accuracy."""
     values = np.unique(scores)
     if len(values) < 2 or wrong.all() or not wrong.any():
         return float("inf")
@@ -565,7 +567,7 @@ def _bootstrap(values: Matrix, rng: np.random.Generator) -> Estimate:
 
 
 def _telling(table: _Table, kind: Kind, weights: Mapping[str, float]) -> list[Telling]:
-    """The features that tell most by themselves, by z of their AUC within queries."""
+    """Return the most telling features, by z of their AUC within queries."""
     per_query: list[Matrix] = []
     hits_up: list[Matrix] = []
     hits_down: list[Matrix] = []
@@ -599,11 +601,11 @@ def _telling(table: _Table, kind: Kind, weights: Mapping[str, float]) -> list[Te
     ]
 
 
-# the verdict
+# The verdict.
 
 
 def _judge(found: Sequence[Found]) -> list[Found]:
-    """``found`` with p-values adjusted, and the goals that each learner shows to be missed."""
+    """Return ``found`` with adjusted p-values and each learner's missed goals."""
     judged = list(found)
     for key in ("top1_p", "anything_p"):
         places = [place for place, one in enumerate(judged) if getattr(one, key) is not None]
@@ -636,8 +638,10 @@ def _missed(one: Found) -> list[str]:
 
 
 def power_top1(chances: Matrix, alpha: float, seed: int = 0) -> float:
-    """The probability that a test of level ``alpha`` sees a learner that hits twice as often as
-    chance; ``chances`` are those of the queries."""
+    """Return the probability that a test of level ``alpha`` detects twice the chance of top-1.
+
+    ``chances`` are those of the queries.
+    """
     if not len(chances):
         return 0.0
     rng = np.random.default_rng(seed)
@@ -649,8 +653,10 @@ def power_top1(chances: Matrix, alpha: float, seed: int = 0) -> float:
 
 
 def power_anything(wrong: int, right: int, alpha: float) -> float:
-    """The probability that a one-sided test of level ``alpha`` sees a balanced accuracy of 60 %,
-    by the normal approximation of two independent proportions."""
+    """Return the probability that a one-sided test detects a balanced accuracy of 60 %.
+
+    The test has level ``alpha`` and uses the normal approximation of two independent proportions.
+    """
     if not wrong or not right:
         return 0.0
     effect = 2 * SEEN_ACCURACY - 1

@@ -41,11 +41,11 @@ TAGS = (
 
 
 class Pair(NamedTuple):
-    """Markers around a thought: the text that opens it, and a pattern that closes it.
+    """Markers around a thought: the opening text, and a pattern of the closing one.
 
-    Markers that texts without thoughts also hold count only in a pair: ``opens`` says that an
-    opening marker counts that is never closed, ``closes`` that a closing marker counts that
-    nothing opened (templates of prompts open thoughts unseen).
+    Markers that also occur in texts without thoughts count only in a pair. ``opens`` means that an
+    unclosed opening marker counts, ``closes`` that a closing marker counts without an opening one
+    (prompt templates open thoughts invisibly).
     """
 
     opening: str
@@ -54,7 +54,7 @@ class Pair(NamedTuple):
     closes: bool = True
 
 
-#: exact in case
+#: Case-sensitive.
 PAIRS = (
     # Magistral 1.1 and later, Ministral (mistral-common; RooCodeInc/Roo-Code#8522)
     Pair("[THINK]", re.escape("[/THINK]")),
@@ -84,11 +84,11 @@ PAIRS = (
     Pair("Here's my thought process:", r"Here(?: i|')s my response:", opens=False, closes=False),
 )
 
-#: patterns of markers that begin an answer: all before them is thought
+#: Patterns of markers that start an answer: everything before them is thought.
 ANSWERS = (
     # gpt-oss
     r"<\|channel\|>final[^<\n]{0,40}(?:<\|constrain\|>[^<\n]{0,20})?<\|message\|>",
-    # the same after a server took out its special tokens (Augustas11/macprovider#743)
+    # the same after a server removed its special tokens (Augustas11/macprovider#743)
     r"(?<![_-])assistantfinal(?![_-])",
     # Solar Open
     re.escape("<|begin|>assistant<|content|>"),
@@ -98,7 +98,7 @@ ANSWERS = (
     re.escape("<|begin_of_solution|>"),
 )
 
-#: markers at the end of an answer, which are no part of it
+#: Markers at the end of an answer, which are not part of it.
 ENDS = (
     # gpt-oss, Solar Open, Phi
     "<|return|>",
@@ -128,19 +128,19 @@ ENDS = (
 #: Servers that drop thoughts before A2A (LangGraph by cap-js/agents#92) need no row.
 WORDS = frozenset({"thought", "thoughts", "thinking", "reasoning"})
 KINDS = frozenset({"type", "kind"})
-#: of nested metadata that is looked into
+#: Depth of nested metadata that is searched.
 MAX_DEPTH = 5
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
 def names_thought(text: str) -> bool:
-    """Whether the last word of an identifier (``adk_thought``, ``isThought``) names a thought."""
+    """Return whether an identifier's last word names a thought (``adk_thought``)."""
     return _last_word(text) in WORDS
 
 
 def marks_thought(pairs: Iterable[tuple[str, object]], depth: int = 0) -> bool:
-    """Whether metadata marks what it belongs to as a thought; values of objects are dicts."""
+    """Return whether metadata marks its object as a thought; values of objects are dicts."""
     for key, value in pairs:
         if value is True and names_thought(key):
             return True

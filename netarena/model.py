@@ -51,17 +51,17 @@ __all__ = [
 
 #: One observation of the world.
 State = JsonValue
-#: What a reply asks us to execute, as the application's parser understood it.
+#: The action in a reply, as the application's parser understood it.
 Move = JsonValue
 
 
 class Record(BaseModel):
-    """Parent of all records: immutable, and closed to unknown keys."""
+    """Base of all records: immutable, and closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with other values; what was derived from the old ones is not taken along."""
+        """Return a copy with other values; cached derived values are not copied."""
         copy = super().model_copy(update=update, deep=deep)
         for name in copy.__dict__.keys() - type(self).model_fields.keys():
             del copy.__dict__[name]  # a cached property of the original
@@ -72,9 +72,9 @@ R = TypeVar("R", bound=Record)
 
 
 class Action(Record):
-    """An atomic operation a(θ), as data: a name from the application's table, and θ.
+    """An atomic operation a(θ) as data: a name from the application's table, and θ.
 
-    ``Application.describe`` gives its words, the application's table its effect.
+    ``Application.describe`` returns its description, the application's table has its effect.
     """
 
     kind: str
@@ -89,57 +89,57 @@ class Query(Record):
     version: str
     seed: int
     index: int
-    #: what results are grouped by: the label (malt) or error type (route, k8s)
+    #: Group of results: the label (malt) or error type (route, k8s).
     label: str
     #: ``level1`` …
     level: str
-    #: the task in words, as the agent reads it
+    #: The task in words, as the agent reads it.
     text: str
-    #: how the initial state differs from the application's standard world
+    #: Differences of the initial state from the application's standard world.
     initial: JsonValue = None
-    #: hidden: what turns the initial state into the target (constructive) or broke it (reactive)
+    #: Hidden: what turns the initial state into the target (constructive) or broke it (reactive).
     actions: tuple[Action, ...]
 
 
 class Ask(NamedTuple):
-    """One time that a query is asked: what verdicts of an agent are known by."""
+    """One request of a query, which identifies a verdict."""
 
     query_id: str
-    #: counts from 1
+    #: Starts at 1.
     repeat: int = 1
 
 
 class Cause(NamedTuple):
-    """What was wrong, and where: a place of the world, and one of the application's broad words."""
+    """A fault and its location: a place of the world, and one of the application's cause words."""
 
     place: str
     what: str
 
 
 class Fit(Record):
-    """How well named causes fit those that were injected; shares in [0, 1], null over nothing."""
+    """How well declared causes match the injected ones; shares in [0, 1], null without any."""
 
-    #: of the injected, how many were named
+    #: Share of the injected causes that were declared.
     recall: float | None
-    #: of the named, how many were injected
+    #: Share of the declared causes that were injected.
     precision: float | None
 
 
 class Localised(Record):
-    """The fit of the causes of a claim, by place alone, and by place and word."""
+    """Match of a declaration's causes, by place only, and by place and word."""
 
     place: Fit
     cause: Fit
 
 
 class Claim(Record):
-    """An agent's declaration that all is right; null causes where it named none."""
+    """An agent's declaration that everything is right; null causes if it named none."""
 
     causes: tuple[Cause, ...] | None = None
 
 
 class Finding(Record):
-    """One safety violation: which rule, at which element, in one sentence."""
+    """One safety violation: the rule, the element, and a sentence."""
 
     rule: str
     element: str
@@ -147,11 +147,11 @@ class Finding(Record):
 
 
 class Judgement(Record):
-    """What one step came to. Safe means that there are no findings.
+    """Result of one step. It is safe if it has no findings.
 
-    ``reason`` is one sentence that says which element is wrong, empty when ``correct``.
-    ``detail`` is the application's own (pairs that broke and healed, differences, …). ``noted``
-    names what is told there and counts in no verdict, of the application's ``notes``.
+    ``reason`` is one sentence that says which element is wrong, empty when ``correct``. ``detail``
+    is the application's own (pairs that broke and healed, differences, …). ``noted`` names those of
+    the application's ``notes`` that occurred; they affect no verdict.
     """
 
     correct: bool
@@ -166,10 +166,10 @@ class Judgement(Record):
 
 
 class Execution(Record):
-    """What executing one move gave.
+    """Result of executing one move.
 
-    ``executed`` is false when nothing was run after all; ``queued_s`` is the part of the time
-    spent waiting for a place of ours.
+    ``executed`` is false if nothing ran after all; ``queued_s`` is the part of the time spent
+    waiting for a slot.
     """
 
     output: str
@@ -178,9 +178,9 @@ class Execution(Record):
 
 
 class AgentInfo(Record):
-    """The agent that answered: ``base_url`` is the URL as given, or ``in-process``.
+    """The agent that answered: ``base_url`` is the given URL, or ``in-process``.
 
-    ``itself`` is the agent's own name where the caller gave it another one (``--name``).
+    ``itself`` is the agent's own name if the caller gave it another one (``--name``).
     """
 
     name: str
@@ -189,42 +189,42 @@ class AgentInfo(Record):
 
 
 class Reply(Record):
-    """An agent's answer; ``metadata`` is what it tells about itself (tokens, cost), unverified."""
+    """An agent's answer; ``metadata`` is its unverified report (tokens, cost)."""
 
     text: str
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
 
 
-#: what agents call their counts in ``Reply.metadata["usage"]``: ours first, then OpenAI's
+#: Names of counts in ``Reply.metadata["usage"]``: NetArena's first, then OpenAI's
 _COUNTS = {
     "input_tokens": ("input_tokens", "prompt_tokens"),
     "output_tokens": ("output_tokens", "completion_tokens"),
     "cost_usd": ("cost_usd", "cost"),
 }
-#: a count beyond this is no count
+#: A larger number is not a valid count.
 _MOST_USED = 10**12
 
 
 class Usage(Record):
-    """What an agent told that its replies took, unverified; adds up over replies and episodes."""
+    """An agent's unverified report on its replies' usage; adds up over replies and episodes."""
 
-    #: replies that told anything
+    #: Replies with a report.
     replies: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    #: US dollars, as far as replies told; null where none did
+    #: US dollars, as far as reported; null without reports.
     cost_usd: float | None = None
 
     @classmethod
     def read(cls, reply: Reply | None) -> Usage:
-        """What one reply told; anything that is no count of its kind is passed over."""
+        """Return the report of one reply; invalid values are ignored."""
         told = reply.metadata.get("usage") if reply else None
         counts: dict[str, Any] = {}
         for field, names in _COUNTS.items():
             kinds = (int, float) if field == "cost_usd" else (int,)
             for name in names:
                 value = told.get(name) if isinstance(told, dict) else None
-                # NaN is in no range, and a boolean is no number
+                # NaN is in no range, and a boolean is not a number
                 if type(value) in kinds and 0 <= cast("float", value) <= _MOST_USED:
                     counts[field] = value
                     break
@@ -240,7 +240,7 @@ class Usage(Record):
         )
 
     def keys(self) -> dict[str, JsonValue]:
-        """The keys of a result record or summary; none where nothing was told."""
+        """Return the keys of a result record or summary; none without reports."""
         if not self.replies:
             return {}
         return {
@@ -253,8 +253,8 @@ class Usage(Record):
 class Step(Record):
     """One turn: prompt, reply, move, output, state after, judgement, times.
 
-    ``move`` and ``state`` are null when the reply was refused (``refused`` says why) or the
-    agent gave none (``reply`` is null too).
+    ``move`` and ``state`` are null if the reply was refused (``refused`` says why) or the agent
+    gave none (``reply`` is null too).
     """
 
     prompt: str
@@ -265,15 +265,15 @@ class Step(Record):
     executed: bool = False
     state: State = None
     judgement: Judgement | None = None
-    #: a declaration: nothing was run, and ``judgement`` is of the state as it was
+    #: A declaration: nothing was run, and ``judgement`` is of the unchanged state.
     claim: Claim | None = None
-    #: from asking to the whole reply
+    #: From asking to the whole reply.
     agent_s: float = 0.0
-    #: running what the reply asked for
+    #: Executing the action of the reply.
     execution_s: float = 0.0
-    #: our own work: prompting, parsing, observing, judging
+    #: NetArena's own work: prompting, parsing, observing, judging.
     own_s: float = 0.0
-    #: waiting for a place of ours
+    #: Waiting for a slot.
     queue_s: float = 0.0
 
 
@@ -287,26 +287,26 @@ class Outcome(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Where an answer went wrong: the paper's table of failure types, and what tickets add."""
+    """Where an answer went wrong: the paper's failure types, and those of tickets."""
 
     SAFETY_VIOLATION = "safety violation"  # it harmed what it was not asked to touch
-    CONTROL_LOGIC = "control logic error"  # it ran, and came to something else than was asked
+    CONTROL_LOGIC = "control logic error"  # it ran, with another result than requested
     OPERATIONAL = "operational error"  # nothing usable ran: no reply, no code, a crash, a limit
-    # not the paper's: of tickets
-    FALSE_CLAIM = "false claim"  # it said that all was right, and it was not
+    # only of tickets, not in the paper:
+    FALSE_CLAIM = "false claim"  # it declared that everything was right although it was not
     NEEDLESS_REPAIR = "needless repair"  # nothing was broken, and it broke something
 
     @property
     def common(self) -> bool:
-        """Whether it is one of the paper's, which every summary counts."""
+        """Return whether it is one of the paper's, which every summary counts."""
         return self not in {FailureKind.FALSE_CLAIM, FailureKind.NEEDLESS_REPAIR}
 
 
 class Failure(Record):
-    """Why an episode is not solved safely: its kind, and the rule of ours that decided it.
+    """Why an episode is not solved safely: its type, and the rule that decided it.
 
-    Rules are names of the application's own, which its documentation lists; ``detail`` is one
-    sentence that tells no part of the solution.
+    Rules are the application's own names, listed in its documentation; ``detail`` is one sentence
+    that reveals no part of the solution.
     """
 
     kind: FailureKind
@@ -315,10 +315,10 @@ class Failure(Record):
 
 
 class Episode(Record):
-    """One query × one agent: its steps and its verdict."""
+    """One query and one agent: its steps and its verdict."""
 
     query_id: str
-    #: the how manieth time that the query is asked, from 1
+    #: Repetition, starting at 1.
     repeat: int = 1
     index: int
     label: str
@@ -326,27 +326,27 @@ class Episode(Record):
     role: str
     agent: AgentInfo
     prompt_type: str
-    #: of the prompts' wording; episodes stored before it was recorded have the first one
+    #: Version of the prompts' wording; episodes stored before it was recorded have the first one.
     prompt_version: int = 1
-    #: 0 for the first try; a failure of ours or a killed run makes a new one
+    #: 0 for the first attempt; an environment failure or a killed run starts a new one.
     attempt: int = 0
-    #: earlier tries that a killed process left half done
+    #: Earlier attempts that a killed process left unfinished.
     interrupted: int = 0
     outcome: Outcome
     correct: bool = False
     safe: bool = False
     iterations: int = 0
-    #: for agent_failed a FailureReason, for a run out of time ``time_budget``; else empty
+    #: FailureReason for agent_failed, ``time_budget`` for a run out of time; else empty.
     reason: str = ""
-    #: one sentence for people
+    #: One sentence for people.
     detail: str = ""
-    #: for invalid: what was seen, one entry per try
+    #: For invalid episodes: what was observed, one entry per attempt.
     evidence: tuple[JsonValue, ...] = ()
-    #: null where it was solved safely, is invalid, or the application tells no failures apart
+    #: Null if solved safely, invalid, or if the application reports no failure types.
     failure: Failure | None = None
-    #: what its judgements note, each once
+    #: Notes of its judgements, each once.
     noted: tuple[str, ...] = ()
-    #: the state that the agent met
+    #: The initial state.
     initial_state: State = None
     steps: tuple[Step, ...] = ()
     #: sums over the steps

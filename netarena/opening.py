@@ -13,14 +13,14 @@ from typing import cast
 from netarena.agent import Agent
 from netarena.errors import AgentFailed, AssessmentFailed, describe_absence
 
-#: until the first report of a wait, seconds; each later interval is twice as long
+#: Seconds until the first report of a wait; each later interval is twice as long.
 FIRST_NOTE_S = 1.0
 
 Note = Callable[[str, str], None]
 
 
 class Opening:
-    """Opens all agents of an assessment at once.
+    """Contacts all agents of an assessment at once.
 
     ``note`` gets a participant's role and a line about it.
     """
@@ -45,7 +45,7 @@ class Opening:
             raise cast("AssessmentFailed", failures[0])
 
     async def aclose(self) -> None:
-        """Give up the agents that are still waited for."""
+        """Stop waiting for agents."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -63,7 +63,7 @@ class Opening:
     async def _report(self, role: str, url: str) -> None:
         begin = asyncio.get_running_loop().time()
         pause_s = FIRST_NOTE_S
-        place, _, _ = url.partition("?")  # a query may hold a secret
+        place, _, _ = url.partition("?")  # a query string may hold a secret
         while True:
             await asyncio.sleep(pause_s)
             spent_s = asyncio.get_running_loop().time() - begin

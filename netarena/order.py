@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 
 def places(names: Sequence[str], named: Iterable[Collection[str]]) -> list[set[int]]:
-    """The numbers of parts that are named, without those that there are not."""
+    """Return the numbers of the named parts, without unknown ones."""
     place = {name: number for number, name in enumerate(names) if name}
     return [{place[name] for name in some if name in place} for some in named]
 
@@ -18,10 +18,10 @@ def places(names: Sequence[str], named: Iterable[Collection[str]]) -> list[set[i
 def unmasked(
     masks: Sequence[Collection[int]], seen: Callable[[Sequence[int]], object]
 ) -> Iterator[tuple[int, int, bool]]:
-    """Parts, each with one that it should hide and does not: true if the other shows beside it,
-    false if it does not when that part alone is repaired.
+    """Return parts that do not hide what they should, each with the other part.
 
-    ``seen`` is what shows while parts are there.
+    The value is true if the other shows although the part exists, false if it does not show once
+    only that part is repaired. ``seen`` returns what shows while given parts exist.
     """
     every = range(len(masks))
     for part in every:
@@ -35,14 +35,14 @@ def unmasked(
 
 
 def safe_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
-    """Every order in which no part comes before one that it waits for, the earliest parts first."""
+    """Yield every order in which no part comes before one that it waits for, lowest parts first."""
     yield from _extend((), after)
 
 
 def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
-    """For each part that waits and each for which it waits, an order in which it does not.
+    """Yield, for each part and each part that it waits for, an order that violates this.
 
-    All that may come before the two does, so that nothing else hides what the haste does.
+    All other parts come before the two if possible, so that nothing else hides the effect.
     """
     for part, waited in enumerate(after):
         for first in sorted(waited):
@@ -52,7 +52,7 @@ def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
             order: list[int] = []
             while ready := _ready(order, turned):
                 order.append(min(ready, key=lambda one: (one in {part, first}, one)))
-            if len(order) == len(after):  # else it waits for the other by way of a third
+            if len(order) == len(after):  # otherwise it waits for the other through a third
                 yield tuple(order)
 
 
@@ -64,7 +64,7 @@ def _extend(order: tuple[int, ...], after: Sequence[Collection[int]]) -> Iterato
 
 
 def _ready(done: Collection[int], after: Sequence[Collection[int]]) -> list[int]:
-    """Parts that may come next."""
+    """Return the parts that may come next."""
     return [
         part
         for part, waited in enumerate(after)

@@ -14,33 +14,33 @@ from netarena.model import Record
 
 
 class Mark(StrEnum):
-    """How a thing that is measured stands to what is intended."""
+    """Relation of a measured element to what is intended."""
 
     WORKS = "works"  # as intended
-    APART = "apart"  # does not work, as intended
+    APART = "apart"  # does not work, and must not
     BROKEN = "broken"  # should work, and does not
     EXPOSED = "exposed"  # works, and must not
     NONE = "none"  # nothing is intended or measured
 
     @property
     def wrong(self) -> bool:
-        """Whether it is not as intended."""
+        """Return whether it is not as intended."""
         return self in {Mark.BROKEN, Mark.EXPOSED}
 
 
 class Matrix(Record):
-    """How each row stands to each column, such as who reaches whom."""
+    """Relation of each row to each column, such as reachability."""
 
     kind: Literal["matrix"] = "matrix"
     title: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    #: a row of marks for each of ``rows``, one for each of ``columns``
+    #: A row of marks for each of ``rows``, with one for each of ``columns``.
     cells: tuple[tuple[Mark, ...], ...]
 
 
 class Node(Record):
-    """A machine. Those of one ``rank`` are drawn in one row, from above."""
+    """A machine. Machines of one ``rank`` are drawn in one row, ranks from top to bottom."""
 
     name: str
     role: str = ""
@@ -48,35 +48,35 @@ class Node(Record):
 
 
 class Link(Record):
-    """What joins two nodes, by name, and what is written at it."""
+    """Connection of two nodes, by name, with its label."""
 
     ends: tuple[str, str]
     label: str = ""
 
 
 class Topology(Record):
-    """Machines, what joins them, and the ordered pairs that are not as intended."""
+    """Machines, their links, and the ordered pairs that are not as intended."""
 
     kind: Literal["topology"] = "topology"
     title: str
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
-    #: source, target, mark
+    #: Source, target, mark.
     pairs: tuple[tuple[str, str, Mark], ...] = ()
 
 
 class Change(Record):
-    """One element that is not as it was, or not as it should be; null where it is not there."""
+    """One element that has changed, or is not as it should be; null if it does not exist."""
 
     element: str
     before: str | None
     after: str | None
-    #: whether that is as it should be; null where nobody says
+    #: Whether the change is as it should be; null if unknown.
     right: bool | None = None
 
 
 class Difference(Record):
-    """What is not as it was (``titles``: what ``before`` and ``after`` are)."""
+    """A difference (``titles``: the names of ``before`` and ``after``)."""
 
     kind: Literal["difference"] = "difference"
     title: str
@@ -88,7 +88,7 @@ Picture: TypeAlias = Matrix | Topology | Difference
 
 
 class Turned(NamedTuple):
-    """A cell whose mark is another than before: ``word`` says what happened to it."""
+    """A cell whose mark has changed: ``word`` says how."""
 
     row: str
     column: str
@@ -104,7 +104,7 @@ class Turned(NamedTuple):
 
 
 def turned(before: Matrix | None, after: Matrix) -> Iterator[Turned]:
-    """The cells of ``after`` that were otherwise in ``before``, row by row."""
+    """Return the cells of ``after`` that differ from ``before``, row by row."""
     if before is None or (before.rows, before.columns) != (after.rows, after.columns):
         return
     for name, old, new in zip(after.rows, before.cells, after.cells, strict=True):

@@ -23,17 +23,17 @@ from netarena.result import write_document
 from netarena.stats import count_unasked, summarise
 from netarena.ticket import Briefing, as_declared
 
-#: what the results were before the first ``regrade --write``
+#: File name of the results before the first ``regrade --write``.
 BEFORE_NAME = "results.before-regrade.json"
-#: the engine's own finding about a world that an agent broke; no judge can repeat it
+#: The engine's own finding about a world that an agent broke; no judge can repeat it.
 WORLD_BROKEN = "world_broken"
-#: fields whose change makes another verdict; other changes are a matter of words
+#: Fields whose change is another verdict; other changes only affect texts.
 _VERDICT = ("outcome", "correct", "safe", "iterations")
 _JUDGEMENT = ("correct", "safe", "findings", "reason", "detail")
 
 
 class Difference(Record):
-    """One field that comes out differently; ``step`` counts from 1, null for the episode."""
+    """One changed field; ``step`` counts from 1, null for the episode."""
 
     query_id: str
     repeat: int = 1
@@ -42,13 +42,13 @@ class Difference(Record):
     field: str
     before: JsonValue
     after: JsonValue
-    #: whether it changes a verdict, or only its words
+    #: Whether it changes a verdict, or only texts.
     verdict: bool
 
 
 @dataclass
 class Regrade:
-    """What judging again came to; ``episodes`` are slim and in the order of grading."""
+    """Result of judging again; ``episodes`` are slim and in the order of grading."""
 
     stored: Stored
     episodes: list[Episode]
@@ -58,11 +58,11 @@ class Regrade:
 
     @property
     def differs(self) -> bool:
-        """Whether any verdict, of a step or an episode, is another one."""
+        """Return whether any verdict, of a step or an episode, has changed."""
         return any(difference.verdict for difference in self.differences)
 
     def results(self) -> list[dict[str, Any]]:
-        """Records and summary, as in ``results.json``."""
+        """Return records and summary, as in ``results.json``."""
         stored = self.stored
         outlines = [episode.outline() for episode in self.episodes]
         summary = summarise(

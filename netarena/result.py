@@ -17,7 +17,7 @@ from typing import Any
 from netarena.file import Unnamed
 
 INDENT = 2
-#: mode of files that hold ground truth or verdicts, before the process's umask
+#: Mode of files that hold ground truth or verdicts, before the process's umask.
 FILE_MODE = 0o664
 
 
@@ -50,7 +50,7 @@ def write_document(
 def _document(
     participants: Mapping[str, str], results: Iterable[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """The text that ``write_json`` would write of the whole, in parts."""
+    """Yield the text that ``write_json`` would write, in parts."""
     yield '{\n  "participants": ' + _text(dict(participants), depth=1) + ',\n  "results": ['
     before = "\n    "
     for record in results:
@@ -60,33 +60,33 @@ def _document(
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a small JSON file so that a reader sees the old content or the new, never half."""
+    """Write a small JSON file atomically: a reader sees the old content or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, [_text(value), "\n"])
 
 
 def _text(value: Any, *, depth: int = 0) -> str:
     text = json.dumps(value, indent=INDENT, ensure_ascii=False, allow_nan=False)
-    # a line end within a string is escaped: those that are left are the layout's
+    # line ends within strings are escaped: the others are the layout's
     return text.replace("\n", "\n" + " " * INDENT * depth)
 
 
 def replace_file(path: Path, parts: Iterable[str]) -> None:
-    """Write a file so that a reader sees the old content or the new, never half.
+    """Write a file atomically: a reader sees the old content or the new.
 
-    Nobody may read the new one who could not read the old one, or whom the umask keeps out.
+    The new file is readable only by users who could read the old one and whom the umask admits.
     """
     for _ in replacing(path, parts):
         pass
 
 
 def replacing(path: Path, parts: Iterable[str]) -> Generator[None]:
-    """As ``replace_file``, in steps: one for each part; the file is there after the last one.
+    """Like ``replace_file`` in steps: one for each part; the file exists after the last one.
 
-    Who closes it before leaves nothing behind.
+    Closing it earlier leaves nothing behind.
     """
     new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # what the umask withholds is withheld from the first byte on
+    # the umask's restrictions apply from the first byte on
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
