@@ -83,14 +83,15 @@ def shapes(*, added: bool = False, **kwargs: Any) -> Any:
 def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``values`` with seeds above ``MOST_EXACT`` also as text.
 
-    ``seed`` gets ``seed_text``; a list of seeds, as ``seeds``, gets ``seeds_text``.
+    ``seed`` gets ``seed_text``; a list of seeds, as ``seeds``, gets ``seeds_text``. The object
+    ``config`` gets its own.
 
     >>> with_seed_text({"seed": 2**53 + 1, "queries": 3})
     {'seed': 9007199254740993, 'seed_text': '9007199254740993', 'queries': 3}
     """
     told: dict[str, Any] = {}
     for key, value in values.items():
-        told[key] = value
+        told[key] = with_seed_text(value) if key == "config" and isinstance(value, dict) else value
         if key in _SEEDS and value is not None:
             seeds = value if isinstance(value, list) else [value]
             if any(isinstance(seed, int) and seed > MOST_EXACT for seed in seeds):

@@ -58,7 +58,8 @@ def why(episode: Episode) -> str:
             break
     if episode.reason == FailureReason.TIME_BUDGET:
         parts.append("The time ended before it was solved.")
-    if not episode.correct and episode.detail:
+    # the rule that was broken may also be why the task is not solved
+    if not episode.correct and episode.detail and not "".join(parts).endswith(episode.detail):
         parts.append(episode.detail)
     return " ".join(parts) or (episode.failure.detail if episode.failure else episode.reason)
 

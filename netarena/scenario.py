@@ -224,7 +224,7 @@ def compose(
     results are in ``./output``. ``images`` has images by role, which take precedence over those of
     the file; the green agent is ``green_agent``. ``image`` is the default image. The service that
     requests the assessment uses the green agent's image too. Raises ConfigError for a party without
-    an image and for an image of an unknown role.
+    an image, for an image of an unknown role, and for a default image that no party needs.
     """
     green = scenario.green
     roles = [party.role for party in scenario.participants]
@@ -233,6 +233,11 @@ def compose(
             raise ConfigError(
                 "--image", f"unknown role {role!r}; known are {', '.join([green.role, *roles])}"
             )
+    parties = [green, *scenario.participants]
+    if image is not None and all(images.get(one.role, one.image) for one in parties):
+        raise ConfigError(
+            "--image", f"every agent has an image, so {image!r} has no use: write ROLE={image}"
+        )
     urls = {role: f"http://{_service(role)}:{IMAGE_PORT}/" for role in roles}
     services: dict[str, Any] = {
         "green-agent": _container(green, images.get(green.role, green.image or image))

@@ -8,6 +8,7 @@ get them. Values appear in no message and no representation.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from netarena.a2a.request import check_url
 from netarena.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 PREFIX = "NETARENA_HEADERS_"
 SEED, SECRETS = "NETARENA_SEED", "GREEN_SECRETS_JSON"
@@ -118,4 +121,5 @@ def read_seed_secret(environ: Mapping[str, str]) -> str | None:
             if not isinstance(secrets[key], str) or not secrets[key].strip():
                 raise ConfigError(f"{SECRETS}.{key}", "must be text that is not empty")
             return str(secrets[key])
+    log.warning("%s has no key %s: seeds are not secret", SECRETS, " or ".join(_SEED_KEYS))
     return None

@@ -99,7 +99,8 @@ def check_url(url: Any, field: str) -> str:
             field, "must be an http or https URL with a valid host and port"
         ) from None
     if parts.scheme.lower() not in {"http", "https"}:
-        raise ConfigError(field, "must be an http or https URL")
+        hint = "" if "://" in url else "; write http:// before the host"
+        raise ConfigError(field, f"must be an http or https URL{hint}")
     if (
         not parts.hostname
         or not _is_host(parts.hostname, bracketed="[" in parts.netloc)

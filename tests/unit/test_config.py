@@ -113,6 +113,12 @@ def test_a_seed_that_differs_from_its_text_is_refused():
         Config.parse({"seed": 7, "seed_text": "8"})
 
 
+def test_seed_of_a_config_within_has_its_text():
+    stored = with_seed_text({"seed": 2**60, "config": {"seed": 2**60, "repeats": 1}})
+    assert stored["config"] == {"seed": 2**60, "seed_text": str(2**60), "repeats": 1}
+    assert Config.parse(stored["config"]).seed == 2**60
+
+
 def test_lists_of_seeds_have_lists_of_texts():
     told = with_seed_text({"seed": None, "seeds": [1, 2**60], "replaced_seeds": [3]})
     assert told == {

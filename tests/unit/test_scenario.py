@@ -248,6 +248,8 @@ def test_an_agent_known_by_id_alone_needs_an_image(tmp_path):
     with pytest.raises(ConfigError, match=r"r\.image: is missing \(id 7\): .*--image r=IMAGE"):
         compose(read(tmp_path, text))
     assert compose(read(tmp_path, text), image="i")["services"]["r"]["image"] == "i"
+    with pytest.raises(ConfigError, match="every agent has an image, so 'i' has no use"):
+        compose(read(tmp_path, text), image="i", images={"r": "own"})
 
 
 def test_images_are_given_by_role_and_win_over_the_files(tmp_path, capsys):

@@ -90,6 +90,12 @@ def test_a_leaderboards_secrets_hold_the_seed_secret(environ, secret):
     assert read_seed_secret(environ) == secret
 
 
+def test_secrets_without_a_seed_are_warned_of(caplog):
+    assert read_seed_secret({"GREEN_SECRETS_JSON": '{"netarena_sed": "s3cret"}'}) is None
+    assert "GREEN_SECRETS_JSON has no key netarena_seed or holdout_key" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
 @pytest.mark.parametrize(
     "text", ["[", "[]", '"s3cret"', '{"netarena_seed": 7}', '{"netarena_seed": " "}']
 )

@@ -149,6 +149,10 @@ async def test_each_participant_has_the_same_queries_and_an_artifact_of_its_own(
         ("what?", "request: must be one text with a JSON object"),
         ("{}", "participants: must be a JSON object"),
         ({"participants": {"a": "ftp://x/"}}, "participants.a: must be an http or https URL"),
+        (
+            {"participants": {"a": "localhost:9010"}},
+            "participants.a: must be an http or https URL; write http:// before the host",
+        ),
         ({**REQUEST, "config": {"nope": 1}}, "config.nope: unknown key; known are"),
         ({**REQUEST, "config": {"num_queries": 0}}, "config.num_queries: "),
         ({**REQUEST, "config": {"output_dir": "../x"}}, "config.output_dir: must not contain '..'"),

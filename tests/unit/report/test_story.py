@@ -15,6 +15,7 @@ from netarena.cli import main
 from netarena.model import Episode, Outcome, Query
 from netarena.picture import Mark, Matrix
 from netarena.report.story import Story, move_text, tell, why
+from tests.fake import gallery
 
 ODD = "open v1 \x1b[31m"
 
@@ -168,3 +169,10 @@ def test_says_what_is_not_there(
     assess(Toy(), Scripted(open_all), tmp_path, complexity_level=["level1"])
     assert main(["show", str(tmp_path), *arguments]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_why_says_once_that_one_thing_is_both_unsafe_and_wrong() -> None:
+    episode = gallery.lost(gallery.query(0))
+    assert why(episode) == "step 1: v2 was open and is closed now. v1 and v2 are closed."
+    same = episode.model_copy(update={"detail": "v2 was open and is closed now."})
+    assert why(same) == "step 1: v2 was open and is closed now."
