@@ -24,7 +24,7 @@ import click
 from netarena.cli.text import open_streams
 from netarena.errors import ConfigError, NetArenaError, suggest
 
-#: sub-commands in the order of the help: name, module, what it does
+#: Sub-commands in the order of the help: name, module, description.
 COMMANDS = (
     ("serve", "netarena.cli.serve", "Serve a green agent over A2A."),
     ("run", "netarena.cli.run", "Examine an agent here and now."),
@@ -57,11 +57,11 @@ class Stopped(Exception):
 
 
 class _ReaderLeft(Exception):
-    """Whoever read standard output has seen enough."""
+    """The reader of standard output has closed it."""
 
 
 class _Commands(click.Group):
-    """A group that imports a sub-command when it is called."""
+    """A group that imports a sub-command on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -118,7 +118,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     open_streams()
     try:
         given = sys.argv[1:] if arguments is None else list(arguments)
@@ -154,15 +154,15 @@ def _refuse_empty_out(given: list[str]) -> None:
 
 
 def _drop_output() -> None:
-    """Let go of what cannot be written: the interpreter flushes once more when it ends."""
+    """Discard what cannot be written: the interpreter flushes once more at its end."""
     with suppress(OSError):
         sys.stdout.flush()
-    with suppress(OSError, ValueError):  # no file behind it, as in a test
+    with suppress(OSError, ValueError):  # no file descriptor, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(status: int, text: str, kind: str = "error") -> int:
-    """Say in one line what went wrong, control characters left out."""
+    """Print an error in one line, without control characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     click.echo(f"netarena: {kind}: {line}" if line else f"netarena: {kind}", err=True)
     return status

@@ -25,16 +25,16 @@ from netarena.model import Query
 from netarena.report.markdown import clean, replace_section, table
 from netarena.ticket import Briefing
 
-#: queries when nobody says how many
+#: Default number of queries.
 TOTAL = 100
-#: queries that make another process worth its start
+#: Queries that justify the start of another process.
 PER_PROCESS = 500
-#: flaws that the table shows; ``--json`` has all
+#: Flaws in the table; ``--json`` has all.
 SHOWN = 20
 
 
 def _orders(_: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """A number from 1 on, or all."""
+    """Parse a number from 1 on, or ``all``."""
     if value is None or value == "all":
         return None if value is None else math.inf
     if not value.isdecimal() or int(value) < 1:
@@ -132,7 +132,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     asked = len(chosen_of(config, total))
     if markdown is not None:
         _insert(markdown, app.name, ())  # refused now rather than after an audit
-    # worlds that live share the machine's names and emulators; computation is shared out
+    # live worlds share the machine's names and emulators; only computation is distributed
     cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
     processes = max(1, min(cores, asked // PER_PROCESS))
     ledger, flawed = Ledger(), count()
@@ -155,7 +155,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                     config,
                     chosen,
                     total,
-                    # worlds at a time, where the caller says so
+                    # number of worlds at a time, if the caller sets it
                     concurrency=max(CONCURRENCY, config.concurrency),
                     processes=processes,
                     depth=Depth(looks, orders),
@@ -179,7 +179,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 def _insert(page: Path, name: str, lines: Sequence[str]) -> None:
-    """Replace the section of ``page``; without ``lines`` see only that it can be.
+    """Replace the section of ``page``; without ``lines`` only check that it exists.
 
     Raises ConfigError if the page has no place for it.
     """
@@ -207,9 +207,9 @@ def _title(result: Audit) -> str:
 
 
 def _tabulate(result: Audit) -> list[tuple[list[str], list[list[object]]]]:
-    """Heads and rows: per label the queries checked, by variant if there are several, and flaws.
+    """Return headers and rows: checked queries and flaws per label, by variant if several.
 
-    Variants that differ in several keys have letters, and a table that says what they stand for.
+    Variants that differ in several keys have letters, and a table explains them.
     """
     reasons = list(result.reasons())
     variants = list(result.drawn) if len(result.drawn) > 1 else []

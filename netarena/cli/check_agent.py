@@ -29,9 +29,9 @@ from netarena.prompts import render
 if TYPE_CHECKING:
     from netarena.a2a.client import Card
 
-#: an agent that takes longer for one turn does not finish an ordinary assessment in its 28 minutes
+#: An agent that needs longer for one turn does not finish an ordinary assessment in 28 minutes.
 SLOW_S = 60.0
-#: conversations at a time
+#: Concurrent conversations.
 AT_ONCE = 3
 _REMEDIES = {
     FailureReason.ENDPOINT: "start it, and let it listen where the URL points (in a container "
@@ -61,7 +61,7 @@ def command(*, url: str, application: str | None, timeout_s: float, as_json: boo
     Exit status 1 if an assessment would fail.
     """
     if application is not None and application not in application_names():
-        load(application)  # says which there are
+        load(application)  # the error lists the installed ones
     app = None if application is None else load(application)
 
     async def examine() -> list[Check]:
@@ -81,7 +81,7 @@ def command(*, url: str, application: str | None, timeout_s: float, as_json: boo
 async def examine_agent(
     url: str, application: Application | None, timeout_s: float
 ) -> AsyncGenerator[Check, None]:
-    """Ask the agent, and tell what was found; the first thing that fails is the last one told."""
+    """Ask the agent and yield the checks; the first failure is the last check."""
     agent = connect(url, application.role if application else "agent", os.environ)
     try:
         try:
@@ -99,7 +99,7 @@ async def examine_agent(
             yield _judge_stranger() if STRANGE in error.detail else _failed("reply", error)
             return
         took_s = time.monotonic() - begin
-        # where the given URL takes no messages, the path that the card names does
+        # if the given URL accepts no messages, the path in the card does
         came = f"{len(reply.text)} characters from {agent.asked_url}"
         yield _told("reply", ok=True, detail=f"{came}: {reply.text!r:.60}")
         yield _told(
@@ -147,7 +147,7 @@ def _judge_card(card: Card, url: str) -> list[Check]:
 
 
 async def _prompt(application: Application | None) -> tuple[str, str]:
-    """The first prompt of a fresh query, or a greeting and why it is none."""
+    """Return the first prompt of a fresh query, or a greeting and why there is no prompt."""
     if application is None:
         return _GREETING, "no application was named"
     config = application.config_type.parse({})
@@ -167,7 +167,7 @@ async def _prompt(application: Application | None) -> tuple[str, str]:
 
 
 def _judge_stranger() -> Check:
-    """Return the check of a scripted agent, which answers the assessment that it knows only."""
+    """Return the check of a scripted agent, which answers only the assessment that it knows."""
     return Check(
         name="reply",
         ok=False,
@@ -195,7 +195,7 @@ def _judge_form(application: Application, reply: Reply, why: str) -> Check:
 
 
 async def _converse(agent: Agent, prompt: str, timeout_s: float) -> AsyncGenerator[Check, None]:
-    """A second turn of one conversation, and several conversations at a time."""
+    """Take a second turn of one conversation, and hold several conversations at a time."""
     context = str(uuid.uuid4())
     try:
         for _ in range(2):

@@ -22,28 +22,28 @@ _ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/.*)?")
 
 @dataclass(frozen=True)
 class Choice:
-    """An agent, as options of ``run`` choose it; none of them is no choice."""
+    """An agent, as options of ``run`` select it; without any option there is no choice."""
 
-    #: a named one, or the URL of one
+    #: The name of a named agent, or a URL.
     agent: str | None = None
-    #: that starts one (``--agent-cmd``)
+    #: The command that starts one (``--agent-cmd``).
     command: str | None = None
     over_a2a: bool = False
-    #: that is started for each turn (``--agent-exec``)
+    #: The command that is started for each turn (``--agent-exec``).
     program: str | None = None
 
     @property
     def is_made(self) -> bool:
-        """Whether anything was chosen."""
+        """Return whether any option was given."""
         return (self.agent, self.command, self.program) != (None, None, None)
 
     @property
     def url(self) -> str | None:
-        """Where it is, if the choice says so."""
+        """Return the agent's URL, if the choice contains it."""
         return self.agent if self.agent is not None and "://" in self.agent else None
 
     def check(self) -> None:
-        """Refuse what cannot be asked before any world is built. Raises ConfigError."""
+        """Refuse an invalid choice before any world is built. Raises ConfigError."""
         if self.program is not None:
             if self.over_a2a or self.agent or self.command:
                 raise ConfigError("--agent-exec", "leaves no choice of another agent")
@@ -66,20 +66,20 @@ class Choice:
             )
 
     def stored(self) -> dict[str, Any]:
-        """For the run's config."""
+        """Return the choice for the run's config."""
         return asdict(self)
 
 
 def choose(given: Choice, default: str) -> Choice:
-    """What was given, or the agent of that name."""
+    """Return the given choice, or the agent of that name."""
     return given if given.is_made else replace(given, agent=default)
 
 
 def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str | None]:
-    """The choice of the run in ``folder`` where none is given, and what the agent is called there.
+    """Return the choice of the run in ``folder`` if none is given, and the agent's name there.
 
-    The name is None where another agent is given: it has its own. Raises ConfigError where the run
-    does not say how its agent is had.
+    The name is None if another agent is given: it has its own. Raises ConfigError if the run does
+    not say how to reach its agent.
     """
     kept, called = _read_choice(role, folder)
     if given.is_made:
@@ -94,7 +94,7 @@ def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str |
 
 
 def _is_mended(given: Choice, kept: Choice | None, called: str | None) -> bool:
-    """Whether an agent that has a name of its own (``--name``) is started by another command."""
+    """Return whether a named agent (``--name``) is started with another command."""
     known = None not in (given.command, kept and kept.command)
     return known and kept is not None and called != kept.command
 
@@ -106,7 +106,7 @@ def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:
         told = stored.get("agent")
         choice = Choice(**told) if told else Choice(agent=called)
     except (OSError, ValueError, KeyError, TypeError):
-        return None, None  # ``conduct`` says why, where it is no run
+        return None, None  # ``conduct`` reports why, if it is not a run
     started = choice.command is not None or choice.program is not None
     known = started or choice.url is not None or choice.agent in agent_names()
     return choice if known else None, called
@@ -115,9 +115,9 @@ def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:
 def connect(
     url: str, role: str, environ: Mapping[str, str], connect_timeout_s: float = math.inf
 ) -> Any:
-    """A client of the agent at ``url``, with the headers that ``environ`` has for the role.
+    """Return a client of the agent at ``url``, with the role's headers from ``environ``.
 
-    Its card is waited for no longer than ``connect_timeout_s`` while nobody serves the URL.
+    It waits at most ``connect_timeout_s`` for the card while nothing serves the URL.
     """
     from netarena.a2a.client import A2AAgent
     from netarena.a2a.credential import load_credentials, variable
@@ -127,7 +127,7 @@ def connect(
         url,
         name=role,
         credential=load_credentials(environ).get(variable(role)),
-        # whoever names an address on a command line of theirs means it
+        # an address on the user's own command line is intended
         network=Network(allow_link_local=True),
         connect_timeout_s=connect_timeout_s,
     )

@@ -35,7 +35,7 @@ def command(*, scenario: Path, given: tuple[str, ...], out: Path | None) -> None
 
 
 def _read_images(given: tuple[str, ...]) -> tuple[str | None, dict[str, str]]:
-    """Return the image of agents that have none, and the images by role. Raises ConfigError."""
+    """Return the default image, and the images by role. Raises ConfigError."""
     image: str | None = None
     images: dict[str, str] = {}
     for text in given:

@@ -21,11 +21,11 @@ from netarena.errors import ConfigError
 from netarena.model import Check, Severity
 from netarena.report.markdown import plain
 
-#: a journal of some thousand episodes with all their texts, bytes
+#: Bytes of a journal of some thousand episodes with all their texts.
 _ROOM = 2**30
-#: characters of a remedy in the table; longer ones stand below it
+#: Characters of a remedy in the table; longer ones are printed below it.
 _LONGEST_REMEDY = 80
-#: extras that no application brings: a module of each, and what needs it
+#: Extras that no application requires: a module of each, and what needs it.
 EXTRAS = MappingProxyType(
     {
         "purple": ("litellm", "netarena-purple --model"),
@@ -57,7 +57,7 @@ def command(*, application: str | None, as_json: bool) -> int:
     Exit status 1 if something blocks.
     """
     if application is not None and application not in application_names():
-        load(application)  # says which there are
+        load(application)  # the error lists the installed ones
     checks = [("machine", check) for check in examine_machine()]
     if not application_names():
         remedy = 'pip install "netarena[all]"'
@@ -76,12 +76,12 @@ def command(*, application: str | None, as_json: bool) -> int:
 def show_checks(
     checks: Sequence[tuple[str, Check]], *, title: str = "", words: str | None = None
 ) -> None:
-    """Print a table of checks, each with the part that it is about, unless there is a ``title``.
+    """Print a table of checks, each with the part that it concerns, unless there is a ``title``.
 
-    ``words`` say what a check prevents that is more than a note.
+    ``words`` say what a failed check prevents.
     """
     said = _WORDS if words is None else {**dict.fromkeys(_WORDS, words), Severity.NOTE: "note"}
-    # a line that is to be pasted is not broken by a column
+    # columns must not break a line that users paste
     remedies = {check.remedy: "" for _, check in checks if len(check.remedy) > _LONGEST_REMEDY}
     remedies.update({remedy: f"[{number}]" for number, remedy in enumerate(remedies, start=1)})
     rows = [
@@ -105,7 +105,7 @@ def show_checks(
 
 
 def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
-    """What every application needs. ``runs`` is where results go unless ``--out`` says else."""
+    """Check what every application needs. ``runs`` is the default folder of results."""
     yield Check(
         name="python",
         ok=True,
@@ -155,7 +155,7 @@ def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
 
 
 def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
-    """What the application says itself; one that was not asked for may lack its extra."""
+    """Return the application's own checks; one that was not named may lack its extra."""
     try:
         application = load(name)
     except ConfigError as error:
@@ -177,7 +177,7 @@ def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that it lies in
+    except ModuleNotFoundError:  # not even its parent package is installed
         return False
 
 

@@ -16,7 +16,7 @@ _SIGNAL_STATUS = 128
 
 
 def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]:
-    """The hint of a run in ``folder`` that ``command`` resumes; none before there is a run."""
+    """Return the hint that ``command`` resumes the run in ``folder``; none before a run exists."""
 
     def seen() -> tuple[int, int] | None:
         try:
@@ -28,7 +28,7 @@ def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]
     before = seen()
 
     def hint() -> str:
-        # what was there before is an earlier run, unless it is this one
+        # an existing run is an earlier one, unless it is this one
         if not resumed and seen() in {before, None}:
             return ""
         return f"what was graded is kept; {command} continues"
@@ -39,10 +39,10 @@ def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]
 def run_until_stopped(
     work: Callable[[], Coroutine[Any, Any, T]], *, hint: Callable[[], str] = str
 ) -> T:
-    """Run ``work()``; SIGINT, SIGTERM and SIGHUP cancel it, and its clean-up is waited for.
+    """Run ``work()``; SIGINT, SIGTERM and SIGHUP cancel it, and its clean-up is awaited.
 
-    A SIGHUP that is ignored stays so (nohup). Raises Stopped with the status that shells give to
-    the signal, and the hint of that moment.
+    An ignored SIGHUP stays ignored (nohup). Raises Stopped with the shell's status for the signal,
+    and the hint of that moment.
     """
     caught: list[signal.Signals] = []
 

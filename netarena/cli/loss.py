@@ -37,7 +37,7 @@ def tell_lost_records(documents: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _is_lost(record: object) -> bool:
-    """Return whether a record, maybe of another green agent, says that it was not solved."""
+    """Return whether a record, possibly of another green agent, says that it was not solved."""
     told = {Outcome.AGENT_FAILED.value, Outcome.UNSOLVED.value}
     return isinstance(record, dict) and record.get("outcome") in told
 

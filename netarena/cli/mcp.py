@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.types import Receive, Scope, Send
 
-#: a client has so long for each turn, unless somebody says otherwise, s
+#: Default time of a client for each turn, in s.
 PATIENCE_S = 3600.0
-#: sessions that the holders of the token may have open at once: one client needs one, and those
-#: that vanish without a word keep theirs for as long as a turn may take
+#: Sessions that holders of the token may have open at once. A client needs one, and a vanished
+#: client's session stays for as long as a turn may take.
 MOST_SESSIONS = 32
 TOKEN = "NETARENA_MCP_TOKEN"  # noqa: S105 -- the variable's name
 PATH = "/mcp"
@@ -99,7 +99,7 @@ def command(  # noqa: PLR0913 -- one argument per option
             try:
                 await (_serve_http(desk, token, port) if http else _serve_stdio(desk))
             finally:
-                # who leaves when all is graded leaves the results to be written
+                # a client that leaves after grading leaves the results to be written
                 if not desk.complete:
                     assessing.cancel()
                 with suppress(asyncio.CancelledError):
@@ -111,19 +111,19 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 async def _assess(application: Application, config: Config, desk: Desk, folder: Path) -> None:
-    """The assessment, from the first call for a task on."""
+    """Run the assessment, starting with the first call for a task."""
     await desk.begun.wait()
     try:
         await conduct(application, config, {application.role: desk}, out=folder, reporter=desk)
     except Exception as error:
-        # whatever it was: nobody waits for a task that never comes
+        # whatever the error: nobody may wait for a task that never comes
         desk.end(failed=one_line(str(error)) or type(error).__name__)
         raise
     desk.end()
 
 
 def build_server(desk: Desk) -> Server[Any]:
-    """An MCP server whose tools are those of ``desk``."""
+    """Return an MCP server whose tools are those of ``desk``."""
     from mcp import types
     from mcp.server.lowlevel import Server
 
@@ -156,7 +156,7 @@ def _schema(tool: Tool) -> dict[str, Any]:
 
 
 async def _serve_stdio(desk: Desk) -> None:
-    """Until standard input ends."""
+    """Serve until standard input ends."""
     from mcp.server.stdio import stdio_server
 
     server = build_server(desk)
@@ -165,7 +165,7 @@ async def _serve_stdio(desk: Desk) -> None:
 
 
 def build_http(desk: Desk, token: str, port: int) -> Starlette:
-    """The server over HTTP, for who knows the token and means this machine."""
+    """Return the server over HTTP, with token and ``Host`` checks."""
     from mcp.server.transport_security import TransportSecuritySettings
 
     hosts = [f"{_HOST}:{port}", f"localhost:{port}"]
@@ -183,7 +183,7 @@ def build_http(desk: Desk, token: str, port: int) -> Starlette:
 
 
 class _Guarded:
-    """Answers who has no token with 401; what is behind it never hears of them."""
+    """Answers requests without the token with 401, before the application sees them."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], token: str) -> None:
         self._app = app
@@ -203,7 +203,7 @@ class _Guarded:
 
 
 async def _serve_http(desk: Desk, token: str, port: int) -> None:
-    """Until somebody was told that there are no more tasks."""
+    """Serve until a client has learned that no task is left."""
     from netarena.a2a.service import listen, serving
 
     listener = listen(_HOST, port)

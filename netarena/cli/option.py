@@ -13,13 +13,13 @@ from netarena.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: below the current folder; each run has a folder of its own in it
+#: Below the current folder; each run has a folder of its own in it.
 RUNS = "netarena-runs"
 SEED = click.IntRange(0, 2**64 - 1)
 
 
 def config_options(command: F) -> F:
-    """``--num-queries``, ``--seed`` and ``--set``, as ``num_queries``, ``seed`` and ``pairs``."""
+    """Options ``--num-queries``, ``--seed`` and ``--set`` (as ``pairs``)."""
     options = (
         click.option(
             "--num-queries",
@@ -40,7 +40,7 @@ def config_options(command: F) -> F:
 
 
 def address_options(command: F) -> F:
-    """``--host``, ``--port`` and ``--card-url`` of whoever serves."""
+    """Options ``--host``, ``--port`` and ``--card-url`` of servers."""
     options = (
         click.option(
             "--host",
@@ -67,7 +67,7 @@ def address_options(command: F) -> F:
 
 
 def timeout_option(default_s: float, about: str) -> Callable[[F], F]:
-    """``--timeout``, as ``timeout_s``."""
+    """Option ``--timeout``, as ``timeout_s``."""
     return click.option(
         "--timeout",
         "timeout_s",
@@ -80,7 +80,7 @@ def timeout_option(default_s: float, about: str) -> Callable[[F], F]:
 
 
 def wait_option(command: F) -> F:
-    """``--wait``, as ``wait_s``: None where it is not given."""
+    """Option ``--wait``, as ``wait_s``: None if it is not given."""
     return click.option(
         "--wait",
         "wait_s",
@@ -91,12 +91,12 @@ def wait_option(command: F) -> F:
 
 
 def json_option(what: str) -> Callable[[F], F]:
-    """``--json``, as ``as_json``."""
+    """Option ``--json``, as ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON only.")
 
 
 def file_option(command: F) -> F:
-    """``--out FILE``, as ``out``, for ``write_out``."""
+    """Option ``--out FILE``, as ``out``, for ``write_out``."""
     return click.option(
         "--out",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -106,7 +106,7 @@ def file_option(command: F) -> F:
 
 
 def write_out(text: str, out: Path | None) -> None:
-    """Print ``text``, or write it where ``--out`` says. Raises ConfigError."""
+    """Print ``text``, or write it to the file of ``--out``. Raises ConfigError."""
     if out is None:
         click.echo(text, nl=False)
         return
@@ -117,16 +117,16 @@ def write_out(text: str, out: Path | None) -> None:
 
 
 def read_name(called: str) -> str:
-    """What ``--name`` gave. Raises ConfigError for what no table can show."""
+    """Return the value of ``--name``. Raises ConfigError for one that no table can show."""
     if not (called.strip() and called.isprintable() and len(called) <= 200):
         raise ConfigError("--name", "must be one line of at most 200 characters, and not empty")
     return called
 
 
 def read_pairs(pairs: tuple[str, ...], *, option: str = "--set", **flags: Any) -> dict[str, Any]:
-    """The config of pairs that ``option`` gave; flags that were given (not None) win over them.
+    """Return the config of the pairs of ``option``; given flags (not None) take precedence.
 
-    Raises ConfigError for a pair without a key or an equals sign, or with text that is none.
+    Raises ConfigError for a pair without a key or an equals sign, or with invalid text.
     """
     values: dict[str, Any] = {}
     for pair in pairs:
@@ -151,7 +151,7 @@ def _with(options: tuple[Callable[[F], F], ...], command: F) -> F:
 
 
 def _check_text(field: str, value: Any) -> None:
-    """Refuse text that no file can hold or be called. Raises ConfigError."""
+    """Refuse text that no file or file name can contain. Raises ConfigError."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):

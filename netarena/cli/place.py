@@ -19,10 +19,10 @@ from netarena.identity import MOST_TRIED, Secrecy, find_index, read_id
 
 
 def place(application: Application, config: Config) -> tuple[Config, Path]:
-    """The config with its seed settled, and the folder of the run.
+    """Return the config with its seed, and the folder of the run.
 
-    The seed comes from the config, a run that is resumed, a file of queries, or is drawn: 64 bits.
-    Raises ConfigError when a run is to be resumed and nothing says which, or there is none.
+    The seed comes from the config, a resumed run or a file of queries, or is drawn: 64 bits. Raises
+    ConfigError if the run to resume is ambiguous or missing.
     """
     folder = None if config.output_dir is None else Path(config.output_dir)
     seed = config.seed
@@ -46,12 +46,11 @@ def place(application: Application, config: Config) -> tuple[Config, Path]:
 
 
 def choose_query(application: Application, config: Config, query_id: str) -> tuple[Config, Secrecy]:
-    """The config under which the query of that id is the only one, and how its id is written.
+    """Return the config that asks only the query of that id, and its open or sealed id.
 
-    It goes to a folder of its own, never to that of a run which asked others. The keys that shape
-    queries, and the seed of a sealed id, are those of a run below ``netarena-runs`` or
-    ``output_dir`` that asked it, where there is one, else those given. Raises ConfigError where the
-    id cannot come of them.
+    It uses a folder of its own, never that of a run which asked other queries. The shaping keys,
+    and the seed of a sealed id, are those of a run below ``netarena-runs`` or ``output_dir`` that
+    asked the query, otherwise the given ones. Raises ConfigError if they do not produce the id.
     """
     asked = read_id(query_id)
     name, _, version = ("" if asked is None else asked.generator).rpartition("-")
@@ -100,7 +99,7 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
 
 
 def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
-    """Whether ``folder`` is a run's that asked more than one query, or another one."""
+    """Return whether a run in ``folder`` asked more than one query, or another one."""
     try:
         told = json.loads(read_text(folder / CONFIG_NAME))["config"]
         return any(told.get(key) != value for key, value in own.items())
@@ -111,7 +110,7 @@ def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
 
 
 def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple[Config, int, int]:
-    """The config, seed and index of a sealed id. Raises ConfigError where no seed fits."""
+    """Return config, seed and index of a sealed id. Raises ConfigError if no seed fits."""
     for shape, seed in shapes:
         if seed is None:
             continue
@@ -127,8 +126,10 @@ def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple
 def _stored_runs(
     application: Application, config: Config, shape_hash: str
 ) -> Iterator[tuple[Config, int | None]]:
-    """``config`` as runs below ``RUNS`` and ``output_dir`` asked it, where it leaves that open,
-    with their seeds. What cannot be read, or asks for something else, is passed over."""
+    """Yield ``config`` completed from runs below ``RUNS`` and ``output_dir``, with their seeds.
+
+    Runs that cannot be read, or ask for something else, are skipped.
+    """
     given = config.model_dump(mode="json", include=config.model_fields_set)
     for top in filter(None, (RUNS, config.output_dir)):
         for path in sorted(Path(top).rglob(CONFIG_NAME)):
@@ -145,8 +146,7 @@ def _stored_runs(
 def _variants(
     application: Application, config: Config, shape_hash: str
 ) -> Iterator[tuple[Config, int | None]]:
-    """``config`` with what an audit spreads over, where it leaves that open. Those that cannot be
-    drawn here are passed over."""
+    """Yield ``config`` with the variants of an audit. Those that cannot be drawn are skipped."""
     for variant in application.variants(config):
         with suppress(ConfigError):
             if variant.shape_hash() == shape_hash:
@@ -154,7 +154,7 @@ def _variants(
 
 
 def _stored_seed(folder: Path) -> int | None:
-    """The seed of the run in ``folder``; None where there is none: ``conduct`` says why."""
+    """Return the seed of the run in ``folder``; None if there is none (``conduct`` reports why)."""
     try:
         stored = json.loads(read_text(folder / CONFIG_NAME))
     except (OSError, ValueError):

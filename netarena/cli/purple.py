@@ -14,12 +14,12 @@ from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.sandbox.child import program
 
-#: until it can be reached, and until it has ended, seconds
+#: Seconds until it can be reached, and until it has ended.
 START_S, STOP_S = 30.0, 5.0
-#: what it writes to standard error is kept up to so many bytes, to say why it ended
+#: Bytes of its standard error that are kept, to say why it ended.
 _TAIL = 4096
 _URL = re.compile(rb"http://\S+")
-#: keys that concern the examiner's files, not what is asked
+#: Keys that concern the examiner's files rather than the queries.
 _NOT_ASKED = frozenset(
     {
         "output_dir",
@@ -36,7 +36,7 @@ _NOT_ASKED = frozenset(
 
 
 def purple_command(name: str, application: Application, config: Config) -> list[str]:
-    """The command line that serves ``name`` on a free port of loopback."""
+    """Return the command line that serves ``name`` on a free port of loopback."""
     return [
         *program("a2a_purple.cli"),
         *("--strategy", name),
@@ -60,17 +60,17 @@ def _settings(config: Config) -> Iterator[str]:
 
 @asynccontextmanager
 async def serve_purple(name: str, application: Application, config: Config) -> AsyncIterator[str]:
-    """Serve the named agent; yields its URL once it can be reached.
+    """Context manager: serve the named agent and yield its URL once it can be reached.
 
-    Raises ConfigError, with its own last words, when it does not start.
+    Raises ConfigError with its last output if it does not start.
     """
     process = await asyncio.create_subprocess_exec(
         *purple_command(name, application, config),
-        # nothing is ever written: it closes when we end, however that comes about
+        # nothing is ever written: it closes when this process ends, for whatever reason
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
-        # a Ctrl-C at the terminal is for us: we end it when its last episode is over
+        # Ctrl-C is for this process, which ends the agent after its last episode
         start_new_session=True,
     )
     tail = bytearray()
@@ -87,7 +87,7 @@ async def serve_purple(name: str, application: Application, config: Config) -> A
             words = tail.decode(errors="replace").strip().splitlines()
             why = words[-1] if words else f"no URL within {START_S:g} s"
             raise ConfigError("--over-a2a", f"the agent {name} did not start: {why}")
-        # whatever else it prints must not fill the pipe
+        # further output must not fill the pipe
         drain = asyncio.create_task(_drain(process))
         try:
             yield url

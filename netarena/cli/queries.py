@@ -49,7 +49,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     drawn, _ = choose_queries(app, config)
     queries = filter(None, drawn)
     sealed = secrecy is Secrecy.SEALED
-    #: what a sealed id does not tell, nobody is told
+    #: Fields that a sealed id must not reveal.
     hidden = app.hidden | {"seed", "index"} if sealed else app.hidden
     for query in map(seal, queries) if sealed else queries:
         if public:

@@ -13,7 +13,7 @@ from netarena.cli.text import json_text
 from netarena.regrade import Regrade, regrade, write_results
 from netarena.report.markdown import plain
 
-#: differences that the table shows; ``--json`` has all
+#: Differences in the table; ``--json`` has all.
 SHOWN = 50
 
 

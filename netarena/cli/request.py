@@ -21,9 +21,9 @@ from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.markdown import number, percent
 from netarena.result import write_json
 
-#: records of an assessment that did not complete: without a summary, and read by no leaderboard
+#: Records of an incomplete assessment: without a summary, and read by no leaderboard.
 PARTIAL_NAME = "results.partial.json"
-#: characters of a status message that are shown
+#: Characters of a status message that are shown.
 MOST_SAID = 300
 
 
@@ -64,7 +64,7 @@ def command(*, url: str, text: str, out: Path, ids: tuple[str, ...], as_json: bo
 
 
 def _read_ids(pairs: tuple[str, ...], roles: Collection[str]) -> dict[str, str]:
-    """Ids by role. Raises ConfigError."""
+    """Return ids by role. Raises ConfigError."""
     ids = {}
     for pair in pairs:
         role, _, known = pair.partition("=")
@@ -78,18 +78,18 @@ def _read_ids(pairs: tuple[str, ...], roles: Collection[str]) -> dict[str, str]:
 class Arrived:
     """The results of an assessment received so far, to be written to the folder ``out``.
 
-    ``participants`` are what ``results.json`` calls them, by role.
+    ``participants`` are their names in ``results.json``, by role.
     """
 
     def __init__(self, participants: Mapping[str, str], out: Path) -> None:
         self.participants = participants
         self.out = out
         self.results: dict[str, list[Any]] = {}
-        #: where records of an assessment that did not complete were written
+        #: Where records of an incomplete assessment were written.
         self.kept = ""
 
     def keep(self) -> None:
-        """Write the records of an assessment that did not complete."""
+        """Write the records of an incomplete assessment."""
         records = {role: found for role, found in self.results.items() if any(map(_is_json, found))}
         for folder, document in _documents(records, self.participants, self.out):
             _keep_earlier(folder)
@@ -100,14 +100,13 @@ class Arrived:
 
 
 class _NoResults(AssessmentFailed):
-    """A reply that is no assessment: nothing of it is kept."""
+    """A reply that is not an assessment: nothing of it is kept."""
 
 
 async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
-    """Ask, show progress and write a ``results.json`` per participant; returns their contents.
+    """Request, show progress and write a ``results.json`` per participant; return their contents.
 
-    Records of an assessment that does not complete are written as ``PARTIAL_NAME``. Raises
-    AssessmentFailed.
+    Records of an incomplete assessment are written as ``PARTIAL_NAME``. Raises AssessmentFailed.
     """
     try:
         with Meter("the assessment") as meter:
@@ -140,10 +139,10 @@ async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
 
 
 def keep(assessed: Assessed, participants: Mapping[str, str], out: Path) -> list[dict[str, Any]]:
-    """Write a ``results.json`` per participant; returns their contents.
+    """Write a ``results.json`` per participant; return their contents.
 
-    One that is there is kept below ``earlier-N/`` beside it.
-    Raises AssessmentFailed when the task did not complete, or has no results.
+    An existing one is kept below ``earlier-N/``. Raises AssessmentFailed if the task did not
+    complete, or has no results.
     """
     if assessed.state != "completed":
         raise AssessmentFailed(f"the assessment ended {assessed.state}: {assessed.said}")
@@ -178,8 +177,8 @@ def _is_json(value: Any) -> bool:
 def _documents(
     results: Mapping[str, list[Any]], participants: Mapping[str, str], out: Path
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The folder and the content of each participant's file."""
-    # an artifact of another name is that of the only participant, or one more
+    """Return the folder and the content of each participant's file."""
+    # an artifact with another name is that of the only participant, or an additional one
     alone = len(participants) == len(results) == 1
     for name, found in results.items():
         role = next(iter(participants)) if alone else name
@@ -201,13 +200,13 @@ def _keep_earlier(folder: Path) -> None:
 
 
 def print_documents(documents: list[dict[str, Any]]) -> None:
-    """As JSON: the content of the only ``results.json``, or a list of them."""
+    """Print as JSON the content of the only ``results.json``, or a list of them."""
     shown = documents if len(documents) > 1 else documents[0]
     click.echo(json_text(shown, indent=2))
 
 
 def show_documents(documents: list[dict[str, Any]]) -> None:
-    """A table of participants, by their summaries."""
+    """Print a table of participants from their summaries."""
     rows = []
     for document in documents:
         summary = document["results"][-1]

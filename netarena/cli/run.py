@@ -178,7 +178,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
     wait_s: float | None,
     as_json: bool,
 ) -> None:
-    """Examine the agent of ``choice`` on ``app``, and show how it did."""
+    """Examine the agent of ``choice`` on ``app``, and print the result."""
     config = app.config_type.parse(values)
     secrecy = Secrecy.OPEN
     if query_id is not None:
@@ -191,7 +191,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
     choice = choose(choice, "oracle")
     choice.check()
     called = earlier if called is None else read_name(called)
-    # a resumed run's keys need not be given again
+    # a resumed run's keys may be omitted
     asked = _asked(app, config, folder)
     until = None if points is None else Until.of(app, asked, points)
     program = None if choice.command is None else split_command(choice.command, "--agent-cmd")
@@ -200,10 +200,10 @@ def _run(  # noqa: PLR0913 -- one argument per option
     )
     title = str(choice.agent) if program is None else shlex.join(program)
     title = title if each_turn is None else each_turn.info.name
-    # a resumed run that got no name is called by what it was started with
+    # a resumed run without a name keeps the one from its start
     name = None if called == title else called
     called = called or (title if program or choice.over_a2a else None)
-    # whoever gives an agent no longer than that to answer waits no longer for it
+    # the wait for an agent is at most its time for an answer
     usual_s = (
         config.connect_timeout_s
         if "connect_timeout_s" in config.model_fields_set
@@ -256,8 +256,10 @@ def _run(  # noqa: PLR0913 -- one argument per option
 
 
 def _asked(application: Application, config: Config, folder: Path) -> Config:
-    """What a run needs to know before it begins: a resumed one's keys need not be given again, nor
-    how many queries a file has."""
+    """Return what a run needs before it starts.
+
+    Keys of a resumed run, and the number of queries in a file, need not be given again.
+    """
     if not config.resume:
         return with_size_of_file(application, config)
     try:
@@ -266,7 +268,7 @@ def _asked(application: Application, config: Config, folder: Path) -> Config:
         keys = ("agent_timeout_s", "concurrency", "num_queries")
         others = {key: stored["config"][key] for key in keys}
     except (OSError, ValueError, KeyError, TypeError):
-        return config  # ``conduct`` says why
+        return config  # ``conduct`` reports why
     given = config.model_dump(mode="json", include=config.model_fields_set)
     asked = application.config_type.parse({**shape, **others, **given})
     return asked.model_copy(update={"seed": config.seed})
@@ -295,7 +297,7 @@ def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it goes on
 
 
 def _load(name: str) -> Application:
-    """An application whose log is shown. Raises ConfigError."""
+    """Return an application whose log is shown. Raises ConfigError."""
     app = load(name)
     tell_more(type(app).__module__)
     return app
@@ -305,7 +307,7 @@ def _load(name: str) -> Application:
 async def choose_agent(
     name: str, application: Application, config: Config, *, over_a2a: bool
 ) -> AsyncIterator[Agent]:
-    """The agent called ``name``, or the one at that URL; ``conduct`` closes it.
+    """Return the agent called ``name``, or the one at that URL; ``conduct`` closes it.
 
     Raises ConfigError for one that cannot be started, or a wrong URL or credential.
     """
@@ -325,9 +327,9 @@ async def choose_agent(
 async def start_agent(
     command: list[str], role: str, start_s: float = START_S
 ) -> AsyncIterator[Agent]:
-    """The agent that ``command`` serves, at a free port in the place of ``{port}``.
+    """Context manager: the agent that ``command`` serves, at a free port that replaces ``{port}``.
 
-    Raises ConfigError when it does not come up within ``start_s``.
+    Raises ConfigError if it does not start within ``start_s``.
     """
     port = free_port()
     words = [word.replace("{port}", str(port)) for word in command]

@@ -50,11 +50,11 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
     as_json: bool,
     wait_s: float | None = None,
 ) -> None:
-    """Run a scenario file, or all that it names; ``values`` are config keys that win over theirs.
+    """Run a scenario file, or all that it names; config keys in ``values`` take precedence.
 
-    ``wait_s`` is how long an agent may take to come up (``--wait``). Of several files one that
-    fails does not keep the others from being run. Raises ConfigError and AssessmentFailed, of
-    several the first failure at the end; whatever was started has been stopped then.
+    ``wait_s`` is the time limit for an agent's start (``--wait``). If one of several files fails,
+    the others still run. Raises ConfigError and AssessmentFailed: of several, the first failure at
+    the end. All started programs have been stopped then.
     """
     series = read_series(path)
     if not series:
@@ -99,8 +99,7 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
     quiet: bool,
     wait_s: float | None,
 ) -> list[dict[str, Any]]:
-    """Run one scenario, and show its results unless that is to be ``quiet``; returns the contents
-    of its ``results.json``."""
+    """Run one scenario and show its results unless ``quiet``; return its ``results.json``."""
     scenario = dataclasses.replace(scenario, config={**scenario.config, **values})
     endpoints = scenario.endpoints()
     if scenario.application is not None:
@@ -131,9 +130,9 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
 
 @asynccontextmanager
 async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncIterator[None]:
-    """Everybody's card is served while the context lasts; those with a command are started here.
+    """Context manager: start the programs and wait until every card is served.
 
-    Raises ConfigError for one that is not there within ``wait_s``.
+    Raises ConfigError for one that does not answer within ``wait_s``.
     """
     parties = [party for party in (*scenario.participants, scenario.green) if party.endpoint]
     commands = [
@@ -164,7 +163,7 @@ async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncItera
 
 
 def _environ(scenario: Scenario, party: Party) -> dict[str, str]:
-    """Return the environment of a party's command: the green agent examines, and has ours whole."""
+    """Return the environment of a party's command; the green agent gets the complete one."""
     ours = {**os.environ} if party is scenario.green else agent_environ()
     return ours | party.environ(os.environ)
 

@@ -35,14 +35,14 @@ from netarena.report.markdown import (
     unseen_text,
 )
 
-#: columns of a table where there is no terminal that has a width
+#: Columns of a table without a terminal width.
 PLAIN_WIDTH = 200
-#: lines of progress where there is no terminal
+#: Lines of progress without a terminal.
 PLAIN_LINES = 20
 
 
 def console(stream: IO[str] | None = None) -> Console:
-    """A console on ``stream`` (standard output), plain unless that is a terminal."""
+    """Return a console on ``stream`` (standard output), plain unless that is a terminal."""
     stream = stream or sys.stdout
     terminal = stream.isatty()
     return Console(
@@ -57,7 +57,7 @@ def show_table(
     title: str = "",
     styles: Sequence[str | None] = (),
 ) -> None:
-    """Print a table below its title; ``styles`` are styles of rows, in order."""
+    """Print a table below its title; ``styles`` are the rows' styles in order."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in head:
         table.add_column(Text(plain(name)), overflow="fold")
@@ -72,14 +72,14 @@ def show_table(
 
 
 def bounded(rate: float | None, bounds: Sequence[float]) -> str:
-    """A rate with its interval, short enough for a column of a table."""
+    """Return a rate with its interval, short enough for a column of a table."""
     if rate is None:
         return percent(rate)
     return f"{percent(rate)} [{100 * bounds[0]:.0f}–{100 * bounds[1]:.0f}]"
 
 
 def show_result(participant: Mapping[str, Any]) -> None:
-    """The tables of one participant of a report (``report.document``)."""
+    """Print the tables of one participant of a report (``report.document``)."""
     summary = participant["summary"]
     rates = {"correctness": "correct", "safety": "safe", "solved_safely": "solved safely"}
     agents = ", ".join(agent["name"] for agent in participant["agents"]) or "no agent"
@@ -136,9 +136,9 @@ def show_result(participant: Mapping[str, Any]) -> None:
 
 
 class Meter:
-    """Progress on standard error: a bar on a terminal, else at most ``PLAIN_LINES`` lines.
+    """Progress on standard error: a bar on a terminal, otherwise at most ``PLAIN_LINES`` lines.
 
-    ``bar`` is false where other text goes to the terminal too.
+    ``bar`` is false if other text goes to the terminal too.
     """
 
     def __init__(self, what: str, *, bar: bool = True) -> None:
@@ -175,13 +175,13 @@ class Meter:
             self._bar.stop()
 
     def expect(self, total: int) -> None:
-        """So many are to come; counts of several calls add up."""
+        """Add to the expected total; several calls add up."""
         self._total = (self._total or 0) + total
         if self._bar is not None:
             self._bar.update(self._task, total=self._total)
 
     def advance(self, kind: str) -> None:
-        """One is done, and came out as ``kind``."""
+        """Count one more, with the result ``kind``."""
         self._counts[kind] += 1
         done = sum(self._counts.values())
         tally = ", ".join(f"{count} {name}" for name, count in sorted(self._counts.items()))
@@ -198,7 +198,7 @@ class Meter:
             console(sys.stderr).print(line, soft_wrap=True)
 
     def tell(self, text: str) -> None:
-        """A line beside the counts."""
+        """Print a line next to the counts."""
         out = console(sys.stderr) if self._bar is None else self._bar.console
         out.print(Text(plain(f"{self._what}: {text}")), soft_wrap=True)
 
@@ -215,7 +215,7 @@ def _is_told(done: int, total: int | None) -> bool:
 
 
 class MeterReporter:
-    """Tells a meter about an assessment (``assessment.Reporter``), and ``told`` of each record."""
+    """Reports an assessment (``assessment.Reporter``) to a meter, and each record to ``told``."""
 
     def __init__(self, meter: Meter, told: Callable[[dict[str, Any]], None] | None = None) -> None:
         self._meter = meter

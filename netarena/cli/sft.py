@@ -94,7 +94,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     else:
         total = sum(wanted.values())
         click.echo(f"netarena: drawing and solving {total} queries of {application}", err=True)
-        app.check(config)  # which may ask other machines
+        app.check(config)  # which may query other machines
 
         async def write() -> Told:
             async with app:
@@ -107,7 +107,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 def _read_sizes(text: str) -> dict[str, int]:
-    """By level. Raises ConfigError."""
+    """Return sizes by level. Raises ConfigError."""
     numbers = text.split(",")
     if len(numbers) != len(PAPER_SIZES) or not all(
         number.isascii() and number.isdigit() and len(number) <= 6 for number in numbers

@@ -20,11 +20,11 @@ from netarena.picture import Change, Difference, Matrix, Picture
 from netarena.report.markdown import harmless, plain
 from netarena.report.story import Story, Turn, is_lost, tell, why
 
-#: lines of one output, and changes of one difference, that are shown without ``--full``
+#: Lines of one output, and changes of one difference, that are shown without ``--full``.
 SHOWN = 40
-#: characters of one line
+#: Characters of one line.
 WIDTH = 400
-#: a colour beside the word, which says the same
+#: Colour of a word; the word says the same.
 _STYLES = {"healed": "green", "broke": "red", "exposed": "red", "changed": "yellow"}
 
 
@@ -130,7 +130,7 @@ def _list(run: list[Stored], *, whole: bool, as_json: bool) -> None:
 
 
 def _find(stored: Stored, query: str) -> Iterator[Episode]:
-    """The episodes of a query, by its id or index, by repeat."""
+    """Return the episodes of a query, by its id or index, by repetition."""
     ids = {one.id for one in stored.queries if query in {one.id, str(one.index)}}
     wanted: set[Ask] = {ask for ask in stored.past.episodes if ask.query_id in ids}
     if wanted:
@@ -195,8 +195,7 @@ def _turn(
 def _pictures(
     out: Console, pictures: tuple[Picture, ...], before: tuple[Picture, ...], *, full: bool
 ) -> None:
-    """Differences line by line, of a matrix what is wrong in it; what was so ``before`` is not
-    told again."""
+    """Print differences line by line, and of a matrix what is wrong and was not so ``before``."""
     for picture in pictures:
         if picture in before:
             continue
@@ -220,7 +219,7 @@ def _pictures(
 
 
 def _change(out: Console, change: Change, titles: tuple[str, str], *, full: bool) -> None:
-    """Both values, or, of values of several lines, the lines that differ."""
+    """Return both values, or, of multi-line values, the lines that differ."""
     values = change.before, change.after
     old, new = ([] if value is None else value.splitlines() for value in values)
     if max(len(old), len(new)) < 2:
@@ -236,7 +235,7 @@ def _change(out: Console, change: Change, titles: tuple[str, str], *, full: bool
 
 
 def _print(out: Console, text: str, *, full: bool, lead: str = "") -> None:
-    """Text of others, line by line, as lines that do nothing to a terminal."""
+    """Print untrusted text line by line without control sequences."""
     lines = harmless(text).rstrip("\n").split("\n") if text else []
     for line in lines[: None if full else SHOWN]:
         words = line.expandtabs()

@@ -11,21 +11,23 @@ import sys
 from io import TextIOWrapper
 
 _ODD = re.compile(r"[^ -~\n]")
-#: signs of ours, where an output's encoding has none
+#: Replacements for NetArena's own signs that an output's encoding lacks.
 _SIGNS = {"–": "-", "−": "-", "…": "...", "×": "x", "·": "-", "→": "->", "≤": "<=", "≥": ">="}
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """A value as JSON that does nothing to a terminal; see ``escape``. Raises ValueError for NaN
-    and infinity."""
+    """Return a value as JSON that is harmless in a terminal (see ``escape``).
+
+    Raises ValueError for NaN and infinity.
+    """
     return escape(json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False))
 
 
 def open_streams() -> None:
-    """Get standard input, output and error ready, whatever they are.
+    """Prepare standard input, output and error in any state.
 
-    Those that were closed are stood in for: writing results fails, the rest is not missed. What an
-    encoding lacks is written in other signs.
+    Closed ones are replaced: writing results fails, other output is dropped. Characters that an
+    encoding lacks are replaced.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
@@ -40,7 +42,7 @@ def open_streams() -> None:
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
-    """What stands for characters that an encoding lacks."""
+    """Return replacements for characters that an encoding lacks."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
@@ -49,9 +51,10 @@ def _spell(error: UnicodeError) -> tuple[str, int]:
 
 
 def escape(document: str) -> str:
-    """JSON with escapes in place of all characters that a terminal obeys, or does not show: agents
-    and files choose them; and of those that standard output cannot encode. It stands for the same
-    value."""
+    """Return JSON with escapes for control, invisible and unencodable characters.
+
+    Agents and files may contain them. The value stays the same.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return _ODD.sub(
         lambda c: c[0] if _is_shown(c[0], encoding) else json.dumps(c[0])[1:-1], document
@@ -67,7 +70,7 @@ def _is_shown(character: str, encoding: str) -> bool:
 
 
 class PlainFormatter(logging.Formatter):
-    """Log lines that do nothing to a terminal, whatever text of others they hold."""
+    """Formats log lines so that untrusted text in them is harmless in a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _ODD.sub(
@@ -83,5 +86,5 @@ def open_log(line: str) -> None:
 
 
 def tell_more(module: str) -> None:
-    """Log what is no warning too, of the package that a module is in."""
+    """Also log messages below warnings, of the package that a module is in."""
     logging.getLogger(module.partition(".")[0]).setLevel(logging.INFO)

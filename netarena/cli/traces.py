@@ -32,11 +32,10 @@ def examine_traces(  # noqa: PLR0913 -- what is drawn, and where it goes
     saved: Path | None,
     out: Path | None,
 ) -> int:
-    """Collect evidence of ``total`` queries, or read it from ``saved``; test it and print the
-    result. The exit status is 1 if a goal is missed.
+    """Collect evidence of ``total`` queries, or read it from ``saved``; test and print.
 
-    Raises ConfigError without scikit-learn, for evidence that cannot be read, and where an
-    application has none.
+    The exit status is 1 if a goal is missed. Raises ConfigError without scikit-learn, for evidence
+    that cannot be read, and for an application without evidence.
     """
     try:
         from netarena.leakage import examine
@@ -67,7 +66,7 @@ def _collect(
         def told(one: Evidence | None, why: str) -> None:
             if one is not None:
                 found.append(one)
-                if out is not None:  # kept also when the audit ends early
+                if out is not None:  # kept also if the audit ends early
                     with out.open("a", encoding="utf-8") as stream:
                         stream.write(one.model_dump_json() + "\n")
             elif why:

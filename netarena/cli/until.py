@@ -12,12 +12,12 @@ from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.inference import most_needed, next_size
 
-#: queries that are asked before the interval is looked at: fewer make it too narrow too often
+#: Queries before the first check of the interval: with fewer it is too narrow too often
 #: (``benchmarks/simulate_until.py``)
 LEAST = 100
-#: what may be asked for, in percentage points to each side
+#: Permitted half-widths, in percentage points.
 MIN_POINTS, MAX_POINTS = 1, 25
-#: keys that choose queries otherwise
+#: Keys that select queries in another way.
 _OTHERS = ("start_index", "end_index", "benchmark_path")
 
 
@@ -25,25 +25,25 @@ _OTHERS = ("start_index", "end_index", "benchmark_path")
 class Until:
     """A run that is extended until the interval of solved safely is narrow enough."""
 
-    #: half the width of the 95 % interval, in percentage points
+    #: Half the width of the 95 % interval, in percentage points.
     points: float
-    #: labels of the run: a query more per label is so many queries more
+    #: Labels of the run: one more query per label is that many more queries.
     labels: int
 
     @classmethod
     def of(cls, application: Application, config: Config, points: float) -> Self:
-        """Raises ConfigError where a key of ``config`` chooses queries otherwise."""
+        """Raises ConfigError if a key of ``config`` selects queries in another way."""
         for key in _OTHERS:
             if getattr(config, key) is not None:
                 raise ConfigError("--until-interval", f"decides how many queries: not with {key}")
         return cls(points, len(application.labels(config)))
 
     def first(self, number: int) -> int:
-        """Queries per label of the first look, where ``number`` are wanted at least."""
+        """Return the queries per label of the first check, at least ``number``."""
         return max(number, ceil(LEAST / self.labels))
 
     def more(self, number: int, summary: Mapping[str, Any]) -> tuple[int | None, str]:
-        """Queries per label of the next look, None where there is none, and a line that says why.
+        """Return the queries per label of the next check (None for the end), and a line of why.
 
         ``summary`` is that of the run with ``number`` per label.
         """
