@@ -62,7 +62,7 @@ def main() -> int:
     options = parser.parse_args()
     draw = random.Random(options.seed)
     lines = [
-        "| labels | rate | asked for | queries, mean | covered, stopped so | covered, fixed size |",
+        "| labels | rate | W | mean number of queries | coverage, stopped | coverage, fixed size |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     cases = [(apart, rate, points) for apart in (False, True) for rate in RATES for points in GOALS]
@@ -90,7 +90,7 @@ def main() -> int:
     sys.stdout.write("\n".join(lines) + "\n")
     if options.markdown:
         page = options.markdown.read_text(encoding="utf-8")
-        page = replace_section(page, "until", [f"{options.runs:,} runs each:", "", *lines])
+        page = replace_section(page, "until", [f"{options.runs:,} runs per row:", "", *lines])
         options.markdown.write_text(page, encoding="utf-8")
     return 0
 
