@@ -30,6 +30,8 @@ Features: TypeAlias = dict[str, float]
 _Json: TypeAlias = Mapping[str, Any]
 #: a peer that matches more than this share of the pods is wide
 _WIDE = 0.4
+#: role of a policy that selects every pod: it denies everything, and no fault is on it
+_EVERY_POD = "every pod"
 #: stands in for the clock, which plays no part
 _NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -49,6 +51,7 @@ def evidence(query: Query) -> Evidence:
             Candidate(
                 name=policy.name,
                 target=policy.name in wrong,
+                role="" if policy.spec["podSelector"] else _EVERY_POD,
                 form=forms[policy.name],
                 trace=traces[policy.name],
             )

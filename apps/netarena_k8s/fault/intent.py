@@ -17,7 +17,9 @@ method does, the policy lacks a rule.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import fsum
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -36,6 +38,8 @@ _SHARE, _ORDERED = 0.7, 0.9
 _CHOICES, _DRAWS, _CHANCES = 8, 24, 6
 #: draws of a method for one policy, and of a fault that another one hides
 _TRIES, _HIDDEN = 16, 8
+#: draws that find out whether a kind applies to a policy, and scalings of the odds of policies
+_PROBES, _SCALINGS = 2, 30
 #: of the drafts of an altered policy, in how many it should be as before
 _ALTERED = 0.85
 #: methods that give what an unaltered policy should be -> the fault that the shown policy then has
@@ -163,15 +167,25 @@ def draw_named(
     """Return the world in which policies of ``shown`` have a fault of each of ``kinds``, and these
     faults; None where none are found.
 
-    ``among`` are the kinds of all queries of the config, of which ``altered`` are alterations. As
-    many faults are on altered policies as policies are altered. Each fault shows when it is the
-    only one left, and every order of repairing them is safe.
+    ``among`` are the kinds of all queries of the config. Over all of them each policy is wrong
+    about equally often. Policies that select no pod and that none of these kinds can make wrong
+    are left out. Each fault shows when it is the only one left, and every order of repairing them
+    is safe.
     """
+    odds = _Source(shown, altered, rng).odds(among)
+    idle = {
+        policy.name
+        for policy in shown.policies
+        if not any(policy.name in some for some in odds.values())
+        and not any(selects(policy.spec["podSelector"], one) for one in shown.marks.pods.values())
+    }
+    if idle:
+        shown = with_policies(shown, [one for one in shown.policies if one.name not in idle])
     source = _Source(shown, altered, rng)
     for _ in range(_DRAWS):
         drafts: list[Draft] = []
         for kind in kinds:
-            one = source.named(kind, among, drafts)
+            one = source.named(kind, odds[kind], drafts)
             if one is None:
                 break
             drafts.append(one)
@@ -329,19 +343,45 @@ class _Source:
         completed = self._completed(policy)
         return completed if completed is not None and self._shows((), [completed]) else None
 
-    def named(self, kind: str, among: Sequence[str], drafts: Sequence[Draft]) -> Draft | None:
-        """Return a draft whose fault has the kind ``kind`` and can be combined with ``drafts``."""
+    def odds(self, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
+        """How often a fault of each kind is on each policy: by kind, then by the policy's name.
+
+        Kinds differ in the policies that they apply to. The odds are scaled until each kind is
+        used as often as ``kinds`` has it and each policy is wrong equally often, as far as that
+        can be.
+        """
+        wanted = Counter(kinds)
+        odds = {
+            kind: {
+                policy.name: 1.0
+                for policy in self._places
+                if any(self._of_kind(policy, kind) is not None for _ in range(_PROBES))
+            }
+            for kind in wanted
+        }
+        for _ in range(_SCALINGS):
+            for kind, names in odds.items():
+                total = fsum(names.values())  # equal in all Python versions
+                for name in names:
+                    names[name] *= wanted[kind] / total
+            sums = Counter[str]()
+            for names in odds.values():
+                sums.update(names)
+            for names in odds.values():
+                for name in names:
+                    names[name] /= sums[name]
+        return odds
+
+    def named(self, kind: str, odds: Mapping[str, float], drafts: Sequence[Draft]) -> Draft | None:
+        """Return a draft whose fault has the kind ``kind`` and can be combined with ``drafts``.
+
+        Policies are tried in an order drawn with ``odds``.
+        """
         taken = {one.policy for one in drafts}
-        free = [policy for policy in self._places if policy.name not in taken]
-        free = self._rng.sample(free, len(free))
-        turned = [one for one in free if one.name not in self._altered]
-        ready = [one for one in free if one not in turned and self._altered[one.name].kind == kind]
-        # kinds that only altered policies have leave the others more faults of unaltered ones
-        both = sum(bool(_INVERTED.get(one)) for one in among) / len(among)
-        share = 1 - len(turned) / max(1, len(free))
-        if kind in _INVERTED and self._rng.random() >= (share - 1 + both) / both:
-            ready = turned
-        for policy in ready:
+        free = [policy for policy in self._places if policy.name in odds.keys() - taken]
+        # exponential times: the first of them is each policy's with its odds
+        free.sort(key=lambda policy: self._rng.expovariate(odds[policy.name]))
+        for policy in free:
             for _ in range(_CHANCES):
                 one = self._of_kind(policy, kind)
                 if one is not None and self._goes(one, drafts):
@@ -349,14 +389,16 @@ class _Source:
         return None
 
     def _of_kind(self, policy: Policy, kind: str) -> Draft | None:
-        """A draft whose fault is of one kind, and shows."""
-        if (known := self._altered.get(policy.name)) is not None:
+        """A draft whose fault is of one kind, and shows; of an altered policy, as it was before
+        where the alteration is of the kind."""
+        known = self._altered.get(policy.name)
+        if known is not None and known.kind == kind:
             one = _draft(policy, kind, known.method, _before(known))
             return one if self._shows((), [one]) else None
         methods = methods_of(self._shown)
         inverse = [
             (other, name, method)
-            for other, name, method in _INVERTED[kind]
+            for other, name, method in _INVERTED.get(kind, ())
             if name in methods.get(other, {})
         ]
         if not inverse:

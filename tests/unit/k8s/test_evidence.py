@@ -28,6 +28,8 @@ def test_every_policy_is_a_candidate_and_the_faulty_ones_are_the_targets(queries
         targets = {one.name for one in found.candidates if one.target}
         assert targets == {fault.policy for fault in faults_of(query)}
         assert found.wrong == bool(query.actions)
+        # compared with no other policy, for no fault is on it
+        assert [one.name for one in found.candidates if one.role] == ["deny-all"]
         assert len({frozenset(one.form) for one in found.candidates}) == 1
 
 

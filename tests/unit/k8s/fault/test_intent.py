@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -11,6 +12,7 @@ from netarena_k8s.fault.table import faulty, seen
 from netarena_k8s.source.alter import alter
 from netarena_k8s.source.estate import estate
 from netarena_k8s.source.varied import varied
+from netarena_k8s.world.policy import selects
 
 
 @pytest.fixture(scope="module", params=[3])
@@ -124,6 +126,14 @@ def test_a_couple_is_a_fault_and_one_that_it_hides(drawn, ordered):
         assert doubts(world, faults) == []
 
 
+def about(world, policy):
+    return [
+        name
+        for name, labels in world.marks.pods.items()
+        if selects(policy.spec["podSelector"], labels)
+    ]
+
+
 PAPER = ["remove_ingress", "add_ingress", "change_port", "change_protocol", "add_egress"]
 
 
@@ -138,9 +148,33 @@ def test_faults_of_given_kinds_are_on_altered_and_on_other_policies(kinds):
             continue
         world, faults = found
         assert tuple(fault.kind for fault in faults) == kinds
-        assert faulty(world, faults) == shown.policies
+        there = {policy.name for policy in world.policies}
+        assert faulty(world, faults) == tuple(one for one in shown.policies if one.name in there)
+        assert world.pairs == shown.pairs
+        # none of these kinds makes a policy select no pod, so that none does
+        assert all(about(shown, policy) for policy in faulty(world, faults))
+        assert not any(
+            about(shown, policy) for policy in shown.policies if policy.name not in there
+        )
         assert doubts(world, faults) == []
         assert not any(fault.after for fault in faults)
         on_altered += [fault.policy in altered for fault in faults]
     assert len(on_altered) >= 8 * len(kinds)
-    assert 0.3 < sum(on_altered) / len(on_altered) < 0.95
+    # unaltered policies are wrong too, by the kinds that apply to them
+    assert 0.3 < sum(on_altered) / len(on_altered) <= (1 if kinds == ("change_port",) else 0.95)
+
+
+def test_each_policy_is_wrong_equally_often_over_all_kinds():
+    rng = random.Random(4)
+    shown, altered = alter(varied(rng), rng, PAPER)
+    odds = intent._Source(shown, altered, rng).odds([*PAPER, "change_port"])
+    assert set(odds) == set(PAPER)
+    sums = Counter()
+    for names in odds.values():
+        sums.update(names)
+    assert max(sums.values()) - min(sums.values()) < 1e-6
+    totals = {kind: sum(names.values()) for kind, names in odds.items()}
+    # a kind that is asked for twice as often is used more often
+    assert totals["change_port"] > 1.3 * totals["change_protocol"]
+    # kinds differ in the policies that they apply to
+    assert len({frozenset(names) for names in odds.values()}) > 1
