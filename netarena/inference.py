@@ -12,27 +12,27 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
-#: the standard normal quantile of a two-sided 95 % interval
+#: Standard normal quantile of a two-sided 95 % interval.
 Z_95 = 1.959964
-#: of two-sided tests
+#: Level of two-sided tests.
 LEVEL = 0.05
-#: the probability to find a difference that is there
+#: Probability of detecting an existing difference.
 POWER = 0.8
-#: steps of the exact test beyond which the normal approximation takes over
+#: Steps of the exact test beyond which the normal approximation is used.
 _MOST_STEPS = 4_000_000
 
 
 class Cluster(NamedTuple):
-    """The answers to one query: how many, and the sum of what is counted of them."""
+    """The answers to one query: their number, and the sum of the counted values."""
 
     total: float
     size: int
 
 
 def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
-    """The Wilson score interval of a proportion (E. B. Wilson, 1927), within [0, 1].
+    """Return the Wilson score interval of a proportion (E. B. Wilson, 1927), within [0, 1].
 
-    With nothing observed it is (0, 1). Raises ValueError unless 0 <= successes <= n.
+    Without observations it is (0, 1). Raises ValueError unless 0 <= successes <= n.
 
     >>> [round(bound, 4) for bound in wilson(8, 10)]
     [0.4902, 0.9433]
@@ -45,7 +45,7 @@ def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     spread = z * z / n
     centre = share + spread / 2
     margin = math.sqrt(spread * (share * (1 - share) + spread / 4))
-    # the end points are exact by algebra; floating point alone would miss them by 1e-17
+    # the end points are exact by algebra; floating point would miss them by 1e-17
     low = 0.0 if successes == 0 else max(0.0, (centre - margin) / (1 + spread))
     high = 1.0 if successes == n else min(1.0, (centre + margin) / (1 + spread))
     return low, high
@@ -72,9 +72,10 @@ def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
 
 
 def clopper_pearson(successes: int, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """The exact interval of a proportion (C. J. Clopper, E. S. Pearson, 1934): never too narrow.
+    """Return the exact interval of a proportion (C. J. Clopper, E. S. Pearson, 1934).
 
-    With nothing observed it is (0, 1). Raises ValueError unless 0 <= successes <= n.
+    It is never too narrow. Without observations it is (0, 1). Raises ValueError unless
+    0 <= successes <= n.
 
     >>> [round(bound, 4) for bound in clopper_pearson(8, 10)]
     [0.4439, 0.9748]
@@ -90,13 +91,13 @@ def clopper_pearson(successes: int, n: int, level: float = LEVEL) -> tuple[float
 
 
 def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, float]:
-    """The Wilson interval of a mean of values in [0, 1] whose answers come by queries.
+    """Return the Wilson interval of a mean of values in [0, 1] with several answers per query.
 
     The standard error is robust to clusters (K.-Y. Liang, S. L. Zeger, 1986; E. Miller, 2024):
-    √(Σ_q (Σ_i (x_qi - mean))²) / n, times √(G/(G - 1)) for G queries. As many answers as would
-    have this error if they were independent (E. L. Korn, B. I. Graubard, 1998), at most those
-    that there are, make the interval; where the error is 0, as many as there are queries. Of
-    queries that are asked once each it is ``wilson`` up to the factor. Without answers (0, 1).
+    √(Σ_q (Σ_i (x_qi - mean))²) / n, times √(G/(G - 1)) for G queries. The interval is that of as
+    many independent answers as have this error (E. L. Korn, B. I. Graubard, 1998), at most the
+    actual number; if the error is 0, as many as there are queries. For queries with one answer each
+    it is ``wilson`` up to the factor. Without answers (0, 1).
     """
     members = [cluster for cluster in clusters if cluster.size]
     n, groups = sum(cluster.size for cluster in members), len(members)
@@ -130,10 +131,10 @@ def next_size(queries: int, interval: tuple[float, float], goal: float) -> int:
 
 
 def most_needed(goal: float, z: float = Z_95) -> int:
-    """So many queries make ``goal`` half the width of the Wilson interval of any rate.
+    """Return how many queries make ``goal`` half the width of the Wilson interval of any rate.
 
-    It is widest at a rate of one half: z²/(4·goal²) - z². Raises ValueError unless ``goal`` is in
-    (0, 0.5].
+    The interval is widest at a rate of one half: z²/(4·goal²) - z². Raises ValueError unless
+    ``goal`` is in (0, 0.5].
 
     >>> most_needed(0.03)
     1064
@@ -144,22 +145,21 @@ def most_needed(goal: float, z: float = Z_95) -> int:
 
 
 def robust_error(clusters: Sequence[Cluster]) -> float:
-    """The standard error of a mean, robust to clusters (see ``clustered``); 0 for one query."""
+    """Return the cluster-robust standard error of a mean (see ``clustered``); 0 for one query."""
     n, groups = sum(cluster.size for cluster in clusters), len(clusters)
     if groups < 2:
         return 0.0
     whole = math.fsum(cluster.total for cluster in clusters)
-    # times n, which is exact for counts: queries that agree have no error at all
+    # times n, which is exact for counts: queries that agree have no error
     squares = math.fsum((cluster.total * n - whole * cluster.size) ** 2 for cluster in clusters)
     return math.sqrt(squares * groups / (groups - 1)) / n**2
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """The two-sided p-value of McNemar's exact test (Q. McNemar, 1947).
+    """Return the two-sided p-value of McNemar's exact test (Q. McNemar, 1947).
 
-    The arguments count the pairs in which only one of the two succeeded: under the null
-    hypothesis each is a fair coin. 1.0 where there are no such pairs. Raises ValueError for
-    negative counts.
+    The arguments count the pairs in which only one of the two succeeded: under the null hypothesis
+    each is a fair coin. 1.0 without such pairs. Raises ValueError for negative counts.
 
     >>> mcnemar(1, 9)
     0.021484375
@@ -180,11 +180,11 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def sign_flip(differences: Iterable[int]) -> float:
-    """The two-sided p-value of the exact test of signs by query (R. A. Fisher, 1935).
+    """Return the two-sided p-value of the exact sign-flip test by query (R. A. Fisher, 1935).
 
-    Of each query the argument has by how many answers the first is ahead: under the null
-    hypothesis each sign is a fair coin. With differences of 1 alone it is ``mcnemar``. Where it
-    would take millions of steps, the normal approximation with a correction for continuity.
+    The argument has, for each query, by how many answers the first is ahead: under the null
+    hypothesis each sign is a fair coin. If all differences are 1 it is ``mcnemar``. Beyond millions
+    of steps, the normal approximation with a continuity correction is used.
 
     >>> sign_flip([2, 2, 1, -1]), sign_flip([1] * 9 + [-1])
     (0.375, 0.021484375)
@@ -200,7 +200,7 @@ def sign_flip(differences: Iterable[int]) -> float:
     if total * len(sizes) > _MOST_STEPS:
         deviation = math.sqrt(sum(size * size for size in sizes))
         return min(1.0, 2 * NormalDist().cdf((0.5 - ahead) / deviation))
-    # how likely each sum of those with a positive sign is
+    # probability of each sum of those with a positive sign
     likely = [1.0]
     for size in sizes:
         longer = [0.0] * (len(likely) + size)
@@ -236,10 +236,10 @@ def paired_interval(differences: Sequence[Cluster], z: float = Z_95) -> tuple[fl
 def unpaired_interval(
     first: tuple[float, tuple[float, float]], second: tuple[float, tuple[float, float]]
 ) -> tuple[float, float]:
-    """The interval of a difference of two rates over different queries, within [-1, 1].
+    """Return the interval of a difference of two rates over different queries, within [-1, 1].
 
-    Each argument is a rate and its interval (R. G. Newcombe, 1998: the hybrid score interval,
-    where those are Wilson's).
+    Each argument is a rate and its interval (R. G. Newcombe, 1998: the hybrid score interval, if
+    those are Wilson's).
 
     >>> pair = unpaired_interval((0.8, wilson(8, 10)), (0.5, wilson(5, 10)))
     >>> [round(bound, 4) for bound in pair]
@@ -253,10 +253,10 @@ def unpaired_interval(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values of several tests, corrected for their number (S. Holm, 1979), in their order.
+    """Return the p-values of several tests, corrected for their number (S. Holm, 1979), in order.
 
-    Whoever calls those below a level significant errs on any of them with at most that
-    probability.
+    If those below a level are called significant, the probability of any error is at most that
+    level.
 
     >>> holm([0.04, 0.01, 0.03])
     [0.06, 0.03, 0.06]
@@ -320,7 +320,7 @@ def paired_size(
 
 
 def _corrected(size: float, difference: float) -> int:
-    """A number of queries, corrected for continuity."""
+    """Return a number of queries with continuity correction."""
     return math.ceil(size / 4 * (1 + math.sqrt(1 + 4 / (size * abs(difference)))) ** 2)
 
 
@@ -339,10 +339,9 @@ def pass_all(successes: int, asked: int, k: int) -> float:
 
 
 def overlap(first: tuple[float, float], second: tuple[float, float]) -> float:
-    """The share of the narrower interval that lies in the other, in [0, 1].
+    """Return the share of the narrower interval that lies in the other, in [0, 1].
 
-    1 where one lies within the other, 0 where they are apart. One without any width is within or
-    not.
+    1 if one contains the other, 0 if they are disjoint. An interval without width is inside or not.
 
     >>> overlap((0.0, 0.5), (0.25, 1.0)), overlap((0.2, 0.2), (0.1, 0.4))
     (0.5, 1.0)
@@ -365,7 +364,7 @@ def _z(probability: float) -> float:
 
 
 def _solve(rising: Callable[[float], float], value: float) -> float:
-    """Where in [0, 1] a rising function has a value, to the last bit."""
+    """Return where in [0, 1] a rising function has a value, to the last bit."""
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:
         if rising(middle) < value:
@@ -376,10 +375,10 @@ def _solve(rising: Callable[[float], float], value: float) -> float:
 
 
 def _beta_share(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b) for 0 < x < 1.
+    """Return the regularised incomplete beta function I_x(a, b) for 0 < x < 1.
 
-    By its continued fraction (DLMF 8.17.22), which converges fast below (a + 1)/(a + b + 2);
-    above it I_x(a, b) = 1 - I_{1-x}(b, a) (8.17.4).
+    By its continued fraction (DLMF 8.17.22), which converges fast below (a + 1)/(a + b + 2); above
+    it I_x(a, b) = 1 - I_{1-x}(b, a) (8.17.4).
     """
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta_share(1 - x, b, a)

@@ -19,21 +19,21 @@ from netarena.config import Config, shapes
 from netarena.errors import ConfigError
 from netarena.ticket import Briefing
 
-#: joins the kinds of a combined fault
+#: Joins the kinds of a combined fault.
 JOINT = "+"
-#: parts of a combined fault at most
+#: Maximum number of parts of a combined fault.
 MAX_PARTS = 3
-#: every kind beyond the paper's, a label each
+#: Every kind beyond the paper's, a label each.
 EXTENDED = "extended"
-#: so many faults, of kinds that are drawn: what a ticket does not tell
+#: That many faults of drawn kinds, which a ticket does not reveal.
 COUNTED: Mapping[str, int] = MappingProxyType({f"faults_{number}": number for number in range(6)})
 
 
 def read_labels(value: Any) -> tuple[str, ...] | None:
-    """The value of ``error_types`` in its form: a text or a list, no kind twice in one label. Of
-    labels with the same kinds the first is kept.
+    """Return the value of ``error_types`` as labels: a text or a list, no kind twice in one label.
 
-    Raises ValueError. Whether there are such kinds is not known here.
+    Of labels with the same kinds the first is kept. Raises ValueError. It does not check that the
+    kinds exist.
     """
     labels = [value] if isinstance(value, str) else value
     if labels is None:
@@ -54,17 +54,17 @@ def read_labels(value: Any) -> tuple[str, ...] | None:
 
 
 def kinds_of(label: str) -> tuple[str, ...]:
-    """The kinds of a label."""
+    """Return the kinds of a label."""
     return tuple(label.split(JOINT))
 
 
 class FaultConfig(Config):
-    """Keys of every reactive application beside those of every application."""
+    """Keys of every reactive application, in addition to those of every application."""
 
     BRIEFINGS: ClassVar = tuple(Briefing)
     IN_TICKETS: ClassVar = {**Config.IN_TICKETS, "error_types": [*COUNTED]}
 
-    #: kinds of fault, ``+`` joins a combination; none: the paper's kinds and their pairs
+    #: Kinds of fault, ``+`` joins a combination; none: the paper's kinds and their pairs.
     error_types: tuple[str, ...] | None = shapes(default=None)
 
     @field_validator("error_types", mode="before")
@@ -78,16 +78,16 @@ class FaultConfig(Config):
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The kinds of an application, and how hard their combinations are."""
+    """The kinds of an application, and the difficulty of their combinations."""
 
-    #: the paper's kinds in its order, and those beyond
+    #: The paper's kinds in its order, and those beyond.
     paper: Sequence[str]
     extended: Sequence[str]
-    #: pairs of the paper that have another level than two
+    #: Pairs of the paper with another level than two.
     hard: frozenset[frozenset[str]]
 
     def level(self, kinds: Sequence[str]) -> str:
-        """After the paper's table, else the number of parts."""
+        """Return the level in the paper's table, otherwise the number of parts."""
         if len(kinds) == 1 and kinds[0] in COUNTED:
             return f"level{min(max(COUNTED[kinds[0]], 1), MAX_PARTS)}"
         number = 3 if frozenset(kinds) in self.hard else len(kinds)
@@ -96,9 +96,9 @@ class Catalogue:
     def choose(
         self, error_types: Iterable[str] | None, levels: Sequence[str]
     ) -> Mapping[str, tuple[str, ...]]:
-        """The labels asked for, of the levels asked for, each with its kinds.
+        """Return the requested labels of the requested levels, each with its kinds.
 
-        Raises ConfigError for a kind that there is not.
+        Raises ConfigError for an unknown kind.
         """
         chosen: Iterable[tuple[str, ...]]
         if error_types is None:
