@@ -44,13 +44,13 @@ from netarena.result import FILE_MODE
 
 JOURNAL_NAME = "journal.jsonl"
 LOCK_NAME = ".lock"
-#: whoever may open it may lock it
+#: Permission to open the file is permission to lock it.
 LOCK_MODE = 0o600
-#: readers that ask whether a run is under way hold its lock for less than this, seconds
+#: Readers that check whether a run is under way hold its lock for less than this, in s.
 _LOOK_S, _LOOKS = 0.01, 20
-#: folders below its own in which a run looks for others
+#: Depth of folders below its own in which a run looks for others.
 MOST_FOLDERS = 2**16
-#: of one event: an episode of a thousand turns is large
+#: Bytes of one event: an episode of a thousand turns is large.
 MOST_LINE_BYTES = 1 << 30
 
 R = TypeVar("R", bound=Record)
@@ -71,7 +71,7 @@ class Header(Record):
 
     application: str
     version: str
-    #: of the prompts' wording; journals written before it was recorded have the first one
+    #: Version of the prompts' wording; journals written before it was recorded have the first one.
     prompt_version: int = 1
     role: str
     seed: int
@@ -84,37 +84,37 @@ class Header(Record):
         return {"version": self.version, "prompt_version": self.prompt_version}
 
     def same_run(self, other: Header) -> bool:
-        """Whether both ask the same queries of the same role; the rest may be set anew."""
+        """Return whether both ask the same queries of the same role; other keys may change."""
         rest = {"config": {}, "secrecy": Secrecy.OPEN}
         return self.model_copy(update=rest) == other.model_copy(update=rest)
 
 
 @dataclass
 class Past:
-    """What a journal holds: verdicts in the order of grading, and tries that led to none."""
+    """Contents of a journal: verdicts in the order of grading, and failed attempts."""
 
     header: Header | None = None
-    #: the texts and states left out unless asked for
+    #: Without texts and states, unless requested.
     episodes: dict[Ask, Episode] = field(default_factory=dict)
-    #: how often an agent was asked anew
+    #: How often an agent's assessment was started again.
     starts: Counter[Ask] = field(default_factory=Counter)
-    #: how many of those ended through our fault
+    #: How many of those ended through an environment failure.
     retries: Counter[Ask] = field(default_factory=Counter)
     complete: bool = False
-    #: the last end was that of an agent that answered in no episode
+    #: Whether the last end was that of an agent that answered in no episode.
     silent: bool = False
-    #: the assessment ended by itself, with all graded or out of time; nobody stopped it since
+    #: Whether the assessment ended by itself (all graded, or out of time) and was not continued.
     ended: bool = False
-    #: why the assessment ended without a summary
+    #: Why the assessment ended without a summary.
     failed: str = ""
-    #: episodes that the journal holds, and how many of the first count no more
+    #: Episodes in the journal, and how many of the first no longer count.
     held: int = 0
     dropped: int = 0
-    #: by the id of a query that was shown and not graded, the id of the query asked instead
+    #: Id of a query that was shown and not graded -> id of its replacement.
     replaced: dict[str, str] = field(default_factory=dict)
 
     def drop(self) -> None:
-        """Begin anew: nothing was graded so far, and no try was interrupted."""
+        """Start again: nothing was graded so far, and no attempt was interrupted."""
         self.dropped = self.held
         self.episodes.clear()
         self.retries = self.starts.copy()
@@ -126,11 +126,11 @@ class Past:
         return {ask.query_id for ask in self.starts} - graded - self.replaced.keys()
 
     def choose(self, queries: Sequence[Q], seed: int) -> list[Q]:
-        """Return the queries that this participant is asked, in their order.
+        """Return the queries of this participant in order.
 
-        These are the queries drawn by ``seed``, the assessment's own, each replaced as the journal
-        says. Replacements for other participants are left out. Raises ConfigError for one that is
-        none of ``queries``.
+        These are the queries drawn with ``seed``, the assessment's own, with replacements as in the
+        journal. Replacements for other participants are left out. Raises ConfigError for a
+        replacement that is not among ``queries``.
         """
         by_id = {query.id: query for query in queries}
         try:
@@ -146,7 +146,7 @@ class Past:
         return query_id
 
     def interrupted(self, ask: Ask) -> int:
-        """How many tries that led to no verdict a killed process left half done."""
+        """Return how many attempts a killed process left unfinished."""
         return self.starts[ask] - self.retries[ask]
 
 
@@ -202,15 +202,15 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
 
 
 def read_ask(values: Mapping[str, Any]) -> Ask:
-    """What an event, or the episode of one, is about; older journals ask each query once."""
+    """Return query and repetition of an event or its episode; older journals lack the latter."""
     repeat = values.get("repeat", 1)
     return Ask(str(values.get("query_id", "")), repeat if type(repeat) is int else 1)
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:
-    """The graded episodes of a journal one by one, whole, in the order of grading.
+    """Yield the complete graded episodes of a journal in the order of grading.
 
-    Those that were dropped are among them. Raises ConfigError when the file is not a journal.
+    Dropped ones are included. Raises ConfigError if the file is not a journal.
     """
     for event in read_events(path):
         if event["event"] == "episode":
@@ -230,12 +230,12 @@ def _parse(path: Path, event: dict[str, Any], key: str, kind: type[R]) -> R:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Make a run's folder and hold it, and the tree with it: no run is in one above or below.
+    """Create a run's folder and lock its tree: no other run may be in a folder above or below.
 
     Raises ConfigError while another assessment holds any of these, and OSError.
     """
     folder = Path(os.path.realpath(folder))
-    # before anything is made in the folder of another
+    # before anything is created in another run's folder
     _refuse_above(folder)
     folder.mkdir(parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -247,8 +247,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
             _lock(handle)
         except BlockingIOError:
             raise ConfigError("output_dir", _why_locked(handle, folder)) from None
-        # who holds its own folder looks at the others': of two that begin at once, one sees the
-        # other at least
+        # each process locks its own folder, then checks the others': of two that start at once, at
+        # least one sees the other
         _refuse_above(folder)
         _refuse_below(folder)
         yield
@@ -257,7 +257,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _lock(handle: int) -> None:
-    """Take the lock; try again while it may be a reader's. Raises BlockingIOError."""
+    """Take the lock; retry while a reader may hold it. Raises BlockingIOError."""
     for number in range(1, _LOOKS + 1):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -275,7 +275,7 @@ def is_running(folder: Path) -> bool:
 
 
 def lies_in_run(path: Path, own: Path | None = None) -> bool:
-    """Return whether a file is in the folder of an assessment that is running, except ``own``."""
+    """Return whether a file is in the folder of a running assessment, except ``own``."""
     real = Path(os.path.realpath(path))
     kept = None if own is None else Path(os.path.realpath(own))
     return any(_is_held(folder) for folder in real.parents if folder != kept)
@@ -308,9 +308,9 @@ def _refuse_below(folder: Path) -> None:
 def _is_held(folder: Path) -> bool:
     """Return whether an assessment of this user runs in ``folder``.
 
-    A lock counts only where no other user can have taken it: the folder and the lock file are
-    ours, the file has one name, and nobody else may open it. Otherwise any user who can write to a
-    parent folder could block all runs below it.
+    A lock counts only if no other user can have taken it: folder and lock file belong to this user,
+    the file has one name, and nobody else may open it. Otherwise any user who can write to a parent
+    folder could block all runs below it.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -331,13 +331,13 @@ def _is_held(folder: Path) -> bool:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Return whether a file is one that only this user can have locked."""
+    """Return whether only this user can have locked a file."""
     ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
     return ours and status.st_nlink == 1 and not status.st_mode & 0o077
 
 
 class Allowance:
-    """The bytes that one assessment may still write: its queries, journals and records."""
+    """Bytes that one assessment may still write: its queries, journals and records."""
 
     def __init__(self, most: float = math.inf) -> None:
         self._most = most
@@ -345,12 +345,12 @@ class Allowance:
         self._lock = threading.Lock()
 
     def count(self, size: int) -> None:
-        """Count ``size`` bytes that are there already."""
+        """Count ``size`` existing bytes."""
         with self._lock:
             self._written += size
 
     def take(self, size: int) -> None:
-        """Count ``size`` bytes. Raises AssessmentFailed if that is more than is left."""
+        """Count ``size`` bytes. Raises AssessmentFailed beyond the limit."""
         self.count(size)
         if self._written <= self._most:
             return
@@ -361,12 +361,12 @@ class Allowance:
 
 
 class Journal:
-    """An open journal; whoever opens it holds the folder (``lock_folder``)."""
+    """An open journal; the caller holds the folder (``lock_folder``)."""
 
     def __init__(self, path: Path, allowance: Allowance | None = None) -> None:
-        """Open or create; cut a torn last line off.
+        """Open or create the file; cut a torn last line off.
 
-        What the file holds, and each episode, counts towards ``allowance``.
+        The existing content, and each episode, counts towards ``allowance``.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
@@ -394,27 +394,29 @@ class Journal:
         self._write(json.dumps({"event": event, **values}, allow_nan=False).encode())
 
     def episode(self, episode: Episode) -> None:
-        """Write a verdict, and see it on the disk. Raises AssessmentFailed beyond the allowance."""
+        """Write a verdict and sync it to disk. Raises AssessmentFailed beyond the allowance."""
         line = b'{"event": "episode", "episode": ' + episode.model_dump_json().encode() + b"}"
         self._allowance.take(len(line) + 1)
         self._write(line)
         os.fdatasync(self._fd)
 
     def _write(self, line: bytes) -> None:
-        """One line whole, from any thread. Raises AssessmentFailed when the disk takes no more:
-        what was written of the line is taken back."""
+        """Write one complete line, from any thread.
+
+        Raises AssessmentFailed if the disk is full; the partial line is removed.
+        """
         rest = memoryview(line + b"\n")
         with self._lock:
             end = os.fstat(self._fd).st_size
             try:
-                while rest:  # one call, unless the disk is full or a signal comes
+                while rest:  # one call, unless the disk is full or a signal arrives
                     rest = rest[os.write(self._fd, rest) :]
             except OSError as error:
                 os.ftruncate(self._fd, end)
                 raise AssessmentFailed(f"the journal cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
-        """Let others have it."""
+        """Close the file and release the lock."""
         os.close(self._fd)
 
     def __enter__(self) -> Self:

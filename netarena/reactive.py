@@ -20,48 +20,47 @@ from netarena.model import Action, Episode, Failure, JsonValue, Query, Record, S
 from netarena.order import hasty_orders, safe_orders
 
 W = TypeVar("W", bound=Record)
-#: healthy worlds that are held: each turn of an episode asks for its own several times
+#: Cached intended worlds: each turn of an episode asks for its own several times.
 _WORLDS = 16
 
 
 class Repair(NamedTuple):
-    """One turn of the reference solution, and a turn that changes nothing and shows what the repair
-    is about: replies."""
+    """One turn of the reference solution, and a read-only turn that shows what it repairs."""
 
     look: str
     reply: str
 
 
 class Reactive(Labelled):
-    """An application that examines repairs, a turn at a time."""
+    """An application that examines repairs, one turn at a time."""
 
     looks: ClassVar[int] = 10
-    #: its kinds of fault
+    #: Its kinds of fault.
     catalogue: ClassVar[Catalogue]
 
     def labels(self, config: Config) -> Collection[str]:
-        """Kinds joined by ``+``. Raises ConfigError for a kind that there is not."""
+        """Kinds joined by ``+``. Raises ConfigError for an unknown kind."""
         asked = cast("FaultConfig", config)
         return self.catalogue.choose(asked.error_types, asked.complexity_level)
 
     @abstractmethod
     def look(self, query: Query) -> str:
-        """A reply that changes nothing."""
+        """Return a reply that changes nothing."""
 
     @abstractmethod
     def repairs(self, query: Query) -> Sequence[Sequence[Repair]]:
-        """What repairs each fault, as few as do; each leaves alone what the others are for."""
+        """Return the minimal repairs of each fault; each leaves what others repair unchanged."""
 
     @abstractmethod
     def waits(self, query: Query) -> Sequence[Collection[int]]:
-        """For each fault the places of those that must be repaired before it."""
+        """Return for each fault the numbers of those that must be repaired before it."""
 
     def solve(self, query: Query) -> Sequence[str]:
-        """The first of ``every_solution``; a look where nothing is wrong."""
+        """Return the first of ``every_solution``; an observation if nothing is wrong."""
         return next(self.every_solution(query))
 
     def solutions(self, query: Query) -> Sequence[Sequence[str]]:
-        """Every order of the repairs that is safe; of more than three, the first and the last."""
+        """Return every safe order of the repairs; of more than three, the first and the last."""
         found = list(self.every_solution(query))
         return found if len(query.actions) <= MAX_PARTS else [found[0], *found[1:][-1:]]
 
@@ -83,14 +82,14 @@ class Reactive(Labelled):
 
     @abstractmethod
     def count_wrong(self, query: Query, state: State) -> int:
-        """How many of what is tested are not as intended."""
+        """Return how many tested elements are not as intended."""
 
     @abstractmethod
     def count_tested(self, query: Query) -> int:
-        """How many are tested."""
+        """Return how many elements are tested."""
 
     def comes_to_nothing(self, step: Step) -> bool:
-        """Whether a turn did nothing: by default, if it ran no command."""
+        """Return whether a turn had no effect: by default, if it ran no command."""
         return not step.executed
 
     def progress(self, query: Query, state: State) -> float:
@@ -104,14 +103,16 @@ class Reactive(Labelled):
 def broken(
     catalogue: Catalogue, label: str, text: str, world: Record, actions: tuple[Action, ...]
 ) -> Drawn:
-    """A query of ``label``: faults upon a healthy world."""
+    """Return a query of ``label``: faults in an intended world."""
     initial: JsonValue = {"world": world.model_dump(mode="json")}
     return Drawn(catalogue.level(kinds_of(label)), text, initial, actions)
 
 
 def world_reader(kind: type[W]) -> Callable[[Query], W]:
-    """What gives the healthy world of a query: the same object while it is asked for again and
-    again, and for queries whose worlds say the same, for much is found out of one."""
+    """Return a function that gives the intended world of a query, with a cache.
+
+    Queries whose worlds have the same content share one object, since much is derived from it.
+    """
     made: Kept[W] = Kept(_WORLDS)
     said: Memo[str, W] = Memo(_WORLDS)
 
