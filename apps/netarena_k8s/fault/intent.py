@@ -17,7 +17,7 @@ method does, the policy lacks a rule.
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import fsum
 from types import MappingProxyType
@@ -29,7 +29,7 @@ from netarena_k8s.fault.table import Fault, Scene, draw_one, harms, make_fault
 from netarena_k8s.world.matrix import Sides, copied, numbers
 from netarena_k8s.world.model import App, Policy, Spec, World, with_policies
 from netarena_k8s.world.plan import Use
-from netarena_k8s.world.policy import EGRESS, INGRESS, policy_types, selects
+from netarena_k8s.world.policy import EGRESS, INGRESS, Manifest, policy_types, selects
 
 #: of the draws of several faults, in how many one is to hide another, and of these in how many the
 #: order matters
@@ -173,11 +173,12 @@ def draw_named(
     is safe.
     """
     odds = _Source(shown, altered, rng).odds(among)
+    pods = shown.marks.pods.values()
     idle = {
         policy.name
         for policy in shown.policies
         if not any(policy.name in some for some in odds.values())
-        and not any(selects(policy.spec["podSelector"], one) for one in shown.marks.pods.values())
+        and not any(selects(cast("Manifest", policy.spec["podSelector"]), one) for one in pods)
     }
     if idle:
         shown = with_policies(shown, [one for one in shown.policies if one.name not in idle])
@@ -364,9 +365,10 @@ class _Source:
                 total = fsum(names.values())  # equal in all Python versions
                 for name in names:
                     names[name] *= wanted[kind] / total
-            sums = Counter[str]()
+            sums: defaultdict[str, float] = defaultdict(float)
             for names in odds.values():
-                sums.update(names)
+                for name, share in names.items():
+                    sums[name] += share
             for names in odds.values():
                 for name in names:
                     names[name] /= sums[name]
