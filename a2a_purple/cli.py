@@ -1,6 +1,6 @@
-"""``netarena-purple``: serves a baseline agent over A2A.
+"""``netarena-purple``: serve a baseline agent over A2A.
 
-Exit status: 0 stopped, 2 bad arguments, with one line that says what and what is allowed.
+Exit status: 0 stopped, 2 bad arguments, with one line that names the error and what is allowed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from netarena.errors import ConfigError, suggest
 if TYPE_CHECKING:
     from netarena.agent import Agent
 
-#: scripted agents by name, each a class of ``a2a_purple.scripted``
+#: Scripted agents by name, each a class of ``a2a_purple.scripted``.
 SCRIPTED = ("oracle", "noop", "random", "hostile", "blanket", "parser", "heuristic")
-#: what is done with a language model, each a row of ``a2a_purple.llm.STRATEGIES``
+#: Strategies of language models, each a row of ``a2a_purple.llm.STRATEGIES``.
 LANGUAGE = ("plain", "react")
 STRATEGIES = (*LANGUAGE, *SCRIPTED)
 

@@ -1,9 +1,8 @@
-"""What servers of the OpenAI API send, in the form that clients of it read.
+"""Conversion of variants of the OpenAI API to the form that its clients read.
 
-LiteLLM and the client under it lose what is written otherwise: content as a list of parts, a stream
-that names no reason for its end before ``[DONE]``, a whole answer where a stream was asked for, an
-error under the status 200. A hook of the HTTP client rewrites these, and passes on everything else
-as it came.
+LiteLLM and its client lose other forms: content as a list of parts, a stream without a finish
+reason before ``[DONE]``, a whole answer instead of a requested stream, an error with the status
+200. A hook of the HTTP client rewrites these and passes on everything else unchanged.
 """
 
 from __future__ import annotations

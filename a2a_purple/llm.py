@@ -27,9 +27,9 @@ from typing import Protocol
 from a2a_purple.provider import Answer, Message
 from netarena.model import AgentInfo, JsonValue, Reply
 
-#: conversations that are remembered; the one asked longest ago is forgotten
+#: Conversations that are remembered; the least recently asked one is forgotten.
 CONVERSATIONS = 1024
-#: characters of one conversation that are remembered, the newest
+#: Characters of one conversation that are remembered, the newest ones.
 MEMORY_CHARS = 8_000
 
 _REACT = """\
@@ -41,14 +41,14 @@ Action: the reply that the task asks for, in the form that it asks for, and noth
 
 The message describes the task and holds every observation so far. Do not invent observations."""
 _NOTES = "Your own earlier steps of this task, oldest first:"
-#: the marker of an action at the beginning of a line, plain or in bold type
+#: Marker of an action at the start of a line, plain or in bold type.
 _ACTION = re.compile(
     r"^[ \t]*(?:\*\*)?Action(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*", re.MULTILINE | re.IGNORECASE
 )
 
 
 class Asking(Protocol):
-    """What answers a conversation: ``provider.Provider``."""
+    """Answers a conversation: ``provider.Provider``."""
 
     def stream(
         self, messages: Sequence[Message], *, timeout_s: float
@@ -56,18 +56,18 @@ class Asking(Protocol):
 
 
 class Strategy(ABC):
-    """What goes to the model, and what of its answer goes back."""
+    """Determines the messages to the model, and the part of its answer that is the reply."""
 
-    #: whether pieces of the answer are pieces of the reply
+    #: Whether pieces of the answer are pieces of the reply.
     passes_on: bool = False
 
     @abstractmethod
     def messages(self, context: str, prompt: str) -> list[Message]:
-        """The conversation that the model answers."""
+        """Return the conversation that the model answers."""
 
     @abstractmethod
     def reply(self, context: str, answer: str) -> str:
-        """The reply's text; what the strategy remembers of the turn it keeps now."""
+        """Return the reply's text, and remember what the strategy needs of the turn."""
 
 
 class Plain(Strategy):
@@ -85,14 +85,14 @@ class Plain(Strategy):
 
 
 class React(Strategy):
-    """Thought, action, observation: remembers its own steps, in bounds."""
+    """Thought, action, observation: remembers its own steps, within limits."""
 
     def __init__(self) -> None:
         self._steps: OrderedDict[str, str] = OrderedDict()
 
     def messages(self, context: str, prompt: str) -> list[Message]:
         notes = self._steps.get(context)
-        # the prompt last: what the task demands of a reply is what the model read last
+        # the prompt last, so that the model reads the task's demands last
         content = f"{_NOTES}\n\n{notes}\n\n{prompt}" if notes else prompt
         return [Message(role="system", content=_REACT), Message(role="user", content=content)]
 
@@ -102,7 +102,7 @@ class React(Strategy):
         if len(self._steps) > CONVERSATIONS:
             self._steps.popitem(last=False)
         *_, action = _ACTION.split(answer)
-        # an answer without the marker, or with nothing behind it, is passed on whole
+        # an answer without the marker, or with nothing after it, is passed on completely
         return action.strip() or answer
 
 
@@ -128,13 +128,13 @@ class LanguageModel:
         return AgentInfo(name=self._name)
 
     async def open(self, *, timeout_s: float) -> None:
-        """Nothing to get ready: what the provider lacks shows when it is asked."""
+        """Do nothing: errors of the provider show when it is asked."""
 
     async def aclose(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
-        """The whole reply. Raises AgentFailed."""
+        """Return the whole reply. Raises AgentFailed."""
         async with aclosing(
             self.stream(prompt, context_id=context_id, timeout_s=timeout_s)
         ) as pieces:
@@ -146,7 +146,7 @@ class LanguageModel:
     async def stream(
         self, prompt: str, *, context_id: str, timeout_s: float
     ) -> AsyncGenerator[str | Reply | None, None]:
-        """Pieces of the reply as they come, None where those so far are void, and the Reply."""
+        """Yield pieces of the reply, None if the previous ones are void, and finally the Reply."""
         messages = self._strategy.messages(context_id, prompt)
         timeout_s = min(timeout_s, self._timeout_s)
         async with aclosing(self._provider.stream(messages, timeout_s=timeout_s)) as pieces:

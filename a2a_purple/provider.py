@@ -1,26 +1,26 @@
-"""One answer of a language model, by any provider that LiteLLM knows, whatever the provider does.
+"""Answers of a language model from any provider that LiteLLM knows.
 
-LiteLLM is imported when a model is first asked for: it takes seconds. It makes no network call of
-its own here: prices and tokenizers are those of the package.
+LiteLLM is imported when a model is first asked, since this takes seconds. It makes no network call
+of its own here: prices and tokenizers are those of the package.
 
-An answer has no thoughts: what a model says to itself between ``<think>`` and ``</think>`` is taken
-out before anything is passed on, as far as it can be told without knowing the answer's form.
+Answers contain no thoughts: text between ``<think>`` and ``</think>`` is removed before anything is
+passed on, as far as it can be recognised without knowing the answer's form.
 
-What goes wrong ends in one of these ways:
+Errors are handled as follows:
 
 =============================================  ====================================================
 the provider                                   then
 =============================================  ====================================================
-limits the rate (429)                          is asked again when it says so, in a header or in
+limits the rate (429)                          retry at the time that it states, in a header or in
                                                words, else with backoff, until the time is over
-is away (no connection, 408, 502, 503, 504,    is asked again with backoff, for ``PATIENCE_S``
-529) or loads its model (no 4xx)
-breaks (other 5xx, a stream that is cut off,   is asked again with backoff, ``MAX_BROKEN`` times;
-no choices, no text outside of thoughts, a     without streaming once ``MAX_CUT`` streams were
-tool call)                                     cut off
-refuses the way of asking (``Way``)            is asked in another way at once, and so from then on
-                                               if that brought an answer
-refuses (key, model, quota, policy, context,   AgentFailed at once, with its words
+is unavailable (no connection, 408, 502, 503,  retry with backoff, for ``PATIENCE_S``
+504, 529) or loads its model (not 4xx)
+breaks (other 5xx, a truncated stream, no      retry with backoff, ``MAX_BROKEN`` times; without
+choices, no text outside of thoughts, a tool   streaming after ``MAX_CUT`` truncated streams
+call)
+refuses the form of the request (``Way``)      retry in another form at once, and use it from then
+                                               on if it worked
+refuses (key, model, quota, policy, context,   AgentFailed at once, with its message
 a request above the limit per minute)
 stops at ``max_tokens``                        AgentFailed at once: the answer is incomplete
 =============================================  ====================================================
@@ -48,22 +48,22 @@ from a2a_purple.wait import asked_wait_s
 from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line
 from netarena.thought import Sieve, drop_thoughts
 
-#: answers that broke before a question is given up
+#: Broken answers before a question is abandoned.
 MAX_BROKEN = 5
-#: waits between tries, seconds: doubled from the first to the last
+#: Waits between attempts, in s: doubled from the first to the last.
 FIRST_WAIT_S, LAST_WAIT_S = 0.5, 30.0
-#: seconds that a provider is waited for that is away, and between tries meanwhile at most
+#: Seconds of waiting for an unavailable provider, and the longest pause meanwhile.
 PATIENCE_S, AWAY_WAIT_S = 120.0, 5.0
-#: streams of one question that were cut off before it is asked without streaming
+#: Truncated streams of one question before it is asked without streaming.
 MAX_CUT = 2
-#: bytes of one answer; a green agent takes no more
+#: Bytes of one answer; a green agent accepts no more.
 MAX_TEXT = 2**20
-#: what a call's parameters must not set: they are ours
+#: Parameters that this module sets itself.
 RESERVED = frozenset(
     {"model", "messages", "stream", "stream_options", "api_base", "api_key", "num_retries", "n"}
 )
 
-#: read by LiteLLM when it is imported: no list of prices or headers is downloaded, and connections
+#: Read by LiteLLM at its import: no list of prices or headers is downloaded, and connections
 #: are httpx's, which are closed with the process
 _ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -71,26 +71,26 @@ _ENVIRONMENT = {
     "LITELLM_LOCAL_BLOG_POSTS": "True",
     "DISABLE_AIOHTTP_TRANSPORT": "True",
 }
-#: a provider's word for a 429 that no waiting cures
+#: A provider's code for a 429 that waiting does not resolve.
 _SPENT = re.compile(
     r"insufficient[ _](?:quota|balance|credits?|funds)|exceeded your current quota|billing"
     r"|\brecharge\b|spending limit|\b(?:all available|out of|no more) credits|余额不足|欠费",
     re.IGNORECASE,
 )
-#: words for a request that is larger than the limit of a minute, and its numbers
+#: Messages about a request above the limit per minute, and their numbers.
 _TOO_LARGE = re.compile(r"\brequest (?:is )?too large\b", re.IGNORECASE)
 _LIMIT = re.compile(
     r"\blimit:? ?(?P<limit>\d[\d,]*)[^\n]{0,60}?\brequested:? ?(?P<asked>\d[\d,]*)", re.IGNORECASE
 )
-#: statuses of a gateway, and of a provider with too much to do
+#: Statuses of a gateway, and of an overloaded provider.
 _AWAY = frozenset({408, 425, 502, 503, 504, 529})
-#: words for a model, or a server, that will be there soon; none where the request is at fault (4xx)
+#: Messages about a model or server that starts soon; ignored if the request is at fault (4xx).
 _LOADING = re.compile(
     r"(?<!error )(?<!failed )(?<!failure )\bloading\b"
     r"|\b(?:being loaded|warming up|starting up|overloaded|connection error)\b",
     re.IGNORECASE,
 )
-#: that something is not taken; near to what it is
+#: Words for "not accepted", near the name of the option.
 _NO = (
     r"(?:support|implement|allow|permit|accept|enabled|verified|forbidden|extra|must"
     r"|invalid|unknown|unrecogni[sz]ed|expected|no such)"
@@ -99,12 +99,12 @@ _NOT_TAKEN = (
     r"(?:\b(?:not|\w{1,6}n't)\s+(?:currently |yet )?"
     r"(?:support|allow|permit|accept|enable)(?:ed|d)?\b(?! to\b)|\bunsupported\b)"
 )
-#: what may stand between words that belong together: signs, and these
+#: Characters and words that may be between related words.
 _LINK = (
     r"[^\w.!?]*(?:(?:the|an?|any|for|is|are|roles?|messages?|prompts?|instructions?)\b[^\w.!?]*)*"
 )
-#: a way of asking that is refused, in the words of those who refuse it; a policy, or a limit, that
-#: speaks of a prompt or of a stream refuses no way
+#: Refusals of a form of request, by their words; a policy or a limit that mentions a prompt or
+#: a stream does not refuse a form.
 _REFUSED_WAYS = {
     "usage": re.compile(
         rf"{_NO}.{{0,80}}\b(?:stream_options|include_usage)"
@@ -127,7 +127,7 @@ _REFUSED_WAYS = {
         re.IGNORECASE,
     ),
 }
-#: names of environment variables whose values no message may repeat
+#: Environment variables whose values no message may repeat.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _NO_TOOLS = "Answer in text: there are no tools to call."
 
@@ -141,12 +141,12 @@ class Message(TypedDict):
 
 @dataclass
 class Usage:
-    """What an answer took, all tries together; tokens and cost as far as the provider told."""
+    """Usage of an answer over all attempts; tokens and cost as far as the provider reports them."""
 
     model: str
     input_tokens: int = 0
     output_tokens: int = 0
-    #: US dollars by LiteLLM's table of prices; None where it has no price for the model
+    #: US dollars from LiteLLM's price table; None if it has no price for the model.
     cost_usd: float | None = None
     calls: int = 0
 
@@ -159,14 +159,14 @@ class Usage:
 
 @dataclass(frozen=True)
 class Answer:
-    """The whole text of an answer, and what it took."""
+    """The whole text of an answer, and its usage."""
 
     text: str
     usage: Usage
 
 
 class _Trouble(Exception):
-    """An answer that is none; asking again may help. ``wait_s`` is what the provider asked for."""
+    """A failed answer; a retry may help. ``wait_s`` is the time that the provider asked for."""
 
     def __init__(self, why: str, *, wait_s: float | None = None) -> None:
         super().__init__(why)
@@ -174,23 +174,23 @@ class _Trouble(Exception):
 
 
 class _Limited(_Trouble):
-    """It has no room now."""
+    """It is at its limit now."""
 
 
 class _Away(_Trouble):
-    """It is not there now."""
+    """It is unavailable now."""
 
 
 class _Broken(_Trouble):
-    """It answered, with nothing that is an answer."""
+    """It answered without a usable answer."""
 
 
 class _CutOff(_Broken):
-    """It stopped in the midst of one."""
+    """It stopped in the middle of an answer."""
 
 
 class _WayRefused(_Trouble):
-    """It is to be asked in another ``way``, at once."""
+    """It must be asked in another ``way``, at once."""
 
     def __init__(self, why: str, way: Way) -> None:
         super().__init__(why)
@@ -199,17 +199,17 @@ class _WayRefused(_Trouble):
 
 @dataclass(frozen=True)
 class Way:
-    """How a provider is asked; each of these some refuse."""
+    """Form of a request; some providers refuse some of these."""
 
-    #: for an answer piece by piece
+    #: Ask for an answer piece by piece.
     streaming: bool = True
-    #: for the tokens of a stream: without it most tell none
+    #: Ask for the tokens of a stream; most providers omit them otherwise.
     usage: bool = False
-    #: with messages of the role ``system``; else in one message of the user
+    #: Use messages of the role ``system``; otherwise one message of the user.
     system: bool = True
 
     def both(self, other: Way) -> Way:
-        """With what neither of the two does without."""
+        """Return a form with only what both have."""
         return Way(
             streaming=self.streaming and other.streaming,
             usage=self.usage and other.usage,
@@ -217,7 +217,7 @@ class Way:
         )
 
     def other(self, refusal: str) -> Way | None:
-        """How to ask instead, by the words of a refusal; None where they refuse something else."""
+        """Return another form according to a refusal; None if something else is refused."""
         for name, pattern in _REFUSED_WAYS.items():
             if getattr(self, name) and pattern.search(refusal):
                 return replace(self, **{name: False})
@@ -226,25 +226,25 @@ class Way:
 
 @dataclass
 class _Stream:
-    """What came of an answer so far, which was asked for in a way."""
+    """The answer so far, and the form of its request."""
 
     way: Way = field(default_factory=Way)
     pieces: list[str] = field(default_factory=list)
-    #: what the provider calls thoughts, apart from the text
+    #: The provider's own field of thoughts, apart from the text.
     reasoning: list[str] = field(default_factory=list)
     size: int = 0
     tools: bool = False
     finish: str | None = None
-    #: it ended as the provider meant it to
+    #: It ended as the provider intended.
     whole: bool = False
     usage: Any = None
     sieve: Sieve = field(default_factory=Sieve)
 
     @property
     def answer(self) -> str:
-        """The text without thoughts; where that is all there is, what was taken for thoughts.
+        """Return the text without thoughts; if there is only thought, that.
 
-        Servers that tell thoughts apart by their form take whole answers for them.
+        Servers that recognise thoughts by their form may treat whole answers as thoughts.
         """
         text = drop_thoughts("".join(self.pieces))
         if text.strip() or self.tools or self.finish in {"length", "content_filter"}:
@@ -252,7 +252,7 @@ class _Stream:
         return drop_thoughts("".join(self.reasoning))
 
     def take(self, chunk: Any) -> str:
-        """Take one chunk in, or a whole answer; its text, but for thoughts that it begins with."""
+        """Add one chunk, or a whole answer; return its text without thoughts at the start."""
         self.usage = getattr(chunk, "usage", None) or self.usage
         text = ""
         for choice in chunk.choices or ():
@@ -273,7 +273,7 @@ class _Stream:
 
 
 def _as_asked(messages: Sequence[Message], way: Way) -> list[Message]:
-    """Messages whose roles alternate, as many models need them."""
+    """Return messages whose roles alternate, as many models require."""
     told = [
         message if way.system or message["role"] != "system" else Message(role="user", content=text)
         for message in messages
@@ -288,10 +288,10 @@ def _as_asked(messages: Sequence[Message], way: Way) -> list[Message]:
 class Provider:
     """A language model that can be asked.
 
-    ``parameters`` go into each call (``temperature``, ``max_tokens``, …); with ``streaming`` it is
-    asked for answers piece by piece, as long as it gives them so. Raises ConfigError for
-    a model that LiteLLM does not know how to reach, a key that the environment lacks, and
-    parameters that are ours.
+    ``parameters`` go into each call (``temperature``, ``max_tokens``, …). With ``streaming`` it is
+    asked for answers piece by piece, as long as it supports them. Raises ConfigError for a model
+    that LiteLLM cannot reach, a key that the environment lacks, and parameters that this module
+    sets itself.
     """
 
     def __init__(
@@ -312,8 +312,8 @@ class Provider:
         ]
         self._litellm = _import_litellm()
         self._call: dict[str, Any] = {**self._choose_access(api_base), **given}
-        #: how it is asked by now: as it was answered. LiteLLM passes on the usage of all streams
-        #: if it is asked for it, and the option itself only to providers that know it
+        #: The form that worked last. LiteLLM reports the usage of streams if asked for it, and
+        #: passes the option itself only to providers that know it.
         self._way = Way(streaming=streaming, usage=True)
 
     def _choose_access(self, api_base: str | None) -> dict[str, str]:
@@ -333,16 +333,16 @@ class Provider:
             if api_base is None:
                 names = ", ".join(missing)
                 raise ConfigError("--model", f"{self.model} by {provider} needs {names} to be set")
-            # servers of one's own ask for none, but the client libraries do
+            # self-hosted servers need none, but the client libraries do
             access["api_key"] = "none"
         return access
 
     async def stream(
         self, messages: Sequence[Message], *, timeout_s: float
     ) -> AsyncGenerator[str | Answer | None, None]:
-        """Yields the answer's pieces as they come, each a text, and last the whole ``Answer``.
+        """Yield the answer's pieces as texts, and finally the whole ``Answer``.
 
-        None says that what was yielded so far is void: another try begins. Raises AgentFailed.
+        None means that the pieces so far are void: another attempt starts. Raises AgentFailed.
         """
         clock = time.monotonic
         deadline = clock() + timeout_s
@@ -360,7 +360,7 @@ class Provider:
                         yield piece
                 self._check(stream)
                 self._account(usage, stream)
-                # what helped is done from then on; others may have found something meanwhile
+                # the form that worked is used from now on; others may have found one meanwhile
                 self._way = self._way.both(way)
                 yield Answer(stream.answer, usage)
                 return
@@ -398,7 +398,7 @@ class Provider:
     async def _ask(
         self, messages: Sequence[Message], stream: _Stream, deadline: float
     ) -> AsyncGenerator[str, None]:
-        """One try. Raises _Trouble and AgentFailed."""
+        """Make one attempt. Raises _Trouble and AgentFailed."""
         left_s = deadline - time.monotonic()
         loop = asyncio.get_running_loop()
         self._litellm.aclient_session = _session(loop)
@@ -412,7 +412,7 @@ class Provider:
                     messages=_as_asked(messages, way),
                     stream=way.streaming,
                     timeout=left_s,
-                    # tries are counted here, where the deadline is known
+                    # attempts are counted here, where the deadline is known
                     num_retries=0,
                     max_retries=0,
                     **options,
@@ -428,7 +428,7 @@ class Provider:
                 async with asyncio.timeout_at(end):
                     chunk = await anext(events, None)
                 if chunk is None:
-                    # LiteLLM makes up a finish where the connection just ended; this it leaves
+                    # LiteLLM invents a finish if the connection just ended; this does not
                     stream.whole = getattr(answer, "received_finish_reason", "unknown") is not None
                     return
                 if text := stream.take(chunk):
@@ -443,9 +443,9 @@ class Provider:
             raise self._sort(error, way, left_s) from None
 
     def _sort(self, error: Exception, way: Way, left_s: float) -> Exception:
-        """Whether asking again may help: ``_Trouble``; or not: AgentFailed."""
+        """Return ``_Trouble`` if a retry may help, otherwise AgentFailed."""
         status = getattr(error, "status_code", None)
-        # LiteLLM leaves out what stands beside the message
+        # LiteLLM omits everything except the message
         said = f"{error} {json.dumps(getattr(error, 'body', None), default=str)}"
         words = self._redact(error)
         headers = getattr(getattr(error, "response", None), "headers", None)
@@ -454,14 +454,14 @@ class Provider:
         if status == 429:
             if _exceeds_limit(said):
                 return self._final(words)
-            # a quota that comes back in time is a rate
+            # a quota that renews soon is a rate limit
             spent = _SPENT.search(said) and not (wait_s is not None and wait_s < left_s)
             return self._final(words) if spent else _Limited(words, wait_s=wait_s)
-        # LiteLLM gives what it cannot place the status 500 or none
+        # LiteLLM gives unknown errors the status 500 or none
         blamed = isinstance(status, int) and 400 <= status < 500
         if status in _AWAY or (not blamed and _LOADING.search(said)):
             return _Away(words, wait_s=wait_s)
-        # some servers refuse by a 500
+        # some servers refuse with a 500
         if other := way.other(said):
             return _WayRefused(words, other)
         refused = blamed and status != 409
@@ -472,7 +472,7 @@ class Provider:
         return AgentFailed(FailureReason.TASK_FAILED, f"the provider refused: {words}")
 
     def _check(self, stream: _Stream) -> None:
-        """Refuse an answer that says nothing, or not all. Raises _Trouble and AgentFailed."""
+        """Refuse an empty or incomplete answer. Raises _Trouble and AgentFailed."""
         if stream.answer.strip():
             if stream.finish == "length":
                 detail = "the answer was cut off: max_tokens, or the model's context, is too small"
@@ -527,25 +527,25 @@ def _import_litellm() -> Any:
         ) from None
     litellm.telemetry = False
     litellm.suppress_debug_info = True
-    # tokens that a provider does not count are counted by the package's own tokenizers
+    # missing token counts come from the package's own tokenizers
     litellm.disable_hf_tokenizer_download = True
-    # a parameter that a provider lacks is an error that says so, never left out
+    # an unsupported parameter is an error, never omitted
     litellm.drop_params = False
     return litellm
 
 
-#: one for each event loop, which its connections belong to
+#: One for each event loop, to which its connections belong.
 _sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
 
 
 def _session(loop: asyncio.AbstractEventLoop) -> httpx.AsyncClient:
-    """The HTTP client of providers that LiteLLM reaches by the client of OpenAI."""
+    """Return the HTTP client for providers that LiteLLM reaches through OpenAI's client."""
     if loop not in _sessions:
         from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
 
         _sessions[loop] = httpx.AsyncClient(
             verify=get_ssl_configuration(),
-            # what is compressed cannot be looked into
+            # compressed responses cannot be inspected
             headers={"accept-encoding": "identity"},
             event_hooks={"response": [translate]},
             follow_redirects=True,

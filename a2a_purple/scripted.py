@@ -4,22 +4,21 @@
 agent     sends                                            shows that
 ========  ===============================================  =============================
 oracle    the reference solution                           every query can be solved
-noop      polite text that holds no usable reply           doing nothing scores nothing
+noop      polite text without a usable reply               doing nothing scores nothing
 random    plausible, well-formed, wrong replies            a guess scores next to nothing
 hostile   the application's attacks, one after another     nothing can be forged or broken
-blanket   per label, what did best on another seed         nothing can be had unseen
-eager     that all is right, at once (tickets)             a claim without looking is worth nothing
+blanket   per label, the best replies on another seed      replies without looking score nothing
+eager     an immediate declaration (tickets)               declaring without looking scores nothing
 ========  ===============================================  =============================
 
-They know of an episode what any agent knows: its context id. Being started with the seed and the
-config, they look up whose context id it is and draw the same query; what a prompt says is never
-read.
+They know only an episode's context id, as any agent does. They are started with the seed and the
+config, so they can find the query of a context id and draw it. They never read a prompt.
 
-``parser`` (MALT) reads prompts with fixed patterns of the canonical sentences and understands
-nothing: its score shows how many queries such patterns solve.
+``parser`` (MALT) reads prompts with fixed patterns of the canonical sentences, without
+understanding: its score shows how many queries such patterns solve.
 
 ``heuristic`` is the yardstick between them: it reads the prompts, draws nothing, and works through
-the checklist that the application gives it (``Application.operator``).
+the application's checklist (``Application.operator``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a provider asks to wait: in headers, or in the words of its refusal."""
+"""Parser of the time that a provider asks to wait: in headers, or in the text of its refusal."""
 
 from __future__ import annotations
 
