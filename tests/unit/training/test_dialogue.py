@@ -10,7 +10,7 @@ import pytest
 from netarena.application import load
 from netarena.errors import ConfigError
 from netarena.training.arena import Seat, close_all
-from netarena.training.trl import make_dialogues, make_environment
+from netarena.training.trl import make_dialogues, make_environment, make_rows
 
 
 def write(path: Path, turns: list[tuple[str, str]]) -> Path:
@@ -101,3 +101,12 @@ def test_what_is_no_set_is_told(tmp_path, line: str, told: Any):
     path.write_text(f"{line}\n")
     with pytest.raises(ConfigError, match=told):
         make_dialogues("toy", path)
+
+
+def test_rounded_seed_of_a_row_is_read_from_its_text() -> None:
+    """Readers whose numbers are floating-point round the seed; ``seed_text`` has all digits."""
+    (row,) = make_rows(2**53 + 1, 1, start=1)
+    rollout = make_environment("toy")
+    rounded = rollout().reset(seed=2**53, task=row["task"], seed_text=row["seed_text"])
+    assert rounded == rollout().reset(seed=2**53 + 1, task=row["task"])
+    assert rounded != rollout().reset(seed=2**53, task=row["task"])
