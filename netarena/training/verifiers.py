@@ -96,7 +96,9 @@ class NetArenaEnv(vf.Env[NetArenaEnvConfig]):
             Seat, data.application, data.values, data.rewards, training=data.training
         )
         try:
-            prompt = await asyncio.to_thread(seat.start, data.seed, data.task)
+            prompt = await asyncio.to_thread(
+                seat.start, int(data.seed_text or data.seed), data.task
+            )
             total, info = 0.0, dict[str, Any]()
             async with agents.player.interaction(task) as interaction:
                 segment = await interaction.turn(prompt)
