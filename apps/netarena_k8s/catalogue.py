@@ -1,7 +1,7 @@
-"""The documentation of a large world: who may call whom, by groups with exceptions.
+"""Documentation of a large world: permitted callers, as groups with exceptions.
 
-Groups are told by the team and the role that labels of pods show. A list of applications is written
-as groups, the members of these groups that do not belong to the list, and single names.
+Groups are identified by the team and the role in pod labels. A list of applications is written as
+groups, the members of these groups that do not belong to the list, and single names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The seam: a cluster deploys a world for one episode, and nothing above knows which cluster.
+"""Interface of clusters: a cluster deploys a world for one episode.
 
-``Cluster`` is shared by all episodes of a service, ``Deployed`` is one episode's world on it: what
-the agent's kubectl is given, what the grader reads, and how faults are written. There are an
-embedded one (``embedded``), and any that a kubeconfig names (``real``).
+``Cluster`` is shared by all episodes of a service. ``Deployed`` is one episode's world on it: the
+files of the agent's kubectl, the grader's view, and how faults are written. Implementations are the
+embedded cluster (``embedded``) and any that a kubeconfig names (``real``); callers do not
+distinguish them.
 """
 
 from __future__ import annotations

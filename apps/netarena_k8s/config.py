@@ -1,4 +1,4 @@
-"""The keys of k8s beside those that every application has."""
+"""Config keys of k8s, in addition to those of every application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine can and cannot run of k8s, tried out, and what is missing."""
+"""Checks of what this machine can run of k8s, and what is missing."""
 
 from __future__ import annotations
 

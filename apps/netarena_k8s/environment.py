@@ -1,4 +1,4 @@
-"""The live world of one query: a shop that was deployed healthy, broken, and proven broken."""
+"""Live world of one query: deployed as intended, then broken, with the effect verified."""
 
 from __future__ import annotations
 

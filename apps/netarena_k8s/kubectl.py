@@ -1,7 +1,7 @@
-"""The agent's kubectl: where the program is, and what one command of an agent comes to.
+"""The agent's kubectl: where the program is, and the result of one command.
 
-A command runs in a cell that reaches its episode's API server and nothing else; what it may do
-there is decided by the rights of its token, which serves that cell alone and while it runs.
+A command runs in a cell that reaches only its episode's API server. Its rights there are those of
+its token, which works only for that cell and only while the command runs.
 """
 
 from __future__ import annotations

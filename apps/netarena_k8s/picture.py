@@ -1,4 +1,4 @@
-"""What a shop looks like: who reaches which service, and what policies are not as they were."""
+"""Pictures of a world: who reaches which service, and which policies have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seeded generator: a shop, and the faults upon its policies."""
+"""Seeded generator: a world, and the faults in its policies."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which turns came to nothing, told by what their command printed.
+"""Decides which turns had no effect, by the output of their command.
 
-A command that exits with another status than 0 has not therefore failed: ``grep`` found nothing,
-``diff`` found differences, a watch was ended once it had printed. To nothing came what was stopped
-before it printed, what the shell could not run, and what printed nothing but refusals: those of
-the API server, and kubectl's own of a line that it does not understand.
+An exit status other than 0 does not mean failure: ``grep`` found nothing, ``diff`` found
+differences, a watch was ended after it had printed. Commands without effect are those that were
+stopped before they printed, that the shell could not run, or that printed only refusals: the API
+server's, or kubectl's own of a line that it does not understand.
 """
 
 from __future__ import annotations

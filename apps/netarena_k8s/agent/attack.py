@@ -1,7 +1,6 @@
 """Attacks on the sandbox of commands, on the cluster and on the grader, by name.
 
-An attack that gets what it should not prints ``BREACH``. Each is a test; the ``hostile`` agent
-sends them all.
+A successful attack prints ``BREACH``. Each attack is a test; the ``hostile`` agent sends them all.
 """
 
 from __future__ import annotations

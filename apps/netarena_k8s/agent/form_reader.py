@@ -1,7 +1,7 @@
-"""A blind program, which repairs policies by their form alone.
+"""Blind program that repairs policies by their form only.
 
 It reads applications and policies, but neither documentation nor ticket, and sends no probe. It
-takes each form that the audit of traces scores (``evidence``) for a fault: a selector that matches
+treats each form that the audit of traces scores (``evidence``) as a fault: a selector that matches
 no pod, a port that no pod serves, rules that are not in force. It repairs the policies with most
 of these forms first. If forms do not show what is wrong, it solves nothing.
 """

@@ -1,7 +1,7 @@
-"""Replies of agents that do not look: drawn at random, or the standard policies unseen.
+"""Replies of agents that do not look: random commands, or the standard policies.
 
-Neither knows the query. ``distract`` draws what an operator might type; ``blanket`` sets the
-policies of Online Boutique, the same on every shop.
+Neither knows the query. ``distract`` draws what an operator might type; ``blanket`` writes the
+policies of Online Boutique, the same in every world.
 """
 
 from __future__ import annotations

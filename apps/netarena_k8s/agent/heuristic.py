@@ -1,10 +1,10 @@
-"""A checklist operator: the yardstick of difficulty.
+"""Checklist operator: the yardstick of difficulty.
 
-It knows what an agent knows, the prompts of its conversation, and does what a runbook says: dump
-the policies, take the first connection that is not as intended, compare the policies on its two
-ends with what is stated, and patch the first difference, the receiver's side before the sender's.
-It reads plain labels and port numbers; of label expressions, other namespaces, address blocks,
-named ports and ranges it only sees that they are not what it would have written.
+It knows only the prompts of its conversation and follows a runbook: list the policies, take the
+first wrong connection, compare the policies at its two ends with the documentation, and patch the
+first difference, the receiver's side before the sender's. It reads plain labels and port numbers.
+Of label expressions, other namespaces, address blocks, named ports and ranges it only sees that
+they differ from what it would have written.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""A checklist operator for tickets: the yardstick of difficulty where the prompt tells no pair.
+"""Checklist operator for tickets: the yardstick of difficulty if the prompt names no pair.
 
-It knows what an agent knows, the prompts of its conversation, and does what a runbook says: read
-the cluster once, hold every connection against what is intended, repair the first that differs
-by the narrowest rule that does, look at what the policy became, go on until nothing differs, and
-declare the end with the policies that were changed. It looks at connections, not at each side of
-them: what hides behind another fault it meets when that is repaired, which is too late where the
-order matters.
+It knows only the prompts of its conversation and follows a runbook: read the cluster once, compare
+every connection with the documentation, repair the first difference with the narrowest rule, read
+the resulting policy, continue until nothing differs, and declare the end with the changed policies.
+It checks connections, not each side of them. It finds a hidden fault only after repairing the one
+that hides it, which is too late if the order matters.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The cluster that we bring: an API server and a data path on this machine."""
+"""The embedded cluster: an API server and a data plane on this machine."""

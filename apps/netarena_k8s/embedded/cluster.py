@@ -1,9 +1,9 @@
-"""The embedded cluster: no Docker and no Kubernetes, but an API server that kubectl takes for one.
+"""Embedded cluster: an API server for kubectl without Docker and Kubernetes.
 
     async with Embedded() as cluster:
         deployed = await cluster.deploy(world)
 
-All episodes share one process (``apiserver.process``), started with the first of them and ended
+All episodes share one process (``apiserver.process``), which starts with the first of them and ends
 with the cluster. Whether a pair works is computed from the policies that the server holds.
 """
 

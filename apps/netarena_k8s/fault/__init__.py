@@ -1,1 +1,1 @@
-"""What is injected: the methods of fault as a table, and which hides which."""
+"""Faults: the methods as a table, and which fault hides which."""

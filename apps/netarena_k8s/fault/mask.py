@@ -1,9 +1,10 @@
-"""So many faults of whatever kinds, among which one may hide another, or wait for it.
+"""Combinations of faults of any kinds, some of which hide others or wait for them.
 
-A fault hides another where that shows in no tested pair and no use until the first is repaired: all
-that it breaks the first breaks too, or lets through. The action that hides names the other's policy
-in ``masks``. Where the other would then come to light in a pair that was as intended, its repair
-has to come first, or that of the first breaks or opens this pair: ``after`` says so.
+A fault hides another if that shows in no tested pair and no other connection until the first is
+repaired: the first also breaks, or allows, everything that the other does. The hiding action names
+the other's policy in ``masks``. If the other would then show in a pair that was as intended, its
+repair must come first, since the repair of the first would break or open this pair: ``after`` says
+so.
 """
 
 from __future__ import annotations

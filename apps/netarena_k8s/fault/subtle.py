@@ -1,7 +1,7 @@
-"""Faults of large shops: the same kinds, but what is written is what others rightly have.
+"""Faults of large worlds: the same kinds, written with values that others rightly have.
 
-No label is mistyped and no port is one that nobody has, so nothing looks wrong by itself: only what
-is intended tells. The kinds, and what they come to in general, are those of ``table``.
+No label is mistyped and no port is unknown, so nothing looks wrong by itself: only the
+documentation shows it. Kinds and their general effects are those of ``table``.
 """
 
 from __future__ import annotations

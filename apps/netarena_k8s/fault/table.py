@@ -1,11 +1,11 @@
-"""Faults: how a healthy policy is made wrong, as a table of methods over its spec.
+"""Faults as a table of methods that change a policy's spec.
 
-A fault changes the spec of one policy. What it breaks and opens follows by the evaluator; a method
-only says what is written. Kinds of the paper come first; each of the others is one mistake that
-people make with network policies.
+A fault changes the spec of one policy. The evaluator computes what it breaks and opens; a method
+only determines what is written. The paper's kinds come first; each of the others is one mistake
+that people make with network policies.
 
-A method gets the policy, its world and a generator, and gives a new spec, or None where it does
-not apply. Whether it shows is not its business: ``draw`` keeps faults that do.
+A method gets the policy, its world and a generator, and returns a new spec, or None if it does not
+apply. It does not check whether the fault shows: ``draw`` keeps faults that do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Any cluster that a kubeconfig names: what the seam ``netarena_k8s.cluster`` asks for, for real.
+"""Real clusters: the interface of ``netarena_k8s.cluster`` for any cluster of a kubeconfig.
 
-``cluster`` has the interface; ``shop`` is one namespace with one world in it; ``measure`` finds out
-who reaches whom; ``manifest`` says what a world comes to as objects; ``owner`` tells what is ours,
-``claim`` what of ours is in a namespace of others; ``right`` what the service must be allowed;
+``cluster`` implements the interface; ``shop`` is one namespace with one world; ``measure`` finds
+out who reaches whom; ``manifest`` turns a world into objects; ``owner`` identifies NetArena's
+namespaces, ``claim`` its objects in a namespace of others; ``right`` lists the service's rights;
 ``client`` speaks to the API.
 """

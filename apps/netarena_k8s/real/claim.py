@@ -1,9 +1,9 @@
-"""What is ours in a namespace that is not: a ConfigMap says whose it is just now, and what of it.
+"""Lease of a given namespace: a ConfigMap that records the holder and its objects.
 
-Objects of ours have our label, but policies: an agent reads them, and they are to look as they do
-elsewhere. Their names stand in the claim, which is there before the first of them is made and goes
-after the last. Who comes from the reference's set-up has its boutique standing in the namespace;
-what is called as that is replaced, and nothing else is touched.
+NetArena's objects have its label, except policies, which an agent reads and which must look as
+elsewhere. Their names are in the lease, which is created before the first of them and deleted after
+the last. In a namespace of the reference's set-up, objects with the names of its boutique are
+replaced, and nothing else is touched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The API of a cluster that a kubeconfig names: requests with JSON, and commands in containers.
+"""Client of a kubeconfig's cluster: requests with JSON, and commands in containers.
 
-The kubeconfig is read by the official client, which knows certificates, tokens, OpenID and the
-commands that clouds log in with; requests are plain, because manifests are plain data.
+The official client reads the kubeconfig, since it knows certificates, tokens, OpenID and clouds'
+login commands. Requests are plain, because manifests are plain data.
 """
 
 from __future__ import annotations

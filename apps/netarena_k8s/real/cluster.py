@@ -1,12 +1,12 @@
-"""A real cluster, and the pool of namespaces that its episodes take turns in.
+"""Real cluster, and the pool of namespaces that its episodes share.
 
     cluster = RealCluster(context="kind-kind")
     await cluster.start()
     deployed = await cluster.deploy(world)
 
-A namespace whose episode has ended is made as new at once and kept for the next of the same world:
-to take one costs a token. All namespaces say who made them (``owner``): what a service that was
-killed left behind goes while another one runs, or by ``netarena clean k8s``.
+After an episode its namespace is reset at once and kept for the next one of the same world, which
+then needs only a token. All namespaces record their creator (``owner``): what a killed service left
+is removed while another one runs, or by ``netarena clean k8s``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which clusters a kubeconfig names, without asking any of them; light to import."""
+"""Contexts of a kubeconfig, read without contacting a cluster; cheap to import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real cluster, and the service's rights on it, lack for ``config``."""
+"""Checks of a real cluster and of the service's rights on it for ``config``."""
 
 from __future__ import annotations
 

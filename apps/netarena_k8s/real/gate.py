@@ -1,16 +1,16 @@
-"""An agent's way to a real API server: all that its token may do, and nothing of the past.
+"""Proxy from an agent to a real API server: the rights of its token, without the past.
 
-An API server keeps what was for some minutes, and shows it to whoever names an old version: the
-healthy policies from before the fault, and what the agent before wrote. So requests are read here:
-versions from before the episode have expired, as they have in a server that has forgotten them.
-So has an old version with which one object is asked for, which a server would give: broader than
-needed, on purpose; kubectl asks for none.
+An API server keeps old versions for some minutes and returns them on request: the intended policies
+from before the fault, and the writes of the previous agent. The proxy therefore answers requests
+for versions from before the episode as expired, like a server that has dropped them. This includes
+an old version in a request for a single object, which a server would answer; kubectl sends no such
+requests.
 
-What a change would make is asked before it is made: no policy becomes larger than ``bound`` says.
+Each change is tried before it is made, so that no policy exceeds the limits of ``bound``.
 
-What the agent is given is a word that this gate alone knows, never the token that the API server
-takes: one episode's is of no use at the gate of another, where other versions are past. And it
-serves only the command that runs: nobody else who comes to the gate is heard.
+The agent gets a secret that only this proxy accepts, never the token for the API server: an
+episode's secret is useless at another episode's proxy, where other versions are old. The proxy
+accepts only connections of the running command.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A world as manifests: what is applied to a namespace of a real cluster.
+"""World as manifests: the objects that are applied to a namespace of a real cluster.
 
-The same objects as on the embedded cluster, as far as they are for us to say: a real cluster adds
-the rest.
+They are the same objects as on the embedded cluster, as far as a client determines them; a real
+cluster adds the rest.
 """
 
 from __future__ import annotations

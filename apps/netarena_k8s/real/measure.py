@@ -1,8 +1,8 @@
-"""Who reaches whom, measured from inside the pods: all pairs at once, new connections only.
+"""Measurement of who reaches whom from inside the pods: all pairs at once, new connections only.
 
-One command runs in each pod for as long as the shop stands (``standin probe``, see the stand-in's
-own description); a round is one line to each and one line back. Each target is tried by the
-address of its service, and its name is looked up beside it, so that a failed lookup is told apart
+One command runs in each pod for as long as the pods exist (``standin probe``, see the stand-in's
+own description). A round is one line to each and one line back. Each target is tested with its
+service's address, and its name is looked up separately, so that a failed lookup is distinguished
 from a denied connection.
 """
 

@@ -1,9 +1,9 @@
-"""Whose a namespace is: which of those we find was made by a service that is no more.
+"""Ownership of namespaces: finds those whose service has ended.
 
-Every namespace says who made it, and when that was last heard of, by the cluster's clock. A service
-holds a socket with a name of its own for as long as it lives: where its network is ours, which is
-the machine's for containers with ``--network=host`` too, we see at once that it has ended. Of one
-elsewhere, silence for ``SILENT_S`` tells.
+Every namespace records its creator and the time of its last sign of life, by the cluster's clock. A
+service holds a socket with a name of its own while it runs. On the same network (the machine's,
+also in containers with ``--network=host``) its end is visible at once. A service elsewhere counts
+as ended after ``SILENT_S`` of silence.
 """
 
 from __future__ import annotations

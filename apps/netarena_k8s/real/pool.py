@@ -1,12 +1,11 @@
-"""Shops that episodes take turns in: few where episodes are short, as many as there may be where
-agents think for long.
+"""Pool of namespaces: few for short episodes, up to the limit for agents that think long.
 
-To build a shop and to remove it costs more than a short episode in it, and each that stands makes
-each change of a policy dearer, since network plug-ins go through all policies of the cluster. So
-an episode that finds none free has another built where the cluster has nothing to do, which costs
-nobody anything, or when it has waited for as long as a shop costs since there was last one more:
-who cannot know how long the wait would be loses little so (the ski-rental problem; Karlin,
-Manasse, Rudolph and Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
+Building and removing a namespace costs more than a short episode in it, and each one makes every
+change of a policy more expensive, since network plug-ins process all policies of the cluster. An
+episode that finds none free therefore gets a new one if the cluster is idle, which costs nobody
+anything, or if it has waited for as long as building takes since the last one was added. Without
+knowing the length of the wait, this loses little (the ski-rental problem; Karlin, Manasse, Rudolph
+and Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the service's own kubeconfig must be allowed on a cluster, and what of it is missing.
+"""Rights that the service's own kubeconfig needs on a cluster, and those that are missing.
 
-Administration of its namespaces, and nothing of the cluster but to make and delete them.
+It administers its namespaces, and otherwise only creates and deletes them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One world in one namespace of a real cluster, from its first pod to its last.
+"""World in one namespace of a real cluster, from its first pod to its last.
 
-Nothing waits for a time. What is measured is settled when it agrees, in two rounds, with what the
-evaluator predicts for the policies as they were read at known versions, before and after. What
-disagrees for ``DISAGREE_S`` is told: the pairs, each with both answers.
+Nothing waits for a fixed time. A measurement is settled when it agrees, in two rounds, with the
+evaluator's prediction for the policies at known versions, read before and after. A disagreement
+that lasts ``DISAGREE_S`` is reported: the pairs, each with both answers.
 """
 
 from __future__ import annotations

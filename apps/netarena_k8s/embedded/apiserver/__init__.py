@@ -1,5 +1,5 @@
-"""An API server of our own, as much of Kubernetes 1.34 as an operator of policies meets.
+"""Embedded API server with the parts of Kubernetes 1.34 that an operator of policies uses.
 
-One process beside the service (``process``) serves every episode on a port of its own; ``server``
+One process next to the service (``process``) serves every episode on a port of its own; ``server``
 answers one episode's requests from its ``store``.
 """

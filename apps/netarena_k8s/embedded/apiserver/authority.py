@@ -1,4 +1,4 @@
-"""A certificate for a server on loopback, and the throw-away authority that vouches for it."""
+"""Certificate for a server on loopback, and the temporary authority that signs it."""
 
 from __future__ import annotations
 

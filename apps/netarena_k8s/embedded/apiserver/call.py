@@ -1,4 +1,4 @@
-"""One request as rights and handlers see it, and what it comes to."""
+"""Request as rights and handlers see it, and its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API offers: aggregated discovery (kubectl), the older documents, and the version."""
+"""API discovery: aggregated documents (kubectl), the older ones, and the version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML from outside: safe types only, of bounded depth and size once its aliases are followed."""
+"""Reader of untrusted YAML: safe types only, with limited depth and size including aliases."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A world as a cluster holds it some minutes after ``kubectl apply``: every object, complete.
+"""Objects of a world as some minutes after ``kubectl apply``: all of them, complete.
 
 Names, addresses and ids that a cluster would draw are derived from the world, so that the same
-world looks the same each time; only the times are of the clock that is given.
+world looks the same each time; only the times come from the given clock.
 """
 
 from __future__ import annotations

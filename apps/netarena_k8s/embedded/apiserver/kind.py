@@ -1,7 +1,7 @@
-"""Which resources there are: one table, from which discovery, paths and rights are read.
+"""Table of the API's resources, for discovery, paths and rights.
 
-Source: what ``kubectl api-resources`` of Kubernetes 1.34 lists. Objects exist of some of them only;
-lists of the others are empty.
+Source: the list of ``kubectl api-resources`` of Kubernetes 1.34. Objects exist of some of them
+only; lists of the others are empty.
 """
 
 from __future__ import annotations

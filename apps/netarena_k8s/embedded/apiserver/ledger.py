@@ -1,8 +1,8 @@
-"""What a command of the agent wrote: each change of a policy's spec, in order.
+"""Record of a command's writes: each change of a policy's spec, in order.
 
-A command line may hold many writes, and each is judged: what comes of them at its end is not all
-that they did. A write that leaves the spec as it was (a label, a note of kubectl's) changes nothing
-that is judged, and a dry run is no write.
+A command line may contain many writes, and each is judged, since the final state does not show all
+effects. A write that leaves the spec unchanged (a label, kubectl's annotation) does not count, nor
+does a dry run.
 """
 
 from __future__ import annotations

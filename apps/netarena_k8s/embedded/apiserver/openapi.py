@@ -1,8 +1,8 @@
-"""OpenAPI v3 documents: which requests take dry-run, and the schemas that ``explain`` shows.
+"""OpenAPI v3 documents: the requests that accept dry run, and the schemas that ``explain`` shows.
 
-The schema of network policies and of all objects' metadata is written out, with words of our own;
-those of other kinds are derived from the objects of a deployed world, so they name the fields that
-occur.
+The schemas of network policies and of all objects' metadata are written in full, with descriptions
+of NetArena's own. Those of other kinds are derived from the objects of a deployed world, so they
+name only the fields that occur.
 """
 
 from __future__ import annotations

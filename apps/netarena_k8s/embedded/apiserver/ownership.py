@@ -1,7 +1,7 @@
-"""Who set which field: ``metadata.managedFields``, and server-side apply, which goes by them.
+"""Field ownership: ``metadata.managedFields``, and server-side apply, which depends on it.
 
-A *leaf* is what is owned as a whole: a label, an annotation, or a field of the spec (the lists of a
-network policy and its selector are atomic). Leaves are named as FieldsV1 names them.
+A *leaf* is owned as a whole: a label, an annotation, or a field of the spec (the lists of a network
+policy and its selector are atomic). Leaves are named as in FieldsV1.
 
 Source: ``apimachinery/pkg/util/managedfields`` of Kubernetes 1.34.
 """

@@ -1,11 +1,10 @@
-"""The process that serves every episode's API, and how the service speaks to it.
+"""Process that serves every episode's API, and the service's interface to it.
 
-Orders come as lines of JSON over a socket that this process was born with; when that closes, the
-process ends. Each episode has a port of its own on loopback, where none but the connections of a
-command that runs are heard, tokens of its own, bounds on its connections, and a thread of its own,
-whose processor time is counted by the kernel: a thread that had more than its share rests, whatever
-was asked of it, and the others do not wait for it. The key of the certificate authority is never
-written down and forgotten at once.
+Requests of the service are lines of JSON over an inherited socket; when that closes, the process
+ends. Each episode has its own port on loopback, which accepts only connections of a running
+command, its own tokens and connection limits, and its own thread. The kernel counts the thread's
+processor time: a thread that exceeds its share pauses, whatever the reason, and the others do not
+wait for it. The key of the certificate authority is never written to disk and is discarded at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who may do what, and the reviews that answer it.
+"""Authorization, and the access reviews that report it.
 
-The operator has the rights of a Role in the world's namespace, and what every authenticated user
-has: to look at what the API offers and to ask about rights.
+The operator has the rights of a Role in the world's namespace, and those of every authenticated
+user: to read what the API offers and to ask about rights.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The types of a network policy, and those of every object's metadata: their fields in the API's
-order, and what each is, in our words.
+"""Types of a network policy and of every object's metadata: fields in the API's order, described.
 
-What is sent is read by those of policies (``shape``), and what ``kubectl explain`` shows is made of
-all of them (``openapi``).
+``shape`` reads input with the types of policies; ``openapi`` makes the output of ``kubectl
+explain`` from all of them.
 """
 
 from __future__ import annotations

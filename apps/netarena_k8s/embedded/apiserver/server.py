@@ -1,6 +1,6 @@
-"""One episode's API: from an HTTP request to who may do what, and to what is answered.
+"""API of one episode: from an HTTP request through authorization to the answer.
 
-``Server`` is an ASGI application. Writes are ``write``'s, rights are ``right``'s; reading is here.
+``Server`` is an ASGI application. ``write`` handles writes, ``right`` rights; reading is here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Network policies in the form that the API gives them: what a client sent, read by type.
+"""Conversion of a client's network policies to the API's form, by type.
 
-Fields that no type has are dropped and told; values of a wrong kind are refused with the words that
-the API's own decoder has for them; what is empty is left out as it leaves it out; defaults are set.
-Objects of other kinds, which only an administrator writes, are taken as they are.
+Unknown fields are dropped and reported. Values of a wrong kind are refused with the messages of the
+API's own decoder. Empty values are omitted as in the API, and defaults are set. Objects of other
+kinds, which only an administrator writes, are accepted unchanged.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What one episode may have of the process that serves all: processor time, and memory.
+"""One episode's share of the common process: processor time and memory.
 
-``Share`` counts the time of the calling thread, so that nothing an episode causes in its own is
-left out: handshakes, parsing, answering. ``Room`` counts bytes that are held; a part is an
-episode's own and the rest is taken from a ``Pool`` that all episodes have in common, so that they
-are bounded together and none can leave another without.
+``Share`` counts the time of the calling thread, which includes everything that an episode causes:
+handshakes, parsing, answering. ``Room`` counts bytes in memory. A part is reserved for an episode,
+and the rest comes from a ``Pool`` of all episodes, so that their sum is limited and none can starve
+another.
 """
 
 from __future__ import annotations

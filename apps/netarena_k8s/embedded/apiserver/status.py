@@ -1,4 +1,4 @@
-"""What is refused, as the API says it: a Status object with a code and a reason.
+"""Refusals in the API's form: a Status object with a code and a reason.
 
 Texts are those of Kubernetes 1.34 (``pkg/api/errors``), which agents and kubectl know.
 """

@@ -1,7 +1,7 @@
-"""The objects of one episode, their versions, and what changed of late.
+"""Objects of one episode, their versions, and recent changes.
 
-Objects are plain JSON and belong to the store: who reads must not change them. Every write makes a
-new object with a new ``resourceVersion``, so an object that is still the same one is unchanged.
+Objects are plain JSON and belong to the store: readers must not change them. Every write makes a
+new object with a new ``resourceVersion``, so an identical object is unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lists as tables, which kubectl prints: columns and cells are the server's business.
+"""Lists as tables for kubectl, with the server's columns and cells.
 
 Source of columns and forms: ``pkg/printers/internalversion`` of Kubernetes.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with a network policy that has the right form, in the API's own words.
+"""Validation of well-formed network policies, with the API's own messages.
 
 Source: ``pkg/apis/networking/validation`` and ``metav1/validation`` of Kubernetes 1.34.
 """

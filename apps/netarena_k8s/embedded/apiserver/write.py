@@ -1,8 +1,8 @@
 """Changes of objects: creation, replacement, patches, server-side apply and deletion.
 
-``write`` does what a call asks or raises Refused, and then nothing is changed. Network policies are
-read by type, defaulted and validated; other objects, which only an administrator may write, are
-taken as they come.
+``write`` executes a call completely or raises Refused without any change. Network policies are read
+by type, defaulted and validated; other objects, which only an administrator may write, are accepted
+unchanged.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Whether pairs work, measured: a network namespace for each pod, rules of nftables, connections.
+"""Data plane: measures pairs with a network namespace per pod, nftables rules and connections.
 
-``rule`` turns policies into a ruleset, ``plane`` is the process that has the namespaces, ``wired``
-the cluster that measures by it.
+``rule`` turns policies into a ruleset, ``plane`` is the process with the namespaces, ``wired`` the
+cluster that measures with it.
 """

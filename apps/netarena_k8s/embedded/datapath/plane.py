@@ -1,16 +1,16 @@
-"""The process that has the namespaces: a network of pods for each episode, and probes.
+"""Process with the namespaces: a network of pods for each episode, and probes.
 
     python -m netarena_k8s.embedded.datapath.plane DESCRIPTOR   serve a control socket
-    python -m netarena_k8s.embedded.datapath.plane              say what is lacking on this machine
+    python -m netarena_k8s.embedded.datapath.plane              print what this machine lacks
 
-It lives in a user namespace of its own, as nobody, so that its end leaves nothing behind. A line
-of JSON is an order, ``{"number": 1, "do": "lay", "episode": 3, ...}``; a line answers it,
-``{"number": 1, "ok": ...}`` or ``{"number": 1, "failed": text}``. The first line says that it is
-ready, or what is lacking.
+It runs in a user namespace of its own, as nobody, so its end leaves nothing behind. A line of JSON
+is a request, ``{"number": 1, "do": "lay", "episode": 3, ...}``, and a line answers it,
+``{"number": 1, "ok": ...}`` or ``{"number": 1, "failed": text}``. The first line reports that it is
+ready, or what is missing.
 
-A pod's namespace has one cable to the node's, where packets are forwarded by the rules of
-``rule``. Both ends of a cable have the same hardware address and ask for no other, so that nothing
-has to be learnt before a first packet arrives.
+A pod's namespace has one cable to the node's, where the rules of ``rule`` forward packets. Both
+ends of a cable have the same hardware address and send no ARP requests, so nothing has to be learnt
+before the first packet arrives.
 """
 
 from __future__ import annotations

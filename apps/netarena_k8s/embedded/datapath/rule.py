@@ -1,15 +1,15 @@
-"""Network policies as a ruleset of nftables, where a pod's packets pass.
+"""Network policies as an nftables ruleset on the path of a pod's packets.
 
-Shares nothing with ``netarena_k8s.world.policy`` but the semantics: there sets of ports are
-computed; here each rule of a policy becomes lines that the kernel matches packets against, so that
-it means something when both agree. A packet of a new connection passes the chain of the pod that
-sends it and that of the pod that gets it, after a service's address was translated:
+It shares only the semantics with ``netarena_k8s.world.policy``. That module computes sets of ports;
+here each rule of a policy becomes lines that the kernel matches packets with. Agreement of both is
+therefore evidence. After a service's address is translated, a packet of a new connection passes the
+chain of the sending pod and that of the receiving one:
 
-* a pod that no policy of a direction selects has no chain, and all is let through,
-* in a chain, each peer and port of a rule is a line that returns; what is left is rejected, by
-  reset or ICMP, so that a refused connection need not be waited for,
-* replies, and all that belongs to an established TCP connection, are accepted first; a datagram is
-  always judged, since one of an earlier round may have had the same ports.
+* a pod that no policy of a direction selects has no chain, and everything passes,
+* in a chain, each peer and port of a rule is a line that returns; the rest is rejected with a reset
+  or ICMP, so that a refused connection need not time out,
+* replies, and packets of an established TCP connection, are accepted first; a datagram is always
+  judged, since one of an earlier round may have had the same ports.
 
 The table is replaced in one transaction.
 """

@@ -1,12 +1,12 @@
-"""A cluster whose pairs are measured: real connections through rules of the kernel.
+"""Cluster whose pairs are measured: real connections through rules of the kernel.
 
     wired = Wired(Embedded())
     deployed = await wired.deploy(world)
     sight = await deployed.look()
 
-Policies are read from the cluster inside; whether a pair works is what a pod's namespace finds when
-it asks for the service's name (a datagram to the name server and its answer) and connects to the
-service's address. All pairs are tried at once, by new connections, until two rounds agree.
+Policies come from the wrapped cluster. A pair works if its pod's namespace can resolve the
+service's name (a datagram to the name server and its answer) and connect to the service's address.
+All pairs are tested at once, with new connections, until two rounds agree.
 """
 
 from __future__ import annotations
