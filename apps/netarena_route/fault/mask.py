@@ -44,6 +44,9 @@ _SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
 SOURCES: Sources = (((*PAPER, *ROUTER), 6), (tuple(HOST), 8), (tuple(PAIR), 18))
 #: of the draws of a lock that is gone: how often it was on a host, to once on the router
 _HOST_SHARE = (Scope.HOST,) * 3
+#: the share of faults that have to do with a host in reserve, as all locks do: a setting about one
+#: pair names its hosts, and those of locks are in the reserve
+_IN_RESERVE, _PAIRS_IN_RESERVE = 0.2, 0.7
 #: faults on the router at most, of those that are drawn one by one
 _MOST_ON_ROUTER = 2
 #: draws of a part, of a part that is to fit another, and of all
@@ -264,7 +267,8 @@ class _Draw:
         if not methods:
             return None
         method = self.rng.choice(methods)
-        within = bool(self.plan.world.reserve) and self.rng.random() < 0.2
+        share = _PAIRS_IN_RESERVE if kind in PAIR else _IN_RESERVE
+        within = bool(self.plan.world.reserve) and self.rng.random() < share
         draw = Site.draw_in_reserve if within else Site.draw
         site = draw(self.plan, method.scope, self.rng)
         if site is None or not method.fits(site):
