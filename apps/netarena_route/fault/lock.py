@@ -30,6 +30,8 @@ from netarena_route.world.path import Plan
 #: kinds that a method is drawn from, with the weight of each group
 Sources = Sequence[tuple[Sequence[str], int]]
 
+#: of networks whose faults are all drawn
+NO_CHANGE: Mapping[Scope, int] = MappingProxyType({})
 #: settings on the router, and on hosts at most
 _ON_ROUTER, _ON_HOSTS = 3, 8
 #: settings on hosts where no kind of ``PAIR`` is drawn
@@ -80,13 +82,13 @@ def draw_locks(  # noqa: PLR0913 -- of tickets
     sources: Sources,
     *,
     anywhere: bool = False,
-    lost: Scope | None = None,
+    change: Mapping[Scope, int] = NO_CHANGE,
 ) -> Locks | None:
     """Return the locks of a network with ``faults``, or None without room.
 
     Their methods are drawn from ``sources``, as those of faults are. With ``anywhere``, faults may
-    show by machines in reserve only. ``lost`` says where one lock more is needed, which a fault
-    takes away.
+    show by machines in reserve only. ``change`` is how many locks more or fewer are needed, because
+    a fault that is drawn later takes a lock away or adds a setting.
     """
     plan = Plan(world)
     pairs = any(kind in PAIR for kinds, _ in sources for kind in kinds)
@@ -110,7 +112,7 @@ def draw_locks(  # noqa: PLR0913 -- of tickets
     for scope, number in total.items():
         there = [name for name in wanted if _scope(name) is scope]
         like = [_LIKE[name] for name in there if name in _LIKE]
-        for _ in range(len(there), number + (lost is scope)):
+        for _ in range(len(there), number + change.get(scope, 0)):
             name = like.pop() if like else drawn.choose(sources, scope, there)
             there.append(name)
             slots.append((scope, name))

@@ -25,7 +25,7 @@ from netarena.order import places, safe_orders, unmasked
 from netarena_route.action import Command, Fault
 from netarena_route.fault import table
 from netarena_route.fault.host import HOST
-from netarena_route.fault.lock import Locks, Sources, draw_locks
+from netarena_route.fault.lock import NO_CHANGE, Locks, Sources, draw_locks
 from netarena_route.fault.method import Method, Scope, Site
 from netarena_route.fault.pair import PAIR
 from netarena_route.fault.paper import PAPER
@@ -41,7 +41,7 @@ _GUARD_SHARE = 0.2
 #: where a fault is drawn from, with its weight: what many pairs show, and what few do
 _SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
 #: and a lock: interactions need what many pairs show, so faults have such methods more often
-SOURCES: Sources = (((*PAPER, *ROUTER), 6), (tuple(HOST), 8), (tuple(PAIR), 18))
+SOURCES: Sources = (((*PAPER, *ROUTER), 12), (tuple(HOST), 8), (tuple(PAIR), 18))
 #: of the draws of a lock that is gone: how often it was on a host, to once on the router
 _HOST_SHARE = (Scope.HOST,) * 3
 #: the share of faults that have to do with a host in reserve, as all locks do: a setting about one
@@ -210,10 +210,15 @@ class _Draw:
             self._add(lambda part: wanted != "bypass" or not self._is_passed(part))
         if len(self.parts) != number - more:
             return None
-        self._lost = self.rng.choice((Scope.ROUTER, *_HOST_SHARE)) if wanted == "lock" else None
+        change = dict(NO_CHANGE)
+        if wanted == "lock":
+            self._lost = self.rng.choice((Scope.ROUTER, *_HOST_SHARE))
+            change = {self._lost: 1}
+        elif wanted == "bypass":
+            change = {Scope.ROUTER: -1}
         plain = [table.apply(part.kind, part.method, part.site) for part in self.parts]
         locks = (
-            draw_locks(self.plan.world, plain, self.rng, SOURCES, anywhere=True, lost=self._lost)
+            draw_locks(self.plan.world, plain, self.rng, SOURCES, anywhere=True, change=change)
             if self.plan.world.reserve
             else None
         )
