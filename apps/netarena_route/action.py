@@ -1,4 +1,4 @@
-"""The action space: a fault as data, with what injects it, what repairs it, and its words."""
+"""Action space: a fault as data, with its injection, its repair, and its description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live world of a backbone's query: built with its faults, and proven to be as computed."""
+"""Live world of a backbone's query: built with its faults, and verified to be as computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one command may use of its machine and network: the guard keeps it, the prompt tells it."""
+"""Limits of one command on its machine and network, for the guard and the prompt."""
 
 from __future__ import annotations
 

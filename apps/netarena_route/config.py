@@ -1,7 +1,7 @@
-"""The keys of route beside those that every application has.
+"""Config keys of route, in addition to those of every application.
 
-What a machine cannot run (a kernel without netem) is refused by
-``Route.check``: the same config draws the same queries everywhere.
+``Route.check`` refuses what a machine cannot run (a kernel without netem): the same config draws
+the same queries everywhere.
 """
 
 from __future__ import annotations

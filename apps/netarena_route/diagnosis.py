@@ -1,7 +1,7 @@
-"""What this machine can and cannot run of routing, tried out, and what is missing.
+"""Checks of what this machine can run of routing, and what is missing.
 
-All that episodes need is tried in a process of its own, in namespaces as an episode has them:
-``python -m netarena_route.diagnosis`` prints what failed, as JSON. What a config needs of it is
+The needs of episodes are tested in a process of its own, in namespaces like an episode's:
+``python -m netarena_route.diagnosis`` prints failures as JSON. A config whose needs are not met is
 refused before a query is drawn.
 """
 

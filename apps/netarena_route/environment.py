@@ -1,7 +1,7 @@
-"""The live world of one query: a network that is built with its faults, and proven broken.
+"""Live world of one query: a network that is built with its faults, with the effect verified.
 
-The network itself lives in a process of its own (``client``); what is done here is the order of
-things, and what the agent is told.
+The network runs in a process of its own (``client``). This module determines the order of steps and
+the agent's output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reference solution: what an operator who sees through a query's faults would say."""
+"""Reference solution: the commands of an operator who knows a query's faults."""
 
 from __future__ import annotations
 

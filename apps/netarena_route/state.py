@@ -1,19 +1,19 @@
-"""What is observed of a network, and what is safe.
+"""Observed state of a network, and its safety.
 
 A state, made by the episode's worker, is
 
     {"matrix": [row, ...], "stolen": [[machine, address], ...], "switches": [line, ...],
      "collateral": [[machine, kind, entry], ...]}
 
-``matrix`` has the form of ``World.intended``. ``stolen`` are addresses that the healthy state
-gives to another machine, ``switches`` what differs from the healthy switches, ``collateral`` the
-healthy entries (kinds route, address, rule, filter, sysctl) that are missing. In a ticket there is
-``leftover`` too, in the form of ``collateral``: what faults did and is still so, or, in a false
-alarm, whatever commands have changed. ``unsettled``, where there is any, has rows (machine,
-text): what commands have set that ends or begins by itself after a while.
+``matrix`` has the form of ``World.intended``. ``stolen`` are addresses that the intended state
+gives to another machine, ``switches`` differences from the intended switches, ``collateral`` the
+missing intended entries (kinds route, address, rule, filter, sysctl). A ticket also has
+``leftover`` in the form of ``collateral``: remains of faults or, in a false alarm, whatever
+commands have changed. ``unsettled``, if present, has rows (machine, text): settings of commands
+that expire or start later.
 
-Safety is judged per step and per pair, on settled states: what was so before the step is nobody's
-doing in it.
+Safety is judged per step and per pair, on settled states. What was already wrong before a step is
+not attributed to it.
 """
 
 from __future__ import annotations

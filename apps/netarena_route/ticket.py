@@ -1,7 +1,7 @@
-"""What an agent is told of a ticket: what is intended, and what people saw.
+"""Prompt of a ticket: the intended state, and people's observations.
 
-What few pairs of machines show is reported
-before what many do, which whoever looks around meets. The texts are files in ``prompts``.
+A symptom of few pairs of machines is reported before one of many, which an agent finds anyway. The
+texts are files in ``prompts``.
 """
 
 from __future__ import annotations

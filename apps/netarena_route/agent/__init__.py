@@ -1,1 +1,1 @@
-"""The agents that we bring: a checklist, guesses without looking, attacks."""
+"""Scripted agents of routing: a checklist, guesses without looking, attacks."""

@@ -1,10 +1,9 @@
-"""Attacks, by name: what an agent might try against the sandbox, the judge or its neighbours.
+"""Attacks on the sandbox, the judge and other episodes, by name.
 
-They are what the ``hostile`` agent sends, and each is a test case (``test_route_attack``). A
-command that gets what it should not prints ``BREACH``; it is spelt so that its own text does not
-hold the word. None may print it, and none may change the verdict of this or the next episode for
-the better (some wreck their own network, and are judged by it). Addresses are those of the paper's
-network.
+The ``hostile`` agent sends them, and each is a test case (``test_route_attack``). A successful
+attack prints ``BREACH``; its text spells the word so that it does not contain it. None may print
+it, and none may improve the verdict of this or the next episode (some wreck their own network, and
+are judged by it). Addresses are those of the paper's network.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Attacks on the daemons of a backbone's routers, and through them on what is around them.
+"""Attacks on the daemons of a backbone's routers, and through them on their surroundings.
 
-The daemons run on what an agent configures, and listen to whatever it writes on their sockets. An
-attack that gets what it should not prints ``BREACH``, as in ``attack``; each undoes what it
-configured, so that the next one finds the router as it was. ``r0`` stands for any router that the
-agent may log in to.
+The daemons run an agent's configuration and read whatever it writes to their sockets. A successful
+attack prints ``BREACH``, as in ``attack``. Each attack undoes its configuration, so that the next
+one finds an unchanged router. ``r0`` stands for any router that the agent may log in to.
 """
 
 from __future__ import annotations

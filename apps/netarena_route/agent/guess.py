@@ -1,8 +1,8 @@
-"""Replies of agents that do not look: drawn at random, or a fixed text unseen.
+"""Replies of agents that do not look: random commands, or a fixed text.
 
 None knows the query. ``distract`` draws what an operator might type; ``blanket`` types the
-paper's healthy configuration, the same on every network of a size; ``reset`` knows all methods of
-fault and undoes whatever on a machine looks like one.
+paper's standard configuration, the same on every network of a size; ``reset`` knows all methods of
+fault and undoes whatever looks like one on a machine.
 """
 
 from __future__ import annotations

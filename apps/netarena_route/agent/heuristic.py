@@ -1,11 +1,11 @@
-"""A checklist operator: the yardstick of difficulty.
+"""Checklist operator: the yardstick of difficulty.
 
-It knows what an agent knows, the prompts of its conversation, and does what a runbook says: look
-at a machine (links, addresses, rules, routes, filters, two sysctls), reset on it whatever differs
-from the plan and from its twins, go to the next. The router comes first, then the hosts that miss
-most pings. By a ticket it goes to the machines that this names instead, and declares the end when
-it has been at each. What no line of the list looks at (queues, ARP, nftables, other tables of
-iptables, routing tables but main, other settings) it never finds.
+It knows only the prompts of its conversation and follows a runbook: inspect a machine (links,
+addresses, rules, routes, filters, two sysctls), reset whatever differs from the plan and from
+similar machines, go to the next. The router comes first, then the hosts that miss most pings. In a
+ticket it visits the machines that the ticket names, and declares the end after the last one. It
+never finds what its list does not inspect (queues, ARP, nftables, other tables of iptables, routing
+tables except main, other settings).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reads traces of a backbone's faults that need no documentation and no probe.
+"""Blind program that reads traces of a backbone's faults without documentation and probes.
 
-A machine shows how it came to be by its startup configuration, times of files, handles of rules and
-ages of addresses. On a network whose faults are part of what it was built with, these show nothing.
+A machine's startup configuration, times of files, handles of rules and ages of addresses show how
+it was made. On a network that was built with its faults, these show nothing.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A backbone: several routers that speak OSPF and BGP, beside autonomous systems of others."""
+"""Backbones: several routers that speak OSPF and BGP, next to neighbouring autonomous systems."""

@@ -1,4 +1,4 @@
-"""Replies to a backbone's query of agents that do not look: drawn at random, or fixed unseen."""
+"""Replies to a backbone's query of agents that do not look: random commands, or a fixed text."""
 
 from __future__ import annotations
 

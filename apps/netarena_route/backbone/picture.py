@@ -1,4 +1,4 @@
-"""What a backbone looks like: a matrix for each sort of what is tested, the ways, the machines."""
+"""Pictures of a backbone: a matrix for each kind of test, the paths, the machines."""
 
 from __future__ import annotations
 

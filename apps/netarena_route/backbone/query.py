@@ -1,4 +1,4 @@
-"""The seeded generator of a backbone's queries: a world, and the faults upon it."""
+"""Seeded generator of a backbone's queries: a world and its faults."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the lab is given of a world, and what it gives back: data that both sides import.
+"""Data that the lab gets of a world and returns; both sides import it.
 
-A world (``model``) is rendered to a ``Setup``: machines that are cabled, with what each of them
-runs. The lab (``lab``) makes it real and returns an ``Observation`` of it; ``intent`` computes the
-same structure as it should be.
+A world (``model``) is rendered to a ``Setup``: machines with their cables and programs. The lab
+(``lab``) builds it and returns an ``Observation``; ``intent`` computes the same structure as it
+should be.
 """
 
 from __future__ import annotations

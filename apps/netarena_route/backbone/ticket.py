@@ -1,7 +1,7 @@
-"""What an agent is told of a ticket about a backbone: its documentation, and what people saw.
+"""Prompt of a ticket about a backbone: its documentation, and people's observations.
 
-Each observation is true where the agent begins. Some are symptoms and one at least is not, in the
-same words: only the documentation tells them apart.
+Each observation is true at the beginning. Some are symptoms and at least one is not, in the same
+words: only the documentation distinguishes them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is injected: the methods of fault as tables, what each breaks and how it is repaired."""
+"""Faults: the methods as tables, with what each breaks and how it is repaired."""

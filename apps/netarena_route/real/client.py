@@ -1,4 +1,4 @@
-"""Networks as the service sees them: begun in processes of their own, spoken to without waiting.
+"""Networks as the service sees them: processes of their own with asynchronous requests.
 
     async with Warm() as warm:
         net = await warm.begin(world, "netns")
@@ -8,8 +8,8 @@
         finally:
             await net.close()
 
-``close`` returns when every process of the network is dead. Should the service die instead, the
-warm process ends, and all networks with it.
+``close`` returns when every process of the network is dead. If the service dies instead, the warm
+process ends, and all networks with it.
 """
 
 from __future__ import annotations

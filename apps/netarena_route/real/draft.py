@@ -1,9 +1,9 @@
-"""Scratch namespaces in which machines are built as intended, broken, read and thrown away.
+"""Scratch namespaces in which machines are built as intended, broken, read and discarded.
 
-Faults and locks are shell commands, so their outcome is known only when they have run. They run
-here: each machine with such commands is built twice over in a namespace of its own, first as
-intended, then with its faults. Both states are read. The network that an agent meets is written
-once, from the second one, and was never any other.
+Faults and locks are shell commands, so their effect is known only after they have run. They run
+here: each machine with such commands is built in a namespace of its own, first as intended, then
+with its faults. Both states are read. The agent's network is written once, from the second state,
+and never had another.
 """
 
 from __future__ import annotations

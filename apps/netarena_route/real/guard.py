@@ -1,10 +1,9 @@
-"""What one machine of an episode may do to those that it shares the kernel with.
+"""Limits on the kernel resources that episodes share.
 
-Packets cost the processor time of all, the neighbour table is one for all namespaces of the
-kernel, and so is its memory, of which no limit on a process bounds what a namespace holds. A guard
-watches them while a command runs in a machine, and looks once more when it has ended, since the
-kernel may go on sending what the command began: bridges in a circle, say. It measures, whatever
-the words of the command are.
+Packets use everybody's processor time. The ARP table is one for all namespaces of the kernel, and
+no limit of a process covers the kernel memory that a namespace holds. A guard measures these while
+a command runs on a machine, and once after it has ended, since the kernel may continue sending, for
+example in a bridge loop. It measures usage, whatever the command is.
 """
 
 from __future__ import annotations

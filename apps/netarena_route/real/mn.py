@@ -1,4 +1,4 @@
-"""A network made by Mininet, with Linux bridges for switches: the emulator that users name."""
+"""Network made by Mininet with Linux bridges as switches: the default emulator."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Netlink in bulk: what is asked of the kernel many times in each round.
+"""Netlink in bulk, for the kernel queries that each round repeats.
 
-pyroute2 makes the networks; it takes some 0.2 ms for a message, far too long for the neighbours,
-links and routes of a thousand machines before and after every command. Here messages are made of
-``struct`` and sent by the batch (netlink(7), rtnetlink(7)); only what rounds need is known.
+pyroute2 makes the networks. It takes about 0.2 ms per message, too long for the ARP entries, links
+and routes of a thousand machines before and after every command. Here messages are made with
+``struct`` and sent in batches (netlink(7), rtnetlink(7)); only the parts that rounds need exist.
 """
 
 from __future__ import annotations

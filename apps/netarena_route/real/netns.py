@@ -1,8 +1,8 @@
-"""A network made directly by netlink: for training, and for sizes that Mininet is slow at.
+"""Network made directly through netlink: for training, and for sizes at which Mininet is slow.
 
-The same namespaces, bridges, veths and names as ``mn`` makes with Mininet: each machine has a
-network namespace, owned by a user namespace of its own. All switches are bridges in the namespace
-that the episode began in.
+It has the same namespaces, bridges, veths and names as ``mn`` makes with Mininet: each machine has
+a network namespace, owned by a user namespace of its own. All switches are bridges in the initial
+namespace of the episode.
 """
 
 from __future__ import annotations

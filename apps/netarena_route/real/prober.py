@@ -1,4 +1,4 @@
-"""Measure which ordered pairs of machines can ping each other.
+"""Measurement of which ordered pairs of machines can ping each other.
 
 Each machine has one raw ICMP socket that stays in its network namespace. The socket sends what
 ``ping`` of iputils sends, field for field, so that no rule separates one from the other.
@@ -16,9 +16,9 @@ on the loopback, a translated address or another machine answers too.
 
 Requests that fail when they are sent (no route, a filter on the output) are not waited for.
 
-The kernel sends all its ICMP replies, those of all namespaces, through one socket per processor,
-and that has room for some 340: where more wait (for a neighbour that does not answer, in a queue),
-no machine of any network is answered. So a round lets few of its own wait, and none is believed
+The kernel sends all its ICMP replies, those of all namespaces, through one socket per processor
+with room for some 340. If more wait (for an ARP entry that does not resolve, in a queue), no
+machine of any network gets replies. A round therefore lets few of its own wait, and no round counts
 while the kernel answers nobody (``Pulse``).
 """
 

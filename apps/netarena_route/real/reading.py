@@ -1,4 +1,4 @@
-"""What is set on a machine, as lines; and which of it ends or begins by itself after a while.
+"""Settings of a machine as lines, and which of them expire or start later.
 
 Shared by all kinds of networks: a change that takes effect later without a daemon's timer also
 counts as unsettled.

@@ -1,8 +1,8 @@
-"""What a network holds beside what pings show: addresses, routes, rules, filters, sysctls, links.
+"""State of a network in addition to pings: addresses, routes, rules, filters, sysctls, links.
 
-Taken once when the network is healthy, it says later what a machine holds that is another's
-(``stolen``), what of the healthy state is gone (``collateral``) and how the switches' namespace
-differs from what it was (``switches``).
+It is taken once in the intended state. Later it shows addresses that belong to another machine
+(``stolen``), missing parts of the intended state (``collateral``) and changes in the switches'
+namespace (``switches``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""``tcpdump`` as commands of an agent find it: tcpdump's own reading, fed by a capture of our own.
+"""``tcpdump`` of agents' commands: tcpdump's own output of a capture by this program.
 
-libpcap captures by a ring that the kernel shares with it, whose memory no limit counts, so that
-commands may not have one. This captures without, and hands on what it sees to ``tcpdump -r -``: the
-words, filters, counts and files are tcpdump's. It runs inside of the sandbox, by the system's
-Python, alone: nothing of this project may be imported here.
+libpcap captures through a ring that the kernel shares with it. No limit counts the ring's memory,
+so commands may not have one. This program captures without a ring and passes the packets to
+``tcpdump -r -``: texts, filters, counts and files are tcpdump's. It runs inside the sandbox with
+the system's Python, so nothing of this project may be imported here.
 """
 
 from __future__ import annotations

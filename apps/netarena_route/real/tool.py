@@ -1,7 +1,7 @@
-"""What a command finds in a machine beside the system's programs, and which of these it does not.
+"""Programs that a command finds in addition to the system's, and those that are hidden from it.
 
-A command sees the programs of the machine that all this runs on. Consoles of programs that do not
-run in the emulated one would only mislead, and tcpdump needs what commands may not have.
+A command sees the programs of the host. Consoles of programs that do not run on the emulated
+machine would only mislead, and tcpdump needs what commands may not have.
 """
 
 from __future__ import annotations

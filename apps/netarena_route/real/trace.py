@@ -1,8 +1,8 @@
-"""What a machine holds in full, so that what faults left there is told, or what a command changed.
+"""Complete dump of a machine's settings, for remains of faults and changes of commands.
 
-Beyond a snapshot, which every network is held against: tables of filters, also where the healthy
-machine has none, queues, permanent neighbours, links, and settings. Of tickets, whose repairs may
-be right by every ping and half.
+It has more than a snapshot, which every network is compared with: filter tables (also if the
+intended machine has none), queues, permanent ARP entries, links, and settings. Used in tickets,
+whose repairs may be right by every ping and still incomplete.
 """
 
 from __future__ import annotations

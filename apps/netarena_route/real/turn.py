@@ -1,8 +1,8 @@
-"""Turns that networks take at what the kernel has once for all of them, whoever runs them.
+"""Turns of networks at resources that the kernel has once for all of them.
 
-The kernel's table of neighbours holds some thousand entries of all network namespaces together
-(gc_thresh3), and a round of pings in one large network takes hundreds. Beyond them packets are lost
-and a round is made again, so those that would not fit together go one after the other.
+The kernel's ARP table holds about a thousand entries of all network namespaces together
+(gc_thresh3), and a round of pings in one large network takes hundreds. Beyond the limit packets are
+lost and a round is repeated, so networks that would not fit together measure one after the other.
 """
 
 from __future__ import annotations

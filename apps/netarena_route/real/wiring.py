@@ -1,4 +1,4 @@
-"""From a world as data to its links and what is set on them: the same for both emulators."""
+"""Links and settings of a world, the same for both emulators."""
 
 from __future__ import annotations
 

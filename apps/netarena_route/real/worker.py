@@ -1,9 +1,9 @@
-"""The process of one episode's network: builds it, breaks it, runs commands in it, measures it.
+"""Process of one episode's network: builds it, breaks it, runs commands in it, measures it.
 
-It is process 1 of its own namespaces (``zygote`` starts it) and speaks JSON lines over one socket:
-``{"do": name, ...}`` to here, ``{"ok": value}`` or ``{"failed": text}`` back, one at a time, and
-beside it ``cpu_s``: what the process and its children have used since it began. It ends when the
-socket does, and with it everything that it made.
+It is process 1 of its own namespaces (started by ``zygote``) and speaks JSON lines over one socket:
+it reads ``{"do": name, ...}`` and answers ``{"ok": value}`` or ``{"failed": text}``, one at a time,
+with ``cpu_s``: the CPU time of the process and its children so far. It ends with the socket, and
+everything that it made ends with it.
 """
 
 from __future__ import annotations

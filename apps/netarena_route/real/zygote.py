@@ -1,11 +1,11 @@
-"""The warm process that episodes' workers are forked from: it has imported what they need.
+"""Warm process from which episodes' workers are forked, with their imports loaded.
 
     python -m netarena_route.real.zygote DESCRIPTOR   serve a control socket
-    python -m netarena_route.real.zygote              say what is lacking on this machine
+    python -m netarena_route.real.zygote              print what this machine lacks
 
-The control socket is that of a ``child.Forker``; of a worker that has ended ``failed`` has the last
-words. Its end is the end of all: every worker dies with this process, and with the worker all that
-lives in its namespaces.
+The control socket is that of a ``child.Forker``; ``failed`` has the last output of an ended worker.
+When the socket closes, every worker dies with this process, and everything in its namespaces with
+the worker.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The world as data: the machines, their addresses and routes, and the ways packets take."""
+"""World as data: the machines, their addresses and routes, and the paths of packets."""

@@ -1,9 +1,9 @@
-"""A network as data: who is plugged in where, and what is healthy about each machine.
+"""Network as data: the cabling, and the intended state of each machine.
 
 A world is one router, ``num_switches`` subnets (each a switch) and ``num_hosts_per_subnet`` hosts
-on each. It is pure: emulators realise it, faults are drawn upon it, the prompt tells of it, and
-the judge asks it which pairs must work. Endpoints, the router first, are what pings run between;
-of a machine with several addresses the first one is pinged.
+on each. It is pure: emulators build it, faults are drawn for it, the prompt describes it, and the
+judge asks it which pairs must work. Endpoints, the router first, are the ends of pings; of a
+machine with several addresses the first one is pinged.
 """
 
 from __future__ import annotations

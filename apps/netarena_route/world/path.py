@@ -1,4 +1,4 @@
-"""Which way a packet goes in a healthy network: what formulas of faults are said in.
+"""Paths of packets in an intended network, as formulas for faults.
 
 A ping from one endpoint to another is two packets, an echo request there and an echo reply
 back. Each either stays within a subnet or passes the router. Faults lose packets; a pair is
