@@ -23,10 +23,10 @@ from netarena.report.export import KINDS, export
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Where the files go.  [default: DIR/export-KIND, with --public DIR/public-KIND]",
+    help="Folder for the files.  [default: DIR/export-KIND, with --public DIR/public-KIND]",
 )
-@click.option("--public", is_flag=True, help="Leave out ground truth and what tells it.")
-@click.option("--force", is_flag=True, help="Write over files that are there.")
+@click.option("--public", is_flag=True, help="Leave out ground truth and all that reveals it.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 def command(*, directory: Path, kind: str, out: Path | None, public: bool, force: bool) -> None:
     """Write the run in DIR for other tools, from its journal, as far as it got."""
     run = read_run(directory)

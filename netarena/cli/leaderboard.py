@@ -34,7 +34,7 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
         click.echo(json_text(standings.model_dump(mode="json")))
         return
     if not standings.boards:
-        click.echo("no participant that was examined: a green agent has no board")
+        click.echo("no examined participant: green agents have no leaderboard")
     for board in standings.boards:
         _show(board)
     _show_overall(standings.overall)
@@ -79,7 +79,7 @@ def _show(board: Board) -> None:
     show_table(
         board.public_columns,
         [[_cell(cell) for cell in row] for row in board.public],
-        title=f"{board.role}: as the public leaderboard ranks",
+        title=f"{board.role}: ranking of the public leaderboard",
     )
 
 

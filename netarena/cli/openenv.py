@@ -19,20 +19,20 @@ from netarena.training.reward import PRESETS
 )  # fmt: skip
 @click.option(
     "--port", default=8000, type=click.IntRange(0, 65_535), show_default=True,
-    help="Port to listen at; 0 takes a free one. The URL is told once it can be reached.",
+    help="Port to listen at; 0 takes a free one. The URL is printed when the server is ready.",
 )  # fmt: skip
 @click.option(
     "--sessions", default=16, type=click.IntRange(1, 1024), show_default=True, metavar="N",
-    help="Clients that have a world, at a time.",
+    help="Maximum number of clients with a world.",
 )  # fmt: skip
 @click.option(
     "--session-timeout", "session_timeout_s", default=600.0, show_default=True,
     type=click.FloatRange(0, min_open=True), metavar="SECONDS",
-    help="How long a session is kept that nobody is connected to.",
+    help="Time after which a session without a connection ends.",
 )  # fmt: skip
 @click.option(
     "--rewards", default="default", type=click.Choice(tuple(PRESETS)), show_default=True,
-    help="What steps are worth.",
+    help="Reward scheme of steps.",
 )  # fmt: skip
 @click.option(
     "--set", "pairs", multiple=True, metavar="KEY=VALUE",

@@ -41,13 +41,17 @@ _FENCE = "```"
 @click.command("play")
 @click.argument("application", metavar="APP")
 @config_options
-@click.option("--query", "query_id", metavar="ID", help="This query, by the id of a record.")
-@click.option("--name", default="person", show_default=True, help="Who plays, in the results.")
+@click.option(
+    "--query", "query_id", metavar="ID", help="Play the query with this id, as in a record."
+)
+@click.option(
+    "--name", default="person", show_default=True, help="Name of the player in the results."
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help=f"Where results and journal go.  [default: {RUNS}/APP-SEED]",
+    help=f"Folder for results and journal.  [default: {RUNS}/APP-SEED]",
 )
 def command(  # noqa: PLR0913 -- one argument per option
     *,

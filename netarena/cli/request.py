@@ -36,14 +36,14 @@ MOST_SAID = 300
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     show_default=True,
-    help="Where results.json goes; with several participants a folder for each below it.",
+    help="Folder for results.json; several participants get a folder each below it.",
 )
 @click.option(
     "--id",
     "ids",
     multiple=True,
     metavar="ROLE=ID",
-    help="What results.json calls a participant instead of its URL.",
+    help="Name of a participant in results.json, instead of its URL.",
 )
 @json_option("the content of results.json")
 def command(*, url: str, text: str, out: Path, ids: tuple[str, ...], as_json: bool) -> None:

@@ -71,30 +71,35 @@ Examples:
 @click.option(
     "--agent-cmd",
     metavar="COMMAND",
-    help="Start your agent so, and stop it at the end; {port} is a free port, at which its card "
-    "is waited for.",
+    help="Command that starts your agent; it is stopped after the run. {port} is a free port, at "
+    "which the agent must serve its card.",
 )
 @click.option(
     "--agent-exec",
     metavar="COMMAND",
-    help="A program is the agent: started for each turn, prompt on its standard input, reply on "
-    "its standard output.",
+    help="Program that is the agent. It is started for each turn, reads the prompt from standard "
+    "input and writes the reply to standard output.",
 )
 @click.option(
     "--over-a2a", is_flag=True, help="Serve the named agent on loopback and talk A2A to it."
 )
 @config_options
 @click.option(
-    "--query", "query_id", metavar="ID", help="This one query again, by the id of a record."
+    "--query", "query_id", metavar="ID", help="Ask only the query with this id, as in a record."
 )
-@click.option("--verbose", is_flag=True, help="Show the conversation as it goes.")
+@click.option("--verbose", is_flag=True, help="Show the conversation during the run.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help=f"Where results and journal go.  [default: {RUNS}/APP-SEED]",
+    help=f"Folder for results and journal.  [default: {RUNS}/APP-SEED]",
 )
-@click.option("--concurrency", type=click.IntRange(1), metavar="K", help="Episodes at a time.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Number of episodes at the same time.",
+)
 @click.option("--resume", is_flag=True, help="Continue a run that was stopped or killed.")
 @click.option(
     "--until-interval",
@@ -102,9 +107,9 @@ Examples:
     type=click.FloatRange(MIN_POINTS, MAX_POINTS),
     metavar="W",
     help="Ask more queries until the 95 % interval of solved safely is at most W points to each "
-    f"side; --num-queries is the least, and at least {LEAST} queries are asked.",
+    f"side. The minimum is --num-queries and {LEAST} queries.",
 )
-@click.option("--name", "called", metavar="NAME", help="What the agent is called in the results.")
+@click.option("--name", "called", metavar="NAME", help="Name of the agent in the results.")
 @wait_option
 @json_option("the content of results.json")
 def command(  # noqa: PLR0913 -- one argument per option
@@ -143,7 +148,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         if agent_name or agent_cmd or agent_exec or over_a2a or query_id or called or points:
             raise ConfigError(
                 "scenario",
-                "says itself which agents take part: no --agent with it, and no --until-interval",
+                "names its agents itself: do not give --agent, --query, --name or --until-interval",
             )
         run_scenario(
             Path(application), values, out=out, verbose=verbose, as_json=as_json, wait_s=wait_s
@@ -334,7 +339,7 @@ async def start_agent(
     port = free_port()
     words = [word.replace("{port}", str(port)) for word in command]
     if words == command:
-        raise ConfigError("--agent-cmd", "must say {port} where the agent's port belongs")
+        raise ConfigError("--agent-cmd", "must contain {port} in place of the agent's port")
     url = f"http://127.0.0.1:{port}/"
     async with running(words, url, name="--agent-cmd", start_s=start_s):
         yield connect(url, role, os.environ)

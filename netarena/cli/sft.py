@@ -49,7 +49,7 @@ from netarena.training.sft import (
     "source",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="What an agent did in this run, where it was solved and safe, instead of the reference.",
+    help="Use what an agent did in this run, if solved and safe, instead of the reference.",
 )
 @click.option(
     "--against",
@@ -61,7 +61,7 @@ from netarena.training.sft import (
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help=f"Where the files go.  [default: {RUNS}/sft-APP-SEED]",
+    help=f"Folder for the files.  [default: {RUNS}/sft-APP-SEED]",
 )
 def command(  # noqa: PLR0913 -- one argument per option
     *,
@@ -127,13 +127,13 @@ def _tell(told: Told, folder: Path, again: int | None) -> None:
         click.echo(f"netarena: {number} queries were left out: {why}", err=True)
     if told.examined:
         click.echo(
-            f"netarena: warning: {told.examined} lines are of queries that an assessment asked: "
-            "who learns from them is not to be examined on its seed",
+            f"netarena: warning: {told.examined} lines are from queries of an assessment: do not "
+            "examine a model trained on them with the same seed",
             err=True,
         )
     if again is not None:
         click.echo(
-            f"netarena: {again} of {len(told.pairs)} different worlds with their faults are in "
-            "the evaluation set too",
+            f"netarena: {again} of {len(told.pairs)} different pairs of world and fault are also "
+            "in the evaluation set",
             err=True,
         )

@@ -31,13 +31,16 @@ _STYLES = {"healed": "green", "broke": "red", "exposed": "red", "changed": "yell
 @click.command("show")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.argument("query", metavar="[ID]", required=False)
-@click.option("--all", "whole", is_flag=True, help="All episodes, not the lost ones alone.")
+@click.option("--all", "whole", is_flag=True, help="List all episodes, not only the failed ones.")
 @click.option(
-    "--repeat", type=click.IntRange(1), metavar="K", help="Of a query asked several times."
+    "--repeat",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Repetition K of a query that was asked several times.",
 )
-@click.option("--role", metavar="ROLE", help="Of several participants.")
-@click.option("--prompt", is_flag=True, help="With the prompts.")
-@click.option("--full", is_flag=True, help="Outputs and differences whole.")
+@click.option("--role", metavar="ROLE", help="Participant, if the run has several.")
+@click.option("--prompt", is_flag=True, help="Print the prompts too.")
+@click.option("--full", is_flag=True, help="Do not shorten outputs and differences.")
 @json_option("the lines")
 def command(  # noqa: PLR0913 -- one for each option
     *,
@@ -126,7 +129,7 @@ def _list(run: list[Stored], *, whole: bool, as_json: bool) -> None:
         show_table(keys, cells)
     graded = sum(len(stored.past.episodes) for stored in run)
     lost = sum(is_lost(one) for stored in run for one in stored.past.episodes.values())
-    click.echo(f"{lost} of {graded} episodes lost. The transcript of one: netarena show DIR ID")
+    click.echo(f"{lost} of {graded} episodes failed. Transcript of one: netarena show DIR ID")
 
 
 def _find(stored: Stored, query: str) -> Iterator[Episode]:

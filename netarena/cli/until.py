@@ -35,7 +35,10 @@ class Until:
         """Raises ConfigError if a key of ``config`` selects queries in another way."""
         for key in _OTHERS:
             if getattr(config, key) is not None:
-                raise ConfigError("--until-interval", f"decides how many queries: not with {key}")
+                raise ConfigError(
+                    "--until-interval",
+                    f"decides the number of queries and cannot be combined with {key}",
+                )
         return cls(points, len(application.labels(config)))
 
     def first(self, number: int) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     default=0,
     type=click.IntRange(0, 65_535),
     metavar="PORT",
-    help="Of 127.0.0.1; by default a free one.",
+    help="Port on 127.0.0.1.  [default: a free port]",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @click.option(
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     metavar="ID",
     help="With --static: one HTML file OUT of this episode; ID~K for its K-th repeat.",
 )
-@click.option("--public", is_flag=True, help="Leave out ground truth and what tells it.")
+@click.option("--public", is_flag=True, help="Leave out ground truth and all that reveals it.")
 def command(  # noqa: PLR0913 -- each is an option
     *,
     directories: tuple[Path, ...],
@@ -97,12 +97,12 @@ def _serve(library: Library, port: int, *, opens: bool) -> None:
     try:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        raise ConfigError("--port", f"{port} cannot be had: {error.strerror}") from None
+        raise ConfigError("--port", f"{port} cannot be used: {error.strerror}") from None
     with listener, library:
         port, token = listener.getsockname()[1], make_token()
         url = f"http://127.0.0.1:{port}/{token}/"
         click.echo(url)
-        click.echo("netarena: Ctrl-C ends it", err=True)
+        click.echo("netarena: press Ctrl-C to stop", err=True)
         if opens:
             webbrowser.open(url)
         serve_app(make_app(library, token, port), listener)

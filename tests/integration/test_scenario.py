@@ -153,7 +153,7 @@ def test_a_request_that_is_rejected_says_why(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--agent", "noop"], "scenario: says itself which agents take part"),
+        (["--agent", "noop"], "scenario: names its agents itself"),
         (["--verbose"], "--verbose: is for scenarios whose green agent is an application"),
         (["--resume"], "--resume: is for scenarios whose green agent is an application"),
     ],

@@ -31,7 +31,7 @@ def test_it_serves_until_a_signal(tmp_path: Path) -> None:
                 process.send_signal(signal.SIGINT)
                 assert process.wait(20) == 0
             assert process.stderr is not None
-            assert process.stderr.read() == "netarena: Ctrl-C ends it\n"
+            assert process.stderr.read() == "netarena: press Ctrl-C to stop\n"
         finally:
             process.kill()
 

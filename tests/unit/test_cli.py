@@ -584,9 +584,12 @@ def test_a_run_asks_until_the_interval_is_narrow(fake, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["toy", "--until-interval", "3", "--set", "end_index=9"], "not with end_index"),
+        (
+            ["toy", "--until-interval", "3", "--set", "end_index=9"],
+            "cannot be combined with end_index",
+        ),
         (["toy", "--until-interval", "0.5"], "0.5 is not in the range 1<=x<=25"),
-        (["demo.toml", "--until-interval", "3"], "no --until-interval"),
+        (["demo.toml", "--until-interval", "3"], "or --until-interval"),
     ],
 )
 def test_a_wrong_interval_is_told_in_a_line(words, told, fake, capsys):
@@ -767,7 +770,7 @@ def test_agent_cmd_leaves_no_agent_behind(fake, number, status):
         ("true --port {port}", "--agent-cmd: the command ended with status 0"),
         ("sh -c 'echo no key >&2; exit 3' {port}", "ended with status 3: no key"),
         ("no-such-program {port}", "ended with status 1: no-such-program: No such file"),
-        ("true", "--agent-cmd: must say {port} where the agent's port belongs"),
+        ("true", "--agent-cmd: must contain {port} in place of the agent's port"),
         ("'", "--agent-cmd: cannot be read as a command"),
         (" ", "--agent-cmd: must be a command"),
     ],

@@ -121,7 +121,7 @@ def test_lists_the_lost_and_shows_one(
     listed = capsys.readouterr().out
     assert query in listed
     assert told.why in listed
-    assert "1 of 1 episodes lost" in listed
+    assert "1 of 1 episodes failed" in listed
 
     for name in (query, "0"):
         assert main(["show", str(tmp_path), name]) == 0
@@ -142,7 +142,7 @@ def test_lists_the_lost_and_shows_one(
 def test_shows_each_repeat(tmp_path: Path, toy: None, capsys: pytest.CaptureFixture[str]) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, complexity_level=["level1"], repeats=2)
     assert main(["show", str(tmp_path)]) == 0
-    assert "0 of 2 episodes lost" in capsys.readouterr().out
+    assert "0 of 2 episodes failed" in capsys.readouterr().out
     assert main(["show", str(tmp_path), "--all", "--json"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [f'"repeat": {n}' in line for n, line in enumerate(lines, 1)] == [True, True]
