@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, combinations, takewhile
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from netarena.config import Config, with_seed_text
 from netarena.errors import without_folders
@@ -49,6 +49,8 @@ VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
 
 class Measuring(Protocol):
     """The part of an application that a summary needs."""
+
+    prompt_version: ClassVar[int]
 
     def version_of(self, config: Any) -> str: ...
 
