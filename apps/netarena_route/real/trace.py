@@ -52,21 +52,29 @@ class Trace:
         self._look = look
         self._quiet = not faults
         self._before: dict[str, frozenset[Entry]] = {name: one for name, (one, _) in faults.items()}
+        #: what machines hold on which no command was run, and those on which one was
+        self._untouched = {name: now for name, (_, now) in faults.items()}
+        self._touched: set[str] = set()
         #: what was added to a machine, and taken from it
         self._marked = {name: (now - one, one - now) for name, (one, now) in faults.items()}
 
     def touch(self, machine: str) -> None:
         """Before a command is run on a machine; the first time counts."""
-        if self._quiet and machine not in self._before:
-            self._before[machine] = self._look(machine)
+        if machine not in self._touched:
+            self._touched.add(machine)
+            now = self._look(machine)
+            if self._quiet:
+                self._before[machine] = now
 
     def left(self) -> list[list[str]]:
         """Rows (machine, what, text): what was done to it and is still so; of a machine without a
         mark, whatever differs. What is missing has a minus before its text. Where there are many,
         the last row says how many more."""
         found = []
+        # the same machines whether there are faults or not: the time that it takes reveals nothing
+        touched = {machine: self._look(machine) for machine in sorted(self._touched)}
         for machine, before in self._before.items():
-            now = self._look(machine)
+            now = touched[machine] if machine in touched else self._untouched[machine]
             added, gone = self._marked.get(machine, (now - before, before - now))
             found += [[machine, what, text] for what, text in sorted(added & now)]
             replaced = {(what, text.partition("=")[0]) for what, text in added}

@@ -95,6 +95,20 @@ def test_without_faults_every_difference_is_told() -> None:
     assert [row[1:] for row in machines.trace.left()] == [[*RULE], [*OFF]]
 
 
+@pytest.mark.parametrize("faulty", [(), ("a",), ("c", "d")])
+def test_the_same_machines_are_read_with_faults_and_without(faulty: tuple[str, ...]) -> None:
+    read: list[str] = []
+    held = frozenset({RULE})
+    trace = Trace(
+        lambda name: read.append(name) or held, {one: (frozenset(), held) for one in faulty}
+    )
+    for machine in ("a", "b", "a"):
+        trace.touch(machine)
+    left = trace.left()
+    assert read == ["a", "b", "a", "b"]
+    assert [machine for machine, *_ in left] == [*faulty]
+
+
 def test_of_what_a_command_left_in_thousands_the_first_are_told() -> None:
     machines = Machines(a=set(), b=set())
     trace = machines.trace
