@@ -282,9 +282,14 @@ class Route(Reactive):
 
     def scene(self, query_: Query) -> Scene:
         """What of a query's world its evidence rests on."""
-        faulty = frozenset(fault.machine for fault in query.faults_of(query_))
+        faults = query.faults_of(query_)
         if _is_backbone(query_):
-            return Scene(roles=backbone.roles(query_), faulty=faulty)
+            return Scene(
+                roles=backbone.roles(query_),
+                faulty=frozenset(command.machine for fault in faults for command in fault.inject),
+                forms=backbone.forms(query_),
+            )
+        faulty = frozenset(fault.machine for fault in faults)
         world = _world(query_)
         there = Counter({host.name: len(host.commands) for host in world.hosts})
         for fault in query.faults_of(query_):

@@ -13,6 +13,8 @@ the agent's sandbox (``reader``), and closes it. What is read there and is no fe
 Everything else is a trace. Which entries a machine has, and how many, is a symptom or a form, so
 traces are compared among machines that have the same kinds of entries (``_kind``). Forms are of
 hosts that have a setting, a lock or a fault: its shapes, without names, addresses and numbers.
+Forms of a backbone are computed for all machines from their configurations (``backbone.form``) and
+compared among all machines of a role.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -97,6 +99,8 @@ class Scene:
     shaped: frozenset[str] = frozenset()
     #: rows and columns of the state's matrix, if it has one
     endpoints: Sequence[str] = ()
+    #: forms of machines, where they follow from what the network is made of
+    forms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 async def collect(query: Query, world: Readable, scene: Scene) -> Evidence:
@@ -149,6 +153,16 @@ def examine(
             *(
                 Candidate(name=name, target=name in scene.faulty, role=kind, trace=traces[name])
                 for name, kind in kinds.items()
+            ),
+            *(
+                Candidate(
+                    name=name,
+                    target=name in scene.faulty,
+                    role=scene.roles[name],
+                    form=dict(form),
+                )
+                for name, form in scene.forms.items()
+                if name in scene.roles
             ),
             *(
                 Candidate(name=name, target=name in scene.faulty, role="with a setting", form=form)

@@ -25,14 +25,16 @@ _LOOK = f"vtysh -c 'show running-config' | grep -E '{_LINES}'; ip -o link | sed 
 _BLOCK = re.compile(r"^AS (\d+) has (\S+) for its hosts", re.MULTILINE)
 _ROUTER = re.compile(r"^- (\w+_r\d+) [\d.]+: (.*)$", re.MULTILINE)
 _CABLE = re.compile(r"(\S+) \S+ to (\w+_r\d+)")
-_CLOSED = re.compile(r"the session of (\S+) with (\S+) is shut down by design")
+_CLOSED = re.compile(r"the session of (\S+) with (\S+) is (?:shut down|not established) by design")
 _PORT = re.compile(r"^interface (\S+)\n((?: .*\n)*)", re.MULTILINE)
 _SLOW = re.compile(r"^ ip ospf (hello|dead)-interval (\d+)$", re.MULTILINE)
 _SHUT = re.compile(r"^ neighbor (\S+) shutdown$", re.MULTILINE)
 _LIMIT = re.compile(r"^  neighbor (\S+) maximum-prefix 1$", re.MULTILINE)
 _NOWHERE = re.compile(r"^ip route (\S+) blackhole$", re.MULTILINE)
 _NARROW = re.compile(r"^\d+: (\w+-eth\d+)@?\S*: .* mtu (\d+) ", re.MULTILINE)
-_TIMERS = {"hello": "1", "dead": "3"}
+_SIZE = re.compile(r"^Hosts send packets of up to (\d+) bytes", re.MULTILINE)
+#: of adjacencies of this house
+_TIMERS = {"hello": ("1",), "dead": ("3", "4", "5")}
 
 
 @dataclass
@@ -74,6 +76,7 @@ def _resets(machine: str, prompt: str) -> Iterator[tuple[str, str]]:
     if block is None:
         return
     asn, own = block[1], IPv4Network(block[2])
+    size = _SIZE.search(prompt)
     cables = dict(_ROUTER.findall(prompt)).get(machine, "")
     inner = {port for port, _ in _CABLE.findall(cables)}
     closed = {address for router, address in _CLOSED.findall(prompt) if router == machine}
@@ -81,13 +84,13 @@ def _resets(machine: str, prompt: str) -> Iterator[tuple[str, str]]:
         if port in inner and " ip ospf passive\n" in lines:
             yield "adjacency", _type(f"interface {port}", "no ip ospf passive")
         for timer, value in _SLOW.findall(lines):
-            if value != _TIMERS[timer]:
-                right = f"ip ospf {timer}-interval {_TIMERS[timer]}"
+            if port in inner and value not in _TIMERS[timer]:
+                right = f"ip ospf {timer}-interval {_TIMERS[timer][0]}"
                 yield "adjacency", _type(f"interface {port}", right)
     for address in _SHUT.findall(output):
         if address not in closed:
             yield "session", _type(f"router bgp {asn}", f"no neighbor {address} shutdown")
-    for address in _LIMIT.findall(output):
+    for address in (one for one in _LIMIT.findall(output) if one not in closed):
         family = "address-family ipv4 unicast"
         line = f"no neighbor {address} maximum-prefix"
         clear = f"vtysh -c 'clear bgp ipv4 unicast {address}'"
@@ -97,5 +100,5 @@ def _resets(machine: str, prompt: str) -> Iterator[tuple[str, str]]:
         if net != own and net.subnet_of(own):
             yield "static", _type(f"no ip route {prefix} blackhole")
     for port, mtu in _NARROW.findall(output):
-        if mtu != "1500":
-            yield "size", f"ip link set {port} mtu 1500"
+        if size is not None and int(mtu) < int(size[1]):
+            yield "size", f"ip link set {port} mtu {size[1]}"

@@ -1,25 +1,26 @@
 """The seeded drawing of a healthy backbone.
 
 Drawn are how many routers, hosts and other systems there are, how they are cabled, all numbers,
-names, costs and policies, and what is odd and right: statics to nowhere, filters that nothing
-meets, a session that is shut by design, costs that no rule gives. A world that is not as it should
-be (a way that is not the only shortest one, hosts of one zone that are not treated alike) is drawn
-again; ``healthy`` says what is asked of one.
+names, costs and policies, and settings that are odd and right (``mix``). A world that is not as it
+should be (a way that is not the only shortest one, hosts of one zone that are not treated alike) is
+drawn again; ``healthy`` says what is asked of one.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 from itertools import combinations, count, permutations
 from types import MappingProxyType
 from typing import NamedTuple
 
 from netarena_route.backbone import odd
+from netarena_route.backbone.fault.table import KINDS
 from netarena_route.backbone.follow import SMALL_BYTES, Follower
-from netarena_route.backbone.intent import expected
+from netarena_route.backbone.intent import expected, is_expected, is_told, reached
+from netarena_route.backbone.mix import mix
 from netarena_route.backbone.model import (
     BACKBONE_AREA,
     Bgp,
@@ -47,7 +48,7 @@ from netarena_route.backbone.model import (
 )
 from netarena_route.backbone.recipe import Observation, Protocol
 from netarena_route.backbone.render import asks
-from netarena_route.backbone.routing import settle
+from netarena_route.backbone.routing import Tables, settle
 
 #: routers of our own, with its weight: of most backbones there are more than turns to look at each
 SIZES = {4: 1, 5: 1, 6: 1, 7: 2, 8: 4, 9: 8, 10: 10}
@@ -68,8 +69,8 @@ _SERVICES: tuple[tuple[str, Protocol, tuple[int, ...]], ...] = (
     ("call", "udp", (5060,)),
     ("files", "tcp", (445, 2049)),
 )
-#: what other systems' own addresses and those of one that has left are drawn from
-_OTHERS, _LEFT = IPv4Network("198.18.0.0/16"), IPv4Network("198.19.0.0/16")
+#: what other systems' own addresses are drawn from
+_OTHERS = IPv4Network("198.18.0.0/16")
 #: what is ours and others' is drawn from
 _SLOTS = tuple(
     slot
@@ -82,8 +83,26 @@ _WIRES = 64
 _SOME, _HALF, _MOST = 0.3, 0.5, 0.7
 #: of our routes, what they are worth beside others'
 _PREFERENCES: Mapping[Kind, tuple[int, ...]] = MappingProxyType(
-    {"customer": (200, 250, 300), "peer": (150, 160, 180), "upstream": (100, 110, 120)}
+    {"customer": (200, 250, 300, 400), "peer": (150, 160, 180), "upstream": (80, 100, 110, 120)}
 )
+_METRICS = (2, 10, 50, 300)
+#: methods of faults of which some changes change nothing, and how often each is looked for
+_HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "ospf_cost": ("high", "low", "high_both"),
+        "ospf_summary": ("hidden",),
+        "ospf_redistribution": ("other_prefix",),
+        "bgp_next_hop": ("one", "all"),
+        "bgp_community": ("stripped", "wrong"),
+        "bgp_preference": ("local", "metric", "prepend"),
+        "bgp_leak": ("route_map", "prefix_list", "community"),
+        "bgp_filter": ("admits_less", "tells_not", "network"),
+        "zone_filter": ("drops_zone", "drops_service", "accept_missing", "opened"),
+        "one_way": ("stateful", "rp_filter"),
+        "path_mtu": ("link", "long_dropped"),
+    }
+)
+_LOOKED_FOR, _LOOKS = 0.3, 3
 #: what an upstream thinks of a route of a customer, and of any other
 _OTHERS_PREFERENCES = (200, 100)
 FORWARDING = ("net.ipv4.ip_forward", "1")
@@ -167,21 +186,35 @@ def draw(
     """
     for _ in range(_TRIES):
         draft = _Draft(rng, routers).world()
-        world = _finish(draft, rng) if fits(draft) else None
-        if world is not None:
-            return world
+        # few drafts are sound: what is odd is drawn for those only
+        if fits(draft) and _wall(draft) is not None:
+            world = _finish(mix(draft, rng), rng)
+            if world is not None:
+                return world
     raise RuntimeError(f"no healthy backbone of {routers} routers in {_TRIES} draws")
 
 
-def _finish(world: World, rng: random.Random) -> World | None:
-    """The world with a firewall and the ways that are told; None if it is not to be had."""
+class _Walled(NamedTuple):
+    """A world with a firewall, the pairs of hosts whose ways may be told (those through the
+    firewall, and those to other systems), and what is seen without the firewall."""
+
+    world: World
+    through: Sequence[tuple[str, str]]
+    outward: Sequence[tuple[str, str]]
+    seen: Observation
+
+
+def _wall(world: World) -> _Walled | None:
+    """The world with a firewall; None if it is not as it should be."""
     tables = settle(world)
     if tables.doubtful:
         return None
-    seen = expected(world, tables)
-    if seen.small != seen.full or not _alike(world, seen):
-        return None
     follower = Follower(world, tables.fib)
+    if not _reach_alike(world, reached(world, follower)):
+        return None
+    seen = expected(world, tables, follower)
+    if seen.small != seen.full or not _serve_alike(world, seen.services):
+        return None
     ends = [end for end in world.endpoints if end[0] not in world.names]
     ways = {
         (one[0], other[0]): follower.way(one[0], other[1])
@@ -201,35 +234,110 @@ def _finish(world: World, rng: random.Random) -> World | None:
     outward = [pair for pair in ways if pair[0] in inner and pair[1] not in inner]
     if not through or not outward:
         return None
+    if any(firewall in ways.get(pair[::-1], ()) and firewall not in ways[pair] for pair in ways):
+        return None  # it would drop replies, since it does not see what they answer
+    rule = Rule(state="INVALID")
+    walled = world.model_copy(update={"firewall": firewall}).edit(
+        firewall, lambda router: router.model_copy(update={"rules": (rule, *router.rules)})
+    )
+    return _Walled(walled, through, outward, seen)
+
+
+def _finish(world: World, rng: random.Random) -> World | None:
+    """The world with a firewall and the ways that are told; None if it is not to be had."""
+    walled = _wall(world)
+    if walled is None:
+        return None
+    through, outward = walled.through, walled.outward
     chosen = rng.sample(through, min(len(through), rng.randint(2, 3)))
     both = [way for pair in chosen for way in (pair, pair[::-1])]
     both += rng.sample(outward, min(len(outward), rng.randint(2, 3)))
     if any(both.count(pair) > 1 for pair in both):
         return None
-    rule = Rule(state="INVALID")
-    finished = world.model_copy(update={"firewall": firewall, "ways": tuple(both)}).edit(
-        firewall, lambda router: router.model_copy(update={"rules": (rule, *router.rules)})
-    )
+    finished = walled.world.model_copy(update={"ways": tuple(both)})
     tables = settle(finished, anyhow=True)
-    again = expected(finished, tables)
     if tables.doubtful:
         return None
-    return finished if (again.small, again.services) == (seen.small, seen.services) else None
+    seen = expected(finished, tables)
+    if (seen.small, seen.services) != (walled.seen.small, walled.seen.services):
+        return None
+    return _with_harmless(finished, tables, seen, rng)
 
 
-def _alike(world: World, seen: Observation) -> bool:
+def _with_harmless(
+    world: World, tables: Tables, seen: Observation, rng: random.Random
+) -> World | None:
+    """The world with some changes of the forms of faults of which nothing is seen; None where
+    what systems choose then depends on what comes last."""
+    methods = [
+        method
+        for kind, names in _HARMLESS.items()
+        for method in KINDS[kind]
+        if method.name in names and rng.random() < _LOOKED_FOR
+    ]
+    start = world
+    for method in methods:
+        options = [*method.changes(world)]
+        for change in rng.sample(options, min(len(options), _LOOKS)):
+            changed = change.edit(world)
+            after = _settle_unseen(world, tables, changed, seen)
+            if after is not None:
+                world, tables = changed, after
+                break
+    return None if world is not start and settle(world, anyhow=True).doubtful else world
+
+
+def _settle_unseen(
+    world: World, tables: Tables, changed: World, seen: Observation
+) -> Tables | None:
+    """The tables of a changed world of which the same is seen; None if something else is.
+
+    What a filter or an MTU does to packets is looked at first, with the tables from before: those
+    of the changed world need more time.
+    """
+    is_carried_alike = _carries(world) == _carries(changed)
+    if not is_carried_alike and not is_expected(changed, tables, seen):
+        return None
+    after = settle(changed)
+    if after.doubtful:
+        return None
+    if is_carried_alike and all(
+        table.hops == tables.fib[name].hops for name, table in after.fib.items()
+    ):
+        # packets go as before, so that only what routers tell each other can differ
+        return after if is_told(changed, after, seen) else None
+    return after if is_expected(changed, after, seen) else None
+
+
+def _carries(world: World) -> list[object]:
+    """What decides on packets at each machine, its routes aside."""
+    return [
+        (machine.addresses, machine.rules, machine.sysctls, [port.mtu for port in machine.ports])
+        if isinstance(machine, Router)
+        else machine
+        for machine in world.machines.values()
+    ]
+
+
+def _reach_alike(world: World, rows: Iterable[str]) -> bool:
     """Whether all hosts of a zone reach the same, and are reached by the same."""
     zone_of = {host.name: host.zone for host in world.hosts}
     pairs: dict[tuple[str, str], str] = {}
     names = [name for name, _ in world.endpoints]
-    for one, row in zip(names, seen.small, strict=True):
+    for one, row in zip(names, rows, strict=True):
         for other, works in zip(names, row, strict=True):
             key = zone_of.get(one, ""), zone_of.get(other, "")
             if one != other and pairs.setdefault(key, works) != works:
                 return False
+    return True
+
+
+def _serve_alike(world: World, answers: str) -> bool:
+    """Whether all hosts of a zone may use the same services."""
+    zone_of = {host.name: host.zone for host in world.hosts}
     services: dict[tuple[str, str, int, str], str] = {}
     owners = {offer.name: offer.address for offer in world.offers}
-    for ask, works in zip(asks(world), seen.services, strict=True):
+    for ask, works in zip(asks(world), answers, strict=True):
         target = owners.get(ask.target, ask.target)
         place = zone_of[ask.source], target, ask.port, ask.protocol
         if services.setdefault(place, works) != works:
@@ -246,7 +354,7 @@ class _Draft:
         self.names = [f"{self.prefix}_r{i}" for i in range(1, number + 1)]
         rng.shuffle(self.names)
         self.loopbacks = {name: self.numbers.loopback() for name in self.names}
-        asns = rng.sample(range(64512, 65500), 6)
+        asns = rng.sample(odd.SYSTEMS, 6)
         self.asn, self._asns = asns[0], iter(asns[1:])
         self._blocks = iter(rng.sample(_SLOTS, 8))
         self.block = next(self._blocks)
@@ -261,6 +369,8 @@ class _Draft:
         tags = rng.sample(range(100, 1000), 3)
         kinds: tuple[Kind, ...] = ("customer", "peer", "upstream")
         self.tags = {kind: f"{self.asn}:{tag}" for kind, tag in zip(kinds, tags, strict=True)}
+        #: of announcements to an upstream: at the session that is used, and at the other
+        self.metrics = sorted(rng.sample(_METRICS, 2))
         self.preferences = {kind: rng.choice(_PREFERENCES[kind]) for kind in kinds}
 
     def world(self) -> World:
@@ -324,7 +434,6 @@ class _Draft:
             offers=tuple(self.offers),
             firewall="",
             ways=(),
-            closed=tuple(self.closed),
         )
 
     def _sysctls(self) -> tuple[tuple[str, str], ...]:
@@ -357,7 +466,7 @@ class _Draft:
         pairs += [(*pair, BACKBONE_AREA) for pair in chords if rng.random() < _SOME / 2]
         self.core = core
         if len(rest) >= 2 and rng.random() < _MOST:
-            area = str(rng.choice([*map(int, odd.AREAS)]))
+            area = rng.choice(odd.AREAS)
             one, other = rest[:2]
             left, right = rng.sample(core, 2)
             pairs += [(one, other, area), (one, left, area), (other, right, area)]
@@ -366,16 +475,12 @@ class _Draft:
             many = 1 if index == 0 else rng.choice((1, 2))
             pairs += [(name, other, BACKBONE_AREA) for other in rng.sample(core, many)]
         self.leaves = [name for name in rest if sum(name in pair for pair in pairs) == 1]
-        costs = rng.sample(range(5, 200), len(pairs))
+        costs = rng.sample(odd.COSTS, len(pairs))
         edges = [_Edge(*pair, cost) for pair, cost in zip(pairs, costs, strict=True)]
-        keyed = {area: rng.random() < _HALF for _, _, area in pairs}
         for edge in edges:
-            key = f"{rng.choice(_ZONES)}{rng.randrange(100, 1000)}" if keyed[edge.area] else ""
             port = OspfPort(
                 area=edge.area,
                 cost=edge.cost,
-                key=key,
-                key_id=rng.randrange(odd.KEY_IDS.start, odd.KEY_IDS.stop) if key else 1,
                 network="broadcast" if rng.random() < _SOME / 3 else "point-to-point",
                 mtu_ignore=rng.random() < _SOME / 3,
             )
@@ -412,7 +517,8 @@ class _Draft:
         self.outward: dict[str, int] = {}
         for index, kind in enumerate(kinds):
             block = next(self._blocks)
-            prefixes = [str(net) for net in rng.sample(list(block.subnets(new_prefix=22)), 2)]
+            nets = list(block.subnets(new_prefix=22))
+            prefixes = [str(net) for net in rng.sample(nets, rng.choice((1, 2, 2, 3)))]
             self.outsiders.append(
                 Outsider(
                     router=f"{self.prefix}_x{index + 1}",
@@ -563,19 +669,15 @@ class _Draft:
                 one.name: rng.choice(("open", "open", "services", "services", "closed"))
                 for one in others
             }
-            routers = rng.random() < _MOST
             for host in self.hosts:
                 if host.zone != zone.name:
                     continue
                 router, port = self.behind[host.name]
                 rules = [Rule(out=port.name, state="ESTABLISHED", verdict="ACCEPT")]
                 rules.append(Rule(out=port.name, source=zone.block, verdict="ACCEPT"))
-                if routers:
-                    rules.append(
-                        Rule(
-                            out=port.name, source=str(self.numbers.infrastructure), verdict="ACCEPT"
-                        )
-                    )
+                # all routers reach a zone, as its own router does
+                infrastructure = str(self.numbers.infrastructure)
+                rules.append(Rule(out=port.name, source=infrastructure, verdict="ACCEPT"))
                 for other in others:
                     if told[other.name] == "open":
                         rules.append(Rule(out=port.name, source=other.block, verdict="ACCEPT"))
@@ -621,7 +723,6 @@ class _Draft:
                     )
                 )
         self.outside: list[Router] = []
-        self.closed: list[tuple[str, str]] = []
         others: dict[str, list[Peer]] = {one.router: [] for one in self.outsiders}
         statics: dict[str, list[Static]] = {one.router: [] for one in self.outsiders}
         self._join_outsiders(others)
@@ -741,7 +842,9 @@ class _Draft:
             near_peer = {**near_peer, "password": password}
             far_peer = {**far_peer, "password": password}
         if rng.random() < _HALF:
-            near_peer["maximum_prefix"] = rng.choice((20, 50, 100))
+            # but for upstreams they announce what is their own, and no more
+            least = 20 if kind == "upstream" else len(outsider.prefixes)
+            near_peer["maximum_prefix"] = rng.choice((least, least, 20, 50, 100))
         short = far_name.rpartition("_")[2].upper()
         self._admit(outsider, router, number, short)
         self.peers[router].append(
@@ -800,7 +903,7 @@ class _Draft:
                 ),
             ),
         )
-        metric = (50 if number else 10) if kind == "upstream" else None
+        metric = self.metrics[number] if kind == "upstream" else None
         told: tuple[MapEntry, ...]
         if kind == "customer":
             told = (
@@ -826,21 +929,6 @@ class _Draft:
             self.statics[name] += [
                 Static(prefix=sink, via="blackhole") for sink in _SINKS if rng.random() < _SOME
             ]
-        # a system that has left
-        if rng.random() < _HALF:
-            router = rng.choice(sorted(borders))
-            address = str(_LEFT[rng.randrange(1 << 16)])
-            self.peers[router].append(
-                Peer(
-                    address=address,
-                    asn=next(self._asns),
-                    description="left",
-                    shutdown=True,
-                    route_map_in="LEFT-IN",
-                    route_map_out="LEFT-OUT",
-                )
-            )
-            self.closed.append((router, address))
 
 
 def _joined(pairs: Sequence[tuple[str, str, str]], one: str, other: str) -> bool:

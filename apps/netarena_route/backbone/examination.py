@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from netarena.model import Episode, Judgement, Query, State, Step
 from netarena.picture import Picture
@@ -11,6 +11,7 @@ from netarena.prompts import CommandLimits, PromptParts
 from netarena_route.action import Fault
 from netarena_route.backbone import guess, picture, prompt, query, solution, state, ticket
 from netarena_route.backbone.fault import table
+from netarena_route.backbone.form import shapes
 from netarena_route.claim import machines_of
 from netarena_route.config import RouteConfig
 
@@ -137,3 +138,11 @@ def roles(query_: Query) -> dict[str, str]:
         for router in world.routers
     }
     return found | {host.name: "host" for host in world.hosts if host.zone not in foreign}
+
+
+def forms(query_: Query) -> Mapping[str, Mapping[str, float]]:
+    """The shapes of what each machine of a network with its faults is set to."""
+    world = query.case_of(query_).world
+    faults = query.faults_of(query_)
+    faulty = table.broken(world, [table.read(world, fault) for fault in faults])
+    return {name: shapes(machine) for name, machine in faulty.machines.items()}

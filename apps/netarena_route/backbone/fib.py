@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import IPv4Interface, IPv4Network
 from typing import NamedTuple, TypeAlias
 
 Address: TypeAlias = str
@@ -72,6 +72,11 @@ class Table:
         """The route to exactly this prefix."""
         return self._by_length.get(prefix.prefixlen, {}).get(int(prefix.network_address))
 
+    @property
+    def hops(self) -> Mapping[IPv4Network, Hop]:
+        """Where packets to each prefix go next."""
+        return {route.prefix: route.hop for route in self}
+
     def __iter__(self) -> Iterator[Route]:
         for level in self._by_length.values():
             yield from level.values()
@@ -93,7 +98,15 @@ def number_of(address: Address) -> int:
 @lru_cache(maxsize=65536)
 def is_on(address: Address, network: str) -> bool:
     """Whether an address is on the network of another one."""
-    return IPv4Address(address) in network_of(network)
+    net = network_of(network)
+    return number_of(address) >> net.max_prefixlen - net.prefixlen == _head(network)
+
+
+@lru_cache(maxsize=65536)
+def _head(network: str) -> int:
+    """The bits that all addresses of a network share."""
+    net = network_of(network)
+    return int(net.network_address) >> net.max_prefixlen - net.prefixlen
 
 
 def resolve(table: Table, address: Address) -> Hop | None:

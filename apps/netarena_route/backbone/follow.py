@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from netarena_route.backbone.fib import Address, Table, is_on
 from netarena_route.backbone.model import Host, Router, Rule, World, bare
 
-SMALL_BYTES, FULL_BYTES = 84, 1500
+SMALL_BYTES = 84
 #: a port that no filter and no service names: of whoever asks
 _EPHEMERAL = -1
 
@@ -110,9 +110,16 @@ class Follower:
                 self._chains.setdefault((name, rule.chain), []).append(rule)
         #: what goes on from a place does so whoever sent it
         self._courses: dict[_Place, _Course] = {}
+        self._pings: dict[tuple[tuple[str, str], tuple[str, str], int], bool] = {}
 
     def ping(self, one: tuple[str, str], other: tuple[str, str], length: int) -> bool:
         """Whether an echo between two (machine, address) comes back."""
+        key = one, other, length
+        if key not in self._pings:
+            self._pings[key] = self._ping(*key)
+        return self._pings[key]
+
+    def _ping(self, one: tuple[str, str], other: tuple[str, str], length: int) -> bool:
         flow = _Flow()
         there = Packet(one[1], other[1], "icmp", length=length)
         if self._go(one[0], there, flow) != other[0]:
@@ -137,7 +144,7 @@ class Follower:
         ):
             return False
         stream = protocol == "tcp"  # the answer is more than a packet holds, the request is not
-        length = FULL_BYTES if stream else SMALL_BYTES
+        length = self._world.packet_bytes if stream else SMALL_BYTES
         back = Packet(address, own, protocol, _EPHEMERAL, length, reply=True, fits=stream)
         if self._go(came, back, flow) != source:
             return False
@@ -207,7 +214,7 @@ class Follower:
             return _LOST
         rules = self._meeting(name, "FORWARD" if into else "OUTPUT", place, out)
         mtus = self._mtus[name, out], self._mtus[far, far_port]
-        narrow = mtus if min(mtus) < FULL_BYTES else ()
+        narrow = mtus if min(mtus) < self._world.packet_bytes else ()
         tracks = name in self._tracks
         stages = rest.stages
         if strict or rules or narrow or tracks:
@@ -216,9 +223,12 @@ class Follower:
 
     def _meeting(self, name: str, chain: str, place: _Place, out: str) -> Sequence[Rule]:
         """The rules of a chain that a packet at a place may meet, on its way out by a port."""
+        rules = self._chains.get((name, chain))
+        if not rules:
+            return ()
         return [
             rule
-            for rule in self._chains.get((name, chain), ())
+            for rule in rules
             if rule.into in {"", place.into}
             and rule.out in {"", out}
             and (not rule.target or is_on(place.target, rule.target))

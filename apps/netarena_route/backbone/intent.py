@@ -2,45 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from netarena_route.backbone.fib import is_on
-from netarena_route.backbone.follow import FULL_BYTES, SMALL_BYTES, Follower
+from netarena_route.backbone.follow import SMALL_BYTES, Follower
 from netarena_route.backbone.model import Link, Router, World
 from netarena_route.backbone.recipe import Heard, Neighbour, Observation
 from netarena_route.backbone.render import asks
 from netarena_route.backbone.routing import Tables, neighbours, settle
 
 
-def expected(world: World, tables: Tables | None = None) -> Observation:
-    """The observation of ``world`` at rest, in the form and order of ``render``'s setup."""
+def expected(
+    world: World, tables: Tables | None = None, follower: Follower | None = None
+) -> Observation:
+    """The observation of ``world`` at rest, in the form and order of ``render``'s setup.
+
+    ``follower`` is one of this world with these tables; it remembers what it has followed.
+    """
     tables = tables or settle(world)
-    follower = Follower(world, tables.fib)
-    ends = world.endpoints
-    addresses = dict(ends)
-    small = tuple(
-        "".join("1" if a == b or follower.ping(a, b, SMALL_BYTES) else "0" for b in ends)
-        for a in ends
-    )
-    full = small
-    if _is_narrow(world):
-        full = tuple(
-            "".join(
-                "1" if a == b or (works == "1" and follower.ping(a, b, FULL_BYTES)) else "0"
-                for b, works in zip(ends, row, strict=True)
-            )
-            for a, row in zip(ends, small, strict=True)
-        )
+    follower = follower or Follower(world, tables.fib)
+    small = tuple(reached(world, follower))
     return Observation(
         small=small,
-        full=full,
+        full=tuple(_reached_by_large(world, follower, small)),
         services="".join(_answers(world, follower)),
-        ways=tuple(follower.way(one, addresses[other]) for one, other in world.ways),
-        heard=tuple(_heard(tables, router) for router in world.outside),
-        neighbours=tuple(sorted(neighbours(tables) - _unused(tables))),
+        ways=tuple(_ways(world, follower)),
+        heard=_all_heard(world, tables),
+        neighbours=_used(tables),
     )
+
+
+def is_expected(world: World, tables: Tables, seen: Observation) -> bool:
+    """Whether ``expected`` of a world is ``seen``. Parts that are cheap to compute come first, and
+    the first difference ends the comparison."""
+    if not is_told(world, tables, seen):
+        return False
+    follower = Follower(world, tables.fib)
+    return (
+        _equal(_ways(world, follower), seen.ways)
+        and _equal(_answers(world, follower), seen.services)
+        and _equal(reached(world, follower), seen.small)
+        and _equal(_reached_by_large(world, follower, seen.small), seen.full)
+    )
+
+
+def is_told(world: World, tables: Tables, seen: Observation) -> bool:
+    """Whether the part of ``expected`` that is no packet's is that of ``seen``: who speaks to whom,
+    and the routes that other systems have."""
+    return _used(tables) == seen.neighbours and _all_heard(world, tables) == seen.heard
+
+
+def _equal(found: Iterator[object], wanted: Iterable[object]) -> bool:
+    return all(one == other for one, other in zip_longest(found, wanted))
+
+
+def reached(world: World, follower: Follower) -> Iterator[str]:
+    """For each endpoint, which endpoints answer its pings: a ``1`` or ``0`` each."""
+    ends = world.endpoints
+    for a in ends:
+        yield "".join("1" if a == b or follower.ping(a, b, SMALL_BYTES) else "0" for b in ends)
+
+
+def _reached_by_large(world: World, follower: Follower, small: Iterable[str]) -> Iterator[str]:
+    """The same for pings of the world's full size."""
+    if not _is_narrow(world):
+        yield from small
+        return
+    ends = world.endpoints
+    for a, row in zip(ends, small, strict=True):
+        yield "".join(
+            "1" if a == b or (works == "1" and follower.ping(a, b, world.packet_bytes)) else "0"
+            for b, works in zip(ends, row, strict=True)
+        )
+
+
+def _ways(world: World, follower: Follower) -> Iterator[tuple[str, ...]]:
+    addresses = dict(world.endpoints)
+    for one, other in world.ways:
+        yield follower.way(one, addresses[other])
+
+
+def _all_heard(world: World, tables: Tables) -> tuple[tuple[Heard, ...], ...]:
+    return tuple(_heard(tables, router) for router in world.outside)
+
+
+def _used(tables: Tables) -> tuple[Neighbour, ...]:
+    return tuple(sorted(neighbours(tables) - _unused(tables)))
 
 
 class Backup(NamedTuple):
@@ -146,7 +195,7 @@ def _unused(tables: Tables) -> set[Neighbour]:
 def _is_narrow(world: World) -> bool:
     """Whether anything treats large packets otherwise than small ones."""
     return any(
-        any(port.mtu < FULL_BYTES for port in machine.ports)
-        or any(rule.length for rule in machine.rules)
+        any(port.mtu < world.packet_bytes for port in machine.ports)
+        or any(0 < rule.length <= world.packet_bytes for rule in machine.rules)
         for machine in world.machines.values()
     )

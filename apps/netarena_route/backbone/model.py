@@ -312,7 +312,9 @@ class World(Record):
     #: the router that chosen traffic passes; pairs of machines whose way is told
     firewall: str
     ways: tuple[tuple[str, str], ...]
-    #: sessions that are shut by design: our router, address
+    #: of an IP packet that each documented path carries whole
+    packet_bytes: int = FULL_MTU
+    #: sessions that do not come up by design, shut or not: our router, address
     closed: tuple[tuple[str, str], ...] = ()
 
     @cached_property

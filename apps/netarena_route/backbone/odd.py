@@ -1,14 +1,25 @@
 """Values that healthy settings and faults are drawn from.
 
-A wrong key, password, area or number has the form of a right one, so that its form does not show
-that it is wrong.
+A wrong value has the form of a right one, so that its form does not show that it is wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+#: of links; and of IP packets that every documented path carries
+MTUS: Sequence[int] = (*range(1200, 1500, 20), 1492, 1500, 1500, 1600, 2000, 4000, 9000)
+PACKETS_BYTES: Sequence[int] = range(1280, 1501, 20)
 #: of areas other than the backbone, and numbers of keys of OSPF
-AREAS = ("1", "2", "5", "10", "20")
+AREAS = ("1", "2", "3", "5", "7", "10", "20", "30")
 KEY_IDS = range(1, 20)
+COSTS: Sequence[int] = (*range(1, 200), 300, 400, 500, 700, 900, 1000, 1200, 1500, 1800, 2000)
+#: hello and dead intervals of adjacencies, s
+HELLOS, DEADS = (1, 2), (3, 4, 5)
+#: autonomous systems
+SYSTEMS = range(64512, 65500)
+#: MTUs too small for a world's packets are drawn from so many that are next to it
+_NEAR = 3
 #: of zones, keys and passwords
 WORDS = ("office", "lab", "servers", "guests", "storage", "cameras", "build", "voice", "desks")
 
@@ -29,3 +40,17 @@ def password_of(number: int) -> str:
     'desks-1002'
     """
     return f"{WORDS[number % len(WORDS)]}-{1000 + number // 16 % 9000}"
+
+
+def wide(packet_bytes: int) -> Sequence[int]:
+    """MTUs of links that carry packets of a size."""
+    return [mtu for mtu in MTUS if mtu >= packet_bytes]
+
+
+def narrow(packet_bytes: int) -> Sequence[int]:
+    """MTUs of links that do not carry packets of a size.
+
+    >>> narrow(1300)
+    [1240, 1260, 1280]
+    """
+    return [mtu for mtu in MTUS if mtu < packet_bytes][-_NEAR:]

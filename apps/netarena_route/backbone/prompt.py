@@ -76,13 +76,15 @@ def tell_misfits(world: World, wanted: Facts, state: State) -> str:
     if not wrong:
         return "Everything that is tested is as documented."
     lines = [f"Not as documented ({len(wrong)}):"]
-    lines += [f"- {_tell_misfit(fact, wanted.get(fact), now.get(fact))}" for fact in first(wrong)]
+    lines += [
+        f"- {_tell_misfit(world, fact, wanted.get(fact), now.get(fact))}" for fact in first(wrong)
+    ]
     if len(wrong) > MAX_NAMED:
         lines.append(f"- and {len(wrong) - MAX_NAMED} more")
     return "\n".join(lines)
 
 
-def _tell_misfit(fact: Fact, should: str | None, does: str | None) -> str:
+def _tell_misfit(world: World, fact: Fact, should: str | None, does: str | None) -> str:
     if fact.sort == "way":
         return f"the path {fact.source} -> {fact.target} is {does or 'direct'}, not {should}"
     if fact.sort == "route":
@@ -95,7 +97,7 @@ def _tell_misfit(fact: Fact, should: str | None, does: str | None) -> str:
         noun, lost, new = _NEIGHBOURS[fact.sort]
         state = new if should is None else lost
         return f"the {noun} of {fact.source} and {fact.target} {state}"
-    size = " with 1500 bytes" if fact.sort == "full" else ""
+    size = f" with {world.packet_bytes} bytes" if fact.sort == "full" else ""
     verb = {FAILS: "fails", WORKS: "works, and must not"}[does or FAILS]
     return f"{fact.source} -> {fact.target}{size} {verb}"
 
@@ -148,14 +150,16 @@ def document(case: Case) -> Iterator[str]:
         )
         yield from _agreements(world, outsider.router)
     for name, address in world.closed:
-        yield f"- the session of {name} with {address} is shut down by design, and stays so"
+        yield f"- the session of {name} with {address} {_closed(world, name, address)}"
     yield (
         f"Firewall: {world.firewall} tracks the connections that it forwards, and drops packets "
         "that belong to no connection that it has seen."
     )
     yield (
-        "Pings have 84 and 1500 bytes and are never fragmented. They work as listed here; all "
-        "others fail by design. A zone is in its own list if its machines reach each other:"
+        f"Hosts send packets of up to {world.packet_bytes} bytes; links may carry longer ones. "
+        f"Pings have 84 and {world.packet_bytes} bytes and are never fragmented. They work as "
+        "listed here; all others fail by design. A zone is in its own list if its machines reach "
+        "each other:"
     )
     yield from _pings(world, wanted)
     yield (
@@ -189,6 +193,14 @@ def document(case: Case) -> Iterator[str]:
             if fact.sort == "route" and fact.source == router.name
         )
         yield f"- {router.name}: {heard}"
+
+
+def _closed(world: World, router: str, address: str) -> str:
+    """Return the reason why a session does not come up, in words."""
+    peer = next(one for one in world.router(router).bgp.peers if one.address == address)
+    if peer.shutdown:
+        return "is shut down by design, and stays so"
+    return "is not established by design: the other end is not configured yet"
 
 
 def _cable(world: World, router: Router, port: str) -> str:

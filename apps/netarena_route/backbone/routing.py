@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from netarena_route.backbone.fib import (
     BLACKHOLE,
@@ -86,6 +86,10 @@ class Session(NamedTuple):
     there: Address
 
 
+#: what the other end of a session makes of a path: the policies of two routers decide on it alone
+_Told: TypeAlias = dict[Session, dict[Path, Path | None]]
+
+
 @dataclass
 class Tables:
     """What every router comes to know."""
@@ -124,6 +128,7 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
         _add_statics(base[router.name], router)
     closed: set[tuple[str, int]] = set()
     speakers: _Speakers | None = None
+    told: _Told = {}
     tables.fib = base
     # what sessions brought may lead to who could not be reached before, as a default route does
     for _ in range(_ROUNDS):
@@ -135,7 +140,7 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
                 tables.doubtful |= speakers.wedged()
             return tables
         tables.sessions = sessions
-        speakers = _Speakers(world, base, tables)
+        speakers = _Speakers(world, base, tables, told)
         speakers.run()
         tables.fib = {}
         for router in (*world.routers, *world.outside):
@@ -288,6 +293,8 @@ class _Ospf:
                         found[prefix] = total, area, spf.hop[other.name]
                         if other.name in spf.tied:
                             self._tables.doubtful.add((router.name, str(prefix)))
+                    elif total == found[prefix][0] and spf.hop[other.name] != found[prefix][2]:
+                        self._tables.doubtful.add((router.name, str(prefix)))
         return found
 
     def _exchange(self) -> None:
@@ -527,10 +534,13 @@ def _is_connected(table: Table, address: Address) -> bool:
 class _Speakers:
     """All routers, telling each other until nothing changes."""
 
-    def __init__(self, world: World, base: Mapping[str, Table], tables: Tables) -> None:
+    def __init__(
+        self, world: World, base: Mapping[str, Table], tables: Tables, told: _Told
+    ) -> None:
         self._routers = {router.name: router for router in (*world.routers, *world.outside)}
         self._base = base
         self._tables = tables
+        self._told = told
         #: router -> index of a peer -> prefix -> what that told of it
         self._heard: dict[str, dict[int, dict[str, Path]]] = {name: {} for name in self._routers}
         self._own = {
@@ -547,11 +557,28 @@ class _Speakers:
         best: dict[str, dict[str, Path]] = {name: {} for name in self._routers}
         best, moved = self._settle(best, self._routers, self._tables.sessions)
         self._tables.doubtful.update(moved)
+        self._tables.doubtful |= {(name, one.prefix) for name, one in self._shared(best)}
         self._tables.best = best
         self._tables.heard = {
             name: [path for paths in by_peer.values() for path in paths.values()]
             for name, by_peer in self._heard.items()
         }
+
+    def _shared(self, best: Mapping[str, dict[str, Path]]) -> Iterator[tuple[str, Path]]:
+        """Best paths that are no better than another one until it comes to router ids: packets are
+        spread over both, each by a hash that nobody knows."""
+        for name, heard in self._heard.items():
+            for paths in heard.values():
+                for path in paths.values():
+                    chosen = best[name].get(path.prefix)
+                    if (
+                        chosen is not None
+                        and chosen.next_hop != path.next_hop
+                        and chosen.as_path == path.as_path
+                        and self._valid(name, path)
+                        and self._merit(name, chosen) == self._merit(name, path)
+                    ):
+                        yield name, chosen
 
     def wedged(self) -> set[tuple[str, str]]:
         """What is chosen otherwise, (router, prefix), where one of the sessions between systems
@@ -634,8 +661,14 @@ class _Speakers:
 
     def _hear(self, session: Session, paths: Iterable[Path]) -> bool:
         """Take what a session tells now; whether it is anything else than before."""
-        told = (self._tell(session, path) for path in paths)
-        heard = {path.prefix: path for path in told if path is not None}
+        memo = self._told.setdefault(session, {})
+        heard = {}
+        for path in paths:
+            if path not in memo:
+                memo[path] = self._tell(session, path)
+            told = memo[path]
+            if told is not None:
+                heard[told.prefix] = told
         before = self._heard[session.other].get(session.other_peer, {})
         self._heard[session.other][session.other_peer] = heard
         return heard != before
@@ -681,22 +714,32 @@ class _Speakers:
         for path in paths:
             groups.setdefault(path.as_path[0] if path.as_path else 0, []).append(path)
         winners = [
-            min(group, key=lambda path: self._rank(name, path, path.metric))
+            group[0]
+            if len(group) == 1
+            else min(group, key=lambda path: self._rank(name, path, path.metric))
             for group in groups.values()
         ]
+        if len(winners) == 1:
+            return winners[0]
         return min(winners, key=lambda path: self._rank(name, path, 0))
 
-    def _rank(self, name: str, path: Path, metric: int) -> tuple[object, ...]:
+    def _merit(self, name: str, path: Path, metric: int | None = None) -> tuple[object, ...]:
+        """What is compared first; ``metric`` takes the place of the path's own."""
         found = self._base[name].look_up(path.next_hop) if path.peer >= 0 else None
-        peers = self._routers[name].bgp.peers
         return (
             -path.weight,
             -path.preference,
             path.peer >= 0,
             len(path.as_path),
-            metric,
+            path.metric if metric is None else metric,
             path.inner,
             found.metric if found else 0,
+        )
+
+    def _rank(self, name: str, path: Path, metric: int) -> tuple[object, ...]:
+        peers = self._routers[name].bgp.peers
+        return (
+            *self._merit(name, path, metric),
             number_of(path.originator),
             len(path.clusters),
             number_of(peers[path.peer].address) if path.peer >= 0 else 0,

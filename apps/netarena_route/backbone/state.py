@@ -37,7 +37,7 @@ class Fact(NamedTuple):
     def __str__(self) -> str:
         return {
             "ping": f"{self.source} -> {self.target}",
-            "full": f"{self.source} -> {self.target} (1500 bytes)",
+            "full": f"{self.source} -> {self.target} (full size)",
             "service": f"{self.source} -> {self.target}",
             "way": f"path {self.source} -> {self.target}",
             "route": f"{self.source} receives {self.target}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 from types import MappingProxyType
 from zlib import crc32
@@ -183,7 +183,7 @@ def _shut(world: World) -> Iterator[Change]:
 
 def _duplicate_id(world: World) -> Iterator[Change]:
     for router, peer in inner_peers(world):
-        wrong, right = peer.address, router.bgp.router_id
+        wrong, right = world.router(peer.description).bgp.router_id, router.bgp.router_id
         yield simple(
             router.name,
             f"has {wrong} for its router id of BGP, which is that of {peer.description}, instead "
@@ -212,6 +212,8 @@ def _maximum(world: World) -> Iterator[Change]:
     """A session that ends by it stays ended, whatever is told later: what changes how many
     prefixes it brings is held too."""
     for router, peer in outer_peers(world):
+        if peer.maximum_prefix == 1:
+            continue
         lists = {
             entry.prefix_list
             for found in router.route_maps
@@ -231,6 +233,8 @@ def _maximum(world: World) -> Iterator[Change]:
 
 def _no_community(world: World) -> Iterator[Change]:
     for router, peer in inner_peers(world):
+        if not peer.send_community:
+            continue
         yield simple(
             router.name,
             f"strips communities from what it tells {_name(peer)}",
@@ -292,7 +296,7 @@ def _other_kind(world: World) -> Iterator[Change]:
             continue
         for entry in found.entries:
             for one in router.community_lists:
-                if one.name == "CUSTOMER-ROUTES" and entry.community:
+                if one.name == "CUSTOMER-ROUTES" and entry.community not in {"", one.community}:
                     yield _entry(
                         router,
                         found,
@@ -303,10 +307,15 @@ def _other_kind(world: World) -> Iterator[Change]:
                     )
 
 
+def _others(right: int | None, *values: int) -> Sequence[int]:
+    """Wrong values for one that is set."""
+    return [value for value in values if right not in {None, value}]
+
+
 def _preference(world: World) -> Iterator[Change]:
     for router, peer, found in _maps(world, "in"):
         for entry in found.entries:
-            for wrong in (60, 400) if entry.local_preference else ():
+            for wrong in _others(entry.local_preference, 60, 400):
                 yield _entry(
                     router,
                     found,
@@ -320,7 +329,7 @@ def _preference(world: World) -> Iterator[Change]:
 def _metric(world: World) -> Iterator[Change]:
     for router, peer, found in _maps(world, "out"):
         for entry in found.entries:
-            for wrong in (2, 300) if entry.metric is not None else ():
+            for wrong in _others(entry.metric, 2, 300):
                 yield _entry(
                     router,
                     found,
@@ -334,6 +343,8 @@ def _metric(world: World) -> Iterator[Change]:
 def _prepend(world: World) -> Iterator[Change]:
     for router, peer, found in _maps(world, "in"):
         for entry in found.entries:
+            if entry.prepend:
+                continue
             yield _entry(
                 router,
                 found,
@@ -364,7 +375,7 @@ def _tells_all(world: World) -> Iterator[Change]:
     """The list of what is ours has all in it."""
     for router in world.routers:
         for found in router.prefix_lists:
-            if found.name == "OURS":
+            if found.name == "OURS" and len(found.entries) == 1:
                 new = PrefixEntry(seq=10, verdict="permit", prefix="0.0.0.0/0", le=24)
                 yield simple(
                     router.name,
@@ -378,7 +389,9 @@ def _tells_less(world: World) -> Iterator[Change]:
     """The list of what is ours has another prefix in it."""
     for router in world.routers:
         for found in router.prefix_lists:
-            for entry in found.entries if found.name == "OURS" else ():
+            for entry in found.entries:
+                if found.name != "OURS" or entry.prefix != world.block:
+                    continue
                 half = str(next(IPv4Network(entry.prefix).subnets()))
                 new = entry.model_copy(update={"prefix": half})
                 yield simple(

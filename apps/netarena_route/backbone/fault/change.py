@@ -207,18 +207,24 @@ def transit_ports(world: World) -> Iterator[tuple[Router, Port, Router, Port]]:
 
 
 def outer_peers(world: World) -> Iterator[tuple[Router, Peer]]:
-    """Sessions of ours with other systems that are not shut by design."""
-    for router in world.routers:
-        for peer in router.bgp.peers:
-            if peer.asn != world.asn and not peer.shutdown:
-                yield router, peer
+    """Sessions of ours with other systems that come up by design."""
+    for router, peer in _peers(world):
+        if peer.asn != world.asn:
+            yield router, peer
 
 
 def inner_peers(world: World) -> Iterator[tuple[Router, Peer]]:
-    """Sessions between our routers, from each end."""
+    """Sessions between our routers that come up by design, from each end."""
+    for router, peer in _peers(world):
+        if peer.asn == world.asn:
+            yield router, peer
+
+
+def _peers(world: World) -> Iterator[tuple[Router, Peer]]:
+    closed = {*world.closed}
     for router in world.routers:
         for peer in router.bgp.peers:
-            if peer.asn == world.asn:
+            if (router.name, peer.address) not in closed:
                 yield router, peer
 
 

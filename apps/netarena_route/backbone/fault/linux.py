@@ -23,13 +23,13 @@ from netarena_route.backbone.fault.change import (
     swapped,
     transit_ports,
 )
-from netarena_route.backbone.model import Host, Router, Rule, Service, Static, World, bare
+from netarena_route.backbone.model import Host, Port, Router, Rule, Service, Static, World, bare
+from netarena_route.backbone.odd import narrow
 from netarena_route.backbone.render import (
     rule_text,
 )
 
-_LESS_MTU = (1400, 1320, 1280)
-_LOOPBACK_ADDRESS = "127.0.0.1"
+_LOOPBACK_ADDRESS, _DNS = "127.0.0.1", "dns"
 
 
 def _targets(world: World) -> Iterator[str]:
@@ -48,6 +48,8 @@ def _blackhole(world: World) -> Iterator[Change]:
     for router in world.routers:
         for net in _targets(world):
             static = Static(prefix=net, via="blackhole")
+            if static in router.statics:
+                continue
             yield simple(
                 router.name,
                 f"has a static route of FRR that sends {net} nowhere",
@@ -60,6 +62,8 @@ def _kernel_blackhole(world: World) -> Iterator[Change]:
     for router in world.routers:
         for net in _targets(world):
             static = Static(prefix=net, via="blackhole")
+            if static in router.kernel_routes:
+                continue
             yield simple(
                 router.name,
                 f"has a route of the kernel that sends {net} nowhere",
@@ -75,6 +79,8 @@ def _outer_blackhole(world: World) -> Iterator[Change]:
             if not host.resolver:
                 net = str(IPv4Interface(host.port.address).network)
                 static = Static(prefix=net, via="blackhole")
+                if static in router.statics:
+                    continue
                 yield simple(
                     router.name,
                     f"has a static route of FRR that sends {net} nowhere",
@@ -131,7 +137,7 @@ def _exchange_static(router: Router, old: Static, new: Static, words: str) -> Ch
 
 
 def _insert(router: Router, rule: Rule, words: str, key: str) -> Change:
-    """A rule before all others."""
+    """A rule before all others, also before the same one."""
     return simple(
         router.name,
         words,
@@ -193,7 +199,12 @@ def _accept_missing(world: World) -> Iterator[Change]:
 def _opened(world: World) -> Iterator[Change]:
     """A rule that lets a zone in from which it is kept."""
     for router in world.routers:
-        outs = sorted({rule.out for rule in router.rules if rule.out})
+        lans = {
+            port.name
+            for port in router.ports
+            if isinstance(world.machines[world.far[router.name, port.name][0]], Host)
+        }
+        outs = sorted({rule.out for rule in router.rules} & lans)
         for out in outs:
             for zone in world.zones:
                 rule = Rule(out=out, source=zone.block, verdict="ACCEPT")
@@ -230,7 +241,7 @@ def _reverse_path(world: World) -> Iterator[Change]:
 
 def _drops_long(world: World) -> Iterator[Change]:
     for router, port, _, _ in transit_ports(world):
-        length = 1000 + crc32(port.name.encode()) % 400
+        length = world.packet_bytes - crc32(port.name.encode()) % 300
         yield _insert(
             router,
             Rule(out=port.name, length=length),
@@ -239,11 +250,17 @@ def _drops_long(world: World) -> Iterator[Change]:
         )
 
 
+def _narrow(world: World, port: Port) -> int:
+    """An MTU that is smaller than what every path carries."""
+    options = narrow(world.packet_bytes)
+    return options[crc32(port.name.encode()) % len(options)]
+
+
 def _narrow_link(world: World) -> Iterator[Change]:
     for router, port, other, far in transit_ports(world):
-        if router.name > other.name:
+        if router.name > other.name or port.mtu < world.packet_bytes:
             continue
-        value = _LESS_MTU[crc32(port.name.encode()) % len(_LESS_MTU)]
+        value = _narrow(world, port)
         ends = ((router, port), (other, far))
         parts = tuple(on_port(one.name, end.name, mtu=value) for one, end in ends)
         yield Change(
@@ -266,7 +283,7 @@ def _narrow_lan(world: World) -> Iterator[Change]:
         for port in router.ports:
             far, _ = world.far[router.name, port.name]
             if isinstance(world.machines[far], Host):
-                value = _LESS_MTU[crc32(port.name.encode()) % len(_LESS_MTU)]
+                value = _narrow(world, port)
                 yield simple(
                     router.name,
                     f"has an MTU of {value} on {port.name} instead of {port.mtu}",
@@ -279,9 +296,13 @@ def _narrow_lan(world: World) -> Iterator[Change]:
 
 
 def _served(world: World) -> Iterator[tuple[Host, Service]]:
+    """Services that others know, the server of names included."""
+    offers = {(offer.host, offer.protocol, offer.port) for offer in world.offers}
     for host in world.hosts:
         for service in host.services if host.resolver else ():
-            yield host, service
+            known = (host.name, service.protocol, service.port) in offers
+            if known or service.name == _DNS:
+                yield host, service
 
 
 def _other_service(host: Host, old: Service, new: Service, words: str) -> Change:

@@ -3,9 +3,10 @@ where they should not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Interface
 from types import MappingProxyType
+from typing import TypeVar
 from zlib import crc32
 
 from netarena_route.backbone.fault.change import (
@@ -22,23 +23,31 @@ from netarena_route.backbone.fault.change import (
     transit_ports,
 )
 from netarena_route.backbone.model import BACKBONE_AREA, LOOPBACK, Range, Router, World
-from netarena_route.backbone.odd import AREAS, KEY_IDS, key_of
+from netarena_route.backbone.odd import AREAS, COSTS, DEADS, HELLOS, KEY_IDS, key_of, wide
 
-_LESS_MTU = (1400, 1420, 1280)
+_Option = TypeVar("_Option")
+
+_HIGH_COSTS = [cost for cost in COSTS if cost > 700]
+_LOW_COSTS = [cost for cost in COSTS if cost < 5]
 
 
-def _pick(key: str, *options: int) -> int:
-    """One of some numbers, always the same one for a key."""
-    return options[crc32(key.encode()) % len(options)]
+def _number(key: str) -> int:
+    """A number, always the same one for a key."""
+    return crc32(key.encode())
+
+
+def _pick(key: str, options: Iterable[_Option], *but: object) -> _Option:
+    """One of several values other than some, always the same one for a key."""
+    others = [one for one in options if one not in but]
+    return others[_number(key) % len(others)]
 
 
 def _wrong_area(world: World) -> Iterator[Change]:
     areas = {one.ospf.area for router in world.routers for one in router.ports if one.ospf}
-    spare = [area for area in AREAS if area not in areas]
     for router, port, _, _ in transit_ports(world):
         assert port.ospf is not None
         right = port.ospf.area
-        wrong = spare[crc32(port.name.encode()) % len(spare)]
+        wrong = _pick(port.name, AREAS, *areas)
         yield simple(
             router.name,
             f"has {port.name} in area {wrong} of OSPF instead of {right}",
@@ -60,10 +69,16 @@ def _network_type(world: World) -> Iterator[Change]:
         )
 
 
-def _timer(field: str, wrong: int) -> Method:
+def _timer(field: str, *values: int) -> Method:
     def changes(world: World) -> Iterator[Change]:
         for router, port, _, _ in transit_ports(world):
+            assert port.ospf is not None
+            # neighbours whose dead interval is short say hello every second
+            if field == "hello" and port.ospf.dead == DEADS[0]:
+                continue
             right = getattr(port.ospf, field)
+            short = DEADS[:1] if port.ospf.hello > HELLOS[0] else ()
+            wrong = _pick(port.name, values, right, *short)
             yield simple(
                 router.name,
                 f"has a {field} interval of OSPF of {wrong} s at {port.name} instead of {right} s",
@@ -78,7 +93,7 @@ def _wrong_key(world: World) -> Iterator[Change]:
     for router, port, _, _ in transit_ports(world):
         assert port.ospf is not None
         if port.ospf.key:
-            wrong = key_of(crc32(f"{port.name} {port.ospf.key}".encode()))
+            wrong = key_of(_number(f"{port.name} {port.ospf.key}"))
             yield simple(
                 router.name,
                 f"has another key of OSPF at {port.name} than its neighbour",
@@ -91,7 +106,7 @@ def _wrong_key_id(world: World) -> Iterator[Change]:
     for router, port, _, _ in transit_ports(world):
         assert port.ospf is not None
         if port.ospf.key:
-            wrong = _pick(port.name, *(one for one in KEY_IDS if one != port.ospf.key_id))
+            wrong = _pick(port.name, KEY_IDS, port.ospf.key_id)
             yield simple(
                 router.name,
                 f"has number {wrong} for the key of OSPF at {port.name} instead of "
@@ -117,18 +132,18 @@ def _needless_authentication(world: World) -> Iterator[Change]:
     for router, port, _, _ in transit_ports(world):
         assert port.ospf is not None
         if not port.ospf.key:
-            key = key_of(crc32(port.name.encode()))
+            number = _pick(port.name, KEY_IDS)
             yield simple(
                 router.name,
                 f"authenticates OSPF at {port.name}, which its neighbour does not",
-                on_ospf_port(router.name, port.name, key=key, key_id=_pick(port.name, *KEY_IDS)),
+                on_ospf_port(router.name, port.name, key=key_of(_number(port.name)), key_id=number),
                 f"ospf {port.name}",
             )
 
 
 def _mtu(world: World) -> Iterator[Change]:
     for router, port, _, _ in transit_ports(world):
-        wrong = _pick(port.name, *_LESS_MTU)
+        wrong = _pick(port.name, wide(world.packet_bytes), port.mtu)
         yield simple(
             router.name,
             f"has an MTU of {wrong} on {port.name} instead of {port.mtu}: OSPF is stuck",
@@ -212,6 +227,13 @@ def _redistribution_missing(world: World) -> Iterator[Change]:
 
 def _redistribution_denied(world: World) -> Iterator[Change]:
     for router, name in _tellers(world):
+        if all(
+            entry.verdict == "deny"
+            for found in router.route_maps
+            for entry in found.entries
+            if found.name == name
+        ):
+            continue
         yield simple(
             router.name,
             f"denies in {name} what it should tell OSPF of its static routes",
@@ -239,11 +261,11 @@ def _redistribution_other(world: World) -> Iterator[Change]:
                 )
 
 
-def _cost(name: str, *wrong: int) -> Method:
+def _cost(name: str, wrong: Sequence[int]) -> Method:
     def changes(world: World) -> Iterator[Change]:
         for router, port, _, _ in transit_ports(world):
             assert port.ospf is not None
-            value = _pick(port.name, *wrong)
+            value = _pick(port.name, wrong, port.ospf.cost)
             yield simple(
                 router.name,
                 f"has a cost of OSPF of {value} at {port.name} instead of {port.ospf.cost}",
@@ -259,9 +281,9 @@ def _cost_both(world: World) -> Iterator[Change]:
     for router, port, other, far in transit_ports(world):
         if router.name > other.name:
             continue
-        value = _pick(port.name, 900, 1200, 2000)
-        ends = ((router, port), (other, far))
         assert port.ospf is not None
+        value = _pick(port.name, _HIGH_COSTS, port.ospf.cost)
+        ends = ((router, port), (other, far))
         parts = tuple(on_ospf_port(a.name, b.name, cost=value) for a, b in ends)
         yield Change(
             key=f"{router.name} {port.name}",
@@ -321,7 +343,7 @@ OSPF: Mapping[str, tuple[Method, ...]] = MappingProxyType(
     {
         "ospf_area": (Method("wrong_area", _wrong_area),),
         "ospf_network_type": (Method("type", _network_type),),
-        "ospf_timers": (_timer("hello", 2), _timer("dead", 8)),
+        "ospf_timers": (_timer("hello", *HELLOS), _timer("dead", *DEADS)),
         "ospf_authentication": (
             Method("wrong_key", _wrong_key),
             Method("wrong_key_id", _wrong_key_id),
@@ -342,8 +364,8 @@ OSPF: Mapping[str, tuple[Method, ...]] = MappingProxyType(
             Method("other_prefix", _redistribution_other),
         ),
         "ospf_cost": (
-            _cost("high", 900, 1200, 2000),
-            _cost("low", 1, 2, 3),
+            _cost("high", _HIGH_COSTS),
+            _cost("low", _LOW_COSTS),
             Method("high_both", _cost_both),
         ),
         "ospf_summary": (_summary(everywhere=False), _summary(everywhere=True)),

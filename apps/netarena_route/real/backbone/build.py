@@ -7,12 +7,16 @@ episode began in. Names and hardware addresses are the same in both emulators.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import fcntl
 import os
 import select
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 
 from pyroute2 import IPRoute
@@ -25,6 +29,8 @@ from netarena_route.real.wiring import BASELINE, ENVIRONMENT, number_settings
 #: of all machines' commands together, which run at the same time
 _CONFIGURE_S = 60.0
 _NET = Path("/proc/sys/net")
+#: of <linux/sockios.h> and <linux/ethtool.h>: offloads of TCP, and of all protocols
+_SIOCETHTOOL, _OFFLOADS = 0x8946, (0x1F, 0x24)
 
 
 def build_netns(setup: Setup) -> Mapping[str, int]:
@@ -118,12 +124,27 @@ def configure(setup: Setup, spaces: Mapping[str, int]) -> None:
             del name
             number_settings()
             _raise_all(route)
+            segment()
     _run_all({recipe.machine: recipe.commands for recipe in setup.recipes}, spaces)
 
 
 def _raise_all(route: IPRoute) -> None:
     for _, name in socket.if_nameindex():
         route.link("set", index=socket.if_nametoindex(name), state="up")
+
+
+def segment() -> None:
+    """Have the ports of the calling thread's network send no packet that is longer than their MTU.
+
+    With segmentation offload the kernel forwards several segments of TCP as one long packet, which
+    rules that match the length of packets take for what it is not.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        names = [name for _, name in socket.if_nameindex() if name != "lo"]
+        for name, offload in product(names, _OFFLOADS):
+            value = ctypes.create_string_buffer(struct.pack("II", offload, 0))
+            words = struct.pack("16sP16x", name.encode(), ctypes.addressof(value))
+            fcntl.ioctl(one, _SIOCETHTOOL, words)
 
 
 def _run_all(commands: Mapping[str, tuple[str, ...]], spaces: Mapping[str, int]) -> None:

@@ -12,6 +12,7 @@ Routers:
 - p1_r1 10.1.0.1: p1_r1-eth0 10.1.1.1/30 to p1_r2, p1_r1-eth1 172.16.0.1/28 to p1_h1
 - p1_r2 10.1.0.2: p1_r2-eth0 10.1.1.2/30 to p1_r1
 - the session of p1_r1 with 198.19.0.1 is shut down by design, and stays so
+Hosts send packets of up to 1460 bytes; links may carry longer ones.
 """
 _OUTPUT = """ip route 172.16.1.0/28 blackhole
 ip route 172.16.0.0/20 blackhole
@@ -46,7 +47,7 @@ def test_it_looks_puts_right_what_it_knows_and_declares_the_end_of_a_ticket() ->
         "no neighbor 10.1.0.2 shutdown",
         "no neighbor 10.1.0.2 maximum-prefix",
         "no ip route 172.16.1.0/28 blackhole",
-        "ip link set p1_r1-eth0 mtu 1500",
+        "ip link set p1_r1-eth0 mtu 1460",
     ):
         assert part in command
     for part in ("198.19.0.1", "172.16.0.0/20", "p1_r1-eth1"):

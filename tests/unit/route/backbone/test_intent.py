@@ -1,4 +1,4 @@
-"""What is intended where a cable is cut."""
+"""Computed observations, and the paths that traffic takes when a cable is cut."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from itertools import pairwise
 import pytest
 
 from netarena_route.backbone.draw import draw
-from netarena_route.backbone.intent import backups, expected
+from netarena_route.backbone.fault.table import KINDS
+from netarena_route.backbone.intent import backups, expected, is_expected
 from netarena_route.backbone.model import World
 from netarena_route.backbone.prompt import document
 from netarena_route.backbone.query import Case
+from netarena_route.backbone.routing import settle
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -31,3 +33,15 @@ def test_they_are_documented(world: World) -> None:
     for (one, other), backup in backups(world).items():
         (line,) = (text for text in lines if text.startswith(f"- {one} -> {other}: "))
         assert line.endswith(f"; without {' - '.join(backup.cable)}: {' '.join(backup.way)}")
+
+
+def test_observation_is_expected_exactly_if_nothing_that_is_seen_differs(world: World) -> None:
+    seen, results = expected(world), []
+    for kind in ("zone_filter", "path_mtu", "service_address", "bgp_community", "bgp_leak"):
+        for method in KINDS[kind]:
+            for change in [*method.changes(world)][:2]:
+                changed = change.edit(world)
+                tables = settle(changed)
+                results.append(is_expected(changed, tables, seen))
+                assert results[-1] == (expected(changed, tables) == seen)
+    assert {*results} == {True, False}

@@ -9,7 +9,7 @@ from netarena_route.backbone.fault.table import KINDS
 from netarena_route.backbone.model import World
 
 
-def test_keys_and_passwords_are_a_word_and_a_number() -> None:
+def test_keys_and_passwords_of_faults_look_like_drawn_ones() -> None:
     for number in range(200):
         word = odd.key_of(number).rstrip("0123456789")
         assert word in odd.WORDS

@@ -23,7 +23,8 @@ def test_every_machine_has_a_recipe_and_others_no_login(world: World) -> None:
 def test_a_router_says_what_it_is_set_to(world: World) -> None:
     for router in world.routers:
         lines = frr_conf(router).splitlines()
-        assert f" ospf router-id {router.loopback}" in lines
+        assert router.ospf is not None
+        assert f" ospf router-id {router.ospf.router_id}" in lines
         assert "bgp route-map delay-timer 1" in lines
         for peer in router.bgp.peers:
             assert f" neighbor {peer.address} remote-as {peer.asn}" in lines
