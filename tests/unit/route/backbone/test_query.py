@@ -75,7 +75,7 @@ def test_the_prompt_tells_what_differs_and_nothing_that_is_hidden(asked: Query) 
         assert fault.words not in told
         assert all(command.command not in told for command in (*fault.inject, *fault.repair))
     machines = len(case.world.machines)
-    assert f"more than {most_neighbours(machines)} neighbours" in parts.rules
+    assert f"ARP table exceeds {most_neighbours(machines)} entries" in parts.rules
     assert f"At most {most_processes(machines)} processes" in parts.rules
     for offer in case.world.offers:
         assert f"{offer.name} is {offer.address}" in parts.rules
