@@ -49,7 +49,7 @@ def test_sets_by_level_and_mixed(tmp_path, capsys):
     ids = [line["query_id"] for line in sets["mixed"]]
     assert all(ids[at] == ids[at - 1] for at, line in enumerate(sets["mixed"]) if line["turn"] > 1)
     # there are 8, 28 and 56 different worlds: some recur
-    assert re.search(r"[1-9]\d* of \d+ different worlds with their faults are in", told.err)
+    assert re.search(r"[1-9]\d* of \d+ different pairs of world and fault are also in", told.err)
     again = tmp_path / "again"
     main(["sft", "toy", *keys, "--out", str(again)])
     assert (again / "mixed.jsonl").read_bytes() == (tmp_path / "mixed.jsonl").read_bytes()
@@ -136,8 +136,8 @@ def test_what_an_agent_did_where_it_was_solved_safely(tmp_path, capsys):
         lines = lines_of(tmp_path / f"{run}-set" / "trajectories.jsonl") if number else []
         assert len(lines) == number
         if number:
-            assert "12 lines are of queries that an assessment asked" in told.err
-            assert "6 of 6 different worlds" in told.err
+            assert "12 lines are from queries of an assessment" in told.err
+            assert "6 of 6 different pairs of world and fault" in told.err
         else:
             assert "6 queries were left out: not solved safely" in told.err
 
